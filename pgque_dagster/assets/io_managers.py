@@ -11,8 +11,8 @@ from pyspark.sql import functions as f
 from ..client import InvalidArgument
 from ..project.keys import BATCHES, ROWS, SINCE, TABLE
 from ..project.resource import PgqueResource
-from ..spark.sinks.merge import Mode
 from ..spark.sinks.modes import check_directory
+from ..spark.sinks.postgres.merge import Mode
 from .batch_io_manager import BatchIOManager, named_table, upstream_table
 from .inputs import Wanted, session_of
 from .step import executors_address

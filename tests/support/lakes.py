@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import DeltaSink, IcebergSink, SparkBatch
-from pgque_dagster.spark.sinks.delta_output import DeltaOutput
-from pgque_dagster.spark.sinks.iceberg_output import IcebergOutput
+from pgque_dagster.spark.sinks.delta.output import DeltaOutput
+from pgque_dagster.spark.sinks.iceberg.output import IcebergOutput
 from tests.support.attempts import again, next_batch
 from tests.support.stored_tables import iceberg_catalog
 

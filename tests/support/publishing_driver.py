@@ -22,7 +22,7 @@ from pyspark.sql import functions as f
 from pgque_dagster.client import Client
 from pgque_dagster.spark import PostgresSink, SparkBatch
 from pgque_dagster.spark.sinks import publication
-from pgque_dagster.spark.sinks.stage import Stage
+from pgque_dagster.spark.sinks.postgres.stage import Stage
 from tests.support.stored_tables import TABLES
 
 FILES = 8

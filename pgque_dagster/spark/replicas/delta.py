@@ -6,9 +6,7 @@ of the attempt. `sinks/publication.py` has the proof that a stale attempt publis
 
 import json
 import re
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +20,13 @@ from ...client.errors import BatchNotOpen, InvalidArgument, LeaseLost
 from ...client.source_tables import SourceTable
 from ..batch import SparkBatch
 from ..cluster.lost_lease import cancelled_without_lease
-from ..sinks.data_files import DataFile, write_files
-from ..sinks.delta_output import DeltaTarget
-from ..sinks.delta_schema import delta_fields, delta_statistics
-from ..sinks.file_reader import ListedFile, read_table_files
-from ..sinks.publication import WriteAttempt, publish
-from ..sinks.storage import Storage, StorageFailed, needing_extra
-from ..sinks.tables import INCARNATION, BatchIdentity, check_incarnation_of, written_for
+from ..sinks.delta.output import DeltaOutput, DeltaTarget
+from ..sinks.delta.schema import delta_fields, delta_statistics
+from ..sinks.files.data_files import DataFile, write_files
+from ..sinks.files.file_reader import ListedFile, read_table_files
+from ..sinks.files.storage import Storage, written_for
+from ..sinks.publication import BatchIdentity, WriteAttempt, publish
+from ..sinks.tables import FOLDER, INCARNATION
 from .net_changes import DELETED
 from .source import spark_columns
 
@@ -80,7 +78,7 @@ class DeltaReplica:
         location = "/".join((str(base_dir).rstrip("/"), *source.path))
         self.source = source
         self._storage = Storage.of(location, storage_options)
-        self._target = DeltaTarget(self._storage, "append", (), "fail")
+        self._target = DeltaTarget(self._storage, "fail", "append", ())
 
     @property
     def location(self) -> str:
@@ -188,14 +186,8 @@ class DeltaReplica:
         return read_table_files(spark, self._storage, listed, schema)
 
     def _load(self) -> "DeltaTable":
-        with needing_extra("delta"):
-            from deltalake.exceptions import TableNotFoundError
-        try:
+        with self._target.existing():
             return self._target.load()
-        except TableNotFoundError:
-            raise InvalidArgument(
-                f"there is no {self._target.name}", "The first batch copies the table."
-            ) from None
 
     def _publish(
         self, batch: SparkBatch, frame: DataFrame, copied: str, commit: Commit, *, keep: bool
@@ -205,18 +197,17 @@ class DeltaReplica:
         With `keep`, the files are those of the table; else they are removed after the commit, and
         there is none without files.
         """
-        identity = BatchIdentity.of(batch.claim)
-        attempt = WriteAttempt(batch.claim.lease.epoch, uuid.uuid4().hex)
-        output = _Output(self, self._target, batch, identity, attempt, copied, commit)
+        output = _Output(self, self._target, batch, copied, commit)
+        identity, attempt = output.batch, output.attempt
         with self._target.errors(identity):
             self._create(identity)
-        output.check(self._target.load())
+            output.begin(self._target.load())
         with (
             cancelled_without_lease(batch.spark, batch.claim),
             written_for(self._target.name, identity),
         ):
             output.files = write_files(
-                frame, self._storage, f"data/{batch.batch_id}-{attempt.epoch}-{attempt.id}"
+                frame, self._storage, f"{FOLDER}/{batch.batch_id}-{attempt.epoch}-{attempt.id}"
             )
         if not keep and not output.files:
             return None, []
@@ -227,9 +218,7 @@ class DeltaReplica:
             raise
         finally:
             if not keep:
-                # What cannot be removed now, a vacuum removes.
-                with suppress(StorageFailed):
-                    self._storage.remove(file.path for file in output.files)
+                output.remove_files(self._storage)
         return output.version, output.files
 
     def _schema(self, columns: t.StructType) -> Any:
@@ -271,101 +260,75 @@ class DeltaReplica:
         return pa.RecordBatchReader.from_batches(schema, batches())
 
 
-@dataclass
-class _Output:
+class _Output(DeltaOutput):
     """The files of an attempt, to be published in a replica."""
 
-    replica: DeltaReplica
-    target: DeltaTarget
-    batch: SparkBatch
-    identity: BatchIdentity
-    attempt: WriteAttempt
-    copied: str
-    commit: Commit
+    def __init__(
+        self,
+        replica: DeltaReplica,
+        target: DeltaTarget,
+        batch: SparkBatch,
+        copied: str,
+        commit: Commit,
+    ) -> None:
+        super().__init__(target, batch.claim, BatchIdentity.of(batch.claim), ())
+        self._replica = replica
+        self._tick_id = batch.claim.lease.tick_id
+        self._copied = copied
+        self._commit = commit
+        name = self.batch
+        self._app_id = f"pgque/{name.incarnation}/{name.queue}/{name.consumer}"
 
-    def __post_init__(self) -> None:
-        self.files: list[DataFile] = []
-        self.version: int | None = None
-        self._table_id: object = None
-        identity = self.identity
-        self._app_id = f"pgque/{identity.incarnation}/{identity.queue}/{identity.consumer}"
-
-    def check(self, table: "DeltaTable") -> None:
-        """Refuses a table that is not this replica, or was created anew since the first check."""
-        properties, name = table.metadata().configuration, self.target.name
-        source = properties.get(_SOURCE)
-        if source != self.replica.source.name:
+    def check(self, table: "DeltaTable") -> list[str]:
+        """Refuses a table that is not this replica, or is one of another incarnation."""
+        name, source = self._target.name, table.metadata().configuration.get(_SOURCE)
+        if source != self._replica.source.name:
             raise InvalidArgument(
                 f"{name} is {f'the replica of {source}' if source else 'no replica'}, and not of "
-                f"{self.replica.source.name}",
+                f"{self._replica.source.name}",
                 "Replicate into another base_dir, or move that table away.",
             )
-        incarnation = self.identity.incarnation
-        check_incarnation_of(
-            name,
-            properties.get(INCARNATION),
-            self.batch.claim,
-            incarnation,
-            f"DeltaTable('{self.replica.location}').alter.set_table_properties("
-            f"{{'{INCARNATION}': '{incarnation}'}}, raise_if_not_exists=False).",
-        )
-        found = table.metadata().id
-        if self._table_id not in (None, found):
-            raise StorageFailed(
-                f"{name} was deleted and created again while {self.identity} was written",
-                "Run the batch again.",
-            )
-        self._table_id = found
-
-    def read(self) -> "DeltaTable":
-        """Loads the newest version of the table."""
-        with self.target.errors(self.identity):
-            return self.target.load()
+        self.check_incarnation(self.facts(table))
+        return []
 
     def published(self, state: "DeltaTable") -> WriteAttempt | None:
         """Returns the attempt at this batch whose commit is in a version of the table."""
-        with self.target.errors(self.identity):
+        with self._target.errors(self.batch):
             stored = state.transaction_version(self._app_id)
-            if stored is None or stored < self.identity.batch_id:
+            if stored is None or stored < self.batch.batch_id:
                 return None
             for commit in state.history():
                 record = commit.get(_RECORD) or {}
                 if record.get("app_id") == self._app_id:
-                    if record["batch_id"] == self.identity.batch_id:
+                    if record["batch_id"] == self.batch.batch_id:
                         self.version = int(commit["version"])
                         return WriteAttempt(record["epoch"], record["attempt"])
                     break
         raise InvalidArgument(
-            f"{self.target.name} has batch {stored} of {self.identity.queue}/"
-            f"{self.identity.consumer}, which comes after {self.identity}",
+            f"{self._target.name} has batch {stored} of {self.batch.queue}/{self.batch.consumer}, "
+            f"which comes after {self.batch}",
             "The database went back in time: replicate into another base_dir.",
         )
 
-    def replace(self, state: "DeltaTable") -> bool:
+    def commit(self, state: "DeltaTable") -> bool:
         """Commits the files, if `state` is the newest version still."""
         from deltalake import CommitProperties, Transaction
-        from deltalake.exceptions import CommitFailedError
 
         self.check(state)
         record = {
             "app_id": self._app_id,
-            "batch_id": self.identity.batch_id,
+            "batch_id": self.batch.batch_id,
             "epoch": self.attempt.epoch,
             "attempt": self.attempt.id,
-            "tick_id": self.batch.claim.lease.tick_id,
-            "copied": self.copied,
+            "tick_id": self._tick_id,
+            "copied": self._copied,
         }
         properties = CommitProperties(
             custom_metadata={_RECORD: record},
             max_commit_retries=0,
-            app_transactions=[Transaction(self._app_id, self.identity.batch_id)],
+            app_transactions=[Transaction(self._app_id, self.batch.batch_id)],
         )
-        with self.target.errors(self.identity):
-            try:
-                self.commit(state, self.files, properties)
-            except CommitFailedError:
-                if self.target.load().version() == state.version():
-                    raise
-                return False
-        self.version = state.version() + 1
+        newest = state.version()
+        self._commit(state, self.files, properties)
+        self.version = newest + 1
         return True

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 from ...missing_modules import naming_extras
 
 if TYPE_CHECKING:
-    from .delta import DeltaSink
-    from .iceberg import IcebergSink
-    from .once import once_per_batch
-    from .parquet import ParquetSink
-    from .postgres import PostgresSink
+    from .delta.sink import DeltaSink
+    from .files.sink import ParquetSink
+    from .iceberg.sink import IcebergSink
+    from .postgres.once import once_per_batch
+    from .postgres.sink import PostgresSink
 
 __all__ = ["DeltaSink", "IcebergSink", "ParquetSink", "PostgresSink", "once_per_batch"]
 
 _MODULES = {
-    "DeltaSink": "delta",
-    "IcebergSink": "iceberg",
-    "ParquetSink": "parquet",
-    "PostgresSink": "postgres",
-    "once_per_batch": "once",
+    "DeltaSink": "delta.sink",
+    "IcebergSink": "iceberg.sink",
+    "ParquetSink": "files.sink",
+    "PostgresSink": "postgres.sink",
+    "once_per_batch": "postgres.once",
 }
 
 

@@ -2,10 +2,13 @@
 
 import re
 from collections.abc import Sequence
-from typing import Literal
+from datetime import timedelta
+from typing import Literal, get_args
 
 from ...client import InvalidArgument
 from ...client.ranges import count_problem
+from ...client.read_batch import ReadBatch
+from ...client.window import Window
 
 BATCH_ID = "batch_id"
 
@@ -29,18 +32,6 @@ def check_directory(location: str) -> None:
         )
 
 
-def check_key(key: Sequence[str]) -> None:
-    """Refuses a text in place of the list of the key's columns.
-
-    Raises:
-        InvalidArgument: if it is a text.
-    """
-    if isinstance(key, str):
-        raise InvalidArgument(
-            f"key is the text {key!r}, not a list of columns", f'Write key=["{key}"].'
-        )
-
-
 def check_table_options(schema_evolution: str, target_file_bytes: int) -> None:
     """Refuses options that no table has, by `InvalidArgument`."""
     if schema_evolution not in ("fail", "add_columns"):
@@ -51,17 +42,55 @@ def check_table_options(schema_evolution: str, target_file_bytes: int) -> None:
         raise InvalidArgument(problem, "Pass a number of bytes, such as 128 * 2**20.")
 
 
-def check_mode(mode: str, key: Sequence[str]) -> None:
-    """Refuses an unknown mode of a Delta table, a merge without a key, and a key without a merge.
+def check_mode(
+    mode: str,
+    key: Sequence[str],
+    modes: Sequence[str] = get_args(DeltaMode),
+    what: str = "the columns by which rows are replaced",
+) -> None:
+    """Refuses an unknown mode, a merge without a key, and a key without a merge.
+
+    Args:
+        mode: the mode.
+        key: the columns of the key.
+        modes: those that there are; all but the first one need a key.
+        what: the columns of a key, for the error.
 
     Raises:
-        InvalidArgument: in these cases, and as for `check_key`.
+        InvalidArgument: in these cases, and if the key is a text instead of a list.
     """
-    check_key(key)
-    if mode not in ("append", "upsert", "replace"):
-        raise InvalidArgument(f"no mode {mode!r}", "Modes are append, upsert and replace.")
-    if bool(key) != (mode != "append"):
+    if isinstance(key, str):
         raise InvalidArgument(
-            f"mode {mode} {'needs a' if mode != 'append' else 'has no'} key",
-            "A key is for upsert and replace: the columns by which rows are replaced.",
+            f"key is the text {key!r}, not a list of columns", f'Write key=["{key}"].'
+        )
+    first, *merging = modes
+    if mode not in modes:
+        *others, last = modes
+        raise InvalidArgument(f"no mode {mode!r}", f"Modes are {', '.join(others)} and {last}.")
+    if bool(key) != (mode != first):
+        raise InvalidArgument(
+            f"mode {mode} {'needs a' if mode != first else 'has no'} key",
+            f"A key is for {' and '.join(merging)}: {what}.",
+        )
+
+
+def refuse_window(claim: ReadBatch, target: str) -> None:
+    """Refuses to store a window where an earlier output of it cannot be told apart.
+
+    Raises:
+        InvalidArgument: if the claim is a window.
+    """
+    if isinstance(claim, Window):
+        raise InvalidArgument(
+            f"{target} cannot replace the rows of a window when it is materialized again",
+            "Store windows as Parquet, in a Delta table by append, or in an Iceberg table.",
+        )
+
+
+def check_retention(age: timedelta) -> None:
+    """Refuses to remove files that may be of attempts under way, by `InvalidArgument`."""
+    if age < timedelta(days=1):
+        raise InvalidArgument(
+            f"a retention of {age} may remove files of attempts that are under way",
+            "Give at least a day.",
         )

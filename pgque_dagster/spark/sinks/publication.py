@@ -29,10 +29,34 @@ at the batch publishes its own output.
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from ...client import InvalidArgument
+from ...client import InvalidArgument, calls
 from ...client.read_batch import ReadBatch
 
 State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class BatchIdentity:
+    """The name of a batch that no other batch has."""
+
+    incarnation: str
+    queue: str
+    consumer: str
+    batch_id: int
+
+    @classmethod
+    def of(cls, claim: ReadBatch) -> "BatchIdentity":
+        """Returns the identity of a claimed batch."""
+        incarnation = str(claim.session.run(calls.maintenance.incarnation()))
+        return cls(incarnation, claim.queue, claim.consumer, claim.batch_id)
+
+    @property
+    def record(self) -> str:
+        """The name as tables record it."""
+        return f"{self.incarnation}/{self.queue}/{self.consumer}/{self.batch_id}"
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_id} of {self.queue}/{self.consumer}"
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,38 @@
-"""What the sinks of tables share: the column `batch_id`, a table's incarnation, and results."""
+"""Stores batches in the tables of a lake: what Delta and Iceberg share.
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+Spark's tasks write data files under names that no other attempt uses. Then the driver adds the
+files to the table by one commit, in place of the rows that an earlier attempt at the batch stored.
+The commit holds only on the version of the table that was read before the lease was renewed, as
+`publication.py` demands. A format says how its table is loaded, checked and committed to.
+"""
+
+import re
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
 
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from ...client import InvalidArgument, calls
+from ...client import BatchNotOpen, InvalidArgument, LeaseLost, PgqueError
 from ...client.read_batch import ReadBatch
-from ...client.window import Window
-from .data_files import with_constants
+from ..batch import SparkBatch
+from ..cluster.lost_lease import cancelled_without_lease
+from .files.data_files import DataFile, with_constants, write_files
+from .files.statistics import check_required
+from .files.storage import Storage, StorageFailed, needing_extra, way_out, written_for
 from .modes import BATCH_ID, SchemaEvolution
-from .storage import StorageFailed
+from .publication import BatchIdentity, WriteAttempt, publish
+
+Table = TypeVar("Table")
 
 INCARNATION = "pgque.lineage"
+FOLDER = "data"
+# The names of data files: batch, epoch and the file's own name.
+WRITTEN = re.compile(rf"{FOLDER}/(\d+)-(\d+)-[0-9a-f]{{32}}/(part-[0-9a-f]{{32}}\.parquet)")
 
 
 @dataclass(frozen=True)
@@ -30,44 +49,279 @@ class StoredBatch:
 
 
 @dataclass(frozen=True)
-class BatchIdentity:
-    """The name of a batch that no other batch has."""
+class TableTarget(ABC):
+    """A table and how batches get into it.
 
-    incarnation: str
-    queue: str
-    consumer: str
-    batch_id: int
-
-    @classmethod
-    def of(cls, claim: ReadBatch) -> "BatchIdentity":
-        """Returns the identity of a claimed batch."""
-        incarnation = str(claim.session.run(calls.maintenance.incarnation()))
-        return cls(incarnation, claim.queue, claim.consumer, claim.batch_id)
-
-    def __str__(self) -> str:
-        return f"batch {self.batch_id} of {self.queue}/{self.consumer}"
-
-
-@contextmanager
-def written_for(table: str, batch: BatchIdentity) -> Iterator[None]:
-    """Names table and batch in an error about their files."""
-    try:
-        yield
-    except StorageFailed as error:
-        told = f"{table} did not take {batch}: {error.args[0]}"
-        raise StorageFailed(told, error.hint) from None
-
-
-def refuse_window(claim: ReadBatch, target: str) -> None:
-    """Refuses to store a window where an earlier output of it cannot be told apart.
-
-    Raises:
-        InvalidArgument: if the claim is a window.
+    Attributes:
+        storage: where the table is, or new tables are.
+        evolution: whether the table may get columns.
+        extra: of this package, with the libraries of the format.
+        libraries: the modules whose errors are failures of the table's storage.
     """
-    if isinstance(claim, Window):
+
+    storage: Storage
+    evolution: SchemaEvolution
+    extra: ClassVar[str]
+    libraries: ClassVar[tuple[str, ...]]
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The table's name for errors."""
+
+    @property
+    @abstractmethod
+    def not_found(self) -> type[Exception]:
+        """The error of the format's library for a table that is missing."""
+
+    @contextmanager
+    def existing(self) -> Iterator[None]:
+        """Raises `InvalidArgument` if the block finds no table."""
+        with needing_extra(self.extra):
+            not_found = self.not_found
+        try:
+            yield
+        except not_found:
+            raise InvalidArgument(
+                f"there is no {self.name}", "The first batch that is stored creates it."
+            ) from None
+
+    @contextmanager
+    def errors(self, batch: BatchIdentity) -> Iterator[None]:
+        """Raises `StorageFailed` for an error of the libraries or of files, naming the table."""
+        with needing_extra(self.extra):
+            not_found = self.not_found
+        try:
+            yield
+        except PgqueError:
+            raise
+        except not_found:
+            raise StorageFailed(
+                f"{self.name} was deleted while {batch} was written",
+                "Run the batch again: the next attempt creates the table.",
+            ) from None
+        except Exception as error:
+            library = type(error).__module__.partition(".")[0]
+            if library not in self.libraries and not isinstance(error, OSError):
+                raise
+            told = self.storage.without_secrets(error)
+            raise StorageFailed(
+                f"{self.name} did not take {batch}: {told}", way_out(told)
+            ) from None
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """What is compared before rows are added to a table.
+
+    Attributes:
+        incarnation: the property that the first write set, or None.
+        adopt: the statement that sets it.
+        partitions: the columns by which the table is partitioned.
+        columns: the type of each column, written as for the DataFrame's columns.
+        required: the columns that must not be null.
+        rules: of the table that rows from here may break.
+    """
+
+    incarnation: str | None
+    adopt: str
+    partitions: Sequence[str]
+    columns: Mapping[str, str]
+    required: Sequence[str]
+    rules: Sequence[str] = ()
+
+
+class TableOutput(ABC, Generic[Table]):
+    """The files of an attempt at a batch, to be published in a table.
+
+    Args:
+        target: the table.
+        claim: the claim of the batch.
+        batch: its identity.
+        columns: the type of each column of the files.
+    """
+
+    def __init__(
+        self,
+        target: TableTarget,
+        claim: ReadBatch,
+        batch: BatchIdentity,
+        columns: Mapping[str, str],
+    ) -> None:
+        self.attempt = WriteAttempt(claim.lease.epoch, uuid.uuid4().hex)
+        self.files: list[DataFile] = []
+        self.version = -1
+        self.batch = batch
+        self._target = target
+        self._claim = claim
+        self._columns = columns
+        self._table_id: object = None
+
+    @abstractmethod
+    def load(self) -> Table:
+        """Loads the newest state of the table."""
+
+    @abstractmethod
+    def published(self, state: Table) -> WriteAttempt | None:
+        """Returns the attempt at this batch whose rows are in a state of the table."""
+
+    @abstractmethod
+    def commit(self, state: Table) -> bool:
+        """Commits the rows in place of those of the batch, if `state` is the newest one.
+
+        Returns:
+            False if only another step was committed, such as the columns of the table.
+        """
+
+    @property
+    @abstractmethod
+    def conflict(self) -> type[Exception]:
+        """The error of the format's library for a commit on a state that is not the newest."""
+
+    @abstractmethod
+    def version_of(self, table: Table) -> object:
+        """Returns what tells a state of the table from later ones."""
+
+    @abstractmethod
+    def id_of(self, table: Table) -> object:
+        """Returns what tells the table from another one of its name."""
+
+    @abstractmethod
+    def facts(self, table: Table) -> TableFacts:
+        """Returns what the rows are compared with."""
+
+    def read(self) -> Table:
+        """Loads the newest state of the table.
+
+        Raises:
+            StorageFailed: as for `check_same`, or if it cannot be loaded.
+        """
+        with self._target.errors(self.batch):
+            table = self.load()
+        self.check_same(table)
+        return table
+
+    def replace(self, state: Table) -> bool:
+        """Commits the rows in place of those that the table has of the batch."""
+        with self._target.errors(self.batch):
+            try:
+                return self.commit(state)
+            except self.conflict:
+                if self.version_of(self.read()) == self.version_of(state):
+                    raise
+                return False
+
+    def check_same(self, table: Table) -> None:
+        """Refuses a table that was created after the attempt began: its files may be gone.
+
+        Raises:
+            StorageFailed: if it was.
+        """
+        if self.id_of(table) != self._table_id:
+            raise StorageFailed(
+                f"{self._target.name} was deleted and created again while {self.batch} was written",
+                "Run the batch again: the next attempt stores it in the new table.",
+            )
+
+    def begin(self, table: Table) -> None:
+        """Checks before anything is written that the table fits; it must not be replaced later.
+
+        Raises:
+            InvalidArgument: as for `check`.
+        """
+        self._table_id = self.id_of(table)
+        self.check(table)
+
+    def check(self, table: Table) -> list[str]:
+        """Returns the columns that the table lacks.
+
+        Raises:
+            InvalidArgument: if the table cannot take the rows, or is of another incarnation.
+        """
+        name, facts = self._target.name, self.facts(table)
+        self.check_incarnation(facts)
+        if facts.partitions:
+            raise InvalidArgument(
+                f"{name} is partitioned by {', '.join(facts.partitions)}, and this sink does not "
+                "partition",
+                "Store into a table without partitions: readers skip files by their statistics. To "
+                "fill this one, copy the rows into it by an engine that writes partitions.",
+            )
+        if facts.rules:
+            raise InvalidArgument(
+                f"{name} has {', '.join(facts.rules)}, which this sink does not keep",
+                "Store into another table, and copy the rows from there by an engine that does.",
+            )
+        check_required(name, facts.required, self.files)
+        return check_fit(name, facts, self._columns, self._target.evolution)
+
+    def store(
+        self, batch: SparkBatch, frame: DataFrame, storage: Storage, target_file_bytes: int
+    ) -> StoredBatch:
+        """Writes the rows into files and publishes them. `begin` comes before.
+
+        Args:
+            batch: the batch.
+            frame: its rows.
+            storage: the location of the table.
+            target_file_bytes: a task begins another file when one has this size.
+
+        Raises:
+            LeaseLost: if another owner took the batch over. Nothing is stored.
+            BatchNotOpen: if the batch was acked meanwhile. Nothing is stored.
+            InvalidArgument: if the table cannot take the rows. Nothing is stored.
+            StorageFailed: if files or table cannot be written.
+        """
+        with (
+            cancelled_without_lease(batch.spark, self._claim),
+            written_for(self._target.name, self.batch),
+        ):
+            self.files = write_files(
+                frame,
+                storage,
+                f"{FOLDER}/{batch.batch_id}-{self.attempt.epoch}-{self.attempt.id}",
+                constants={BATCH_ID: batch.batch_id},
+                target_file_bytes=target_file_bytes,
+            )
+        try:
+            self.check_files()
+            publish(self._claim, self)
+        except (LeaseLost, BatchNotOpen, InvalidArgument):
+            self.remove_files(storage)
+            raise
+        return StoredBatch(self.version, sum(file.rows for file in self.files))
+
+    def check_files(self) -> None:
+        """Checks the rows before they are published. To be overridden."""
+        return
+
+    def remove_files(self, storage: Storage) -> None:
+        """Removes files that nobody will read. What cannot be removed now is swept later."""
+        with suppress(StorageFailed):
+            storage.remove(file.path for file in self.files)
+
+    def check_incarnation(self, facts: TableFacts) -> None:
+        """Refuses a table of another incarnation, or of none.
+
+        Raises:
+            InvalidArgument: with what to do.
+        """
+        name, own = self._target.name, self.batch.incarnation
+        if facts.incarnation == own:
+            return
+        if facts.incarnation is None:
+            raise InvalidArgument(
+                f"{name} was not created by this sink, or for another one",
+                "Store into another table. If no rows of another queue are in it, adopt it: "
+                f"{facts.adopt}",
+            )
         raise InvalidArgument(
-            f"{target} cannot replace the rows of a window when it is materialized again",
-            "Store windows as Parquet, in a Delta table by append, or in an Iceberg table.",
+            f"{name} holds batches of incarnation {facts.incarnation}, and database "
+            f"{self._claim.session.database} is of incarnation {own}: batches of one id would "
+            "replace each other",
+            "Store into another table. After a failover or a restore, to go on here: delete the "
+            "rows of the batches that the database delivers again (docs/restore.md says how to "
+            f"find them), then {facts.adopt}",
         )
 
 
@@ -89,20 +343,15 @@ def with_batch_id(schema: StructType) -> StructType:
     return with_constants(schema, [BATCH_ID])
 
 
-def check_names(
-    table: str,
-    stored: Sequence[str],
-    required: Sequence[str],
-    given: Sequence[str],
-    evolution: SchemaEvolution,
+def check_fit(
+    table: str, facts: TableFacts, given: Mapping[str, str], evolution: SchemaEvolution
 ) -> list[str]:
-    """Compares the names of a DataFrame's columns with those of the table.
+    """Compares the columns of a DataFrame with those of the table.
 
     Args:
         table: the table's name for errors.
-        stored: the columns of the table.
-        required: those of them that must not be null.
-        given: the columns of the DataFrame.
+        facts: of the table.
+        given: the type of each column of the DataFrame.
         evolution: whether the table may get columns.
 
     Returns:
@@ -111,6 +360,13 @@ def check_names(
     Raises:
         InvalidArgument: if the rows do not fit the table.
     """
+    stored = facts.columns
+    for name, kind in given.items():
+        if name in stored and stored[name] != kind:
+            raise InvalidArgument(
+                f"column {name} of {table} is {stored[name]}, and the DataFrame's is {kind}",
+                f"Cast {name} in Spark, or store into another table.",
+            )
     lower = {name.lower(): name for name in stored}
     added = [name for name in given if name not in stored]
     for name in added:
@@ -124,7 +380,7 @@ def check_names(
             f"{table} has no column {', '.join(added)}",
             "Leave it out, or let the sink add columns: schema_evolution='add_columns'.",
         )
-    lacking = [name for name in required if name not in given]
+    lacking = [name for name in facts.required if name not in given]
     missing = [name for name in stored if name not in given]
     if lacking or (missing and evolution == "fail"):
         raise InvalidArgument(
@@ -134,55 +390,3 @@ def check_names(
             else "Add it to the DataFrame, or have nulls in it: schema_evolution='add_columns'.",
         )
     return added
-
-
-def check_incarnation_of(
-    table: str, found: str | None, claim: ReadBatch, own: str, adopt: str
-) -> None:
-    """Refuses a table with batches of another database.
-
-    Args:
-        table: its name for errors.
-        found: the incarnation that the table has as a property.
-        claim: the claim of the batch to store.
-        own: the incarnation of the database.
-        adopt: the statement that makes it a table of this incarnation.
-
-    Raises:
-        InvalidArgument: if it is of another incarnation, or of none.
-    """
-    if found == own:
-        return
-    database = claim.session.database
-    if found is None:
-        raise InvalidArgument(
-            f"{table} was not created by this sink, or for another one",
-            f"Store into another table. If no rows of another queue are in it, adopt it: {adopt}",
-        )
-    raise InvalidArgument(
-        f"{table} holds batches of incarnation {found}, and database {database} is of incarnation "
-        f"{own}: "
-        "batches of one id would replace each other",
-        "Store into another table. After a failover or a restore, to go on here: delete the rows "
-        "of the batches that the database delivers again (docs/restore.md says how to find them), "
-        f"then {adopt}",
-    )
-
-
-def check_same(table: str, batch: BatchIdentity, begun: object, found: object) -> None:
-    """Refuses a table that was created after the attempt began: its files may be gone.
-
-    Args:
-        table: its name for errors.
-        batch: the batch to store.
-        begun: the id of the table that the attempt began with.
-        found: the id of the table that is there now.
-
-    Raises:
-        StorageFailed: if they differ.
-    """
-    if begun != found:
-        raise StorageFailed(
-            f"{table} was deleted and created again while {batch} was written",
-            "Run the batch again: the next attempt stores it in the new table.",
-        )

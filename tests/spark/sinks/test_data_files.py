@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import InvalidArgument
-from pgque_dagster.spark.sinks.data_files import write_files
-from pgque_dagster.spark.sinks.file_reader import ListedFile, read_table_files
-from pgque_dagster.spark.sinks.storage import Storage, StorageFailed
+from pgque_dagster.spark.sinks.files.data_files import write_files
+from pgque_dagster.spark.sinks.files.file_reader import ListedFile, read_table_files
+from pgque_dagster.spark.sinks.files.storage import Storage, StorageFailed
 from tests.support.jobs import jobs_of
 from tests.support.s3 import S3
 

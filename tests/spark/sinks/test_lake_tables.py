@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument
 from pgque_dagster.spark import DeltaSink, IcebergSink, SparkBatch
-from pgque_dagster.spark.sinks.storage import StorageFailed
+from pgque_dagster.spark.sinks.files.storage import StorageFailed
 from tests.support.attempts import next_batch, once_before_the_swap, results_of_swaps
 from tests.support.events import claim
 from tests.support.lakes import SCHEMA, TABLE, DeltaLake, IcebergLake

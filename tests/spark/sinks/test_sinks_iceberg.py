@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Batch, BatchNotOpen, Client, InvalidArgument, PermissionDenied
 from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink, SparkBatch
-from pgque_dagster.spark.sinks.storage import StorageFailed
+from pgque_dagster.spark.sinks.files.storage import StorageFailed
 from tests.conftest import TEMPLATE, Server, administer
 from tests.support.attempts import once_before_the_swap
 from tests.support.events import claim, make_queue, publish

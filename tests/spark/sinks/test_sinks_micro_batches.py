@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.spark.sinks import PostgresSink, once_per_batch
-from pgque_dagster.spark.sinks.ledger import Connection
+from pgque_dagster.spark.sinks.postgres.ledger import Connection
 from tests.conftest import Server
 from tests.support.databases import empty_database
 from tests.support.events import publish
@@ -199,7 +199,7 @@ def test_a_micro_batch_that_an_earlier_version_stored_counts_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr("pgque_dagster.spark.sinks.once._ticks", lambda *_: ())
+        earlier.setattr("pgque_dagster.spark.sinks.postgres.once._ticks", lambda *_: ())
         query = Killed(client, spark, tmp_path, STORES["sink"](url))
 
     query.run()

@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from pgque_dagster import ParquetBatchIOManager
 from pgque_dagster.client import Batch, BatchNotOpen, Client, InvalidArgument, LeaseLost
 from pgque_dagster.spark import ParquetSink, SparkBatch
-from pgque_dagster.spark.sinks.folders import Folders
+from pgque_dagster.spark.sinks.files.folders import Folders
 from tests.conftest import TEMPLATE, Server, administer
 from tests.support.events import claim, make_queue, publish
 

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Batch, Client, InvalidArgument
 from pgque_dagster.spark import ParquetSink, SparkBatch
-from pgque_dagster.spark.sinks.folders import FolderOutput, FolderState
-from pgque_dagster.spark.sinks.storage import Storage
+from pgque_dagster.spark.sinks.files.folders import FolderOutput, FolderState
+from pgque_dagster.spark.sinks.files.storage import Storage
 from tests.support.attempts import once_before_the_swap
 from tests.support.events import claim, make_queue, publish
 

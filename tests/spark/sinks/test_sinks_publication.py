@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument, LeaseLost
 from pgque_dagster.spark import ParquetSink, SparkBatch
-from pgque_dagster.spark.sinks.folders import FolderOutput, FolderState
+from pgque_dagster.spark.sinks.files.folders import FolderOutput, FolderState
+from pgque_dagster.spark.sinks.files.storage import StorageFailed
 from pgque_dagster.spark.sinks.publication import WriteAttempt, publish
-from pgque_dagster.spark.sinks.storage import StorageFailed
 from tests.support.events import claim
 from tests.support.events import publish as send
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink, SparkBatch
-from pgque_dagster.spark.sinks.storage import StorageFailed
+from pgque_dagster.spark.sinks.files.storage import StorageFailed
 from tests.support.attempts import again, next_batch
 from tests.support.s3 import S3, s3_server
 

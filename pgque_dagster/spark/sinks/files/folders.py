@@ -54,13 +54,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from ...client import BatchNotOpen, ConnectionFailed, InvalidArgument, LeaseLost
-from ...client.read_batch import ReadBatch
+from ....client import BatchNotOpen, ConnectionFailed, InvalidArgument, LeaseLost
+from ....client.read_batch import ReadBatch
+from ..publication import WriteAttempt, check_claim, publish
 from .data_files import SPARK_SCHEMA, write_files
-from .incarnation import MARKER
-from .publication import WriteAttempt, check_claim, publish
 from .storage import Storage, StorageFailed, sync
 
+# Spark warns of a root whose own name begins with an underscore, so that is its parent's.
+MARKER = "_pgque/lineages"
 _PUBLICATION = re.compile(r"publication-(\d+)")
 _ROWS = re.compile(r"epoch-(\d+)\.(\w+)")
 _WRITING = re.compile(r"\.writing-(\d+)\.\w+")

@@ -13,9 +13,9 @@ and would lose the second one: this is an error.
 import psycopg
 from psycopg import sql
 
-from ...client.errors import InvalidArgument
-from ...client.table_rights import Connection, create_missing_table, needing
-from ..written import Written
+from ....client.errors import InvalidArgument
+from ....client.table_rights import Connection, create_missing_table, needing
+from ...written import Written
 
 NAME = "pgque_sink_ledger"
 _COLUMNS = (

@@ -8,32 +8,13 @@ What stands in the files there is for people.
 
 import json
 from datetime import UTC, datetime
-from typing import Protocol
 
-from ...client import InvalidArgument, calls
-from ...client.session import Session
-
-# Spark warns of a root whose own name begins with an underscore, so that is its parent's.
-MARKER = "_pgque/lineages"
+from ....client import InvalidArgument, calls
+from ....client.session import Session
+from .folders import MARKER, Folders
 
 
-class Marked(Protocol):
-    """A location that can be marked."""
-
-    def incarnations(self) -> set[str]:
-        """Returns the incarnations of the marks in the location."""
-        ...
-
-    def has_batches(self) -> bool:
-        """Says whether the location contains batches."""
-        ...
-
-    def mark(self, incarnation: str, note: str) -> None:
-        """Marks the location with an incarnation, unless it has a mark already."""
-        ...
-
-
-def check_incarnation(location: str, store: Marked, session: Session) -> None:
+def check_incarnation(location: str, store: Folders, session: Session) -> None:
     """Marks a new location with the database's incarnation.
 
     Raises:

@@ -6,27 +6,18 @@ switched off. Each snapshot names its batch and attempt in its summary.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ...client import InvalidArgument, PgqueError
-from ...client.read_batch import ReadBatch
-from .data_files import DataFile
-from .iceberg_schema import check_fit
-from .modes import BATCH_ID, SchemaEvolution
-from .publication import WriteAttempt
-from .statistics import check_required
-from .storage import Storage, StorageFailed, needing_extra, way_out
-from .tables import (
-    INCARNATION,
-    BatchIdentity,
-    check_incarnation_of,
-    check_same,
-)
+from ....client.read_batch import ReadBatch
+from ..files.data_files import DataFile
+from ..modes import BATCH_ID
+from ..publication import BatchIdentity, WriteAttempt
+from ..tables import INCARNATION, TableFacts, TableOutput, TableTarget
+from .schema import kinds
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -43,47 +34,30 @@ _RETRIES = "commit.retry.num-retries"
 _FIRST = 1
 # By how much the clocks of the database and of writers of the table may differ.
 _CLOCKS = timedelta(hours=1)
-_LIBRARIES = ("pyiceberg", "sqlalchemy", "psycopg", "requests", "pyarrow")
 
 
 @dataclass(frozen=True)
-class IcebergTarget:
+class IcebergTarget(TableTarget):
     """An Iceberg table and how batches get into it."""
 
     table: str
-    evolution: SchemaEvolution
-    storage: Storage
+    extra = "iceberg"
+    libraries = ("pyiceberg", "sqlalchemy", "psycopg", "requests", "pyarrow")
 
     @property
     def name(self) -> str:
         """The table's name for errors."""
         return f"Iceberg table {self.table}"
 
-    @contextmanager
-    def errors(self, batch: BatchIdentity) -> Iterator[None]:
-        """Raises `StorageFailed` for an error of the catalog or of files, naming the table."""
-        with needing_extra("iceberg"):
-            from pyiceberg.exceptions import NoSuchTableError
-        try:
-            yield
-        except PgqueError:
-            raise
-        except NoSuchTableError:
-            raise StorageFailed(
-                f"{self.name} was deleted while {batch} was written",
-                "Run the batch again: the next attempt creates the table.",
-            ) from None
-        except Exception as error:
-            library = type(error).__module__.partition(".")[0]
-            if library not in _LIBRARIES and not isinstance(error, OSError):
-                raise
-            told = self.storage.without_secrets(error)
-            raise StorageFailed(
-                f"{self.name} did not take {batch}: {told}", way_out(told)
-            ) from None
+    @property
+    def not_found(self) -> type[Exception]:
+        """The error for a table that is missing."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        return NoSuchTableError
 
 
-class IcebergOutput:
+class IcebergOutput(TableOutput["Table"]):
     """The files of an attempt, to be published in an Iceberg table.
 
     Args:
@@ -91,9 +65,10 @@ class IcebergOutput:
         catalog: its catalog.
         claim: the claim of the batch.
         batch: its identity.
-        attempt: this attempt.
         columns: the columns of the files.
     """
+
+    _target: IcebergTarget
 
     def __init__(
         self,
@@ -101,114 +76,81 @@ class IcebergOutput:
         catalog: "Catalog",
         claim: ReadBatch,
         batch: BatchIdentity,
-        attempt: WriteAttempt,
         columns: pa.Schema,
     ) -> None:
-        self.attempt = attempt
-        self.files: list[DataFile] = []
-        self.version = -1
-        self._table_id: object = None
-        self._target = target
+        super().__init__(target, claim, batch, kinds(columns))
         self._catalog = catalog
-        self._claim = claim
-        self._batch = batch
-        self._columns = columns
-        self._name = f"{batch.incarnation}/{batch.queue}/{batch.consumer}/{batch.batch_id}"
+        self._schema = columns
 
-    def read(self) -> "Table":
+    @property
+    def conflict(self) -> type[Exception]:
+        """The error for a commit on a snapshot that is not the newest."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        return CommitFailedException
+
+    def load(self) -> "Table":
         """Loads the newest state of the table."""
-        with self._target.errors(self._batch):
-            table = self._catalog.load_table(self._target.table)
-        # A commit demands this id as well, so the table cannot be replaced before it unnoticed.
-        check_same(self._target.name, self._batch, self._table_id, table.metadata.table_uuid)
-        return table
+        return self._catalog.load_table(self._target.table)
+
+    def version_of(self, table: "Table") -> object:
+        """Returns the newest snapshot."""
+        return table.current_snapshot()
+
+    def id_of(self, table: "Table") -> object:
+        """Returns the table's id. A commit demands it as well."""
+        return table.metadata.table_uuid
 
     def published(self, state: "Table") -> WriteAttempt | None:
         """Returns the attempt at this batch whose snapshot is the newest one of the batch."""
         for snapshot in _history(state):
             summary = snapshot.summary.additional_properties if snapshot.summary else {}
-            if summary.get(_BATCH) == self._name:
+            if summary.get(_BATCH) == self.batch.record:
                 self.version = snapshot.snapshot_id
                 return WriteAttempt(int(summary[_EPOCH]), summary[_ATTEMPT])
         return None
 
-    def replace(self, state: "Table") -> bool:
-        """Commits the rows in place of those that the table has of the batch."""
-        from pyiceberg.exceptions import CommitFailedException
-
-        with self._target.errors(self._batch):
-            try:
-                self._commit(state)
-            except CommitFailedException:
-                if self.read().current_snapshot() == state.current_snapshot():
-                    raise
-                return False
-        return True
-
-    def begin(self, table: "Table") -> None:
-        """Checks before anything is written that the table fits; it must not be replaced later.
-
-        Raises:
-            InvalidArgument: if the table cannot take the rows, or is of another incarnation.
-        """
-        self._table_id = table.metadata.table_uuid
-        self.check(table)
-
-    def check(self, table: "Table") -> bool:
-        """Says whether the table lacks columns.
-
-        Raises:
-            InvalidArgument: if the table cannot take the rows, or is of another incarnation.
-        """
-        name, incarnation = self._target.name, self._batch.incarnation
-        check_incarnation_of(
-            name,
-            table.properties.get(INCARNATION),
-            self._claim,
-            incarnation,
-            f"with table.transaction() as change: change.set_properties({{'{INCARNATION}': "
-            f"'{incarnation}'}}).",
+    def facts(self, table: "Table") -> TableFacts:
+        """Returns what the rows are compared with."""
+        return TableFacts(
+            incarnation=table.properties.get(INCARNATION),
+            adopt=f"with table.transaction() as change: change.set_properties({{'{INCARNATION}': "
+            f"'{self.batch.incarnation}'}}).",
+            partitions=[field.name for field in table.spec().fields],
+            columns=kinds(table.schema().as_arrow()),
+            required=[field.name for field in table.schema().fields if field.required],
         )
-        if table.spec().fields:
-            columns = ", ".join(field.name for field in table.spec().fields)
-            raise InvalidArgument(
-                f"{name} is partitioned by {columns}, and this sink does not partition",
-                "Store into a table without partitions: readers skip files by their statistics. To "
-                "fill this one, copy the rows into it by an engine that writes partitions.",
-            )
-        required = [field.name for field in table.schema().fields if field.required]
-        check_required(name, required, self.files)
-        stored = table.schema().as_arrow()
-        return check_fit(name, stored, required, self._columns, self._target.evolution)
 
-    def _commit(self, table: "Table") -> None:
+    def commit(self, state: "Table") -> bool:
+        """Commits the rows, with the columns that the table lacks."""
         # Of this object only: the table's own property stays what it is.
-        properties = {**table.metadata.properties, _RETRIES: "0"}
-        table.metadata = table.metadata.model_copy(update={"properties": properties})
-        lacks_columns = self.check(table)
-        change = table.transaction()
+        properties = {**state.metadata.properties, _RETRIES: "0"}
+        state.metadata = state.metadata.model_copy(update={"properties": properties})
+        lacks_columns = self.check(state)
+        change = state.transaction()
         if lacks_columns:
             with change.update_schema() as update:
-                update.union_by_name(self._columns)
+                update.union_by_name(self._schema)
         if change.table_metadata.name_mapping() is None:
             # Files have no ids of columns, so readers find columns by this.
             names = change.table_metadata.schema().name_mapping.model_dump_json()
             change.set_properties({_NAMES: names})
         record = {
-            _BATCH: self._name,
+            _BATCH: self.batch.record,
             _EPOCH: str(self.attempt.epoch),
             _ATTEMPT: self.attempt.id,
         }
-        if self._may_have_rows(table):
+        if self._may_have_rows(state):
             # Files that have other rows as well, because somebody compacted them, are rewritten.
-            change.delete(f"{BATCH_ID} = {self._batch.batch_id}", snapshot_properties=record)
+            change.delete(f"{BATCH_ID} = {self.batch.batch_id}", snapshot_properties=record)
         with change.update_snapshot(snapshot_properties=record).merge_append() as append:
             for file in self.files:
-                append.append_data_file(self._entry(change, table.location(), file))
+                append.append_data_file(self._entry(change, state.location(), file))
         committed = change.commit_transaction()
         snapshot = committed.current_snapshot()
         assert snapshot is not None
         self.version = snapshot.snapshot_id
+        return True
 
     def _may_have_rows(self, table: "Table") -> bool:
         """Says whether an attempt at this batch was published, or its snapshot may have expired."""

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructField, StructType
 
-from ...client.errors import InvalidArgument
-from ..cluster.executor_errors import clear_executor_errors
+from ....client.errors import InvalidArgument
+from ...cluster.executor_errors import clear_executor_errors
 from .storage import Storage, StorageFailed
 
 TARGET_FILE_BYTES = 128 * 2**20
@@ -33,11 +33,9 @@ _RESULT = "path string, rows bigint, size bigint, footer binary"
 # Spark reads from these which of its types the columns are, and that dates are not rebased.
 SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
 _SPARK_VERSION = "org.apache.spark.version"
-# The simple types that Spark and Arrow store and read back equally.
-_HELD = frozenset(
-    (
-        "byte",
-        "short",
+# The simple types of Spark that Iceberg, Delta and Spark's own Parquet files hold.
+HELD_BY_ICEBERG = frozenset(
+    [
         "integer",
         "long",
         "float",
@@ -51,10 +49,10 @@ _HELD = frozenset(
         "date",
         "timestamp",
         "timestamp_ntz",
-        "daytimeinterval",
-        "variant",
-    )
+    ]
 )
+HELD_BY_DELTA = HELD_BY_ICEBERG | {"byte", "short"}
+_HELD = HELD_BY_DELTA | {"daytimeinterval", "variant"}
 _WAYS_OUT = {
     "byte": "Cast {name} to int.",
     "short": "Cast {name} to int.",

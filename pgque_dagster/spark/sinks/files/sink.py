@@ -8,15 +8,15 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from ...client import InvalidArgument
-from ..batch import SparkBatch, attempt_of
-from ..cluster.lost_lease import cancelled_without_lease
+from ....client import InvalidArgument
+from ...batch import SparkBatch, attempt_of
+from ...cluster.lost_lease import cancelled_without_lease
+from ..modes import check_directory
+from ..publication import BatchIdentity
 from .file_reader import listed_by_driver
 from .folders import Folders
 from .incarnation import check_incarnation
-from .modes import check_directory
-from .storage import Storage
-from .tables import BatchIdentity, written_for
+from .storage import Storage, written_for
 
 # Spark takes a path with these characters for a pattern.
 _PATTERN = frozenset("[]{}*?\\")

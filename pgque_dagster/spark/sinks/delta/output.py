@@ -12,29 +12,20 @@ unless somebody compacted them: then they are deleted by a commit of their own b
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...client import InvalidArgument, PgqueError
-from ...client.read_batch import ReadBatch
-from .data_files import DataFile
-from .delta_merge import merge
-from .delta_schema import added_fields, delta_statistics, required_columns
-from .modes import BATCH_ID, SchemaEvolution
-from .publication import WriteAttempt
-from .statistics import check_required
-from .storage import Storage, StorageFailed, needing_extra, way_out
-from .tables import (
-    INCARNATION,
-    BatchIdentity,
-    check_incarnation_of,
-    check_same,
-)
+from ....client.read_batch import ReadBatch
+from ..files.storage import needing_extra
+from ..modes import BATCH_ID
+from ..publication import BatchIdentity, WriteAttempt
+from ..tables import INCARNATION, TableFacts, TableOutput, TableTarget
+from .merge import check_keys, merge
+from .schema import delta_statistics, kinds
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -60,18 +51,25 @@ _KEPT_FEATURES = frozenset(
 
 
 @dataclass(frozen=True)
-class DeltaTarget:
+class DeltaTarget(TableTarget):
     """A Delta table and how batches get into it."""
 
-    storage: Storage
     mode: str
     key: tuple[str, ...]
-    evolution: SchemaEvolution
+    extra = "delta"
+    libraries = ("deltalake", "_internal")
 
     @property
     def name(self) -> str:
         """The table's name for errors."""
         return f"Delta table {self.storage.location}"
+
+    @property
+    def not_found(self) -> type[Exception]:
+        """The error for a table that is missing."""
+        from deltalake.exceptions import TableNotFoundError
+
+        return TableNotFoundError
 
     def load(self) -> "DeltaTable":
         """Loads the newest version of the table.
@@ -83,64 +81,52 @@ class DeltaTarget:
             from deltalake import DeltaTable
         return DeltaTable(self.storage.location, storage_options=self.storage.delta_options())
 
-    @contextmanager
-    def errors(self, batch: BatchIdentity) -> Iterator[None]:
-        """Raises `StorageFailed` for an error of Delta's library, naming table and batch."""
-        with needing_extra("delta"):
-            from deltalake.exceptions import DeltaError, TableNotFoundError
-        try:
-            yield
-        except PgqueError:
-            raise
-        except TableNotFoundError:
-            raise StorageFailed(
-                f"{self.name} was deleted while {batch} was written",
-                "Run the batch again: the next attempt creates the table.",
-            ) from None
-        except (DeltaError, OSError) as error:
-            told = self.storage.without_secrets(error)
-            raise StorageFailed(
-                f"{self.name} did not take {batch}: {told}", way_out(told)
-            ) from None
 
-
-class DeltaOutput:
+class DeltaOutput(TableOutput["DeltaTable"]):
     """The files of an attempt, to be published in a Delta table.
 
     Args:
         target: the table.
         claim: the claim of the batch.
         batch: its identity.
-        attempt: this attempt.
         fields: the columns of the files, as Delta's JSON has them.
     """
+
+    _target: DeltaTarget
 
     def __init__(
         self,
         target: DeltaTarget,
         claim: ReadBatch,
         batch: BatchIdentity,
-        attempt: WriteAttempt,
         fields: Sequence[dict[str, Any]],
     ) -> None:
-        self.attempt = attempt
-        self.files: list[DataFile] = []
-        self.version = -1
-        self._table_id: object = None
-        self._target = target
-        self._claim = claim
-        self._batch = batch
+        super().__init__(target, claim, batch, kinds(fields))
         self._fields = fields
-        self._app_id = f"pgque/{batch.incarnation}/{batch.queue}/{batch.consumer}/{batch.batch_id}"
+        self._app_id = f"pgque/{batch.record}"
 
-    def read(self) -> "DeltaTable":
+    @property
+    def conflict(self) -> type[Exception]:
+        """The error for a commit on a version that is not the newest."""
+        from deltalake.exceptions import CommitFailedError
+
+        return CommitFailedError
+
+    def load(self) -> "DeltaTable":
         """Loads the newest version of the table."""
-        with self._target.errors(self._batch):
-            return self._target.load()
+        return self._target.load()
+
+    def version_of(self, table: "DeltaTable") -> object:
+        """Returns the number of the version."""
+        return table.version()
+
+    def id_of(self, table: "DeltaTable") -> object:
+        """Returns the table's id."""
+        return table.metadata().id
 
     def published(self, state: "DeltaTable") -> WriteAttempt | None:
         """Returns the attempt at this batch whose commit is in a version of the table."""
-        with self._target.errors(self._batch):
+        with self._target.errors(self.batch):
             epoch = state.transaction_version(self._app_id)
             if epoch is None:
                 return None
@@ -152,56 +138,40 @@ class DeltaOutput:
                         return WriteAttempt(epoch, str(record.get("attempt")))
         return WriteAttempt(epoch, "")
 
-    def replace(self, state: "DeltaTable") -> bool:
-        """Commits the rows in place of those that the table has of the batch."""
-        from deltalake.exceptions import CommitFailedError
+    def check_files(self) -> None:
+        """Checks the keys of the rows before they are merged."""
+        if self._target.mode != "append":
+            with self._target.errors(self.batch):
+                check_keys(
+                    self._target.name,
+                    self._target.storage,
+                    self.files,
+                    self._target.key,
+                    unique=self._target.mode == "upsert",
+                )
 
-        with self._target.errors(self._batch):
-            try:
-                done = self._commit(state)
-            except CommitFailedError:
-                if self._target.load().version() == state.version():
-                    raise
-                return False
-            if done:
-                self.version = state.version() + 1
-            return done
-
-    def begin(self, table: "DeltaTable") -> None:
-        """Checks before anything is written that the table fits; it must not be replaced later.
-
-        Raises:
-            InvalidArgument: if the table cannot take the rows, or is of another incarnation.
-        """
-        self._table_id = table.metadata().id
-        self.check(table)
-
-    def check(self, table: "DeltaTable") -> list[dict[str, Any]]:
-        """Returns the columns that the table lacks.
-
-        Raises:
-            InvalidArgument: if the table cannot take the rows, or is of another incarnation.
-        """
-        name = self._target.name
+    def facts(self, table: "DeltaTable") -> TableFacts:
+        """Returns what the rows are compared with."""
         configuration = table.metadata().configuration
-        incarnation = self._batch.incarnation
-        check_incarnation_of(
-            name,
-            configuration.get(INCARNATION),
-            self._claim,
-            incarnation,
-            f"DeltaTable('{self._target.storage.location}').alter.set_table_properties("
-            f"{{'{INCARNATION}': '{incarnation}'}}, raise_if_not_exists=False).",
-        )
-        if columns := table.metadata().partition_columns:
-            raise InvalidArgument(
-                f"{name} is partitioned by {', '.join(columns)}, and this sink does not partition",
-                "Store into a table without partitions: readers skip files by their statistics. To "
-                "fill this one, copy the rows into it by an engine that writes partitions.",
-            )
-        features = set(table.protocol().writer_features or ()) - _KEPT_FEATURES
         stored: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
-        rules = [
+        return TableFacts(
+            incarnation=configuration.get(INCARNATION),
+            adopt=f"DeltaTable('{self._target.storage.location}').alter.set_table_properties("
+            f"{{'{INCARNATION}': '{self.batch.incarnation}'}}, raise_if_not_exists=False).",
+            partitions=table.metadata().partition_columns,
+            columns=kinds(stored),
+            required=[field["name"] for field in stored if not field["nullable"]],
+            rules=self._rules(table, configuration, stored),
+        )
+
+    def _rules(
+        self,
+        table: "DeltaTable",
+        configuration: dict[str, str],
+        stored: Sequence[dict[str, Any]],
+    ) -> list[str]:
+        features = set(table.protocol().writer_features or ()) - _KEPT_FEATURES
+        return [
             *sorted(features),
             *(key for key in configuration if key.startswith("delta.constraints.")),
             *(key for key in (_MAPPING,) if configuration.get(key, "none") != "none"),
@@ -209,43 +179,40 @@ class DeltaOutput:
             *(key for key in (_APPEND_ONLY,) if configuration.get(key, "false") != "false"),
             *(key for field in stored for key in field["metadata"] if key.startswith("delta.")),
         ]
-        if rules:
-            raise InvalidArgument(
-                f"{name} has {', '.join(rules)}, which this sink does not keep",
-                "Store into another table, and copy the rows from there by an engine that does.",
-            )
-        check_required(name, required_columns(stored), self.files)
-        return added_fields(name, stored, self._fields, self._target.evolution)
 
-    def _commit(self, table: "DeltaTable") -> bool:
+    def commit(self, state: "DeltaTable") -> bool:
+        """Commits the rows, or first what has to be committed before them."""
         from deltalake import CommitProperties, Schema
 
         # The commit itself cannot demand it: the number of the version is all that it compares.
-        for each in (table, self._target.load()):
-            check_same(self._target.name, self._batch, self._table_id, each.metadata().id)
-        added = self.check(table)
+        for each in (state, self.load()):
+            self.check_same(each)
+        newest = state.version()
+        names = self.check(state)
+        added = [field for field in self._fields if field["name"] in names]
         alone = CommitProperties(max_commit_retries=0)
         if added:
             fields = Schema.from_json(json.dumps({"type": "struct", "fields": added})).fields
-            table.alter.add_columns(fields, commit_properties=alone)
+            state.alter.add_columns(fields, commit_properties=alone)
             return False
         if self._target.mode != "append":
             merge(
-                table,
+                state,
                 self._target.storage,
                 self.files,
                 self._target.key,
                 replace=self._target.mode == "replace",
                 properties=self._properties(),
             )
-            return True
-        own, has_more = self._earlier_files(table)
-        if has_more and table.transaction_version(self._app_id) is not None:
-            # The files of the earlier attempt were compacted with those of other batches.
-            deleted = table.delete(f"{BATCH_ID} = {self._batch.batch_id}", commit_properties=alone)
-            if deleted["num_deleted_rows"]:
-                return False
-        self._append(table, own)
+        else:
+            own, has_more = self._earlier_files(state)
+            if has_more and state.transaction_version(self._app_id) is not None:
+                # The files of the earlier attempt were compacted with those of other batches.
+                rows = f"{BATCH_ID} = {self.batch.batch_id}"
+                if state.delete(rows, commit_properties=alone)["num_deleted_rows"]:
+                    return False
+            self._append(state, own)
+        self.version = newest + 1
         return True
 
     def _append(self, table: "DeltaTable", earlier: Sequence[tuple[str, int]]) -> None:
@@ -288,7 +255,7 @@ class DeltaOutput:
         if f"min.{BATCH_ID}" not in files.column_names:
             return [], True
         low, high = files[f"min.{BATCH_ID}"], files[f"max.{BATCH_ID}"]
-        batch_id = self._batch.batch_id
+        batch_id = self.batch.batch_id
         only = pc.and_(pc.equal(low, batch_id), pc.equal(high, batch_id))
         some = pc.and_(pc.less_equal(low, batch_id), pc.greater_equal(high, batch_id))
         only, some = pc.fill_null(only, False), pc.fill_null(some, True)

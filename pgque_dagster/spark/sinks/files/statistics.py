@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from ...client import InvalidArgument
+from ....client import InvalidArgument
 from .data_files import HIGHEST_TEXT, DataFile
 
 # Longer texts are cut.

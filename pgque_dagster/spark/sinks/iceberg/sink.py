@@ -12,25 +12,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ...client import BatchNotOpen, Client, InvalidArgument, LeaseLost
-from ..batch import SparkBatch, attempt_of
-from ..cluster.lost_lease import cancelled_without_lease
-from .data_files import TARGET_FILE_BYTES, write_files
-from .file_reader import ListedFile, read_table_files
-from .iceberg_catalog import file_options, open_catalog
-from .iceberg_output import IcebergOutput, IcebergTarget
-from .iceberg_schema import changed_columns, iceberg_columns
-from .iceberg_sweep import FOLDER, of_dead_attempts, old_files, unreferenced
-from .modes import BATCH_ID, SchemaEvolution, check_table_options
-from .publication import WriteAttempt, publish
-from .storage import Storage, StorageFailed, needing_extra
-from .tables import (
-    INCARNATION,
-    BatchIdentity,
-    StoredBatch,
-    with_batch_id,
-    written_for,
-)
+from ....client import Client, InvalidArgument
+from ...batch import SparkBatch, attempt_of
+from ..files.data_files import TARGET_FILE_BYTES
+from ..files.file_reader import ListedFile, read_table_files
+from ..files.storage import Storage
+from ..modes import SchemaEvolution, check_retention, check_table_options
+from ..publication import BatchIdentity
+from ..tables import INCARNATION, StoredBatch, with_batch_id
+from .catalog import file_options, open_catalog
+from .output import IcebergOutput, IcebergTarget
+from .schema import changed_columns, iceberg_columns
+from .sweep import of_dead_attempts, old_files, unreferenced
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -96,7 +89,7 @@ class IcebergSink:
                 "% # ? in it, so readers would look for the files elsewhere",
                 "Use a path without these characters.",
             )
-        self._target = IcebergTarget(table, schema_evolution, self._warehouse)
+        self._target = IcebergTarget(self._warehouse, schema_evolution, table)
         self._catalog = dict(catalog or {})
         self._catalog_schema = catalog_schema
         self._target_file_bytes = target_file_bytes
@@ -125,37 +118,16 @@ class IcebergSink:
             StorageFailed: if the files, the table or the catalog cannot be written. The batch
                 stays open.
         """
-        claim = batch.claim
-        identity = BatchIdentity.of(claim)
         columns = iceberg_columns(batch.spark, with_batch_id(frame.schema))
-        attempt = WriteAttempt(claim.lease.epoch, uuid.uuid4().hex)
+        identity = BatchIdentity.of(batch.claim)
         with ExitStack() as stack:
             with self._target.errors(identity):
                 catalog = stack.enter_context(self._open(attempt_of(batch).url))
-            output = IcebergOutput(self._target, catalog, claim, identity, attempt, columns)
-            with self._target.errors(identity):
-                location = self._prepare(catalog, output, identity, columns)
-            storage = self._storage_of(location)
-            folder = f"{FOLDER}/{batch.batch_id}-{attempt.epoch}-{attempt.id}"
-            with (
-                cancelled_without_lease(batch.spark, claim),
-                written_for(self._target.name, identity),
-            ):
-                output.files = write_files(
-                    frame,
-                    storage,
-                    folder,
-                    constants={BATCH_ID: batch.batch_id},
-                    target_file_bytes=self._target_file_bytes,
-                )
-            try:
-                publish(claim, output)
-            except (LeaseLost, BatchNotOpen, InvalidArgument):
-                # What cannot be removed now, a sweep of the warehouse removes.
-                with suppress(StorageFailed):
-                    storage.remove(file.path for file in output.files)
-                raise
-        return StoredBatch(output.version, sum(file.rows for file in output.files))
+                output = IcebergOutput(self._target, catalog, batch.claim, identity, columns)
+                table = self._table_of(catalog, identity, columns)
+                output.begin(table)
+            storage = self._storage_of(table.location())
+            return output.store(batch, frame, storage, self._target_file_bytes)
 
     def read(self, spark: SparkSession, url: str) -> DataFrame:
         """Returns the table's newest snapshot, which executors read in parallel.
@@ -227,11 +199,7 @@ class IcebergSink:
                 this database does not have, or if `older_than` is under a day.
             StorageFailed: if files cannot be listed or removed.
         """
-        if older_than < timedelta(days=1):
-            raise InvalidArgument(
-                f"a retention of {older_than} may remove files of attempts that are under way",
-                "Give at least a day.",
-            )
+        check_retention(older_than)
         with self._open(url) as catalog, Client(url) as client:
             table = self._load(catalog)
             own, found = str(client.incarnation()), table.properties.get(INCARNATION)
@@ -250,31 +218,19 @@ class IcebergSink:
         return unused
 
     def _load(self, catalog: "Catalog") -> "Table":
-        with needing_extra("iceberg"):
-            from pyiceberg.exceptions import NoSuchTableError
-        try:
+        with self._target.existing():
             return catalog.load_table(self._target.table)
-        except NoSuchTableError:
-            raise InvalidArgument(
-                f"there is no {self._target.name}", "The first batch that is stored creates it."
-            ) from None
 
     def _open(self, url: str) -> "AbstractContextManager[Catalog]":
         return open_catalog(url, self._catalog_schema, self._catalog, self._warehouse)
 
-    def _prepare(
-        self,
-        catalog: "Catalog",
-        output: IcebergOutput,
-        batch: BatchIdentity,
-        columns: pa.Schema,
-    ) -> str:
-        """Creates the table if there is none, checks that it fits, and returns its location."""
+    def _table_of(self, catalog: "Catalog", batch: BatchIdentity, columns: pa.Schema) -> "Table":
+        """Loads the table, and creates it if there is none."""
         from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
 
         name = self._target.table
         try:
-            table = catalog.load_table(name)
+            return catalog.load_table(name)
         except NoSuchTableError:
             # Another attempt may create them at the same time.
             namespace = name.rpartition(".")[0]
@@ -294,9 +250,7 @@ class IcebergSink:
                         "commit.manifest-merge.enabled": "true",
                     },
                 )
-            table = catalog.load_table(name)
-        output.begin(table)
-        return str(table.location())
+            return catalog.load_table(name)
 
     def _location(self, name: str) -> str:
         """A new folder: another catalog may have a table of this name in the same warehouse."""

@@ -1,24 +1,24 @@
 """Stores the results of batches in a PostgreSQL table, exactly once."""
 
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 from psycopg import sql
 from pyspark.sql import DataFrame
 
-from ...client.connection import connect
-from ...client.errors import InvalidArgument, TransactionOutdated, translated
-from ...client.table_rights import Connection, needing
-from ..address import DatabaseAddress
-from ..batch import SparkBatch, attempt_of
-from ..cluster.lost_lease import cancelled_without_lease
-from ..written import Written
+from ....client.connection import connect
+from ....client.errors import InvalidArgument, TransactionOutdated, translated
+from ....client.table_rights import Connection, needing
+from ...address import DatabaseAddress
+from ...batch import SparkBatch, attempt_of
+from ...cluster.lost_lease import cancelled_without_lease
+from ...written import Written
+from ..modes import check_mode, refuse_window
 from .columns import fit, takes_null_keys
 from .ledger import AlreadyApplied, Ledger
 from .merge import Merge, Mode
-from .modes import check_key
 from .once import micro_batch, written_of
 from .stage import Stage
-from .tables import refuse_window
 
 _ANOTHER_NAME = (
     "Unite the DataFrames and write them once, or give this write its own name: "
@@ -75,14 +75,7 @@ class PostgresSink:
         stage_schema: str | None = None,
         name: str | None = None,
     ) -> None:
-        if mode not in ("append", "upsert", "add"):
-            raise InvalidArgument(f"no mode {mode!r}", "Modes are append, upsert and add.")
-        check_key(key)
-        if bool(key) != (mode != "append"):
-            raise InvalidArgument(
-                f"mode {mode} {'needs a' if mode != 'append' else 'has no'} key",
-                "A key is for upsert and add: the columns of a unique index.",
-            )
+        check_mode(mode, key, get_args(Mode), "the columns of a unique index")
         self._table = table
         self._key = tuple(key)
         self._mode: Mode = mode

@@ -9,32 +9,8 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from ...client import InvalidArgument
-from .data_files import UNBOUNDED, DataFile, check_columns
-from .modes import SchemaEvolution
-from .statistics import column_statistics
-from .tables import check_names
-
-# The simple types of Spark that are types of Delta; the JSON of both names them equally.
-_HELD = frozenset(
-    (
-        "byte",
-        "short",
-        "integer",
-        "long",
-        "float",
-        "double",
-        "decimal",
-        "string",
-        "char",
-        "varchar",
-        "binary",
-        "boolean",
-        "date",
-        "timestamp",
-        "timestamp_ntz",
-    )
-)
+from ..files.data_files import HELD_BY_DELTA, UNBOUNDED, DataFile, check_columns
+from ..files.statistics import column_statistics
 
 
 def delta_fields(schema: StructType) -> list[dict[str, Any]]:
@@ -43,48 +19,14 @@ def delta_fields(schema: StructType) -> list[dict[str, Any]]:
     Raises:
         InvalidArgument: if Delta has no such type.
     """
-    check_columns(schema, _HELD, "Delta")
+    check_columns(schema, HELD_BY_DELTA, "Delta")
     fields: list[dict[str, Any]] = _nullable(json.loads(schema.json()))["fields"]
     return fields
 
 
-def added_fields(
-    table: str,
-    stored: Sequence[dict[str, Any]],
-    fields: Sequence[dict[str, Any]],
-    evolution: SchemaEvolution,
-) -> list[dict[str, Any]]:
-    """Compares the columns of a DataFrame with those of the table.
-
-    Args:
-        table: the table's name for errors.
-        stored: the columns of the table.
-        fields: the columns of the DataFrame.
-        evolution: whether the table may get columns.
-
-    Returns:
-        The columns to add to the table.
-
-    Raises:
-        InvalidArgument: if the rows do not fit the table.
-    """
-    there = {field["name"]: field for field in stored}
-    for field in fields:
-        name = field["name"]
-        if name in there and _nullable(there[name]["type"]) != _nullable(field["type"]):
-            raise InvalidArgument(
-                f"column {name} of {table} is {_shown(there[name]['type'])}, and the "
-                f"DataFrame's is {_shown(field['type'])}",
-                f"Cast {name} in Spark, or store into another table.",
-            )
-    required = required_columns(stored)
-    added = check_names(table, list(there), required, [f["name"] for f in fields], evolution)
-    return [field for field in fields if field["name"] in added]
-
-
-def required_columns(stored: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns the names of the columns that must not be null."""
-    return [field["name"] for field in stored if not field["nullable"]]
+def kinds(fields: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Returns the type of each column, without what says where nulls may be."""
+    return {field["name"]: _kind(field["type"]) for field in fields}
 
 
 def delta_statistics(file: DataFile) -> str:
@@ -134,5 +76,8 @@ def _nullable(kind: Any) -> Any:
     return {key: constants.get(key, _nullable(value)) for key, value in kind.items()}
 
 
-def _shown(kind: Any) -> str:
-    return kind if isinstance(kind, str) else str(kind["type"])
+def _kind(kind: Any) -> str:
+    if isinstance(kind, str):
+        return kind
+    column = {"name": "c", "type": kind, "nullable": True, "metadata": {}}
+    return StructType.fromJson({"type": "struct", "fields": [column]})["c"].dataType.simpleString()

@@ -7,19 +7,16 @@ or lost their lease, and of attempts that were replaced and whose snapshots expi
 time has no lease, so only their age protects the files of an attempt at one.
 """
 
-import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ...client import BatchNotOpen, Client
-from .storage import Storage
+from ....client import BatchNotOpen, Client
+from ..files.storage import Storage
+from ..tables import FOLDER, WRITTEN
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-
-FOLDER = "data"
-_WRITTEN = re.compile(rf"{FOLDER}/(\d+)-(\d+)-[0-9a-f]{{32}}/(part-[0-9a-f]{{32}}\.parquet)")
 
 
 def old_files(storage: Storage, older_than: timedelta) -> list[str]:
@@ -28,7 +25,7 @@ def old_files(storage: Storage, older_than: timedelta) -> list[str]:
     return [
         path
         for path, written_at in storage.list(FOLDER)
-        if _WRITTEN.fullmatch(path) and written_at < written_before
+        if WRITTEN.fullmatch(path) and written_at < written_before
     ]
 
 
@@ -37,7 +34,7 @@ def of_dead_attempts(client: Client, paths: Iterable[str]) -> list[str]:
     held: dict[int, int | None] = {}
     dead = []
     for path in paths:
-        found = _WRITTEN.fullmatch(path)
+        found = WRITTEN.fullmatch(path)
         assert found is not None
         batch_id, epoch = int(found[1]), int(found[2])
         if batch_id not in held:

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...client import InvalidArgument
-from .data_files import DataFile
-from .storage import Storage
+from ....client import InvalidArgument
+from ..files.data_files import DataFile
+from ..files.storage import Storage
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -11,12 +11,12 @@ import pyarrow as pa
 from psycopg import sql
 from pyspark.sql import DataFrame
 
-from ...client.connection import connect
-from ...client.errors import InvalidArgument, PgqueError, StagingLost, TransactionOutdated
-from ...client.table_rights import Connection, needing
-from ..address import DatabaseAddress
-from ..cluster.executor_errors import clear_executor_errors
-from ..writing.copying import copy_batches
+from ....client.connection import connect
+from ....client.errors import InvalidArgument, PgqueError, StagingLost, TransactionOutdated
+from ....client.table_rights import Connection, needing
+from ...address import DatabaseAddress
+from ...cluster.executor_errors import clear_executor_errors
+from ...writing.copying import copy_batches
 from .merge import Merge
 
 _PREFIX = "pgque_stage"

@@ -1,39 +1,16 @@
 """How columns look in an Iceberg table, and which DataFrames fit it."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from ...client import InvalidArgument
-from .data_files import check_columns, stored_schema
-from .modes import SchemaEvolution
-from .tables import check_names
+from ..files.data_files import HELD_BY_ICEBERG, check_columns, stored_schema
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
-
-# The simple types of Spark that are types of Iceberg.
-_HELD = frozenset(
-    (
-        "integer",
-        "long",
-        "float",
-        "double",
-        "decimal",
-        "string",
-        "char",
-        "varchar",
-        "binary",
-        "boolean",
-        "date",
-        "timestamp",
-        "timestamp_ntz",
-    )
-)
 
 
 def iceberg_columns(spark: SparkSession, schema: StructType) -> pa.Schema:
@@ -42,43 +19,14 @@ def iceberg_columns(spark: SparkSession, schema: StructType) -> pa.Schema:
     Raises:
         InvalidArgument: if Iceberg has no such type.
     """
-    check_columns(schema, _HELD, "Iceberg")
+    check_columns(schema, HELD_BY_ICEBERG, "Iceberg")
     # Without rows by its plan, so that Spark runs no job.
     return stored_schema(spark.createDataFrame([], schema).limit(0).toArrow().schema)
 
 
-def check_fit(
-    table: str,
-    stored: pa.Schema,
-    required: Sequence[str],
-    given: pa.Schema,
-    evolution: SchemaEvolution,
-) -> bool:
-    """Compares the columns of a DataFrame with those of the table.
-
-    Args:
-        table: the table's name for errors.
-        stored: the columns of the table.
-        required: the names of those that must not be null.
-        given: the columns of the DataFrame.
-        evolution: whether the table may get columns.
-
-    Returns:
-        Whether the table needs more columns.
-
-    Raises:
-        InvalidArgument: if the rows do not fit the table.
-    """
-    for name in given.names:
-        if name not in stored.names:
-            continue
-        kinds = _kind(stored.field(name).type), _kind(given.field(name).type)
-        if kinds[0] != kinds[1]:
-            raise InvalidArgument(
-                f"column {name} of {table} is {kinds[0]}, and the DataFrame's is {kinds[1]}",
-                f"Cast {name} in Spark, or store into another table.",
-            )
-    return bool(check_names(table, stored.names, required, given.names, evolution))
+def kinds(columns: pa.Schema) -> dict[str, str]:
+    """Returns the type of each column, without what says where nulls may be."""
+    return {field.name: _kind(field.type) for field in columns}
 
 
 def changed_columns(table: "Table") -> list[str]:

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from ...client.errors import InvalidArgument, PgqueError
+from ....client.errors import InvalidArgument, PgqueError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 # What obstore opens. The schemes of one store are interchangeable, except for Iceberg.
@@ -53,6 +53,16 @@ class StorageFailed(PgqueError):
 
 class ExtraMissing(PgqueError):
     """A package that a sink needs is not installed."""
+
+
+@contextmanager
+def written_for(table: str, batch: object) -> Iterator[None]:
+    """Names table and batch in an error about their files."""
+    try:
+        yield
+    except StorageFailed as error:
+        told = f"{table} did not take {batch}: {error.args[0]}"
+        raise StorageFailed(told, error.hint) from None
 
 
 @contextmanager

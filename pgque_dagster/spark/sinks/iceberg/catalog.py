@@ -9,9 +9,9 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from ...client.connection import connect
-from ...client.errors import InvalidArgument, PermissionDenied
-from .storage import Storage, needing_extra
+from ....client.connection import connect
+from ....client.errors import InvalidArgument, PermissionDenied
+from ..files.storage import Storage, needing_extra
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -2,7 +2,6 @@
 
 import json
 import re
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -14,34 +13,35 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from ...client import BatchNotOpen, InvalidArgument, LeaseLost
-from ..batch import SparkBatch
-from ..cluster.lost_lease import cancelled_without_lease
-from .data_files import TARGET_FILE_BYTES, write_files
-from .delta_merge import RESERVED, check_keys
-from .delta_output import DeltaOutput, DeltaTarget
-from .delta_schema import delta_fields
-from .file_reader import ListedFile, read_table_files
-from .modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode, check_table_options
-from .publication import WriteAttempt, publish
-from .storage import Storage, StorageFailed, needing_extra
-from .tables import (
-    INCARNATION,
-    BatchIdentity,
-    StoredBatch,
+from ....client import InvalidArgument
+from ...batch import SparkBatch
+from ..files.data_files import TARGET_FILE_BYTES
+from ..files.file_reader import ListedFile, read_table_files
+from ..files.storage import Storage
+from ..modes import (
+    DeltaMode,
+    SchemaEvolution,
+    check_mode,
+    check_retention,
+    check_table_options,
     refuse_window,
-    with_batch_id,
-    written_for,
 )
+from ..publication import BatchIdentity
+from ..tables import (
+    INCARNATION,
+    WRITTEN,
+    StoredBatch,
+    with_batch_id,
+)
+from .merge import RESERVED
+from .output import DeltaOutput, DeltaTarget
+from .schema import delta_fields
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-_FOLDER = "data"
-# The files of attempts, and those that Delta's library writes when it unites or merges files.
-_WRITTEN = re.compile(
-    rf"{_FOLDER}/\d+-\d+-[0-9a-f]{{32}}/part-[0-9a-f]{{32}}\.parquet|[^/]+\.parquet"
-)
+# The files that Delta's library writes when it unites or merges files.
+_BY_LIBRARY = re.compile(r"[^/]+\.parquet")
 
 
 class DeltaSink:
@@ -101,7 +101,7 @@ class DeltaSink:
                 "for it elsewhere",
                 "Use a path without these characters.",
             )
-        self._target = DeltaTarget(self._storage, mode, tuple(key), schema_evolution)
+        self._target = DeltaTarget(self._storage, schema_evolution, mode, tuple(key))
         self._target_file_bytes = target_file_bytes
 
     def write(self, batch: SparkBatch, frame: DataFrame) -> StoredBatch:
@@ -123,44 +123,22 @@ class DeltaSink:
             StorageFailed: if the files or the table cannot be written. The batch stays open.
         """
         claim = batch.claim
-        if self._target.mode != "append":
-            refuse_window(claim, f"mode {self._target.mode} of {self._target.name}")
-        identity = BatchIdentity.of(claim)
-        schema = with_batch_id(frame.schema)
-        attempt = WriteAttempt(claim.lease.epoch, uuid.uuid4().hex)
-        output = DeltaOutput(self._target, claim, identity, attempt, delta_fields(schema))
-        self._check_key(frame)
-        self._prepare(output, identity, schema)
-        folder = f"{_FOLDER}/{batch.batch_id}-{attempt.epoch}-{attempt.id}"
-        with (
-            cancelled_without_lease(batch.spark, claim),
-            written_for(self._target.name, identity),
-        ):
-            output.files = write_files(
-                frame,
-                self._storage,
-                folder,
-                constants={BATCH_ID: batch.batch_id},
-                target_file_bytes=self._target_file_bytes,
-            )
         merged = self._target.mode != "append"
-        try:
-            if merged:
-                with self._target.errors(identity):
-                    check_keys(
-                        self._target.name,
-                        self._storage,
-                        output.files,
-                        self._target.key,
-                        unique=self._target.mode == "upsert",
-                    )
-            publish(claim, output)
-        except (LeaseLost, BatchNotOpen, InvalidArgument):
-            self._remove(output)
-            raise
         if merged:
-            self._remove(output)
-        return StoredBatch(output.version, sum(file.rows for file in output.files))
+            refuse_window(claim, f"mode {self._target.mode} of {self._target.name}")
+        fields = delta_fields(with_batch_id(frame.schema))
+        output = DeltaOutput(self._target, claim, BatchIdentity.of(claim), fields)
+        self._check_key(frame)
+        with self._target.errors(output.batch):
+            try:
+                table = self._target.load()
+            except self._target.not_found:
+                table = self._create(output.batch, fields)
+            output.begin(table)
+        stored = output.store(batch, frame, self._storage, self._target_file_bytes)
+        if merged:
+            output.remove_files(self._storage)
+        return stored
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Returns the table's newest version, which executors read in parallel.
@@ -217,11 +195,7 @@ class DeltaSink:
             InvalidArgument: if there is no table, or the retention is under a day.
             StorageFailed: if files cannot be removed.
         """
-        if retention < timedelta(days=1):
-            raise InvalidArgument(
-                f"a retention of {retention} may delete files of attempts that are under way",
-                "Give at least a day.",
-            )
+        check_retention(retention)
         table = self._load()
 
         def unused(*, full: bool) -> list[str]:
@@ -233,32 +207,15 @@ class DeltaSink:
             )
 
         # A full vacuum deletes whatever is in the folder, also other tables.
-        left = [path for path in unused(full=True) if _WRITTEN.fullmatch(path)]
+        left = [path for path in unused(full=True) if _is_written(path)]
         paths = sorted({*unused(full=False), *left})
         if not dry_run:
             self._storage.remove(paths)
         return paths
 
     def _load(self) -> "DeltaTable":
-        with needing_extra("delta"):
-            from deltalake.exceptions import TableNotFoundError
-        try:
+        with self._target.existing():
             return self._target.load()
-        except TableNotFoundError:
-            raise InvalidArgument(
-                f"there is no {self._target.name}", "The first batch that is stored creates it."
-            ) from None
-
-    def _prepare(self, output: DeltaOutput, batch: BatchIdentity, schema: StructType) -> None:
-        """Creates the table if there is none, and checks before Spark starts that it fits."""
-        with self._target.errors(batch):
-            from deltalake.exceptions import TableNotFoundError
-
-            try:
-                table = self._target.load()
-            except TableNotFoundError:
-                table = self._create(batch, delta_fields(schema))
-            output.begin(table)
 
     def _create(self, batch: BatchIdentity, fields: list[dict[str, Any]]) -> "DeltaTable":
         from deltalake import DeltaTable, Schema
@@ -307,7 +264,7 @@ class DeltaSink:
                 "Use columns of plain types, such as one of the parts.",
             )
 
-    def _remove(self, output: DeltaOutput) -> None:
-        """Removes files that nobody will read. What cannot be removed now, vacuum() removes."""
-        with suppress(StorageFailed):
-            self._storage.remove(file.path for file in output.files)
+
+def _is_written(path: str) -> bool:
+    """Says whether an attempt or Delta's library gave a file its name."""
+    return bool(WRITTEN.fullmatch(path) or _BY_LIBRARY.fullmatch(path))

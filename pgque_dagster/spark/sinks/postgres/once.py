@@ -9,11 +9,11 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from pyspark.sql import DataFrame
 
-from ...client.connection import connect
-from ...client.errors import InvalidArgument
-from ...client.table_rights import Connection
-from ..streaming.reader import TickOffset
-from ..written import Written
+from ....client.connection import connect
+from ....client.errors import InvalidArgument
+from ....client.table_rights import Connection
+from ...streaming.reader import TickOffset
+from ...written import Written
 from .ledger import NAME as LEDGER
 from .ledger import AlreadyApplied, Ledger
 

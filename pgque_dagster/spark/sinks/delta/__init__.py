@@ -1,0 +1,1 @@
+"""The sink of Delta tables."""

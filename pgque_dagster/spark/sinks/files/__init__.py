@@ -1,0 +1,1 @@
+"""Parquet files: how Spark's tasks write and read them, and the sink of a directory."""

@@ -1,0 +1,1 @@
+"""The sink of PostgreSQL tables, and the ledger of what was applied."""
