@@ -302,16 +302,24 @@ create table if not exists postgremq.rotation (
 insert into postgremq.rotation default values on conflict do nothing;
 
 -- For the part that is not current, once all of its messages were finished or moved: since when,
--- which transactions held a snapshot then, and the numbers of turn and late. It is void when one of
--- these numbers is another now.
+-- by which transaction, and the numbers of turn and late. It is void when one of these numbers is
+-- another now.
 create table if not exists postgremq.rotation_part (
     part     smallint primary key check (part in (0, 1)),
     turn     bigint,
     late     bigint,
     done_at  timestamptz,
-    done_by  xid8,
-    holders  text[]
+    done_by  xid8
 );
+
+do $$
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = 'postgremq.rotation_part'::regclass and a.attname = 'holders') then
+        alter table postgremq.rotation_part drop column holders;  -- of version 0.3
+    end if;
+end;
+$$;
 
 insert into postgremq.rotation_part (part) values (0), (1) on conflict do nothing;
 
@@ -2236,35 +2244,27 @@ begin
     end if;
     update postgremq.rotation_part p
     set turn = pg_sequence_last_value('postgremq.turn'), late = v_late,
-        done_at = clock_timestamp(), done_by = pg_current_xact_id(), holders = null
+        done_at = clock_timestamp(), done_by = pg_current_xact_id()
     where p.part = i_part;
     return true;
 end;
 $$;
 
--- Truncates a part that is done. TRUNCATE empties it for old snapshots too, so it waits until the
--- transactions have ended that held a snapshot when it was first called, or for the patience that is
--- set for pgque's logs. The first call has to come after the transaction that noted the part as done:
--- its commit is what newer snapshots see. Returns whether it truncated the part.
+-- Truncates a part that is done, when all snapshots see that it is: TRUNCATE empties it for old ones,
+-- too. Returns whether it did.
 -- locks: the part, exclusively: consumers that still look at it wait behind this for 10 ms, the tenth
 -- of a second when the part has been done for a minute, or 0.9 seconds after 10 minutes. writes:
--- rotation_part; truncates the part.
+-- pgque.snapshot_wait; truncates the part.
 create or replace function postgremq.empty_part(i_part smallint)
 returns boolean
 language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
-    v_part      postgremq.rotation_part;
-    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
+    v_part postgremq.rotation_part;
 begin
-    update postgremq.rotation_part p
-    set holders = pgque.snapshot_holders()
-    where p.part = i_part and p.holders is null and p.done_by <> pg_current_xact_id();
     select p.* into v_part from postgremq.rotation_part p where p.part = i_part;
-    if v_part.holders is null
-       or clock_timestamp() < v_part.done_at + v_patience
-          and pgque.is_snapshot_held(v_part.holders, v_part.done_by) then
+    if not pgque.is_seen_by_all('postgremq', v_part.done_by) then
         return false;
     end if;
     perform set_config('lock_timeout',
@@ -2399,7 +2399,7 @@ $$;
 
 -- Removes the schema postgremq with all messages. Refused while messages are pending, processing or
 -- dead letters, unless forced. Publishers and consumers wait meanwhile, so that no message is missed.
--- locks: everything in the schema. writes: drops it; pgque.addon.
+-- locks: everything in the schema. writes: drops it; pgque.addon, pgque.snapshot_wait.
 create or replace function postgremq.uninstall(force boolean default false)
 returns void
 language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
@@ -2427,6 +2427,7 @@ begin
     if to_regclass('pgque.addon') is not null then
         delete from pgque.addon a where a.addon_name = 'postgremq';
     end if;
+    delete from pgque.snapshot_wait w where w.wait_name = 'postgremq';
     drop schema postgremq cascade;
 end;
 $$;

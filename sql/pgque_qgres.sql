@@ -175,9 +175,8 @@ $$;
 -- the half that "half" names; for an SP queue, first_number is the first number in that half. A
 -- publisher or remover holds the row's lock until it commits, but never updates the row. Rotation
 -- updates it: switched_at is the time of the last switch, is_left says that the other half waits
--- to be emptied, moved_by is the transaction after which no position is in the other half, and
--- holders are the transactions that held a snapshot then. position_half is for SR queues, as is
--- noted_snapshot, which sees only removed entries.
+-- to be emptied, and moved_by is the transaction after which no position is in the other half.
+-- position_half is for SR queues, as is noted_snapshot, which sees only removed entries.
 -- floor_number is the number up to which the consumers of an SP queue had read when the last one
 -- was dropped. log_queue is the queue of pgque that gets a copy of each entry, origin_id the
 -- database for which the transaction ids of an SR queue hold, partitions the number of partitions of
@@ -196,10 +195,17 @@ create table if not exists qgres._queue (
     switched_at    timestamptz not null default clock_timestamp(),
     is_left        boolean not null default false,
     moved_by       xid8,
-    moved_at       timestamptz,
-    noted_snapshot pg_snapshot,
-    holders        text[]
+    noted_snapshot pg_snapshot
 );
+
+do $$
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = 'qgres._queue'::regclass and a.attname = 'holders') then
+        alter table qgres._queue drop column moved_at, drop column holders;  -- of version 0.3
+    end if;
+end;
+$$;
 
 -- Names are case-insensitive without the extension citext.
 create unique index if not exists _queue_name_key on qgres._queue (lower(queue_name));
@@ -907,8 +913,8 @@ $$;
 
 -- Drops a queue. Without force it refuses while the queue has consumers or entries. The tables are
 -- locked first, so no entry is added meanwhile.
--- locks: the queue's row and consumers, its tables, exclusively. writes: _queue, _consumer, the
--- catalog.
+-- locks: the queue's row and consumers, its tables, exclusively. writes: _queue, _consumer,
+-- pgque.snapshot_wait, the catalog.
 create or replace function qgres.queue__drop(queue_id integer, force boolean default false)
 returns void
 language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
@@ -941,6 +947,7 @@ begin
     end if;
     delete from qgres._consumer c where c.queue_id = $1;
     delete from qgres._queue q where q.queue_id = $1;
+    delete from pgque.snapshot_wait w where w.wait_name = format('qgres %s', $1);
     for v_function in select f from qgres._queue_functions(queue_id) f loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
@@ -1728,7 +1735,7 @@ begin
     perform qgres._write_position(i_queue_id, v_queue.position_half, row(
         v_position.pos_seq, pgque.tick_snapshot(), null, null, null, null, null)::qgres._sr_position);
     update qgres._queue q
-    set origin_id = v_origin, moved_by = null, moved_at = null, noted_snapshot = null, holders = null
+    set origin_id = v_origin, moved_by = null, noted_snapshot = null
     where q.queue_id = i_queue_id;
 end;
 $$;
@@ -1879,35 +1886,27 @@ begin
         end if;
     end if;
     update qgres._queue q
-    set position_half = q.half, moved_by = pg_current_xact_id(), moved_at = clock_timestamp(),
-        noted_snapshot = v_position.after_snapshot, holders = null
+    set position_half = q.half, moved_by = pg_current_xact_id(),
+        noted_snapshot = v_position.after_snapshot
     where q.queue_id = i_queue.queue_id;
     return 1;
 end;
 $$;
 
--- Step 3: truncates the half that was left, unless a session that held a snapshot after step 2 still
--- does, for the snapshot patience at most. A session that looked an SR queue up before step 1 may
--- have added to this half since; then step 2 is due again.
--- locks: held by the caller; the tables of the half, exclusively. writes: _queue; truncates them.
+-- Step 3: truncates the half that was left when all snapshots see step 2. A session that looked an SR
+-- queue up before step 1 may have added to this half since; then step 2 is due again.
+-- locks: held by the caller; the tables of the half, exclusively. writes: _queue, pgque.snapshot_wait;
+-- truncates them.
 create or replace function qgres._empty_half(i_queue qgres._queue)
 returns integer
 language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_tables    text[] := array(select t from qgres._tables(i_queue, 1 - i_queue.half) t);
-    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
-    v_is_done   boolean := true;
-    v_table     text;
+    v_tables   text[] := array(select t from qgres._tables(i_queue, 1 - i_queue.half) t);
+    v_is_done  boolean := true;
+    v_table    text;
 begin
-    if i_queue.moved_by = pg_current_xact_id_if_assigned() then
-        return 0;
-    elsif i_queue.holders is null then
-        i_queue.holders := pgque.snapshot_holders();
-        update qgres._queue q set holders = i_queue.holders where q.queue_id = i_queue.queue_id;
-    end if;
-    if clock_timestamp() < i_queue.moved_at + v_patience
-       and pgque.is_snapshot_held(i_queue.holders, i_queue.moved_by) then
+    if not pgque.is_seen_by_all(format('qgres %s', i_queue.queue_id), i_queue.moved_by) then
         return 0;
     end if;
     foreach v_table in array v_tables loop
@@ -1920,8 +1919,7 @@ begin
         execute format('truncate %s', array_to_string(v_tables, ', '));  -- quoted: made of numbers
     end if;
     update qgres._queue q
-    set is_left = not v_is_done, moved_by = null, moved_at = null, noted_snapshot = null,
-        holders = null
+    set is_left = not v_is_done, moved_by = null, noted_snapshot = null
     where q.queue_id = i_queue.queue_id;
     return 1;
 end;
@@ -2013,7 +2011,8 @@ $$;
 -- Removes the schema, but not the roles, which belong to the cluster. Refused while SP queues have
 -- consumers that have not read everything or entries that nobody has read, or SR queues have
 -- entries, unless forced.
--- locks: all tables of the schema, exclusively. writes: the catalog, pgque.addon.
+-- locks: all tables of the schema, exclusively. writes: the catalog, pgque.addon,
+-- pgque.snapshot_wait.
 create or replace function qgres.uninstall(force boolean default false)
 returns void
 language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
@@ -2043,6 +2042,7 @@ begin
         end if;
     end if;
     delete from pgque.addon a where a.addon_name = 'qgres';
+    delete from pgque.snapshot_wait w where w.wait_name like 'qgres %';
     drop schema qgres cascade;
 end;
 $$;

@@ -120,15 +120,23 @@ create table if not exists postgremq.rotation (
 insert into postgremq.rotation default values on conflict do nothing;
 
 -- For the part that is not current, once all of its messages were finished or moved: since when,
--- which transactions held a snapshot then, and the numbers of turn and late. It is void when one of
--- these numbers is another now.
+-- by which transaction, and the numbers of turn and late. It is void when one of these numbers is
+-- another now.
 create table if not exists postgremq.rotation_part (
     part     smallint primary key check (part in (0, 1)),
     turn     bigint,
     late     bigint,
     done_at  timestamptz,
-    done_by  xid8,
-    holders  text[]
+    done_by  xid8
 );
+
+do $$
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = 'postgremq.rotation_part'::regclass and a.attname = 'holders') then
+        alter table postgremq.rotation_part drop column holders;  -- of version 0.3
+    end if;
+end;
+$$;
 
 insert into postgremq.rotation_part (part) values (0), (1) on conflict do nothing;
