@@ -312,12 +312,25 @@ create table if not exists postgremq.rotation_part (
     done_by  xid8
 );
 
+-- What version 0.3 had, and this version has not, or with other arguments.
 do $$
+declare
+    v_function regprocedure;
 begin
     if exists (select from pg_attribute a
                where a.attrelid = 'postgremq.rotation_part'::regclass and a.attname = 'holders') then
-        alter table postgremq.rotation_part drop column holders;  -- of version 0.3
+        alter table postgremq.rotation_part drop column holders;
     end if;
+    for v_function in
+        select p.oid
+        from pg_proc p
+        where p.pronamespace = 'postgremq'::regnamespace
+          and (p.proname ~ '^(find_claim|finish_claims?|is_due|claim_new)(_[01])?$'
+               or p.proname = 'has_returned')
+          and not coalesce(p.proargnames @> array['i_low'], false)
+    loop
+        execute format('drop function %s', v_function);  -- quoted: by regprocedure
+    end loop;
 end;
 $$;
 
@@ -897,7 +910,7 @@ begin
 end;
 $$;
 
--- ===== addons/postgremq/parts.sql ================================================================
+-- ===== addons/postgremq/claim.sql ================================================================
 
 -- What one statement has claimed, in arrays of equal length, and how many rows it had picked for
 -- that. Fewer claims than picks mean that others were faster.
@@ -910,155 +923,6 @@ begin
     end if;
 end;
 $$;
-
--- Functions for both parts of the states, and for each part alone. To start a statement takes longer
--- than to run it, and twice as long over two parts. So a consumer calls those for one part while the
--- other part is empty. A message that comes into that part meanwhile is found by the next call: only
--- floors need to know every message, and they are made from both parts (floors.sql).
-do $do$
-declare
-    v_part text;
-begin
-    foreach v_part in array array['', '_0', '_1'] loop
-        -- The claim that a token belongs to. One row or none. Consumers skip it while the caller's
-        -- transaction is open: they would wait for its next step otherwise. Stable, as otherwise it
-        -- is not inlined.
-        -- locks: the row. writes: nothing.
-        execute format(  -- quoted: a suffix of the list above
-            $sql$
-            create or replace function postgremq.find_claim%1$s(
-                i_queue varchar, i_message_id integer, i_token varchar)
-            returns setof postgremq.state%1$s language sql stable as $body$
-                select s.*
-                from postgremq.state%1$s s
-                where s.queue_id operator(pg_catalog.=) (
-                          select q.queue_id from postgremq.queue_base q
-                          where q.name operator(pg_catalog.=) i_queue)
-                  and s.message_id operator(pg_catalog.=) i_message_id
-                  and s.status operator(pg_catalog.=) 'processing'
-                  and s.token operator(pg_catalog.=) i_token
-                  and (select true from postgremq.state%1$s n
-                       where n.queue_id operator(pg_catalog.=) s.queue_id
-                         and n.message_id operator(pg_catalog.=) s.message_id
-                         and n.step operator(pg_catalog.=) (s.step operator(pg_catalog.+) 1)
-                         and n.part operator(pg_catalog.=) s.part) is null
-                order by s.step desc
-                limit 1
-                for update of s
-            $body$
-            $sql$, v_part);
-
-        -- Finishes the message of a claim; returns whether it did.
-        -- locks: the claim's row. writes: state.
-        execute format(  -- quoted: a suffix of the list above
-            $sql$
-            create or replace function postgremq.finish_claim%1$s(
-                i_queue varchar, i_message_id integer, i_token varchar)
-            returns boolean language plpgsql as $body$
-            begin
-                insert into postgremq.state%1$s (
-                    published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
-                select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts,
-                       c.part, 'completed'
-                from postgremq.find_claim%1$s(i_queue, i_message_id, i_token) c
-                on conflict do nothing;
-                return found;
-            end
-            $body$
-            $sql$, v_part);
-
-        -- Finishes the messages of several claims; returns their ids.
-        -- locks: the claim's row. writes: state.
-        execute format(  -- quoted: a suffix of the list above
-            $sql$
-            create or replace function postgremq.finish_claims%1$s(
-                i_queue varchar, i_message_ids integer[], i_tokens varchar[])
-            returns setof integer language plpgsql as $body$
-            begin
-                return query
-                insert into postgremq.state%1$s as n (
-                    published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
-                select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts,
-                       c.part, 'completed'
-                from unnest(i_message_ids, i_tokens) a(message_id, token)
-                cross join lateral postgremq.find_claim%1$s(i_queue, a.message_id, a.token) c
-                on conflict do nothing
-                returning n.message_id;
-            end
-            $body$
-            $sql$, v_part);
-
-        -- Whether a message after a floor that was delivered before or delayed is visible.
-        -- locks: none. writes: nothing.
-        execute format(  -- quoted: a suffix of the list above
-            $sql$
-            create or replace function postgremq.is_due%1$s(i_floor postgremq.floor, i_now bigint)
-            returns boolean language plpgsql as $body$
-            begin
-                return exists (
-                    select from postgremq.state%1$s s
-                    where s.queue_id = i_floor.queue_id and s.due_at is not null
-                      and s.due_at > i_floor.due_at and s.due_at <= i_now
-                      and s.status in ('pending', 'processing')
-                      and (select true from postgremq.state%1$s n
-                           where n.queue_id = s.queue_id and n.message_id = s.message_id
-                             and n.step = s.step + 1 and n.part = s.part) is null);
-            end
-            $body$
-            $sql$, v_part);
-
-        -- Claims new messages after the floor.
-        -- locks: the rows that it claims. writes: state.
-        execute format(  -- quoted: a suffix of the list above
-            $sql$
-            create or replace function postgremq.claim_new%1$s(
-                i_floor postgremq.floor, i_vt timestamptz, i_limit bigint)
-            returns postgremq.claims language plpgsql as $body$
-            declare
-                v_claims postgremq.claims%%rowtype;
-            begin
-                with picked as materialized (
-                    select s.txid, s.message_id, s.step, s.part, s.attempts, s.published_at
-                    from postgremq.state%1$s s
-                    where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-                      and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
-                      and (select true from postgremq.state%1$s n
-                           where n.queue_id = s.queue_id and n.message_id = s.message_id
-                             and n.step = s.step + 1 and n.part = s.part) is null
-                    order by s.txid, s.message_id
-                    limit i_limit
-                    for update of s skip locked
-                ), claimed as (
-                    insert into postgremq.state%1$s as n (
-                        due_at, published_at, vt, queue_id, message_id, step, attempts, part, status,
-                        token)
-                    select postgremq.due(i_vt, p.attempts + 1, (
-                               select b.max_delivery_attempts from postgremq.queue_base b
-                               where b.queue_id = i_floor.queue_id)), p.published_at, i_vt,
-                           i_floor.queue_id, p.message_id, p.step + 1, p.attempts + 1, p.part,
-                           'processing', overlay(gen_random_uuid()::text placing p.part::text from 36)
-                    from picked p
-                    on conflict do nothing
-                    returning n.message_id, n.token, n.attempts, n.published_at
-                ), last as (
-                    select p.txid, p.message_id from picked p
-                    order by p.txid desc, p.message_id desc
-                    limit 1
-                )
-                select (select count(*) from picked), (select l.txid from last l),
-                       (select l.message_id from last l), array_agg(c.message_id),
-                       array_agg(c.token), array_agg(c.attempts), array_agg(c.published_at)
-                into v_claims
-                from claimed c;
-                return v_claims;
-            end
-            $body$
-            $sql$, v_part);
-    end loop;
-end;
-$do$;
-
--- ===== addons/postgremq/claim.sql ================================================================
 
 -- Keeps the limit of attempts of a queue, for a transaction that may have an older snapshot: it would
 -- put a message out of reach, or deliver it too often. Fails if the limit has changed since.
@@ -1150,18 +1014,25 @@ begin
 end;
 $$;
 
--- Whether returned_rows may have a row for a consumer. i_part is the part to look at; null means both.
+-- Whether returned_rows may have a row for a consumer, in the parts from i_low to i_high. A message that
+-- comes into the other part meanwhile is found by the next call.
 create or replace function postgremq.has_returned(
-    i_floor postgremq.floor, i_now bigint, i_part smallint)
+    i_floor postgremq.floor, i_now bigint, i_low smallint, i_high smallint)
 returns boolean
 language plpgsql
 as $$
 begin
     if cardinality(i_floor.open_ids) > 0 or cardinality(i_floor.due_ids) > 0 then
         return true;
-    elsif (case i_part when 0 then postgremq.is_due_0(i_floor, i_now)
-                       when 1 then postgremq.is_due_1(i_floor, i_now)
-                       else postgremq.is_due(i_floor, i_now) end) then
+    elsif exists (
+            select from postgremq.state s
+            where s.part between i_low and i_high
+              and s.queue_id = i_floor.queue_id and s.due_at is not null
+              and s.due_at > i_floor.due_at and s.due_at <= i_now
+              and s.status in ('pending', 'processing')
+              and (select true from postgremq.state n
+                   where n.queue_id = s.queue_id and n.message_id = s.message_id
+                     and n.step = s.step + 1 and n.part = s.part) is null) then
         return true;
     elsif cardinality(i_floor.late) = 0 then
         return false;
@@ -1262,6 +1133,53 @@ begin
 end;
 $$;
 
+-- Claims new messages after the floor, in the parts from i_low to i_high.
+-- locks: the rows that it claims. writes: state.
+create or replace function postgremq.claim_new(
+    i_floor postgremq.floor, i_vt timestamptz, i_limit bigint, i_low smallint, i_high smallint)
+returns postgremq.claims
+language plpgsql
+as $$
+declare
+    v_claims postgremq.claims%rowtype;
+begin
+    with picked as materialized (
+        select s.txid, s.message_id, s.step, s.part, s.attempts, s.published_at
+        from postgremq.state s
+        where s.part between i_low and i_high
+          and s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+          and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
+          and (select true from postgremq.state n
+               where n.queue_id = s.queue_id and n.message_id = s.message_id
+                 and n.step = s.step + 1 and n.part = s.part) is null
+        order by s.txid, s.message_id
+        limit i_limit
+        for update of s skip locked
+    ), claimed as (
+        insert into postgremq.state as n (
+            due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
+        select postgremq.due(i_vt, p.attempts + 1, (
+                   select b.max_delivery_attempts from postgremq.queue_base b
+                   where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
+               p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
+               overlay(gen_random_uuid()::text placing p.part::text from 36)
+        from picked p
+        on conflict do nothing
+        returning n.message_id, n.token, n.attempts, n.published_at
+    ), last as (
+        select p.txid, p.message_id from picked p
+        order by p.txid desc, p.message_id desc
+        limit 1
+    )
+    select (select count(*) from picked), (select l.txid from last l),
+           (select l.message_id from last l), array_agg(c.message_id),
+           array_agg(c.token), array_agg(c.attempts), array_agg(c.published_at)
+    into v_claims
+    from claimed c;
+    return v_claims;
+end;
+$$;
+
 -- ===== addons/postgremq/consume.sql ==============================================================
 
 -- Claims messages of a queue, and returns them with a new token each. A message becomes visible to
@@ -1293,7 +1211,8 @@ as $$
 declare
     v_queue  integer;
     v_floor  postgremq.floor%rowtype;
-    v_part   smallint := postgremq.current_part();
+    v_low    smallint := postgremq.current_part();
+    v_high   smallint := v_low;
     v_vt     timestamptz := now() + make_interval(secs => p_vt);
     v_now    bigint := date_part('epoch', clock_timestamp()) * 1000000;
     v_left   bigint := coalesce(p_limit, 2147483647);
@@ -1310,19 +1229,18 @@ begin
         return;
     end if;
     v_floor := postgremq.find_floor(v_queue);
-    if (case v_part when 0 then pg_relation_size('postgremq.state_1')
-                    else pg_relation_size('postgremq.state_0') end) > 0
-       and not postgremq.is_part_done((1 - v_part)::smallint) then
-        v_part := null;
+    if (case v_low when 0 then pg_relation_size('postgremq.state_1')
+                   else pg_relation_size('postgremq.state_0') end) > 0
+       and not postgremq.is_part_done((1 - v_low)::smallint) then
+        v_low := 0;
+        v_high := 1;
     end if;
     for v_again in 1 .. 2 loop
         loop
             v_got := null;
             if v_again = 2 then
-                v_got := case v_part when 0 then postgremq.claim_new_0(v_floor, v_vt, v_left)
-                                     when 1 then postgremq.claim_new_1(v_floor, v_vt, v_left)
-                                     else postgremq.claim_new(v_floor, v_vt, v_left) end;
-            elsif postgremq.has_returned(v_floor, v_now, v_part) then
+                v_got := postgremq.claim_new(v_floor, v_vt, v_left, v_low, v_high);
+            elsif postgremq.has_returned(v_floor, v_now, v_low, v_high) then
                 v_got := postgremq.claim_returned(v_floor, v_now, v_vt, v_left);
             end if;
             v_left := v_left - coalesce(cardinality(v_got.ids), 0);
@@ -1356,9 +1274,33 @@ $$;
 -- What a consumer answers with the token of its claim: ack, nack, release, or a longer visibility
 -- time. Each inserts the next step of the claim. It is refused when there is one already: when the
 -- claim was answered, or another consumer has the message. When maintenance has moved the claim to
--- another part meanwhile, its new row is found by the next attempt. A token is a UUID whose last digit
--- is the part in which the message was claimed: an ack looks there first. To plan a statement over
--- both parts costs more than to run it, so all use generic plans.
+-- another part meanwhile, its new row is found by the next attempt. To plan a statement over both parts costs more than to run it, so all use
+-- generic plans. To start it over both costs more, too, and the executor starts with the partitions
+-- alone that a range of parts leaves: a token is a UUID whose last digit is the part in which the
+-- message was claimed, and an ack looks there first.
+
+-- The claim that a token belongs to, in the parts from i_low to i_high. One row or none. Consumers
+-- skip it while the caller's transaction is open: they would wait for its next step otherwise. Stable,
+-- as otherwise it is not inlined.
+-- locks: the row. writes: nothing.
+create or replace function postgremq.find_claim(
+    i_queue varchar, i_message_id integer, i_token varchar,
+    i_low smallint default 0, i_high smallint default 1)
+returns setof postgremq.state
+language sql stable
+as $$
+    select s.*
+    from postgremq.state s
+    where s.part between i_low and i_high
+      and s.queue_id = (select q.queue_id from postgremq.queue_base q where q.name = i_queue)
+      and s.message_id = i_message_id and s.status = 'processing' and s.token = i_token
+      and (select true from postgremq.state n
+           where n.queue_id = s.queue_id and n.message_id = s.message_id and n.step = s.step + 1
+             and n.part = s.part) is null
+    order by s.step desc
+    limit 1
+    for update of s
+$$;
 
 -- Finishes a message. Allowed after its visibility time, too, while nobody else has claimed it.
 -- locks: the claim's row. writes: state.
@@ -1369,15 +1311,23 @@ language plpgsql security definer set search_path = postgremq, pg_catalog, pg_te
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
+declare
+    v_low   smallint := case right(p_consumer_token, 1) when '1' then 1 else 0 end;
+    v_high  smallint := case right(p_consumer_token, 1) when '0' then 0 else 1 end;
 begin
-    if (case right(p_consumer_token, 1)
-            when '0' then postgremq.finish_claim_0(p_queue_name, p_message_id, p_consumer_token)
-            when '1' then postgremq.finish_claim_1(p_queue_name, p_message_id, p_consumer_token)
-        end) then
-        return;
-    end if;
-    while not postgremq.finish_claim(p_queue_name, p_message_id, p_consumer_token) loop
-        if not exists (
+    loop
+        insert into postgremq.state (
+            published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
+        select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts, c.part,
+               'completed'
+        from postgremq.find_claim(
+            p_queue_name, p_message_id, p_consumer_token, v_low, v_high) c
+        on conflict do nothing;
+        exit when found;
+        if v_low = v_high then
+            v_low := 0;
+            v_high := 1;
+        elsif not exists (
                 select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
             raise exception using
                 errcode = 'raise_exception',
@@ -1405,24 +1355,30 @@ set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_part  text := right(p_consumer_tokens[1], 1);
+    v_low   smallint := case right(p_consumer_tokens[1], 1) when '1' then 1 else 0 end;
+    v_high  smallint := case right(p_consumer_tokens[1], 1) when '0' then 0 else 1 end;
     v_rows  integer;
     v_done  integer := 0;
 begin
-    if v_part = '0' then
-        return query select f from postgremq.finish_claims_0(
-            p_queue_name, p_message_ids, p_consumer_tokens) f;
-        get diagnostics v_done = row_count;
-    elsif v_part = '1' then
-        return query select f from postgremq.finish_claims_1(
-            p_queue_name, p_message_ids, p_consumer_tokens) f;
-        get diagnostics v_done = row_count;
-    end if;
-    while v_done < cardinality(p_message_ids) loop
-        return query select f from postgremq.finish_claims(
-            p_queue_name, p_message_ids, p_consumer_tokens) f;
+    loop
+        return query
+        insert into postgremq.state as n (
+            published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
+        select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts, c.part,
+               'completed'
+        from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
+        cross join lateral postgremq.find_claim(
+            p_queue_name, a.message_id, a.token, v_low, v_high) c
+        on conflict do nothing
+        returning n.message_id;
         get diagnostics v_rows = row_count;
         v_done := v_done + v_rows;
+        exit when v_done >= coalesce(cardinality(p_message_ids), 0);
+        if v_low = v_high then
+            v_low := 0;
+            v_high := 1;
+            continue;
+        end if;
         exit when not exists (
             select
             from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)

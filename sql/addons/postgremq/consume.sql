@@ -27,7 +27,8 @@ as $$
 declare
     v_queue  integer;
     v_floor  postgremq.floor%rowtype;
-    v_part   smallint := postgremq.current_part();
+    v_low    smallint := postgremq.current_part();
+    v_high   smallint := v_low;
     v_vt     timestamptz := now() + make_interval(secs => p_vt);
     v_now    bigint := date_part('epoch', clock_timestamp()) * 1000000;
     v_left   bigint := coalesce(p_limit, 2147483647);
@@ -44,19 +45,18 @@ begin
         return;
     end if;
     v_floor := postgremq.find_floor(v_queue);
-    if (case v_part when 0 then pg_relation_size('postgremq.state_1')
-                    else pg_relation_size('postgremq.state_0') end) > 0
-       and not postgremq.is_part_done((1 - v_part)::smallint) then
-        v_part := null;
+    if (case v_low when 0 then pg_relation_size('postgremq.state_1')
+                   else pg_relation_size('postgremq.state_0') end) > 0
+       and not postgremq.is_part_done((1 - v_low)::smallint) then
+        v_low := 0;
+        v_high := 1;
     end if;
     for v_again in 1 .. 2 loop
         loop
             v_got := null;
             if v_again = 2 then
-                v_got := case v_part when 0 then postgremq.claim_new_0(v_floor, v_vt, v_left)
-                                     when 1 then postgremq.claim_new_1(v_floor, v_vt, v_left)
-                                     else postgremq.claim_new(v_floor, v_vt, v_left) end;
-            elsif postgremq.has_returned(v_floor, v_now, v_part) then
+                v_got := postgremq.claim_new(v_floor, v_vt, v_left, v_low, v_high);
+            elsif postgremq.has_returned(v_floor, v_now, v_low, v_high) then
                 v_got := postgremq.claim_returned(v_floor, v_now, v_vt, v_left);
             end if;
             v_left := v_left - coalesce(cardinality(v_got.ids), 0);

@@ -130,12 +130,25 @@ create table if not exists postgremq.rotation_part (
     done_by  xid8
 );
 
+-- What version 0.3 had, and this version has not, or with other arguments.
 do $$
+declare
+    v_function regprocedure;
 begin
     if exists (select from pg_attribute a
                where a.attrelid = 'postgremq.rotation_part'::regclass and a.attname = 'holders') then
-        alter table postgremq.rotation_part drop column holders;  -- of version 0.3
+        alter table postgremq.rotation_part drop column holders;
     end if;
+    for v_function in
+        select p.oid
+        from pg_proc p
+        where p.pronamespace = 'postgremq'::regnamespace
+          and (p.proname ~ '^(find_claim|finish_claims?|is_due|claim_new)(_[01])?$'
+               or p.proname = 'has_returned')
+          and not coalesce(p.proargnames @> array['i_low'], false)
+    loop
+        execute format('drop function %s', v_function);  -- quoted: by regprocedure
+    end loop;
 end;
 $$;
 
