@@ -1268,12 +1268,12 @@ create or replace function pgq.find_tick_helper(
     i_prev_tick_seq bigint, i_min_count bigint, i_min_interval interval,
     out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
 returns record
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    select t.* into next_tick_id, next_tick_time, next_tick_seq
-    from pgque.find_tick_helper(i_queue_id, i_prev_tick_id, i_prev_tick_time, i_prev_tick_seq,
-                                i_min_count, i_min_interval) t;
+    select * into next_tick_id, next_tick_time, next_tick_seq from pgque.find_tick_helper(
+        i_queue_id, i_prev_tick_id, i_prev_tick_time, i_prev_tick_seq, i_min_count, i_min_interval);
 end;
 $$;
 

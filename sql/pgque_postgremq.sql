@@ -493,9 +493,58 @@ as $$
     where pg_catalog.pg_visible_in_snapshot(late.txid, pg_catalog.pg_current_snapshot())
 $$;
 
+-- The open rows in front of a floor: those of the transactions that it lists as late, and those that it
+-- lists themselves. Of each late transaction at most i_limit new messages, and as many others, visible
+-- at i_until. A row may come twice.
+create or replace function postgremq.listed_rows(
+    i_floor postgremq.floor, i_until timestamptz, i_limit bigint)
+returns setof postgremq.state
+language plpgsql
+as $$
+begin
+    if cardinality(i_floor.late) > 0 then
+        return query
+        select s.* from postgremq.ended_since(i_floor) late(txid)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+              and s.txid = late.txid
+              and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
+            order by s.txid, s.message_id
+            limit i_limit) s;
+        return query
+        select s.* from postgremq.ended_since(i_floor) late(txid)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
+              and s.due_at <= i_floor.due_at and s.vt <= i_until
+            order by s.due_at + 0, s.message_id  -- not in the order of the index over all transactions
+            limit i_limit) s;
+    end if;
+    if cardinality(i_floor.open_ids) > 0 then
+        return query
+        select s.* from unnest(i_floor.open_txids, i_floor.open_ids) o(txid, id)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+              and s.txid = o.txid and s.message_id = o.id
+            limit 1) s;
+    end if;
+    if cardinality(i_floor.due_ids) > 0 then
+        return query
+        select s.* from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.due_at = o.due_at
+              and s.message_id = o.id and s.vt <= i_until
+            limit 1) s;
+    end if;
+end;
+$$;
+
 -- The rows that a new floor after i_floor would have to list: the open new messages up to the given
--- position, and the open others up to i_due. At most the first 501 after the old floor, and of each
--- transaction that it lists as late. A row may come twice.
+-- position, the open others up to i_due, and those of listed_rows. At most 501 of each kind. A row may
+-- come twice.
 create or replace function postgremq.rows_below(
     i_floor postgremq.floor, i_txid xid8, i_id integer, i_due bigint)
 returns setof postgremq.state
@@ -515,43 +564,7 @@ begin
       and s.due_at > i_floor.due_at and s.due_at <= i_due
     order by s.due_at, s.message_id
     limit 501;
-    if cardinality(i_floor.late) > 0 then
-        return query
-        select s.* from postgremq.ended_since(i_floor) late(txid)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-              and s.txid = late.txid
-              and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
-            order by s.txid, s.message_id
-            limit 501) s;
-        return query
-        select s.* from postgremq.ended_since(i_floor) late(txid)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
-              and s.due_at <= i_floor.due_at
-            order by s.due_at + 0, s.message_id  -- not in the order of the index over all transactions
-            limit 501) s;
-    end if;
-    if cardinality(i_floor.open_ids) > 0 then
-        return query
-        select s.* from unnest(i_floor.open_txids, i_floor.open_ids) o(txid, id)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-              and s.txid = o.txid and s.message_id = o.id
-            limit 1) s;
-    end if;
-    if cardinality(i_floor.due_ids) > 0 then
-        return query
-        select s.* from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.due_at = o.due_at
-              and s.message_id = o.id
-            limit 1) s;
-    end if;
+    return query select * from postgremq.listed_rows(i_floor, 'infinity', 501);
 end;
 $$;
 
@@ -970,47 +983,14 @@ language plpgsql
 as $$
 begin
     return query
-    (select s.*
-     from postgremq.open_state s
-     where s.queue_id = i_floor.queue_id and s.due_at is not null
-       and s.due_at > i_floor.due_at
-       and s.due_at <= i_now and s.vt <= now()
-     order by s.due_at, s.message_id
-     limit i_limit + 256)
-    union all
     select s.*
-    from postgremq.ended_since(i_floor) late(txid)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
-          and s.due_at <= i_floor.due_at and s.vt <= now()
-        limit i_limit + 256) s
-    union all
-    select s.*
-    from postgremq.ended_since(i_floor) late(txid)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-          and s.txid = late.txid
-          and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
-        order by s.txid, s.message_id
-        limit i_limit + 256) s
-    union all
-    select s.*
-    from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.due_at is not null and s.due_at = o.due_at
-          and s.message_id = o.id and s.vt <= now()
-        limit 1) s
-    union all
-    select s.*
-    from unnest(i_floor.open_txids, i_floor.open_ids) o(txid, id)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-          and s.txid = o.txid and s.message_id = o.id
-        limit 1) s;
+    from postgremq.open_state s
+    where s.queue_id = i_floor.queue_id and s.due_at is not null
+      and s.due_at > i_floor.due_at
+      and s.due_at <= i_now and s.vt <= now()
+    order by s.due_at, s.message_id
+    limit i_limit + 256;
+    return query select * from postgremq.listed_rows(i_floor, now(), i_limit + 256);
 end;
 $$;
 
@@ -1302,6 +1282,20 @@ as $$
     for update of s
 $$;
 
+-- Refuses an answer to a claim that is over.
+create or replace function postgremq.refuse_answer(i_message text)
+returns void
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    raise exception using
+        errcode = 'raise_exception',
+        message = i_message,
+        hint = 'It was answered already, or became visible again, and perhaps went to another consumer. '
+            'Otherwise check the queue, the id and the token.';
+end;
+$$;
+
 -- Finishes a message. Allowed after its visibility time, too, while nobody else has claimed it.
 -- locks: the claim's row. writes: state.
 create or replace function postgremq.ack_message(
@@ -1329,11 +1323,8 @@ begin
             v_high := 1;
         elsif not exists (
                 select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
-            raise exception using
-                errcode = 'raise_exception',
-                message = 'Ack failed: message not found, not in processing state, or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer. '
-                    'Otherwise check the queue, the id and the token.';
+            perform postgremq.refuse_answer(
+                'Ack failed: message not found, not in processing state, or token mismatch');
         end if;
     end loop;
 end;
@@ -1387,6 +1378,40 @@ begin
 end;
 $$;
 
+-- Gives the message of a claim back, visible at i_vt. Returns whether it did. i_refund is 1 if the
+-- delivery does not count as an attempt, and otherwise 0.
+-- locks: the claim's row. writes: state.
+create or replace function postgremq.give_back(
+    i_queue varchar, i_message_id integer, i_token varchar, i_vt timestamptz, i_refund integer)
+returns boolean
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_txid  xid8 := pg_current_xact_id();
+begin
+    perform postgremq.keep_limit(i_queue);
+    loop
+        insert into postgremq.state (
+            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
+        select v_txid, postgremq.due(i_vt, c.attempts - i_refund, q.max_delivery_attempts),
+               c.published_at, i_vt, c.queue_id, c.message_id, c.step + 1, c.attempts - i_refund,
+               c.part, 'pending'
+        from postgremq.find_claim(i_queue, i_message_id, i_token) c
+        join postgremq.queue_base q on q.queue_id = c.queue_id
+        on conflict do nothing;
+        if found then
+            return true;
+        end if;
+        perform from postgremq.find_claim(i_queue, i_message_id, i_token);
+        if not found then
+            return false;
+        end if;
+    end loop;
+end;
+$$;
+
 -- Makes a message visible again at p_delay_until. The delivery counts as an attempt.
 -- locks: the claim's row. writes: state; a notification.
 create or replace function postgremq.nack_message(
@@ -1394,32 +1419,14 @@ create or replace function postgremq.nack_message(
     p_delay_until timestamptz default now())
 returns void
 language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
-set enable_seqscan = off
-set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_vt    timestamptz := coalesce(p_delay_until, now());
-    v_txid  xid8 := pg_current_xact_id();
+    v_vt timestamptz := coalesce(p_delay_until, now());
 begin
-    perform postgremq.keep_limit(p_queue_name);
-    loop
-        insert into postgremq.state (
-            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
-        select v_txid, postgremq.due(v_vt, c.attempts, q.max_delivery_attempts), c.published_at, v_vt,
-               c.queue_id, c.message_id, c.step + 1, c.attempts, c.part, 'pending'
-        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
-        join postgremq.queue_base q on q.queue_id = c.queue_id
-        on conflict do nothing;
-        exit when found;
-        if not exists (
-                select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
-            raise exception using
-                errcode = 'raise_exception',
-                message = 'Nack failed: message not in processing state or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer. '
-                    'Otherwise check the queue, the id and the token.';
-        end if;
-    end loop;
+    if not postgremq.give_back(p_queue_name, p_message_id, p_consumer_token, v_vt, 0) then
+        perform postgremq.refuse_answer(
+            'Nack failed: message not in processing state or token mismatch');
+    end if;
     perform postgremq.tell('message_nacked', array[p_queue_name], v_vt);
 end;
 $$;
@@ -1430,31 +1437,12 @@ create or replace function postgremq.release_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
 language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
-set enable_seqscan = off
-set plan_cache_mode = force_generic_plan
 as $$
-declare
-    v_txid  xid8 := pg_current_xact_id();
 begin
-    perform postgremq.keep_limit(p_queue_name);
-    loop
-        insert into postgremq.state (
-            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
-        select v_txid, postgremq.due(now(), c.attempts - 1, q.max_delivery_attempts), c.published_at,
-               now(), c.queue_id, c.message_id, c.step + 1, c.attempts - 1, c.part, 'pending'
-        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
-        join postgremq.queue_base q on q.queue_id = c.queue_id
-        on conflict do nothing;
-        exit when found;
-        if not exists (
-                select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
-            raise exception using
-                errcode = 'raise_exception',
-                message = 'Release message failed: message not in processing state or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer. '
-                    'Otherwise check the queue, the id and the token.';
-        end if;
-    end loop;
+    if not postgremq.give_back(p_queue_name, p_message_id, p_consumer_token, now(), 1) then
+        perform postgremq.refuse_answer(
+            'Release message failed: message not in processing state or token mismatch');
+    end if;
     perform postgremq.tell('message_released', array[p_queue_name], null);
 end;
 $$;
@@ -1511,11 +1499,8 @@ begin
     from postgremq.set_vt_batch(
         p_queue_name, array[p_message_id], array[p_consumer_token], p_vt) b;
     if not found then
-        raise exception using
-            errcode = 'raise_exception',
-            message = 'Extend lock failed: message not in processing state or token mismatch',
-            hint = 'It was answered already, or its visibility time is over. '
-                    'Otherwise check the queue, the id and the token.';
+        perform postgremq.refuse_answer(
+            'Extend lock failed: message not in processing state or token mismatch');
     end if;
     return v_vt;
 end;
@@ -1858,8 +1843,7 @@ begin
            and s.due_at > v_floor.due_at and s.due_at < 9223372036854775807
          order by s.due_at, s.message_id limit 1)
         union all
-        select r.vt
-        from postgremq.rows_below(v_floor, v_floor.new_txid, v_floor.new_id, v_floor.due_at) r
+        select r.vt from postgremq.listed_rows(v_floor, 'infinity', 501) r
     ) o;
     return v_next;
 end;

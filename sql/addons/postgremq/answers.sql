@@ -29,6 +29,20 @@ as $$
     for update of s
 $$;
 
+-- Refuses an answer to a claim that is over.
+create or replace function postgremq.refuse_answer(i_message text)
+returns void
+language plpgsql
+as $$
+begin
+    raise exception using
+        errcode = 'raise_exception',
+        message = i_message,
+        hint = 'It was answered already, or became visible again, and perhaps went to another consumer. '
+            'Otherwise check the queue, the id and the token.';
+end;
+$$;
+
 -- Finishes a message. Allowed after its visibility time, too, while nobody else has claimed it.
 -- locks: the claim's row. writes: state.
 create or replace function postgremq.ack_message(
@@ -56,11 +70,8 @@ begin
             v_high := 1;
         elsif not exists (
                 select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
-            raise exception using
-                errcode = 'raise_exception',
-                message = 'Ack failed: message not found, not in processing state, or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer. '
-                    'Otherwise check the queue, the id and the token.';
+            perform postgremq.refuse_answer(
+                'Ack failed: message not found, not in processing state, or token mismatch');
         end if;
     end loop;
 end;
@@ -114,6 +125,40 @@ begin
 end;
 $$;
 
+-- Gives the message of a claim back, visible at i_vt. Returns whether it did. i_refund is 1 if the
+-- delivery does not count as an attempt, and otherwise 0.
+-- locks: the claim's row. writes: state.
+create or replace function postgremq.give_back(
+    i_queue varchar, i_message_id integer, i_token varchar, i_vt timestamptz, i_refund integer)
+returns boolean
+language plpgsql
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_txid  xid8 := pg_current_xact_id();
+begin
+    perform postgremq.keep_limit(i_queue);
+    loop
+        insert into postgremq.state (
+            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
+        select v_txid, postgremq.due(i_vt, c.attempts - i_refund, q.max_delivery_attempts),
+               c.published_at, i_vt, c.queue_id, c.message_id, c.step + 1, c.attempts - i_refund,
+               c.part, 'pending'
+        from postgremq.find_claim(i_queue, i_message_id, i_token) c
+        join postgremq.queue_base q on q.queue_id = c.queue_id
+        on conflict do nothing;
+        if found then
+            return true;
+        end if;
+        perform from postgremq.find_claim(i_queue, i_message_id, i_token);
+        if not found then
+            return false;
+        end if;
+    end loop;
+end;
+$$;
+
 -- Makes a message visible again at p_delay_until. The delivery counts as an attempt.
 -- locks: the claim's row. writes: state; a notification.
 create or replace function postgremq.nack_message(
@@ -121,32 +166,14 @@ create or replace function postgremq.nack_message(
     p_delay_until timestamptz default now())
 returns void
 language plpgsql security definer
-set enable_seqscan = off
-set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_vt    timestamptz := coalesce(p_delay_until, now());
-    v_txid  xid8 := pg_current_xact_id();
+    v_vt timestamptz := coalesce(p_delay_until, now());
 begin
-    perform postgremq.keep_limit(p_queue_name);
-    loop
-        insert into postgremq.state (
-            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
-        select v_txid, postgremq.due(v_vt, c.attempts, q.max_delivery_attempts), c.published_at, v_vt,
-               c.queue_id, c.message_id, c.step + 1, c.attempts, c.part, 'pending'
-        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
-        join postgremq.queue_base q on q.queue_id = c.queue_id
-        on conflict do nothing;
-        exit when found;
-        if not exists (
-                select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
-            raise exception using
-                errcode = 'raise_exception',
-                message = 'Nack failed: message not in processing state or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer. '
-                    'Otherwise check the queue, the id and the token.';
-        end if;
-    end loop;
+    if not postgremq.give_back(p_queue_name, p_message_id, p_consumer_token, v_vt, 0) then
+        perform postgremq.refuse_answer(
+            'Nack failed: message not in processing state or token mismatch');
+    end if;
     perform postgremq.tell('message_nacked', array[p_queue_name], v_vt);
 end;
 $$;
@@ -157,31 +184,12 @@ create or replace function postgremq.release_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
 language plpgsql security definer
-set enable_seqscan = off
-set plan_cache_mode = force_generic_plan
 as $$
-declare
-    v_txid  xid8 := pg_current_xact_id();
 begin
-    perform postgremq.keep_limit(p_queue_name);
-    loop
-        insert into postgremq.state (
-            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
-        select v_txid, postgremq.due(now(), c.attempts - 1, q.max_delivery_attempts), c.published_at,
-               now(), c.queue_id, c.message_id, c.step + 1, c.attempts - 1, c.part, 'pending'
-        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
-        join postgremq.queue_base q on q.queue_id = c.queue_id
-        on conflict do nothing;
-        exit when found;
-        if not exists (
-                select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
-            raise exception using
-                errcode = 'raise_exception',
-                message = 'Release message failed: message not in processing state or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer. '
-                    'Otherwise check the queue, the id and the token.';
-        end if;
-    end loop;
+    if not postgremq.give_back(p_queue_name, p_message_id, p_consumer_token, now(), 1) then
+        perform postgremq.refuse_answer(
+            'Release message failed: message not in processing state or token mismatch');
+    end if;
     perform postgremq.tell('message_released', array[p_queue_name], null);
 end;
 $$;
@@ -238,11 +246,8 @@ begin
     from postgremq.set_vt_batch(
         p_queue_name, array[p_message_id], array[p_consumer_token], p_vt) b;
     if not found then
-        raise exception using
-            errcode = 'raise_exception',
-            message = 'Extend lock failed: message not in processing state or token mismatch',
-            hint = 'It was answered already, or its visibility time is over. '
-                    'Otherwise check the queue, the id and the token.';
+        perform postgremq.refuse_answer(
+            'Extend lock failed: message not in processing state or token mismatch');
     end if;
     return v_vt;
 end;

@@ -56,47 +56,14 @@ language plpgsql
 as $$
 begin
     return query
-    (select s.*
-     from postgremq.open_state s
-     where s.queue_id = i_floor.queue_id and s.due_at is not null
-       and s.due_at > i_floor.due_at
-       and s.due_at <= i_now and s.vt <= now()
-     order by s.due_at, s.message_id
-     limit i_limit + 256)
-    union all
     select s.*
-    from postgremq.ended_since(i_floor) late(txid)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
-          and s.due_at <= i_floor.due_at and s.vt <= now()
-        limit i_limit + 256) s
-    union all
-    select s.*
-    from postgremq.ended_since(i_floor) late(txid)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-          and s.txid = late.txid
-          and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
-        order by s.txid, s.message_id
-        limit i_limit + 256) s
-    union all
-    select s.*
-    from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.due_at is not null and s.due_at = o.due_at
-          and s.message_id = o.id and s.vt <= now()
-        limit 1) s
-    union all
-    select s.*
-    from unnest(i_floor.open_txids, i_floor.open_ids) o(txid, id)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-          and s.txid = o.txid and s.message_id = o.id
-        limit 1) s;
+    from postgremq.open_state s
+    where s.queue_id = i_floor.queue_id and s.due_at is not null
+      and s.due_at > i_floor.due_at
+      and s.due_at <= i_now and s.vt <= now()
+    order by s.due_at, s.message_id
+    limit i_limit + 256;
+    return query select * from postgremq.listed_rows(i_floor, now(), i_limit + 256);
 end;
 $$;
 
