@@ -325,9 +325,8 @@ begin
         select p.oid
         from pg_proc p
         where p.pronamespace = 'postgremq'::regnamespace
-          and (p.proname ~ '^(find_claim|finish_claims?|is_due|claim_new)(_[01])?$'
-               or p.proname = 'has_returned')
-          and not coalesce(p.proargnames @> array['i_low'], false)
+          and (p.proname ~ '^(finish_claims?|is_due)$|^(find|finish|is|claim)_.*_[01]$'
+               or p.proname = 'has_returned' and p.pronargs = 3)
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
@@ -994,10 +993,8 @@ begin
 end;
 $$;
 
--- Whether returned_rows may have a row for a consumer, in the parts from i_low to i_high. A message that
--- comes into the other part meanwhile is found by the next call.
-create or replace function postgremq.has_returned(
-    i_floor postgremq.floor, i_now bigint, i_low smallint, i_high smallint)
+-- Whether returned_rows may have a row for a consumer.
+create or replace function postgremq.has_returned(i_floor postgremq.floor, i_now bigint)
 returns boolean
 language plpgsql
 as $$
@@ -1006,8 +1003,7 @@ begin
         return true;
     elsif exists (
             select from postgremq.state s
-            where s.part between i_low and i_high
-              and s.queue_id = i_floor.queue_id and s.due_at is not null
+            where s.queue_id = i_floor.queue_id and s.due_at is not null
               and s.due_at > i_floor.due_at and s.due_at <= i_now
               and s.status in ('pending', 'processing')
               and (select true from postgremq.state n
@@ -1097,7 +1093,7 @@ begin
                        select b.max_delivery_attempts from postgremq.queue_base b
                        where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
                    p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
-                   overlay(gen_random_uuid()::text placing p.part::text from 36)
+                   gen_random_uuid()::text
             from picked p
             on conflict do nothing
             returning n.message_id, n.token, n.attempts, n.published_at
@@ -1113,10 +1109,10 @@ begin
 end;
 $$;
 
--- Claims new messages after the floor, in the parts from i_low to i_high.
+-- Claims new messages after the floor.
 -- locks: the rows that it claims. writes: state.
 create or replace function postgremq.claim_new(
-    i_floor postgremq.floor, i_vt timestamptz, i_limit bigint, i_low smallint, i_high smallint)
+    i_floor postgremq.floor, i_vt timestamptz, i_limit bigint)
 returns postgremq.claims
 language plpgsql
 as $$
@@ -1126,8 +1122,7 @@ begin
     with picked as materialized (
         select s.txid, s.message_id, s.step, s.part, s.attempts, s.published_at
         from postgremq.state s
-        where s.part between i_low and i_high
-          and s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
           and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
           and (select true from postgremq.state n
                where n.queue_id = s.queue_id and n.message_id = s.message_id
@@ -1142,7 +1137,7 @@ begin
                    select b.max_delivery_attempts from postgremq.queue_base b
                    where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
                p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
-               overlay(gen_random_uuid()::text placing p.part::text from 36)
+               gen_random_uuid()::text
         from picked p
         on conflict do nothing
         returning n.message_id, n.token, n.attempts, n.published_at
@@ -1170,8 +1165,7 @@ $$;
 -- A claim locks the row that it supersedes and skips locked rows, so nobody waits for another
 -- consumer. Then it inserts the next step, unless somebody did so after the statement's snapshot;
 -- if so, it tries again. Rows are locked but never updated, which leaves no dead rows. Settings of
--- the planner make it use the indexes, whatever the sizes of the tables were when it planned. It
--- looks at the other part only when that is neither empty nor done (rotation.sql).
+-- the planner make it use the indexes, whatever the sizes of the tables were when it planned.
 -- locks: the rows that it claims. writes: state; floor, now and then.
 create or replace function postgremq.consume_message(
     p_queue_name varchar, p_vt integer, p_limit integer default 1)
@@ -1191,8 +1185,6 @@ as $$
 declare
     v_queue  integer;
     v_floor  postgremq.floor%rowtype;
-    v_low    smallint := postgremq.current_part();
-    v_high   smallint := v_low;
     v_vt     timestamptz := now() + make_interval(secs => p_vt);
     v_now    bigint := date_part('epoch', clock_timestamp()) * 1000000;
     v_left   bigint := coalesce(p_limit, 2147483647);
@@ -1209,18 +1201,12 @@ begin
         return;
     end if;
     v_floor := postgremq.find_floor(v_queue);
-    if (case v_low when 0 then pg_relation_size('postgremq.state_1')
-                   else pg_relation_size('postgremq.state_0') end) > 0
-       and not postgremq.is_part_done((1 - v_low)::smallint) then
-        v_low := 0;
-        v_high := 1;
-    end if;
     for v_again in 1 .. 2 loop
         loop
             v_got := null;
             if v_again = 2 then
-                v_got := postgremq.claim_new(v_floor, v_vt, v_left, v_low, v_high);
-            elsif postgremq.has_returned(v_floor, v_now, v_low, v_high) then
+                v_got := postgremq.claim_new(v_floor, v_vt, v_left);
+            elsif postgremq.has_returned(v_floor, v_now) then
                 v_got := postgremq.claim_returned(v_floor, v_now, v_vt, v_left);
             end if;
             v_left := v_left - coalesce(cardinality(v_got.ids), 0);
@@ -1255,24 +1241,19 @@ $$;
 -- time. Each inserts the next step of the claim. It is refused when there is one already: when the
 -- claim was answered, or another consumer has the message. When maintenance has moved the claim to
 -- another part meanwhile, its new row is found by the next attempt. To plan a statement over both parts costs more than to run it, so all use
--- generic plans. To start it over both costs more, too, and the executor starts with the partitions
--- alone that a range of parts leaves: a token is a UUID whose last digit is the part in which the
--- message was claimed, and an ack looks there first.
+-- generic plans.
 
--- The claim that a token belongs to, in the parts from i_low to i_high. One row or none. Consumers
--- skip it while the caller's transaction is open: they would wait for its next step otherwise. Stable,
--- as otherwise it is not inlined.
+-- The claim that a token belongs to. One row or none. Consumers skip it while the caller's transaction
+-- is open: they would wait for its next step otherwise. Stable, as otherwise it is not inlined.
 -- locks: the row. writes: nothing.
 create or replace function postgremq.find_claim(
-    i_queue varchar, i_message_id integer, i_token varchar,
-    i_low smallint default 0, i_high smallint default 1)
+    i_queue varchar, i_message_id integer, i_token varchar)
 returns setof postgremq.state
 language sql stable
 as $$
     select s.*
     from postgremq.state s
-    where s.part between i_low and i_high
-      and s.queue_id = (select q.queue_id from postgremq.queue_base q where q.name = i_queue)
+    where s.queue_id = (select q.queue_id from postgremq.queue_base q where q.name = i_queue)
       and s.message_id = i_message_id and s.status = 'processing' and s.token = i_token
       and (select true from postgremq.state n
            where n.queue_id = s.queue_id and n.message_id = s.message_id and n.step = s.step + 1
@@ -1305,23 +1286,16 @@ language plpgsql security definer set search_path = postgremq, pg_catalog, pg_te
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
-declare
-    v_low   smallint := case right(p_consumer_token, 1) when '1' then 1 else 0 end;
-    v_high  smallint := case right(p_consumer_token, 1) when '0' then 0 else 1 end;
 begin
     loop
         insert into postgremq.state (
             published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
         select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts, c.part,
                'completed'
-        from postgremq.find_claim(
-            p_queue_name, p_message_id, p_consumer_token, v_low, v_high) c
+        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
         on conflict do nothing;
         exit when found;
-        if v_low = v_high then
-            v_low := 0;
-            v_high := 1;
-        elsif not exists (
+        if not exists (
                 select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
             perform postgremq.refuse_answer(
                 'Ack failed: message not found, not in processing state, or token mismatch');
@@ -1346,8 +1320,6 @@ set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_low   smallint := case right(p_consumer_tokens[1], 1) when '1' then 1 else 0 end;
-    v_high  smallint := case right(p_consumer_tokens[1], 1) when '0' then 0 else 1 end;
     v_rows  integer;
     v_done  integer := 0;
 begin
@@ -1358,18 +1330,12 @@ begin
         select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts, c.part,
                'completed'
         from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
-        cross join lateral postgremq.find_claim(
-            p_queue_name, a.message_id, a.token, v_low, v_high) c
+        cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c
         on conflict do nothing
         returning n.message_id;
         get diagnostics v_rows = row_count;
         v_done := v_done + v_rows;
         exit when v_done >= coalesce(cardinality(p_message_ids), 0);
-        if v_low = v_high then
-            v_low := 0;
-            v_high := 1;
-            continue;
-        end if;
         exit when not exists (
             select
             from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
@@ -2054,8 +2020,8 @@ execute function postgremq.apply_attempt_limit();
 -- is empty, then empties the one that it left: it copies what was completed to finished, moves the
 -- unfinished messages to the current part, and truncates it when no snapshot needs it any more.
 --
--- Until then, which may take hours, the part is done, and consumers do not look at it. That hides no
--- message:
+-- Until then, which may take hours, the part is done, and TRUNCATE need not read it again under its
+-- lock. That loses no message:
 -- - a part is called done under a lock that no transaction has which wrote to it, after a look at it
 --   with a later snapshot. Then it has no open message, so no consumer writes to it either;
 -- - who puts an open message there nevertheless takes a number of the sequence "late", which makes the

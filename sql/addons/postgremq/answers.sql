@@ -2,24 +2,19 @@
 -- time. Each inserts the next step of the claim. It is refused when there is one already: when the
 -- claim was answered, or another consumer has the message. When maintenance has moved the claim to
 -- another part meanwhile, its new row is found by the next attempt. To plan a statement over both parts costs more than to run it, so all use
--- generic plans. To start it over both costs more, too, and the executor starts with the partitions
--- alone that a range of parts leaves: a token is a UUID whose last digit is the part in which the
--- message was claimed, and an ack looks there first.
+-- generic plans.
 
--- The claim that a token belongs to, in the parts from i_low to i_high. One row or none. Consumers
--- skip it while the caller's transaction is open: they would wait for its next step otherwise. Stable,
--- as otherwise it is not inlined.
+-- The claim that a token belongs to. One row or none. Consumers skip it while the caller's transaction
+-- is open: they would wait for its next step otherwise. Stable, as otherwise it is not inlined.
 -- locks: the row. writes: nothing.
 create or replace function postgremq.find_claim(
-    i_queue varchar, i_message_id integer, i_token varchar,
-    i_low smallint default 0, i_high smallint default 1)
+    i_queue varchar, i_message_id integer, i_token varchar)
 returns setof postgremq.state
 language sql stable
 as $$
     select s.*
     from postgremq.state s
-    where s.part between i_low and i_high
-      and s.queue_id = (select q.queue_id from postgremq.queue_base q where q.name = i_queue)
+    where s.queue_id = (select q.queue_id from postgremq.queue_base q where q.name = i_queue)
       and s.message_id = i_message_id and s.status = 'processing' and s.token = i_token
       and (select true from postgremq.state n
            where n.queue_id = s.queue_id and n.message_id = s.message_id and n.step = s.step + 1
@@ -52,23 +47,16 @@ language plpgsql security definer
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
-declare
-    v_low   smallint := case right(p_consumer_token, 1) when '1' then 1 else 0 end;
-    v_high  smallint := case right(p_consumer_token, 1) when '0' then 0 else 1 end;
 begin
     loop
         insert into postgremq.state (
             published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
         select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts, c.part,
                'completed'
-        from postgremq.find_claim(
-            p_queue_name, p_message_id, p_consumer_token, v_low, v_high) c
+        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
         on conflict do nothing;
         exit when found;
-        if v_low = v_high then
-            v_low := 0;
-            v_high := 1;
-        elsif not exists (
+        if not exists (
                 select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
             perform postgremq.refuse_answer(
                 'Ack failed: message not found, not in processing state, or token mismatch');
@@ -93,8 +81,6 @@ set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_low   smallint := case right(p_consumer_tokens[1], 1) when '1' then 1 else 0 end;
-    v_high  smallint := case right(p_consumer_tokens[1], 1) when '0' then 0 else 1 end;
     v_rows  integer;
     v_done  integer := 0;
 begin
@@ -105,18 +91,12 @@ begin
         select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts, c.part,
                'completed'
         from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
-        cross join lateral postgremq.find_claim(
-            p_queue_name, a.message_id, a.token, v_low, v_high) c
+        cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c
         on conflict do nothing
         returning n.message_id;
         get diagnostics v_rows = row_count;
         v_done := v_done + v_rows;
         exit when v_done >= coalesce(cardinality(p_message_ids), 0);
-        if v_low = v_high then
-            v_low := 0;
-            v_high := 1;
-            continue;
-        end if;
         exit when not exists (
             select
             from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)

@@ -67,10 +67,8 @@ begin
 end;
 $$;
 
--- Whether returned_rows may have a row for a consumer, in the parts from i_low to i_high. A message that
--- comes into the other part meanwhile is found by the next call.
-create or replace function postgremq.has_returned(
-    i_floor postgremq.floor, i_now bigint, i_low smallint, i_high smallint)
+-- Whether returned_rows may have a row for a consumer.
+create or replace function postgremq.has_returned(i_floor postgremq.floor, i_now bigint)
 returns boolean
 language plpgsql
 as $$
@@ -79,8 +77,7 @@ begin
         return true;
     elsif exists (
             select from postgremq.state s
-            where s.part between i_low and i_high
-              and s.queue_id = i_floor.queue_id and s.due_at is not null
+            where s.queue_id = i_floor.queue_id and s.due_at is not null
               and s.due_at > i_floor.due_at and s.due_at <= i_now
               and s.status in ('pending', 'processing')
               and (select true from postgremq.state n
@@ -170,7 +167,7 @@ begin
                        select b.max_delivery_attempts from postgremq.queue_base b
                        where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
                    p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
-                   overlay(gen_random_uuid()::text placing p.part::text from 36)
+                   gen_random_uuid()::text
             from picked p
             on conflict do nothing
             returning n.message_id, n.token, n.attempts, n.published_at
@@ -186,10 +183,10 @@ begin
 end;
 $$;
 
--- Claims new messages after the floor, in the parts from i_low to i_high.
+-- Claims new messages after the floor.
 -- locks: the rows that it claims. writes: state.
 create or replace function postgremq.claim_new(
-    i_floor postgremq.floor, i_vt timestamptz, i_limit bigint, i_low smallint, i_high smallint)
+    i_floor postgremq.floor, i_vt timestamptz, i_limit bigint)
 returns postgremq.claims
 language plpgsql
 as $$
@@ -199,8 +196,7 @@ begin
     with picked as materialized (
         select s.txid, s.message_id, s.step, s.part, s.attempts, s.published_at
         from postgremq.state s
-        where s.part between i_low and i_high
-          and s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
           and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
           and (select true from postgremq.state n
                where n.queue_id = s.queue_id and n.message_id = s.message_id
@@ -215,7 +211,7 @@ begin
                    select b.max_delivery_attempts from postgremq.queue_base b
                    where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
                p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
-               overlay(gen_random_uuid()::text placing p.part::text from 36)
+               gen_random_uuid()::text
         from picked p
         on conflict do nothing
         returning n.message_id, n.token, n.attempts, n.published_at

@@ -2,8 +2,8 @@
 -- is empty, then empties the one that it left: it copies what was completed to finished, moves the
 -- unfinished messages to the current part, and truncates it when no snapshot needs it any more.
 --
--- Until then, which may take hours, the part is done, and consumers do not look at it. That hides no
--- message:
+-- Until then, which may take hours, the part is done, and TRUNCATE need not read it again under its
+-- lock. That loses no message:
 -- - a part is called done under a lock that no transaction has which wrote to it, after a look at it
 --   with a later snapshot. Then it has no open message, so no consumer writes to it either;
 -- - who puts an open message there nevertheless takes a number of the sequence "late", which makes the

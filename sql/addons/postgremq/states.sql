@@ -143,9 +143,8 @@ begin
         select p.oid
         from pg_proc p
         where p.pronamespace = 'postgremq'::regnamespace
-          and (p.proname ~ '^(find_claim|finish_claims?|is_due|claim_new)(_[01])?$'
-               or p.proname = 'has_returned')
-          and not coalesce(p.proargnames @> array['i_low'], false)
+          and (p.proname ~ '^(finish_claims?|is_due)$|^(find|finish|is|claim)_.*_[01]$'
+               or p.proname = 'has_returned' and p.pronargs = 3)
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
