@@ -6,8 +6,12 @@ the reason. A function that only passes its arguments on is two lines:
     forward pgq.finish_batch(x_batch_id bigint) returns integer
     as pgque.finish_batch(x_batch_id);
 
-It has the rights of its owner and a search_path of its schema in any case, and may return rows
-(`returns setof record`).
+It has the rights of its owner and a search_path of its schema in any case, and may return a row or
+rows (`returns record`, `returns setof record`). An overload runs with the rights of its caller, and
+the planner inlines it, so the names in it need their schemas:
+
+    overload qgres.add(queue_id integer, text text) returns void
+    as qgres._add($1, row(null, null, $2)::qgres.queue_entry);
 """
 
 import re
@@ -17,10 +21,12 @@ from pathlib import Path
 UNPINNED_FILE = Path("build/unpinned.txt")
 
 _FORWARD = re.compile(
-    r"^forward (?P<schema>\w+)(?P<name>\.\w+)\((?P<arguments>[^;]*?)\)\sreturns (?P<type>[^\n]+)"
+    r"^(?P<kind>forward|overload) (?P<schema>\w+)(?P<name>\.[\w\"]+)\((?P<arguments>[^;]*?)\)"
+    r"\sreturns (?P<type>[^\n]+)"
     r"\nas (?P<call>[^;]+);$",
     re.MULTILINE,
 )
+_OUT = re.compile(r"\bout (\w+)")
 _ROWS = "return query select * from"
 _FUNCTION = """\
 create or replace function {schema}{name}({arguments})
@@ -31,6 +37,14 @@ as $$
 begin
     {verb} {call};
 end;
+$$;"""
+
+_OVERLOAD = """\
+create or replace function {schema}{name}({arguments})
+returns {type}
+language sql
+as $$
+    select {call};
 $$;"""
 
 _HEADER = re.compile(
@@ -70,6 +84,10 @@ def read_reasons(file: Path) -> dict[str, str]:
 
 
 def _function(found: re.Match[str]) -> str:
+    if found["kind"] == "overload":
+        return _OVERLOAD.format(**found.groupdict())
     kind = found["type"].split(" ")[0]
-    verb = {"void": "perform", "setof": _ROWS, "table": _ROWS}.get(kind, "return")
+    row = f"select * into {', '.join(_OUT.findall(found['arguments']))} from"
+    verbs = {"void": "perform", "setof": _ROWS, "table": _ROWS, "record": row}
+    verb = verbs.get(kind, "return")
     return _FUNCTION.format(verb=verb, **found.groupdict())

@@ -878,13 +878,12 @@ create or replace function pgq.next_batch_custom(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
-                    cur_tick_event_seq, prev_tick_event_seq
-    from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
-                                 i_min_interval) b;
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
+        i_min_interval);
 end;
 $$;
 
@@ -896,12 +895,11 @@ create or replace function pgq.next_batch_info(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
-                    cur_tick_event_seq, prev_tick_event_seq
-    from pgque.next_batch_info(i_queue_name, i_consumer_name) b;
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_info(i_queue_name, i_consumer_name);
 end;
 $$;
 
@@ -1012,12 +1010,11 @@ create or replace function pgq.get_batch_info(
     out prev_tick_id bigint, out tick_id bigint, out lag interval,
     out seq_start bigint, out seq_end bigint)
 returns record
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    select b.* into queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id,
-                    lag, seq_start, seq_end
-    from pgque.get_batch_info(x_batch_id) b;
+    select * into queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id, lag, seq_start, seq_end from pgque.get_batch_info(x_batch_id);
 end;
 $$;
 
@@ -1271,12 +1268,12 @@ create or replace function pgq.find_tick_helper(
     i_prev_tick_seq bigint, i_min_count bigint, i_min_interval interval,
     out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
 returns record
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    select t.* into next_tick_id, next_tick_time, next_tick_seq
-    from pgque.find_tick_helper(i_queue_id, i_prev_tick_id, i_prev_tick_time, i_prev_tick_seq,
-                                i_min_count, i_min_interval) t;
+    select * into next_tick_id, next_tick_time, next_tick_seq from pgque.find_tick_helper(
+        i_queue_id, i_prev_tick_id, i_prev_tick_time, i_prev_tick_seq, i_min_count, i_min_interval);
 end;
 $$;
 
@@ -1316,7 +1313,8 @@ create or replace function pgq.get_queue_info(
     out queue_ticker_idle_period interval, out ticker_lag interval,
     out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgq.get_queue_info(null);
@@ -1346,7 +1344,8 @@ create or replace function pgq.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgq.get_consumer_info(i_queue_name, null);
@@ -1358,7 +1357,8 @@ create or replace function pgq.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgq.get_consumer_info(null, null);

@@ -302,16 +302,36 @@ create table if not exists postgremq.rotation (
 insert into postgremq.rotation default values on conflict do nothing;
 
 -- For the part that is not current, once all of its messages were finished or moved: since when,
--- which transactions held a snapshot then, and the numbers of turn and late. It is void when one of
--- these numbers is another now.
+-- by which transaction, and the numbers of turn and late. It is void when one of these numbers is
+-- another now.
 create table if not exists postgremq.rotation_part (
     part     smallint primary key check (part in (0, 1)),
     turn     bigint,
     late     bigint,
     done_at  timestamptz,
-    done_by  xid8,
-    holders  text[]
+    done_by  xid8
 );
+
+-- What version 0.3 had, and this version has not, or with other arguments.
+do $$
+declare
+    v_function regprocedure;
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = 'postgremq.rotation_part'::regclass and a.attname = 'holders') then
+        alter table postgremq.rotation_part drop column holders;
+    end if;
+    for v_function in
+        select p.oid
+        from pg_proc p
+        where p.pronamespace = 'postgremq'::regnamespace
+          and (p.proname ~ '^(finish_claims?|is_due)$|^(find|finish|is|claim)_.*_[01]$'
+               or p.proname = 'has_returned' and p.pronargs = 3)
+    loop
+        execute format('drop function %s', v_function);  -- quoted: by regprocedure
+    end loop;
+end;
+$$;
 
 insert into postgremq.rotation_part (part) values (0), (1) on conflict do nothing;
 
@@ -472,9 +492,58 @@ as $$
     where pg_catalog.pg_visible_in_snapshot(late.txid, pg_catalog.pg_current_snapshot())
 $$;
 
+-- The open rows in front of a floor: those of the transactions that it lists as late, and those that it
+-- lists themselves. Of each late transaction at most i_limit new messages, and as many others, visible
+-- at i_until. A row may come twice.
+create or replace function postgremq.listed_rows(
+    i_floor postgremq.floor, i_until timestamptz, i_limit bigint)
+returns setof postgremq.state
+language plpgsql
+as $$
+begin
+    if cardinality(i_floor.late) > 0 then
+        return query
+        select s.* from postgremq.ended_since(i_floor) late(txid)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+              and s.txid = late.txid
+              and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
+            order by s.txid, s.message_id
+            limit i_limit) s;
+        return query
+        select s.* from postgremq.ended_since(i_floor) late(txid)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
+              and s.due_at <= i_floor.due_at and s.vt <= i_until
+            order by s.due_at + 0, s.message_id  -- not in the order of the index over all transactions
+            limit i_limit) s;
+    end if;
+    if cardinality(i_floor.open_ids) > 0 then
+        return query
+        select s.* from unnest(i_floor.open_txids, i_floor.open_ids) o(txid, id)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+              and s.txid = o.txid and s.message_id = o.id
+            limit 1) s;
+    end if;
+    if cardinality(i_floor.due_ids) > 0 then
+        return query
+        select s.* from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.due_at = o.due_at
+              and s.message_id = o.id and s.vt <= i_until
+            limit 1) s;
+    end if;
+end;
+$$;
+
 -- The rows that a new floor after i_floor would have to list: the open new messages up to the given
--- position, and the open others up to i_due. At most the first 501 after the old floor, and of each
--- transaction that it lists as late. A row may come twice.
+-- position, the open others up to i_due, and those of listed_rows. At most 501 of each kind. A row may
+-- come twice.
 create or replace function postgremq.rows_below(
     i_floor postgremq.floor, i_txid xid8, i_id integer, i_due bigint)
 returns setof postgremq.state
@@ -494,43 +563,7 @@ begin
       and s.due_at > i_floor.due_at and s.due_at <= i_due
     order by s.due_at, s.message_id
     limit 501;
-    if cardinality(i_floor.late) > 0 then
-        return query
-        select s.* from postgremq.ended_since(i_floor) late(txid)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-              and s.txid = late.txid
-              and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
-            order by s.txid, s.message_id
-            limit 501) s;
-        return query
-        select s.* from postgremq.ended_since(i_floor) late(txid)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
-              and s.due_at <= i_floor.due_at
-            order by s.due_at + 0, s.message_id  -- not in the order of the index over all transactions
-            limit 501) s;
-    end if;
-    if cardinality(i_floor.open_ids) > 0 then
-        return query
-        select s.* from unnest(i_floor.open_txids, i_floor.open_ids) o(txid, id)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-              and s.txid = o.txid and s.message_id = o.id
-            limit 1) s;
-    end if;
-    if cardinality(i_floor.due_ids) > 0 then
-        return query
-        select s.* from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.due_at = o.due_at
-              and s.message_id = o.id
-            limit 1) s;
-    end if;
+    return query select * from postgremq.listed_rows(i_floor, 'infinity', 501);
 end;
 $$;
 
@@ -889,7 +922,7 @@ begin
 end;
 $$;
 
--- ===== addons/postgremq/parts.sql ================================================================
+-- ===== addons/postgremq/claim.sql ================================================================
 
 -- What one statement has claimed, in arrays of equal length, and how many rows it had picked for
 -- that. Fewer claims than picks mean that others were faster.
@@ -902,155 +935,6 @@ begin
     end if;
 end;
 $$;
-
--- Functions for both parts of the states, and for each part alone. To start a statement takes longer
--- than to run it, and twice as long over two parts. So a consumer calls those for one part while the
--- other part is empty. A message that comes into that part meanwhile is found by the next call: only
--- floors need to know every message, and they are made from both parts (floors.sql).
-do $do$
-declare
-    v_part text;
-begin
-    foreach v_part in array array['', '_0', '_1'] loop
-        -- The claim that a token belongs to. One row or none. Consumers skip it while the caller's
-        -- transaction is open: they would wait for its next step otherwise. Stable, as otherwise it
-        -- is not inlined.
-        -- locks: the row. writes: nothing.
-        execute format(  -- quoted: a suffix of the list above
-            $sql$
-            create or replace function postgremq.find_claim%1$s(
-                i_queue varchar, i_message_id integer, i_token varchar)
-            returns setof postgremq.state%1$s language sql stable as $body$
-                select s.*
-                from postgremq.state%1$s s
-                where s.queue_id operator(pg_catalog.=) (
-                          select q.queue_id from postgremq.queue_base q
-                          where q.name operator(pg_catalog.=) i_queue)
-                  and s.message_id operator(pg_catalog.=) i_message_id
-                  and s.status operator(pg_catalog.=) 'processing'
-                  and s.token operator(pg_catalog.=) i_token
-                  and (select true from postgremq.state%1$s n
-                       where n.queue_id operator(pg_catalog.=) s.queue_id
-                         and n.message_id operator(pg_catalog.=) s.message_id
-                         and n.step operator(pg_catalog.=) (s.step operator(pg_catalog.+) 1)
-                         and n.part operator(pg_catalog.=) s.part) is null
-                order by s.step desc
-                limit 1
-                for update of s
-            $body$
-            $sql$, v_part);
-
-        -- Finishes the message of a claim; returns whether it did.
-        -- locks: the claim's row. writes: state.
-        execute format(  -- quoted: a suffix of the list above
-            $sql$
-            create or replace function postgremq.finish_claim%1$s(
-                i_queue varchar, i_message_id integer, i_token varchar)
-            returns boolean language plpgsql as $body$
-            begin
-                insert into postgremq.state%1$s (
-                    published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
-                select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts,
-                       c.part, 'completed'
-                from postgremq.find_claim%1$s(i_queue, i_message_id, i_token) c
-                on conflict do nothing;
-                return found;
-            end
-            $body$
-            $sql$, v_part);
-
-        -- Finishes the messages of several claims; returns their ids.
-        -- locks: the claim's row. writes: state.
-        execute format(  -- quoted: a suffix of the list above
-            $sql$
-            create or replace function postgremq.finish_claims%1$s(
-                i_queue varchar, i_message_ids integer[], i_tokens varchar[])
-            returns setof integer language plpgsql as $body$
-            begin
-                return query
-                insert into postgremq.state%1$s as n (
-                    published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
-                select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts,
-                       c.part, 'completed'
-                from unnest(i_message_ids, i_tokens) a(message_id, token)
-                cross join lateral postgremq.find_claim%1$s(i_queue, a.message_id, a.token) c
-                on conflict do nothing
-                returning n.message_id;
-            end
-            $body$
-            $sql$, v_part);
-
-        -- Whether a message after a floor that was delivered before or delayed is visible.
-        -- locks: none. writes: nothing.
-        execute format(  -- quoted: a suffix of the list above
-            $sql$
-            create or replace function postgremq.is_due%1$s(i_floor postgremq.floor, i_now bigint)
-            returns boolean language plpgsql as $body$
-            begin
-                return exists (
-                    select from postgremq.state%1$s s
-                    where s.queue_id = i_floor.queue_id and s.due_at is not null
-                      and s.due_at > i_floor.due_at and s.due_at <= i_now
-                      and s.status in ('pending', 'processing')
-                      and (select true from postgremq.state%1$s n
-                           where n.queue_id = s.queue_id and n.message_id = s.message_id
-                             and n.step = s.step + 1 and n.part = s.part) is null);
-            end
-            $body$
-            $sql$, v_part);
-
-        -- Claims new messages after the floor.
-        -- locks: the rows that it claims. writes: state.
-        execute format(  -- quoted: a suffix of the list above
-            $sql$
-            create or replace function postgremq.claim_new%1$s(
-                i_floor postgremq.floor, i_vt timestamptz, i_limit bigint)
-            returns postgremq.claims language plpgsql as $body$
-            declare
-                v_claims postgremq.claims%%rowtype;
-            begin
-                with picked as materialized (
-                    select s.txid, s.message_id, s.step, s.part, s.attempts, s.published_at
-                    from postgremq.state%1$s s
-                    where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-                      and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
-                      and (select true from postgremq.state%1$s n
-                           where n.queue_id = s.queue_id and n.message_id = s.message_id
-                             and n.step = s.step + 1 and n.part = s.part) is null
-                    order by s.txid, s.message_id
-                    limit i_limit
-                    for update of s skip locked
-                ), claimed as (
-                    insert into postgremq.state%1$s as n (
-                        due_at, published_at, vt, queue_id, message_id, step, attempts, part, status,
-                        token)
-                    select postgremq.due(i_vt, p.attempts + 1, (
-                               select b.max_delivery_attempts from postgremq.queue_base b
-                               where b.queue_id = i_floor.queue_id)), p.published_at, i_vt,
-                           i_floor.queue_id, p.message_id, p.step + 1, p.attempts + 1, p.part,
-                           'processing', overlay(gen_random_uuid()::text placing p.part::text from 36)
-                    from picked p
-                    on conflict do nothing
-                    returning n.message_id, n.token, n.attempts, n.published_at
-                ), last as (
-                    select p.txid, p.message_id from picked p
-                    order by p.txid desc, p.message_id desc
-                    limit 1
-                )
-                select (select count(*) from picked), (select l.txid from last l),
-                       (select l.message_id from last l), array_agg(c.message_id),
-                       array_agg(c.token), array_agg(c.attempts), array_agg(c.published_at)
-                into v_claims
-                from claimed c;
-                return v_claims;
-            end
-            $body$
-            $sql$, v_part);
-    end loop;
-end;
-$do$;
-
--- ===== addons/postgremq/claim.sql ================================================================
 
 -- Keeps the limit of attempts of a queue, for a transaction that may have an older snapshot: it would
 -- put a message out of reach, or deliver it too often. Fails if the limit has changed since.
@@ -1098,62 +982,33 @@ language plpgsql
 as $$
 begin
     return query
-    (select s.*
-     from postgremq.open_state s
-     where s.queue_id = i_floor.queue_id and s.due_at is not null
-       and s.due_at > i_floor.due_at
-       and s.due_at <= i_now and s.vt <= now()
-     order by s.due_at, s.message_id
-     limit i_limit + 256)
-    union all
     select s.*
-    from postgremq.ended_since(i_floor) late(txid)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
-          and s.due_at <= i_floor.due_at and s.vt <= now()
-        limit i_limit + 256) s
-    union all
-    select s.*
-    from postgremq.ended_since(i_floor) late(txid)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-          and s.txid = late.txid
-          and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
-        order by s.txid, s.message_id
-        limit i_limit + 256) s
-    union all
-    select s.*
-    from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.due_at is not null and s.due_at = o.due_at
-          and s.message_id = o.id and s.vt <= now()
-        limit 1) s
-    union all
-    select s.*
-    from unnest(i_floor.open_txids, i_floor.open_ids) o(txid, id)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-          and s.txid = o.txid and s.message_id = o.id
-        limit 1) s;
+    from postgremq.open_state s
+    where s.queue_id = i_floor.queue_id and s.due_at is not null
+      and s.due_at > i_floor.due_at
+      and s.due_at <= i_now and s.vt <= now()
+    order by s.due_at, s.message_id
+    limit i_limit + 256;
+    return query select * from postgremq.listed_rows(i_floor, now(), i_limit + 256);
 end;
 $$;
 
--- Whether returned_rows may have a row for a consumer. i_part is the part to look at; null means both.
-create or replace function postgremq.has_returned(
-    i_floor postgremq.floor, i_now bigint, i_part smallint)
+-- Whether returned_rows may have a row for a consumer.
+create or replace function postgremq.has_returned(i_floor postgremq.floor, i_now bigint)
 returns boolean
 language plpgsql
 as $$
 begin
     if cardinality(i_floor.open_ids) > 0 or cardinality(i_floor.due_ids) > 0 then
         return true;
-    elsif (case i_part when 0 then postgremq.is_due_0(i_floor, i_now)
-                       when 1 then postgremq.is_due_1(i_floor, i_now)
-                       else postgremq.is_due(i_floor, i_now) end) then
+    elsif exists (
+            select from postgremq.state s
+            where s.queue_id = i_floor.queue_id and s.due_at is not null
+              and s.due_at > i_floor.due_at and s.due_at <= i_now
+              and s.status in ('pending', 'processing')
+              and (select true from postgremq.state n
+                   where n.queue_id = s.queue_id and n.message_id = s.message_id
+                     and n.step = s.step + 1 and n.part = s.part) is null) then
         return true;
     elsif cardinality(i_floor.late) = 0 then
         return false;
@@ -1238,7 +1093,7 @@ begin
                        select b.max_delivery_attempts from postgremq.queue_base b
                        where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
                    p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
-                   overlay(gen_random_uuid()::text placing p.part::text from 36)
+                   gen_random_uuid()::text
             from picked p
             on conflict do nothing
             returning n.message_id, n.token, n.attempts, n.published_at
@@ -1254,6 +1109,52 @@ begin
 end;
 $$;
 
+-- Claims new messages after the floor.
+-- locks: the rows that it claims. writes: state.
+create or replace function postgremq.claim_new(
+    i_floor postgremq.floor, i_vt timestamptz, i_limit bigint)
+returns postgremq.claims
+language plpgsql
+as $$
+declare
+    v_claims postgremq.claims%rowtype;
+begin
+    with picked as materialized (
+        select s.txid, s.message_id, s.step, s.part, s.attempts, s.published_at
+        from postgremq.state s
+        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+          and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
+          and (select true from postgremq.state n
+               where n.queue_id = s.queue_id and n.message_id = s.message_id
+                 and n.step = s.step + 1 and n.part = s.part) is null
+        order by s.txid, s.message_id
+        limit i_limit
+        for update of s skip locked
+    ), claimed as (
+        insert into postgremq.state as n (
+            due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
+        select postgremq.due(i_vt, p.attempts + 1, (
+                   select b.max_delivery_attempts from postgremq.queue_base b
+                   where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
+               p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
+               gen_random_uuid()::text
+        from picked p
+        on conflict do nothing
+        returning n.message_id, n.token, n.attempts, n.published_at
+    ), last as (
+        select p.txid, p.message_id from picked p
+        order by p.txid desc, p.message_id desc
+        limit 1
+    )
+    select (select count(*) from picked), (select l.txid from last l),
+           (select l.message_id from last l), array_agg(c.message_id),
+           array_agg(c.token), array_agg(c.attempts), array_agg(c.published_at)
+    into v_claims
+    from claimed c;
+    return v_claims;
+end;
+$$;
+
 -- ===== addons/postgremq/consume.sql ==============================================================
 
 -- Claims messages of a queue, and returns them with a new token each. A message becomes visible to
@@ -1264,8 +1165,7 @@ $$;
 -- A claim locks the row that it supersedes and skips locked rows, so nobody waits for another
 -- consumer. Then it inserts the next step, unless somebody did so after the statement's snapshot;
 -- if so, it tries again. Rows are locked but never updated, which leaves no dead rows. Settings of
--- the planner make it use the indexes, whatever the sizes of the tables were when it planned. It
--- looks at the other part only when that is neither empty nor done (rotation.sql).
+-- the planner make it use the indexes, whatever the sizes of the tables were when it planned.
 -- locks: the rows that it claims. writes: state; floor, now and then.
 create or replace function postgremq.consume_message(
     p_queue_name varchar, p_vt integer, p_limit integer default 1)
@@ -1285,7 +1185,6 @@ as $$
 declare
     v_queue  integer;
     v_floor  postgremq.floor%rowtype;
-    v_part   smallint := postgremq.current_part();
     v_vt     timestamptz := now() + make_interval(secs => p_vt);
     v_now    bigint := date_part('epoch', clock_timestamp()) * 1000000;
     v_left   bigint := coalesce(p_limit, 2147483647);
@@ -1302,19 +1201,12 @@ begin
         return;
     end if;
     v_floor := postgremq.find_floor(v_queue);
-    if (case v_part when 0 then pg_relation_size('postgremq.state_1')
-                    else pg_relation_size('postgremq.state_0') end) > 0
-       and not postgremq.is_part_done((1 - v_part)::smallint) then
-        v_part := null;
-    end if;
     for v_again in 1 .. 2 loop
         loop
             v_got := null;
             if v_again = 2 then
-                v_got := case v_part when 0 then postgremq.claim_new_0(v_floor, v_vt, v_left)
-                                     when 1 then postgremq.claim_new_1(v_floor, v_vt, v_left)
-                                     else postgremq.claim_new(v_floor, v_vt, v_left) end;
-            elsif postgremq.has_returned(v_floor, v_now, v_part) then
+                v_got := postgremq.claim_new(v_floor, v_vt, v_left);
+            elsif postgremq.has_returned(v_floor, v_now) then
                 v_got := postgremq.claim_returned(v_floor, v_now, v_vt, v_left);
             end if;
             v_left := v_left - coalesce(cardinality(v_got.ids), 0);
@@ -1348,9 +1240,42 @@ $$;
 -- What a consumer answers with the token of its claim: ack, nack, release, or a longer visibility
 -- time. Each inserts the next step of the claim. It is refused when there is one already: when the
 -- claim was answered, or another consumer has the message. When maintenance has moved the claim to
--- another part meanwhile, its new row is found by the next attempt. A token is a UUID whose last digit
--- is the part in which the message was claimed: an ack looks there first. To plan a statement over
--- both parts costs more than to run it, so all use generic plans.
+-- another part meanwhile, its new row is found by the next attempt. To plan a statement over both parts costs more than to run it, so all use
+-- generic plans.
+
+-- The claim that a token belongs to. One row or none. Consumers skip it while the caller's transaction
+-- is open: they would wait for its next step otherwise. Stable, as otherwise it is not inlined.
+-- locks: the row. writes: nothing.
+create or replace function postgremq.find_claim(
+    i_queue varchar, i_message_id integer, i_token varchar)
+returns setof postgremq.state
+language sql stable
+as $$
+    select s.*
+    from postgremq.state s
+    where s.queue_id = (select q.queue_id from postgremq.queue_base q where q.name = i_queue)
+      and s.message_id = i_message_id and s.status = 'processing' and s.token = i_token
+      and (select true from postgremq.state n
+           where n.queue_id = s.queue_id and n.message_id = s.message_id and n.step = s.step + 1
+             and n.part = s.part) is null
+    order by s.step desc
+    limit 1
+    for update of s
+$$;
+
+-- Refuses an answer to a claim that is over.
+create or replace function postgremq.refuse_answer(i_message text)
+returns void
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
+as $$
+begin
+    raise exception using
+        errcode = 'raise_exception',
+        message = i_message,
+        hint = 'It was answered already, or became visible again, and perhaps went to another consumer. '
+            'Otherwise check the queue, the id and the token.';
+end;
+$$;
 
 -- Finishes a message. Allowed after its visibility time, too, while nobody else has claimed it.
 -- locks: the claim's row. writes: state.
@@ -1362,20 +1287,18 @@ set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
 begin
-    if (case right(p_consumer_token, 1)
-            when '0' then postgremq.finish_claim_0(p_queue_name, p_message_id, p_consumer_token)
-            when '1' then postgremq.finish_claim_1(p_queue_name, p_message_id, p_consumer_token)
-        end) then
-        return;
-    end if;
-    while not postgremq.finish_claim(p_queue_name, p_message_id, p_consumer_token) loop
+    loop
+        insert into postgremq.state (
+            published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
+        select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts, c.part,
+               'completed'
+        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
+        on conflict do nothing;
+        exit when found;
         if not exists (
                 select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
-            raise exception using
-                errcode = 'raise_exception',
-                message = 'Ack failed: message not found, not in processing state, or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer. '
-                    'Otherwise check the queue, the id and the token.';
+            perform postgremq.refuse_answer(
+                'Ack failed: message not found, not in processing state, or token mismatch');
         end if;
     end loop;
 end;
@@ -1397,28 +1320,60 @@ set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_part  text := right(p_consumer_tokens[1], 1);
     v_rows  integer;
     v_done  integer := 0;
 begin
-    if v_part = '0' then
-        return query select f from postgremq.finish_claims_0(
-            p_queue_name, p_message_ids, p_consumer_tokens) f;
-        get diagnostics v_done = row_count;
-    elsif v_part = '1' then
-        return query select f from postgremq.finish_claims_1(
-            p_queue_name, p_message_ids, p_consumer_tokens) f;
-        get diagnostics v_done = row_count;
-    end if;
-    while v_done < cardinality(p_message_ids) loop
-        return query select f from postgremq.finish_claims(
-            p_queue_name, p_message_ids, p_consumer_tokens) f;
+    loop
+        return query
+        insert into postgremq.state as n (
+            published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
+        select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts, c.part,
+               'completed'
+        from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
+        cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c
+        on conflict do nothing
+        returning n.message_id;
         get diagnostics v_rows = row_count;
         v_done := v_done + v_rows;
+        exit when v_done >= coalesce(cardinality(p_message_ids), 0);
         exit when not exists (
             select
             from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
             cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c);
+    end loop;
+end;
+$$;
+
+-- Gives the message of a claim back, visible at i_vt. Returns whether it did. i_refund is 1 if the
+-- delivery does not count as an attempt, and otherwise 0.
+-- locks: the claim's row. writes: state.
+create or replace function postgremq.give_back(
+    i_queue varchar, i_message_id integer, i_token varchar, i_vt timestamptz, i_refund integer)
+returns boolean
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_txid  xid8 := pg_current_xact_id();
+begin
+    perform postgremq.keep_limit(i_queue);
+    loop
+        insert into postgremq.state (
+            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
+        select v_txid, postgremq.due(i_vt, c.attempts - i_refund, q.max_delivery_attempts),
+               c.published_at, i_vt, c.queue_id, c.message_id, c.step + 1, c.attempts - i_refund,
+               c.part, 'pending'
+        from postgremq.find_claim(i_queue, i_message_id, i_token) c
+        join postgremq.queue_base q on q.queue_id = c.queue_id
+        on conflict do nothing;
+        if found then
+            return true;
+        end if;
+        perform from postgremq.find_claim(i_queue, i_message_id, i_token);
+        if not found then
+            return false;
+        end if;
     end loop;
 end;
 $$;
@@ -1430,32 +1385,14 @@ create or replace function postgremq.nack_message(
     p_delay_until timestamptz default now())
 returns void
 language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
-set enable_seqscan = off
-set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_vt    timestamptz := coalesce(p_delay_until, now());
-    v_txid  xid8 := pg_current_xact_id();
+    v_vt timestamptz := coalesce(p_delay_until, now());
 begin
-    perform postgremq.keep_limit(p_queue_name);
-    loop
-        insert into postgremq.state (
-            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
-        select v_txid, postgremq.due(v_vt, c.attempts, q.max_delivery_attempts), c.published_at, v_vt,
-               c.queue_id, c.message_id, c.step + 1, c.attempts, c.part, 'pending'
-        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
-        join postgremq.queue_base q on q.queue_id = c.queue_id
-        on conflict do nothing;
-        exit when found;
-        if not exists (
-                select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
-            raise exception using
-                errcode = 'raise_exception',
-                message = 'Nack failed: message not in processing state or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer. '
-                    'Otherwise check the queue, the id and the token.';
-        end if;
-    end loop;
+    if not postgremq.give_back(p_queue_name, p_message_id, p_consumer_token, v_vt, 0) then
+        perform postgremq.refuse_answer(
+            'Nack failed: message not in processing state or token mismatch');
+    end if;
     perform postgremq.tell('message_nacked', array[p_queue_name], v_vt);
 end;
 $$;
@@ -1466,31 +1403,12 @@ create or replace function postgremq.release_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
 language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
-set enable_seqscan = off
-set plan_cache_mode = force_generic_plan
 as $$
-declare
-    v_txid  xid8 := pg_current_xact_id();
 begin
-    perform postgremq.keep_limit(p_queue_name);
-    loop
-        insert into postgremq.state (
-            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
-        select v_txid, postgremq.due(now(), c.attempts - 1, q.max_delivery_attempts), c.published_at,
-               now(), c.queue_id, c.message_id, c.step + 1, c.attempts - 1, c.part, 'pending'
-        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
-        join postgremq.queue_base q on q.queue_id = c.queue_id
-        on conflict do nothing;
-        exit when found;
-        if not exists (
-                select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
-            raise exception using
-                errcode = 'raise_exception',
-                message = 'Release message failed: message not in processing state or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer. '
-                    'Otherwise check the queue, the id and the token.';
-        end if;
-    end loop;
+    if not postgremq.give_back(p_queue_name, p_message_id, p_consumer_token, now(), 1) then
+        perform postgremq.refuse_answer(
+            'Release message failed: message not in processing state or token mismatch');
+    end if;
     perform postgremq.tell('message_released', array[p_queue_name], null);
 end;
 $$;
@@ -1547,11 +1465,8 @@ begin
     from postgremq.set_vt_batch(
         p_queue_name, array[p_message_id], array[p_consumer_token], p_vt) b;
     if not found then
-        raise exception using
-            errcode = 'raise_exception',
-            message = 'Extend lock failed: message not in processing state or token mismatch',
-            hint = 'It was answered already, or its visibility time is over. '
-                    'Otherwise check the queue, the id and the token.';
+        perform postgremq.refuse_answer(
+            'Extend lock failed: message not in processing state or token mismatch');
     end if;
     return v_vt;
 end;
@@ -1894,8 +1809,7 @@ begin
            and s.due_at > v_floor.due_at and s.due_at < 9223372036854775807
          order by s.due_at, s.message_id limit 1)
         union all
-        select r.vt
-        from postgremq.rows_below(v_floor, v_floor.new_txid, v_floor.new_id, v_floor.due_at) r
+        select r.vt from postgremq.listed_rows(v_floor, 'infinity', 501) r
     ) o;
     return v_next;
 end;
@@ -2106,8 +2020,8 @@ execute function postgremq.apply_attempt_limit();
 -- is empty, then empties the one that it left: it copies what was completed to finished, moves the
 -- unfinished messages to the current part, and truncates it when no snapshot needs it any more.
 --
--- Until then, which may take hours, the part is done, and consumers do not look at it. That hides no
--- message:
+-- Until then, which may take hours, the part is done, and TRUNCATE need not read it again under its
+-- lock. That loses no message:
 -- - a part is called done under a lock that no transaction has which wrote to it, after a look at it
 --   with a later snapshot. Then it has no open message, so no consumer writes to it either;
 -- - who puts an open message there nevertheless takes a number of the sequence "late", which makes the
@@ -2236,35 +2150,27 @@ begin
     end if;
     update postgremq.rotation_part p
     set turn = pg_sequence_last_value('postgremq.turn'), late = v_late,
-        done_at = clock_timestamp(), done_by = pg_current_xact_id(), holders = null
+        done_at = clock_timestamp(), done_by = pg_current_xact_id()
     where p.part = i_part;
     return true;
 end;
 $$;
 
--- Truncates a part that is done. TRUNCATE empties it for old snapshots too, so it waits until the
--- transactions have ended that held a snapshot when it was first called, or for the patience that is
--- set for pgque's logs. The first call has to come after the transaction that noted the part as done:
--- its commit is what newer snapshots see. Returns whether it truncated the part.
+-- Truncates a part that is done, when all snapshots see that it is: TRUNCATE empties it for old ones,
+-- too. Returns whether it did.
 -- locks: the part, exclusively: consumers that still look at it wait behind this for 10 ms, the tenth
 -- of a second when the part has been done for a minute, or 0.9 seconds after 10 minutes. writes:
--- rotation_part; truncates the part.
+-- pgque.snapshot_wait; truncates the part.
 create or replace function postgremq.empty_part(i_part smallint)
 returns boolean
 language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
-    v_part      postgremq.rotation_part;
-    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
+    v_part postgremq.rotation_part;
 begin
-    update postgremq.rotation_part p
-    set holders = pgque.snapshot_holders()
-    where p.part = i_part and p.holders is null and p.done_by <> pg_current_xact_id();
     select p.* into v_part from postgremq.rotation_part p where p.part = i_part;
-    if v_part.holders is null
-       or clock_timestamp() < v_part.done_at + v_patience
-          and pgque.is_snapshot_held(v_part.holders, v_part.done_by) then
+    if not pgque.is_seen_by_all('postgremq', v_part.done_by) then
         return false;
     end if;
     perform set_config('lock_timeout',
@@ -2399,7 +2305,7 @@ $$;
 
 -- Removes the schema postgremq with all messages. Refused while messages are pending, processing or
 -- dead letters, unless forced. Publishers and consumers wait meanwhile, so that no message is missed.
--- locks: everything in the schema. writes: drops it; pgque.addon.
+-- locks: everything in the schema. writes: drops it; pgque.addon, pgque.snapshot_wait.
 create or replace function postgremq.uninstall(force boolean default false)
 returns void
 language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
@@ -2427,6 +2333,7 @@ begin
     if to_regclass('pgque.addon') is not null then
         delete from pgque.addon a where a.addon_name = 'postgremq';
     end if;
+    delete from pgque.snapshot_wait w where w.wait_name = 'postgremq';
     drop schema postgremq cascade;
 end;
 $$;

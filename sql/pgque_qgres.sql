@@ -175,9 +175,8 @@ $$;
 -- the half that "half" names; for an SP queue, first_number is the first number in that half. A
 -- publisher or remover holds the row's lock until it commits, but never updates the row. Rotation
 -- updates it: switched_at is the time of the last switch, is_left says that the other half waits
--- to be emptied, moved_by is the transaction after which no position is in the other half, and
--- holders are the transactions that held a snapshot then. position_half is for SR queues, as is
--- noted_snapshot, which sees only removed entries.
+-- to be emptied, and moved_by is the transaction after which no position is in the other half.
+-- position_half is for SR queues, as is noted_snapshot, which sees only removed entries.
 -- floor_number is the number up to which the consumers of an SP queue had read when the last one
 -- was dropped. log_queue is the queue of pgque that gets a copy of each entry, origin_id the
 -- database for which the transaction ids of an SR queue hold, partitions the number of partitions of
@@ -196,10 +195,17 @@ create table if not exists qgres._queue (
     switched_at    timestamptz not null default clock_timestamp(),
     is_left        boolean not null default false,
     moved_by       xid8,
-    moved_at       timestamptz,
-    noted_snapshot pg_snapshot,
-    holders        text[]
+    noted_snapshot pg_snapshot
 );
+
+do $$
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = 'qgres._queue'::regclass and a.attname = 'holders') then
+        alter table qgres._queue drop column moved_at, drop column holders;  -- of version 0.3
+    end if;
+end;
+$$;
 
 -- Names are case-insensitive without the extension citext.
 create unique index if not exists _queue_name_key on qgres._queue (lower(queue_name));
@@ -368,6 +374,26 @@ begin
 end;
 $$;
 
+-- Locks the row of an SP queue, in the isolation level's newest state. Refuses a queue of the other type.
+-- locks: the queue's row, until the transaction ends. writes: nothing.
+create or replace function qgres._lock_publisher(i_queue_name text, i_message text, i_hint text)
+returns qgres._queue
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
+as $$
+declare
+    v_id     integer := qgres.queue__get_id(i_queue_name);
+    v_queue  qgres._queue;
+begin
+    select q.* into v_queue from qgres._queue q where q.queue_id = v_id for no key update;
+    if not found then
+        perform qgres.queue__get(i_queue_name);
+    elsif v_queue.queue_type <> 'Serial Publisher' then
+        perform qgres._refuse_type(v_id, 'invalid_parameter_value', i_message, i_hint);
+    end if;
+    return v_queue;
+end;
+$$;
+
 -- Raises the error for a queue that was dropped after this transaction looked it up.
 create or replace function qgres._refuse_dropped(i_queue_id integer)
 returns void
@@ -401,9 +427,8 @@ $$;
 -- ===== addons/qgres/functions.sql ================================================================
 
 -- Functions that are generated for each queue, because their plans are cached: to plan a statement that
--- names a queue's tables takes longer than to run it. Only the functions below call them, which have
--- locked the queue or the consumer. Their settings make plans that stay right when the tables grow. They name both halves wherever that gives the same answer as the
--- right one: the newest position and the last number are the highest of both.
+-- names a queue's tables takes longer than to run it. Only functions that have locked the queue or the
+-- consumer call them. Their settings make plans that stay right when the tables grow.
 
 -- Lists the functions that were generated for a queue.
 create or replace function qgres._queue_functions(i_queue_id integer)
@@ -414,36 +439,6 @@ as $$
     from pg_proc p
     where p.pronamespace = 'qgres'::regnamespace
       and p.proname ~ format('^s[pr]_[a-z]+[01]?_%s$', i_queue_id);
-$$;
-
--- Creates the function that says where a consumer of an SP queue stands, and the last number of the
--- queue. It is inlined into the statements that use it.
--- locks: none. writes: the catalog.
-create or replace function qgres._build_positions_function(i_queue_id integer)
-returns void
-language plpgsql set search_path = qgres, pg_catalog, pg_temp
-as $$
-begin
-    execute format(  -- quoted: the queue's number
-        $sql$
-        create or replace function qgres.sp_positions_%1$s(
-            i_consumer_id integer, i_base bigint, i_first bigint)
-        returns table (position_number bigint, last_number bigint) language sql stable as $body$
-            select greatest(
-                       i_base,
-                       (select p.upto_number from qgres.sp_position_%1$s_0 p
-                        where p.consumer_id = i_consumer_id order by p.after_number desc limit 1),
-                       (select p.upto_number from qgres.sp_position_%1$s_1 p
-                        where p.consumer_id = i_consumer_id order by p.after_number desc limit 1)),
-                   greatest(
-                       i_first - 1,
-                       (select e.sequence_number from qgres.sp_entry_%1$s_0 e
-                        order by e.sequence_number desc limit 1),
-                       (select e.sequence_number from qgres.sp_entry_%1$s_1 e
-                        order by e.sequence_number desc limit 1))
-        $body$
-        $sql$, i_queue_id);
-end;
 $$;
 
 -- Creates the function that publishes to an SP queue: it inserts an entry after the last one.
@@ -750,7 +745,6 @@ declare
     v_function regprocedure;
 begin
     if i_queue.queue_type = 'Serial Publisher' then
-        perform qgres._build_positions_function(i_queue.queue_id);
         perform qgres._build_publish_function(i_queue.queue_id);
         perform qgres._build_consume_functions(i_queue.queue_id);
     else
@@ -907,8 +901,8 @@ $$;
 
 -- Drops a queue. Without force it refuses while the queue has consumers or entries. The tables are
 -- locked first, so no entry is added meanwhile.
--- locks: the queue's row and consumers, its tables, exclusively. writes: _queue, _consumer, the
--- catalog.
+-- locks: the queue's row and consumers, its tables, exclusively. writes: _queue, _consumer,
+-- pgque.snapshot_wait, the catalog.
 create or replace function qgres.queue__drop(queue_id integer, force boolean default false)
 returns void
 language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
@@ -941,6 +935,7 @@ begin
     end if;
     delete from qgres._consumer c where c.queue_id = $1;
     delete from qgres._queue q where q.queue_id = $1;
+    delete from pgque.snapshot_wait w where w.wait_name = format('qgres %s', $1);
     for v_function in select f from qgres._queue_functions(queue_id) f loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
@@ -961,7 +956,7 @@ $$;
 
 -- ===== addons/qgres/consume.sql ==================================================================
 
--- The last number of an SP queue, or 0.
+-- The last number of an SP queue, or 0: the higher one of both halves.
 create or replace function qgres._last_number(i_queue qgres._queue)
 returns bigint
 language plpgsql set search_path = qgres, pg_catalog, pg_temp
@@ -969,24 +964,27 @@ as $$
 declare
     v_number bigint;
 begin
-    execute format('select last_number from qgres.sp_positions_%s(0, 0, $1)',  -- quoted: a number
-                   i_queue.queue_id)
-    into v_number using i_queue.first_number;
+    execute format(  -- quoted: the queue's number
+        'select greatest($1, (select max(e.sequence_number) from qgres.sp_entry_%1$s_0 e), '
+        '(select max(e.sequence_number) from qgres.sp_entry_%1$s_1 e))', i_queue.queue_id)
+    into v_number using i_queue.first_number - 1;
     return v_number;
 end;
 $$;
 
--- Where a consumer of an SP queue stands.
+-- Where a consumer of an SP queue stands: the higher position of both halves.
 create or replace function qgres._position(i_consumer qgres._consumer)
 returns bigint
 language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
+    c_newest constant text := '(select p.upto_number from qgres.sp_position_%s_%s p '
+                              'where p.consumer_id = $2 order by p.after_number desc limit 1)';
     v_number bigint;
 begin
-    execute format('select position_number from qgres.sp_positions_%s($1, $2, 0)',  -- quoted: a number
-                   i_consumer.queue_id)
-    into v_number using i_consumer.consumer_id, i_consumer.base_number;
+    execute format('select greatest($1, %s, %s)',  -- quoted: the queue's number
+                   format(c_newest, i_consumer.queue_id, 0), format(c_newest, i_consumer.queue_id, 1))
+    into v_number using i_consumer.base_number, i_consumer.consumer_id;
     return v_number;
 end;
 $$;
@@ -1078,7 +1076,9 @@ returns void
 language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_queue qgres._queue := qgres._lock_for_consumer($1, 'registered');
+    v_queue qgres._queue := qgres._lock_publisher(
+        $1, 'consumers may only be registered on "Serial Publisher" queues',
+        'A Serial Remover queue has no consumers: call "Remove"() on it.');
 begin
     if consumer_name is null then
         raise exception using
@@ -1098,28 +1098,6 @@ begin
 end;
 $$;
 
--- Locks the row of an SP queue for a change of its consumers, in the isolation level's newest state.
--- locks: the queue's row, until the transaction ends. writes: nothing.
-create or replace function qgres._lock_for_consumer(i_queue_name text, i_done text)
-returns qgres._queue
-language plpgsql set search_path = qgres, pg_catalog, pg_temp
-as $$
-declare
-    v_id     integer := qgres.queue__get_id(i_queue_name);
-    v_queue  qgres._queue;
-begin
-    select q.* into v_queue from qgres._queue q where q.queue_id = v_id for no key update;
-    if not found then
-        perform qgres.queue__get(i_queue_name);
-    elsif v_queue.queue_type <> 'Serial Publisher' then
-        perform qgres._refuse_type(v_id, 'invalid_parameter_value',
-            format('consumers may only be %s on "Serial Publisher" queues', i_done),
-            'A Serial Remover queue has no consumers: call "Remove"() on it.');
-    end if;
-    return v_queue;
-end;
-$$;
-
 -- Drops a consumer. What only it had not read is no longer kept. If it is the last one, the entries
 -- behind its position stay.
 -- locks: the consumer's and the queue's row, until the transaction ends. writes: _consumer, _queue.
@@ -1136,7 +1114,9 @@ begin
     perform from qgres._consumer c
     where c.queue_id = qgres.queue__get_id($1) and lower(c.consumer_name) = lower($2)
     for update;
-    v_queue := qgres._lock_for_consumer($1, 'dropped');
+    v_queue := qgres._lock_publisher(
+        $1, 'consumers may only be dropped on "Serial Publisher" queues',
+        'A Serial Remover queue has no consumers: call "Remove"() on it.');
     delete from qgres._consumer c
     where c.queue_id = v_queue.queue_id and lower(c.consumer_name) = lower($2)
     returning c.* into v_consumer;
@@ -1188,28 +1168,6 @@ begin
 end;
 $$;
 
--- Locks the row of an SP queue, and returns it. Refuses another queue for the named function.
--- locks: the queue's row, until the transaction ends. writes: nothing.
-create or replace function qgres._lock_publisher(i_queue text, i_function text)
-returns qgres._queue
-language plpgsql set search_path = qgres, pg_catalog, pg_temp
-as $$
-declare
-    v_queue  qgres._queue;
-begin
-    select q.* into v_queue
-    from qgres._queue q
-    where q.queue_id = qgres.queue__get_id(i_queue)
-    for no key update;
-    if v_queue.queue_type is distinct from 'Serial Publisher' then
-        perform qgres._refuse_type(qgres.queue__get_id(i_queue), 'invalid_parameter_value',
-            format('%s() may only be called on Serial Publisher queues', i_function),
-            'Entries of a Serial Remover queue have no order: send them with pgque.send instead.');
-    end if;
-    return v_queue;
-end;
-$$;
-
 -- From now on, sends each entry of an SP queue to the pgque queue "qgres.<name>" as well, and creates
 -- that queue if it is missing. Waits until open transactions have published. Returns its name.
 -- locks: the queue's row, until the transaction ends. writes: _queue; a queue of pgque.
@@ -1218,7 +1176,9 @@ returns text
 language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_queue  qgres._queue := qgres._lock_publisher($1, 'log_queue');
+    v_queue  qgres._queue := qgres._lock_publisher(
+        $1, 'log_queue() may only be called on Serial Publisher queues',
+        'Entries of a Serial Remover queue have no order: send them with pgque.send instead.');
     v_name   text := pgque.create_log('qgres', v_queue.queue_name);
 begin
     update qgres._queue q set log_queue = v_name where q.queue_id = v_queue.queue_id;
@@ -1247,7 +1207,9 @@ returns void
 language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_queue qgres._queue := qgres._lock_publisher($1, 'unlog_queue');
+    v_queue qgres._queue := qgres._lock_publisher(
+        $1, 'unlog_queue() may only be called on Serial Publisher queues',
+        'Entries of a Serial Remover queue have no order: send them with pgque.send instead.');
 begin
     update qgres._queue q set log_queue = null where q.queue_id = v_queue.queue_id;
 end;
@@ -1287,8 +1249,8 @@ $$;
 
 -- Publishes any parts to a queue given by its id. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_id integer, bytea bytea, jsonb jsonb, text text,
-                                           out sequence_number bigint)
+create or replace function qgres."Publish"(
+    queue_id integer, bytea bytea, jsonb jsonb, text text, out sequence_number bigint)
 returns bigint
 language sql
 as $$
@@ -1297,8 +1259,7 @@ $$;
 
 -- Publishes bytea alone to a queue given by its id. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_id integer, bytea bytea,
-                                           out sequence_number bigint)
+create or replace function qgres."Publish"(queue_id integer, bytea bytea, out sequence_number bigint)
 returns bigint
 language sql
 as $$
@@ -1307,8 +1268,7 @@ $$;
 
 -- Publishes jsonb alone to a queue given by its id. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_id integer, jsonb jsonb,
-                                           out sequence_number bigint)
+create or replace function qgres."Publish"(queue_id integer, jsonb jsonb, out sequence_number bigint)
 returns bigint
 language sql
 as $$
@@ -1317,8 +1277,7 @@ $$;
 
 -- Publishes text alone to a queue given by its id. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_id integer, text text,
-                                           out sequence_number bigint)
+create or replace function qgres."Publish"(queue_id integer, text text, out sequence_number bigint)
 returns bigint
 language sql
 as $$
@@ -1327,8 +1286,8 @@ $$;
 
 -- Publishes any parts to a queue given by its name. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_name text, bytea bytea, jsonb jsonb, text text,
-                                           out sequence_number bigint)
+create or replace function qgres."Publish"(
+    queue_name text, bytea bytea, jsonb jsonb, text text, out sequence_number bigint)
 returns bigint
 language sql
 as $$
@@ -1337,8 +1296,7 @@ $$;
 
 -- Publishes bytea alone to a queue given by its name. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_name text, bytea bytea,
-                                           out sequence_number bigint)
+create or replace function qgres."Publish"(queue_name text, bytea bytea, out sequence_number bigint)
 returns bigint
 language sql
 as $$
@@ -1347,8 +1305,7 @@ $$;
 
 -- Publishes jsonb alone to a queue given by its name. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_name text, jsonb jsonb,
-                                           out sequence_number bigint)
+create or replace function qgres."Publish"(queue_name text, jsonb jsonb, out sequence_number bigint)
 returns bigint
 language sql
 as $$
@@ -1357,8 +1314,7 @@ $$;
 
 -- Publishes text alone to a queue given by its name. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_name text, text text,
-                                           out sequence_number bigint)
+create or replace function qgres."Publish"(queue_name text, text text, out sequence_number bigint)
 returns bigint
 language sql
 as $$
@@ -1445,13 +1401,12 @@ $$;
 -- Publishes an entry to the partition of a key. Returns the number in that partition. Publishers of
 -- other partitions do not wait.
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_name text, partition_key text, bytea bytea,
-                                           jsonb jsonb, text text, out sequence_number bigint)
+create or replace function qgres."Publish"(
+    queue_name text, partition_key text, bytea bytea, jsonb jsonb, text text, out sequence_number bigint)
 returns bigint
 language sql
 as $$
-    select qgres."_Publish"(qgres.queue__get_id(qgres.queue__partition($1, $2)),
-                            row($3, $4, $5)::qgres.queue_entry);
+    select qgres."_Publish"(qgres.queue__get_id(qgres.queue__partition($1, $2)), row($3, $4, $5)::qgres.queue_entry);
 $$;
 
 -- ===== addons/qgres/add.sql ======================================================================
@@ -1486,7 +1441,7 @@ begin
 end;
 $$;
 
--- Adds any parts to a queue given by its id. See _add.
+-- Adds any parts to a queue given by its id.
 -- locks: those of _add. writes: the same.
 create or replace function qgres.add(queue_id integer, bytea bytea, jsonb jsonb, text text)
 returns void
@@ -1495,7 +1450,7 @@ as $$
     select qgres._add($1, row($2, $3, $4)::qgres.queue_entry);
 $$;
 
--- Adds bytea alone to a queue given by its id. See _add.
+-- Adds bytea alone to a queue given by its id.
 -- locks: those of _add. writes: the same.
 create or replace function qgres.add(queue_id integer, bytea bytea)
 returns void
@@ -1504,7 +1459,7 @@ as $$
     select qgres._add($1, row($2, null, null)::qgres.queue_entry);
 $$;
 
--- Adds jsonb alone to a queue given by its id. See _add.
+-- Adds jsonb alone to a queue given by its id.
 -- locks: those of _add. writes: the same.
 create or replace function qgres.add(queue_id integer, jsonb jsonb)
 returns void
@@ -1513,7 +1468,7 @@ as $$
     select qgres._add($1, row(null, $2, null)::qgres.queue_entry);
 $$;
 
--- Adds text alone to a queue given by its id. See _add.
+-- Adds text alone to a queue given by its id.
 -- locks: those of _add. writes: the same.
 create or replace function qgres.add(queue_id integer, text text)
 returns void
@@ -1522,7 +1477,7 @@ as $$
     select qgres._add($1, row(null, null, $2)::qgres.queue_entry);
 $$;
 
--- Adds any parts to a queue given by its name. See _add.
+-- Adds any parts to a queue given by its name.
 -- locks: those of _add. writes: the same.
 create or replace function qgres.add(queue_name text, bytea bytea, jsonb jsonb, text text)
 returns void
@@ -1531,7 +1486,7 @@ as $$
     select qgres._add(qgres.queue__get_id($1), row($2, $3, $4)::qgres.queue_entry);
 $$;
 
--- Adds bytea alone to a queue given by its name. See _add.
+-- Adds bytea alone to a queue given by its name.
 -- locks: those of _add. writes: the same.
 create or replace function qgres.add(queue_name text, bytea bytea)
 returns void
@@ -1540,7 +1495,7 @@ as $$
     select qgres._add(qgres.queue__get_id($1), row($2, null, null)::qgres.queue_entry);
 $$;
 
--- Adds jsonb alone to a queue given by its name. See _add.
+-- Adds jsonb alone to a queue given by its name.
 -- locks: those of _add. writes: the same.
 create or replace function qgres.add(queue_name text, jsonb jsonb)
 returns void
@@ -1549,7 +1504,7 @@ as $$
     select qgres._add(qgres.queue__get_id($1), row(null, $2, null)::qgres.queue_entry);
 $$;
 
--- Adds text alone to a queue given by its name. See _add.
+-- Adds text alone to a queue given by its name.
 -- locks: those of _add. writes: the same.
 create or replace function qgres.add(queue_name text, text text)
 returns void
@@ -1728,7 +1683,7 @@ begin
     perform qgres._write_position(i_queue_id, v_queue.position_half, row(
         v_position.pos_seq, pgque.tick_snapshot(), null, null, null, null, null)::qgres._sr_position);
     update qgres._queue q
-    set origin_id = v_origin, moved_by = null, moved_at = null, noted_snapshot = null, holders = null
+    set origin_id = v_origin, moved_by = null, noted_snapshot = null
     where q.queue_id = i_queue_id;
 end;
 $$;
@@ -1879,35 +1834,27 @@ begin
         end if;
     end if;
     update qgres._queue q
-    set position_half = q.half, moved_by = pg_current_xact_id(), moved_at = clock_timestamp(),
-        noted_snapshot = v_position.after_snapshot, holders = null
+    set position_half = q.half, moved_by = pg_current_xact_id(),
+        noted_snapshot = v_position.after_snapshot
     where q.queue_id = i_queue.queue_id;
     return 1;
 end;
 $$;
 
--- Step 3: truncates the half that was left, unless a session that held a snapshot after step 2 still
--- does, for the snapshot patience at most. A session that looked an SR queue up before step 1 may
--- have added to this half since; then step 2 is due again.
--- locks: held by the caller; the tables of the half, exclusively. writes: _queue; truncates them.
+-- Step 3: truncates the half that was left when all snapshots see step 2. A session that looked an SR
+-- queue up before step 1 may have added to this half since; then step 2 is due again.
+-- locks: held by the caller; the tables of the half, exclusively. writes: _queue, pgque.snapshot_wait;
+-- truncates them.
 create or replace function qgres._empty_half(i_queue qgres._queue)
 returns integer
 language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
-    v_tables    text[] := array(select t from qgres._tables(i_queue, 1 - i_queue.half) t);
-    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
-    v_is_done   boolean := true;
-    v_table     text;
+    v_tables   text[] := array(select t from qgres._tables(i_queue, 1 - i_queue.half) t);
+    v_is_done  boolean := true;
+    v_table    text;
 begin
-    if i_queue.moved_by = pg_current_xact_id_if_assigned() then
-        return 0;
-    elsif i_queue.holders is null then
-        i_queue.holders := pgque.snapshot_holders();
-        update qgres._queue q set holders = i_queue.holders where q.queue_id = i_queue.queue_id;
-    end if;
-    if clock_timestamp() < i_queue.moved_at + v_patience
-       and pgque.is_snapshot_held(i_queue.holders, i_queue.moved_by) then
+    if not pgque.is_seen_by_all(format('qgres %s', i_queue.queue_id), i_queue.moved_by) then
         return 0;
     end if;
     foreach v_table in array v_tables loop
@@ -1920,8 +1867,7 @@ begin
         execute format('truncate %s', array_to_string(v_tables, ', '));  -- quoted: made of numbers
     end if;
     update qgres._queue q
-    set is_left = not v_is_done, moved_by = null, moved_at = null, noted_snapshot = null,
-        holders = null
+    set is_left = not v_is_done, moved_by = null, noted_snapshot = null
     where q.queue_id = i_queue.queue_id;
     return 1;
 end;
@@ -2013,7 +1959,8 @@ $$;
 -- Removes the schema, but not the roles, which belong to the cluster. Refused while SP queues have
 -- consumers that have not read everything or entries that nobody has read, or SR queues have
 -- entries, unless forced.
--- locks: all tables of the schema, exclusively. writes: the catalog, pgque.addon.
+-- locks: all tables of the schema, exclusively. writes: the catalog, pgque.addon,
+-- pgque.snapshot_wait.
 create or replace function qgres.uninstall(force boolean default false)
 returns void
 language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
@@ -2043,16 +1990,27 @@ begin
         end if;
     end if;
     delete from pgque.addon a where a.addon_name = 'qgres';
+    delete from pgque.snapshot_wait w where w.wait_name like 'qgres %';
     drop schema qgres cascade;
 end;
 $$;
 
 -- ===== addons/qgres/grants.sql ===================================================================
 
--- Generated functions of an earlier version.
+-- Generated functions of an earlier version, and those that this version has not.
 do $$
+declare
+    v_function regprocedure;
 begin
     perform qgres._build_functions(q) from qgres._queue q;
+    for v_function in
+        select p.oid from pg_proc p
+        where p.pronamespace = 'qgres'::regnamespace
+          and (p.proname ~ '^(sp_positions_[0-9]+|_build_positions_function|_lock_for_consumer)$'
+               or p.proname = '_lock_publisher' and p.pronargs = 2)
+    loop
+        execute format('drop function %s', v_function);  -- quoted: by regprocedure
+    end loop;
 end;
 $$;
 

@@ -41,3 +41,15 @@ create table if not exists pgque.log_rotation (
 insert into pgque.log_rotation (log_name)
 values ('tick'), ('position'), ('counter'), ('history')
 on conflict do nothing;
+
+-- What waits until no snapshot is left from before a transaction (engine/snapshot_wait.sql).
+-- change_by is that transaction, and holders are those that held a snapshot when the wait began.
+-- The snapshots of standbys have to be newer than marked_by, which was set at marked_at.
+create table if not exists pgque.snapshot_wait (
+    wait_name  text primary key,
+    change_by  xid8 not null,
+    began_at   timestamptz not null default clock_timestamp(),
+    holders    text[] not null,
+    marked_by  xid8 not null default pg_current_xact_id(),
+    marked_at  timestamptz not null default clock_timestamp()
+);

@@ -41,39 +41,23 @@ $$;
 
 -- Opens the next batch within limits, or returns the open one; nulls when there is none.
 -- locks: those of pgque.next_batch_custom. writes: the same.
-create or replace function pgq.next_batch_custom(
+forward pgq.next_batch_custom(
     i_queue_name text, i_consumer_name text,
     i_min_lag interval, i_min_count integer, i_min_interval interval,
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-returns record
-language plpgsql security definer
-as $$
-begin
-    select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
-                    cur_tick_event_seq, prev_tick_event_seq
-    from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
-                                 i_min_interval) b;
-end;
-$$;
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint) returns record
+as pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
+        i_min_interval);
 
 -- The same without limits.
 -- locks: those of pgque.next_batch_custom. writes: the same.
-create or replace function pgq.next_batch_info(
+forward pgq.next_batch_info(
     i_queue_name text, i_consumer_name text,
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-returns record
-language plpgsql security definer
-as $$
-begin
-    select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
-                    cur_tick_event_seq, prev_tick_event_seq
-    from pgque.next_batch_info(i_queue_name, i_consumer_name) b;
-end;
-$$;
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint) returns record
+as pgque.next_batch_info(i_queue_name, i_consumer_name);
 
 -- The same, and returns only the id. It has no SET clause, for speed.
 -- locks: those of pgque.next_batch. writes: the same.
@@ -168,21 +152,13 @@ end;
 $$;
 
 -- An open batch: its queue and consumer, and what it spans. Nulls for a batch that is not open.
-create or replace function pgq.get_batch_info(
+forward pgq.get_batch_info(
     x_batch_id bigint,
     out queue_name text, out consumer_name text,
     out batch_start timestamptz, out batch_end timestamptz,
     out prev_tick_id bigint, out tick_id bigint, out lag interval,
-    out seq_start bigint, out seq_end bigint)
-returns record
-language plpgsql security definer
-as $$
-begin
-    select b.* into queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id,
-                    lag, seq_start, seq_end
-    from pgque.get_batch_info(x_batch_id) b;
-end;
-$$;
+    out seq_start bigint, out seq_end bigint) returns record
+as pgque.get_batch_info(x_batch_id);
 
 -- Finishes a batch. Raises an error if the batch is not open, because an end that does nothing must
 -- not look like one that did.

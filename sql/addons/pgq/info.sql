@@ -24,20 +24,14 @@ end;
 $$;
 
 -- The same for all queues.
-create or replace function pgq.get_queue_info(
+forward pgq.get_queue_info(
     out queue_name text, out queue_ntables integer, out queue_cur_table integer,
     out queue_rotation_period interval, out queue_switch_time timestamptz,
     out queue_external_ticker boolean, out queue_ticker_paused boolean,
     out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
     out queue_ticker_idle_period interval, out ticker_lag interval,
-    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
-returns setof record
-language plpgsql security definer
-as $$
-begin
-    return query select * from pgq.get_queue_info(null);
-end;
-$$;
+    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint) returns setof record
+as pgq.get_queue_info(null);
 
 -- Each consumer with its lag, its open batch, and the number of events that wait. A subconsumer
 -- without a batch has no position: its lag is null, and 0 events wait for it.
@@ -57,29 +51,17 @@ end;
 $$;
 
 -- The same for one queue.
-create or replace function pgq.get_consumer_info(
+forward pgq.get_consumer_info(
     i_queue_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
-    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
-returns setof record
-language plpgsql security definer
-as $$
-begin
-    return query select * from pgq.get_consumer_info(i_queue_name, null);
-end;
-$$;
+    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint) returns setof record
+as pgq.get_consumer_info(i_queue_name, null);
 
 -- The same for all queues.
-create or replace function pgq.get_consumer_info(
+forward pgq.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
-    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
-returns setof record
-language plpgsql security definer
-as $$
-begin
-    return query select * from pgq.get_consumer_info(null, null);
-end;
-$$;
+    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint) returns setof record
+as pgq.get_consumer_info(null, null);
 
 -- Returns a name quoted for SQL; without a dot, the schema is public.
 create or replace function pgq.quote_fqname(i_name text)

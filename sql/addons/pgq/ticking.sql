@@ -22,16 +22,9 @@ forward pgq.force_tick(i_queue_name text) returns bigint
 as pgque.force_tick(i_queue_name);
 
 -- The tick that would end a batch after the given tick; nulls when there is none.
-create or replace function pgq.find_tick_helper(
+forward pgq.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz,
     i_prev_tick_seq bigint, i_min_count bigint, i_min_interval interval,
-    out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
-returns record
-language plpgsql security definer
-as $$
-begin
-    select t.* into next_tick_id, next_tick_time, next_tick_seq
-    from pgque.find_tick_helper(i_queue_id, i_prev_tick_id, i_prev_tick_time, i_prev_tick_seq,
-                                i_min_count, i_min_interval) t;
-end;
-$$;
+    out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint) returns record
+as pgque.find_tick_helper(
+        i_queue_id, i_prev_tick_id, i_prev_tick_time, i_prev_tick_seq, i_min_count, i_min_interval);

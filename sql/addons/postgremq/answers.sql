@@ -1,9 +1,42 @@
 -- What a consumer answers with the token of its claim: ack, nack, release, or a longer visibility
 -- time. Each inserts the next step of the claim. It is refused when there is one already: when the
 -- claim was answered, or another consumer has the message. When maintenance has moved the claim to
--- another part meanwhile, its new row is found by the next attempt. A token is a UUID whose last digit
--- is the part in which the message was claimed: an ack looks there first. To plan a statement over
--- both parts costs more than to run it, so all use generic plans.
+-- another part meanwhile, its new row is found by the next attempt. To plan a statement over both parts costs more than to run it, so all use
+-- generic plans.
+
+-- The claim that a token belongs to. One row or none. Consumers skip it while the caller's transaction
+-- is open: they would wait for its next step otherwise. Stable, as otherwise it is not inlined.
+-- locks: the row. writes: nothing.
+create or replace function postgremq.find_claim(
+    i_queue varchar, i_message_id integer, i_token varchar)
+returns setof postgremq.state
+language sql stable
+as $$
+    select s.*
+    from postgremq.state s
+    where s.queue_id = (select q.queue_id from postgremq.queue_base q where q.name = i_queue)
+      and s.message_id = i_message_id and s.status = 'processing' and s.token = i_token
+      and (select true from postgremq.state n
+           where n.queue_id = s.queue_id and n.message_id = s.message_id and n.step = s.step + 1
+             and n.part = s.part) is null
+    order by s.step desc
+    limit 1
+    for update of s
+$$;
+
+-- Refuses an answer to a claim that is over.
+create or replace function postgremq.refuse_answer(i_message text)
+returns void
+language plpgsql
+as $$
+begin
+    raise exception using
+        errcode = 'raise_exception',
+        message = i_message,
+        hint = 'It was answered already, or became visible again, and perhaps went to another consumer. '
+            'Otherwise check the queue, the id and the token.';
+end;
+$$;
 
 -- Finishes a message. Allowed after its visibility time, too, while nobody else has claimed it.
 -- locks: the claim's row. writes: state.
@@ -15,20 +48,18 @@ set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
 begin
-    if (case right(p_consumer_token, 1)
-            when '0' then postgremq.finish_claim_0(p_queue_name, p_message_id, p_consumer_token)
-            when '1' then postgremq.finish_claim_1(p_queue_name, p_message_id, p_consumer_token)
-        end) then
-        return;
-    end if;
-    while not postgremq.finish_claim(p_queue_name, p_message_id, p_consumer_token) loop
+    loop
+        insert into postgremq.state (
+            published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
+        select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts, c.part,
+               'completed'
+        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
+        on conflict do nothing;
+        exit when found;
         if not exists (
                 select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
-            raise exception using
-                errcode = 'raise_exception',
-                message = 'Ack failed: message not found, not in processing state, or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer. '
-                    'Otherwise check the queue, the id and the token.';
+            perform postgremq.refuse_answer(
+                'Ack failed: message not found, not in processing state, or token mismatch');
         end if;
     end loop;
 end;
@@ -50,28 +81,60 @@ set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_part  text := right(p_consumer_tokens[1], 1);
     v_rows  integer;
     v_done  integer := 0;
 begin
-    if v_part = '0' then
-        return query select f from postgremq.finish_claims_0(
-            p_queue_name, p_message_ids, p_consumer_tokens) f;
-        get diagnostics v_done = row_count;
-    elsif v_part = '1' then
-        return query select f from postgremq.finish_claims_1(
-            p_queue_name, p_message_ids, p_consumer_tokens) f;
-        get diagnostics v_done = row_count;
-    end if;
-    while v_done < cardinality(p_message_ids) loop
-        return query select f from postgremq.finish_claims(
-            p_queue_name, p_message_ids, p_consumer_tokens) f;
+    loop
+        return query
+        insert into postgremq.state as n (
+            published_at, vt, processed_at, queue_id, message_id, step, attempts, part, status)
+        select c.published_at, c.vt, now(), c.queue_id, c.message_id, c.step + 1, c.attempts, c.part,
+               'completed'
+        from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
+        cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c
+        on conflict do nothing
+        returning n.message_id;
         get diagnostics v_rows = row_count;
         v_done := v_done + v_rows;
+        exit when v_done >= coalesce(cardinality(p_message_ids), 0);
         exit when not exists (
             select
             from unnest(p_message_ids, p_consumer_tokens) a(message_id, token)
             cross join lateral postgremq.find_claim(p_queue_name, a.message_id, a.token) c);
+    end loop;
+end;
+$$;
+
+-- Gives the message of a claim back, visible at i_vt. Returns whether it did. i_refund is 1 if the
+-- delivery does not count as an attempt, and otherwise 0.
+-- locks: the claim's row. writes: state.
+create or replace function postgremq.give_back(
+    i_queue varchar, i_message_id integer, i_token varchar, i_vt timestamptz, i_refund integer)
+returns boolean
+language plpgsql
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_txid  xid8 := pg_current_xact_id();
+begin
+    perform postgremq.keep_limit(i_queue);
+    loop
+        insert into postgremq.state (
+            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
+        select v_txid, postgremq.due(i_vt, c.attempts - i_refund, q.max_delivery_attempts),
+               c.published_at, i_vt, c.queue_id, c.message_id, c.step + 1, c.attempts - i_refund,
+               c.part, 'pending'
+        from postgremq.find_claim(i_queue, i_message_id, i_token) c
+        join postgremq.queue_base q on q.queue_id = c.queue_id
+        on conflict do nothing;
+        if found then
+            return true;
+        end if;
+        perform from postgremq.find_claim(i_queue, i_message_id, i_token);
+        if not found then
+            return false;
+        end if;
     end loop;
 end;
 $$;
@@ -83,32 +146,14 @@ create or replace function postgremq.nack_message(
     p_delay_until timestamptz default now())
 returns void
 language plpgsql security definer
-set enable_seqscan = off
-set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_vt    timestamptz := coalesce(p_delay_until, now());
-    v_txid  xid8 := pg_current_xact_id();
+    v_vt timestamptz := coalesce(p_delay_until, now());
 begin
-    perform postgremq.keep_limit(p_queue_name);
-    loop
-        insert into postgremq.state (
-            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
-        select v_txid, postgremq.due(v_vt, c.attempts, q.max_delivery_attempts), c.published_at, v_vt,
-               c.queue_id, c.message_id, c.step + 1, c.attempts, c.part, 'pending'
-        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
-        join postgremq.queue_base q on q.queue_id = c.queue_id
-        on conflict do nothing;
-        exit when found;
-        if not exists (
-                select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
-            raise exception using
-                errcode = 'raise_exception',
-                message = 'Nack failed: message not in processing state or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer. '
-                    'Otherwise check the queue, the id and the token.';
-        end if;
-    end loop;
+    if not postgremq.give_back(p_queue_name, p_message_id, p_consumer_token, v_vt, 0) then
+        perform postgremq.refuse_answer(
+            'Nack failed: message not in processing state or token mismatch');
+    end if;
     perform postgremq.tell('message_nacked', array[p_queue_name], v_vt);
 end;
 $$;
@@ -119,31 +164,12 @@ create or replace function postgremq.release_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
 language plpgsql security definer
-set enable_seqscan = off
-set plan_cache_mode = force_generic_plan
 as $$
-declare
-    v_txid  xid8 := pg_current_xact_id();
 begin
-    perform postgremq.keep_limit(p_queue_name);
-    loop
-        insert into postgremq.state (
-            txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
-        select v_txid, postgremq.due(now(), c.attempts - 1, q.max_delivery_attempts), c.published_at,
-               now(), c.queue_id, c.message_id, c.step + 1, c.attempts - 1, c.part, 'pending'
-        from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token) c
-        join postgremq.queue_base q on q.queue_id = c.queue_id
-        on conflict do nothing;
-        exit when found;
-        if not exists (
-                select from postgremq.find_claim(p_queue_name, p_message_id, p_consumer_token)) then
-            raise exception using
-                errcode = 'raise_exception',
-                message = 'Release message failed: message not in processing state or token mismatch',
-                hint = 'It was answered already, or became visible again and went to another consumer. '
-                    'Otherwise check the queue, the id and the token.';
-        end if;
-    end loop;
+    if not postgremq.give_back(p_queue_name, p_message_id, p_consumer_token, now(), 1) then
+        perform postgremq.refuse_answer(
+            'Release message failed: message not in processing state or token mismatch');
+    end if;
     perform postgremq.tell('message_released', array[p_queue_name], null);
 end;
 $$;
@@ -200,11 +226,8 @@ begin
     from postgremq.set_vt_batch(
         p_queue_name, array[p_message_id], array[p_consumer_token], p_vt) b;
     if not found then
-        raise exception using
-            errcode = 'raise_exception',
-            message = 'Extend lock failed: message not in processing state or token mismatch',
-            hint = 'It was answered already, or its visibility time is over. '
-                    'Otherwise check the queue, the id and the token.';
+        perform postgremq.refuse_answer(
+            'Extend lock failed: message not in processing state or token mismatch');
     end if;
     return v_vt;
 end;

@@ -1,3 +1,15 @@
+-- What one statement has claimed, in arrays of equal length, and how many rows it had picked for
+-- that. Fewer claims than picks mean that others were faster.
+do $$
+begin
+    if to_regtype('postgremq.claims') is null then
+        create type postgremq.claims as (
+            picked bigint, last_txid xid8, last_id integer,
+            ids integer[], tokens text[], attempts integer[], times timestamptz[]);
+    end if;
+end;
+$$;
+
 -- Keeps the limit of attempts of a queue, for a transaction that may have an older snapshot: it would
 -- put a message out of reach, or deliver it too often. Fails if the limit has changed since.
 -- locks: the queue's row, in transactions stricter than READ COMMITTED only. writes: nothing.
@@ -44,62 +56,33 @@ language plpgsql
 as $$
 begin
     return query
-    (select s.*
-     from postgremq.open_state s
-     where s.queue_id = i_floor.queue_id and s.due_at is not null
-       and s.due_at > i_floor.due_at
-       and s.due_at <= i_now and s.vt <= now()
-     order by s.due_at, s.message_id
-     limit i_limit + 256)
-    union all
     select s.*
-    from postgremq.ended_since(i_floor) late(txid)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
-          and s.due_at <= i_floor.due_at and s.vt <= now()
-        limit i_limit + 256) s
-    union all
-    select s.*
-    from postgremq.ended_since(i_floor) late(txid)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-          and s.txid = late.txid
-          and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
-        order by s.txid, s.message_id
-        limit i_limit + 256) s
-    union all
-    select s.*
-    from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.due_at is not null and s.due_at = o.due_at
-          and s.message_id = o.id and s.vt <= now()
-        limit 1) s
-    union all
-    select s.*
-    from unnest(i_floor.open_txids, i_floor.open_ids) o(txid, id)
-    cross join lateral (
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-          and s.txid = o.txid and s.message_id = o.id
-        limit 1) s;
+    from postgremq.open_state s
+    where s.queue_id = i_floor.queue_id and s.due_at is not null
+      and s.due_at > i_floor.due_at
+      and s.due_at <= i_now and s.vt <= now()
+    order by s.due_at, s.message_id
+    limit i_limit + 256;
+    return query select * from postgremq.listed_rows(i_floor, now(), i_limit + 256);
 end;
 $$;
 
--- Whether returned_rows may have a row for a consumer. i_part is the part to look at; null means both.
-create or replace function postgremq.has_returned(
-    i_floor postgremq.floor, i_now bigint, i_part smallint)
+-- Whether returned_rows may have a row for a consumer.
+create or replace function postgremq.has_returned(i_floor postgremq.floor, i_now bigint)
 returns boolean
 language plpgsql
 as $$
 begin
     if cardinality(i_floor.open_ids) > 0 or cardinality(i_floor.due_ids) > 0 then
         return true;
-    elsif (case i_part when 0 then postgremq.is_due_0(i_floor, i_now)
-                       when 1 then postgremq.is_due_1(i_floor, i_now)
-                       else postgremq.is_due(i_floor, i_now) end) then
+    elsif exists (
+            select from postgremq.state s
+            where s.queue_id = i_floor.queue_id and s.due_at is not null
+              and s.due_at > i_floor.due_at and s.due_at <= i_now
+              and s.status in ('pending', 'processing')
+              and (select true from postgremq.state n
+                   where n.queue_id = s.queue_id and n.message_id = s.message_id
+                     and n.step = s.step + 1 and n.part = s.part) is null) then
         return true;
     elsif cardinality(i_floor.late) = 0 then
         return false;
@@ -184,7 +167,7 @@ begin
                        select b.max_delivery_attempts from postgremq.queue_base b
                        where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
                    p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
-                   overlay(gen_random_uuid()::text placing p.part::text from 36)
+                   gen_random_uuid()::text
             from picked p
             on conflict do nothing
             returning n.message_id, n.token, n.attempts, n.published_at
@@ -196,6 +179,52 @@ begin
         exit when v_claims.picked > 0 or v_seen < i_limit + v_extra + 256 or i_limit = 0;
         v_extra := v_extra * 4 + 1024;
     end loop;
+    return v_claims;
+end;
+$$;
+
+-- Claims new messages after the floor.
+-- locks: the rows that it claims. writes: state.
+create or replace function postgremq.claim_new(
+    i_floor postgremq.floor, i_vt timestamptz, i_limit bigint)
+returns postgremq.claims
+language plpgsql
+as $$
+declare
+    v_claims postgremq.claims%rowtype;
+begin
+    with picked as materialized (
+        select s.txid, s.message_id, s.step, s.part, s.attempts, s.published_at
+        from postgremq.state s
+        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+          and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
+          and (select true from postgremq.state n
+               where n.queue_id = s.queue_id and n.message_id = s.message_id
+                 and n.step = s.step + 1 and n.part = s.part) is null
+        order by s.txid, s.message_id
+        limit i_limit
+        for update of s skip locked
+    ), claimed as (
+        insert into postgremq.state as n (
+            due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
+        select postgremq.due(i_vt, p.attempts + 1, (
+                   select b.max_delivery_attempts from postgremq.queue_base b
+                   where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
+               p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
+               gen_random_uuid()::text
+        from picked p
+        on conflict do nothing
+        returning n.message_id, n.token, n.attempts, n.published_at
+    ), last as (
+        select p.txid, p.message_id from picked p
+        order by p.txid desc, p.message_id desc
+        limit 1
+    )
+    select (select count(*) from picked), (select l.txid from last l),
+           (select l.message_id from last l), array_agg(c.message_id),
+           array_agg(c.token), array_agg(c.attempts), array_agg(c.published_at)
+    into v_claims
+    from claimed c;
     return v_claims;
 end;
 $$;

@@ -6,8 +6,7 @@
 -- A claim locks the row that it supersedes and skips locked rows, so nobody waits for another
 -- consumer. Then it inserts the next step, unless somebody did so after the statement's snapshot;
 -- if so, it tries again. Rows are locked but never updated, which leaves no dead rows. Settings of
--- the planner make it use the indexes, whatever the sizes of the tables were when it planned. It
--- looks at the other part only when that is neither empty nor done (rotation.sql).
+-- the planner make it use the indexes, whatever the sizes of the tables were when it planned.
 -- locks: the rows that it claims. writes: state; floor, now and then.
 create or replace function postgremq.consume_message(
     p_queue_name varchar, p_vt integer, p_limit integer default 1)
@@ -27,7 +26,6 @@ as $$
 declare
     v_queue  integer;
     v_floor  postgremq.floor%rowtype;
-    v_part   smallint := postgremq.current_part();
     v_vt     timestamptz := now() + make_interval(secs => p_vt);
     v_now    bigint := date_part('epoch', clock_timestamp()) * 1000000;
     v_left   bigint := coalesce(p_limit, 2147483647);
@@ -44,19 +42,12 @@ begin
         return;
     end if;
     v_floor := postgremq.find_floor(v_queue);
-    if (case v_part when 0 then pg_relation_size('postgremq.state_1')
-                    else pg_relation_size('postgremq.state_0') end) > 0
-       and not postgremq.is_part_done((1 - v_part)::smallint) then
-        v_part := null;
-    end if;
     for v_again in 1 .. 2 loop
         loop
             v_got := null;
             if v_again = 2 then
-                v_got := case v_part when 0 then postgremq.claim_new_0(v_floor, v_vt, v_left)
-                                     when 1 then postgremq.claim_new_1(v_floor, v_vt, v_left)
-                                     else postgremq.claim_new(v_floor, v_vt, v_left) end;
-            elsif postgremq.has_returned(v_floor, v_now, v_part) then
+                v_got := postgremq.claim_new(v_floor, v_vt, v_left);
+            elsif postgremq.has_returned(v_floor, v_now) then
                 v_got := postgremq.claim_returned(v_floor, v_now, v_vt, v_left);
             end if;
             v_left := v_left - coalesce(cardinality(v_got.ids), 0);

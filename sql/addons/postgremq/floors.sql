@@ -108,9 +108,58 @@ as $$
     where pg_catalog.pg_visible_in_snapshot(late.txid, pg_catalog.pg_current_snapshot())
 $$;
 
+-- The open rows in front of a floor: those of the transactions that it lists as late, and those that it
+-- lists themselves. Of each late transaction at most i_limit new messages, and as many others, visible
+-- at i_until. A row may come twice.
+create or replace function postgremq.listed_rows(
+    i_floor postgremq.floor, i_until timestamptz, i_limit bigint)
+returns setof postgremq.state
+language plpgsql
+as $$
+begin
+    if cardinality(i_floor.late) > 0 then
+        return query
+        select s.* from postgremq.ended_since(i_floor) late(txid)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+              and s.txid = late.txid
+              and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
+            order by s.txid, s.message_id
+            limit i_limit) s;
+        return query
+        select s.* from postgremq.ended_since(i_floor) late(txid)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
+              and s.due_at <= i_floor.due_at and s.vt <= i_until
+            order by s.due_at + 0, s.message_id  -- not in the order of the index over all transactions
+            limit i_limit) s;
+    end if;
+    if cardinality(i_floor.open_ids) > 0 then
+        return query
+        select s.* from unnest(i_floor.open_txids, i_floor.open_ids) o(txid, id)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
+              and s.txid = o.txid and s.message_id = o.id
+            limit 1) s;
+    end if;
+    if cardinality(i_floor.due_ids) > 0 then
+        return query
+        select s.* from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
+        cross join lateral (
+            select s.* from postgremq.open_state s
+            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.due_at = o.due_at
+              and s.message_id = o.id and s.vt <= i_until
+            limit 1) s;
+    end if;
+end;
+$$;
+
 -- The rows that a new floor after i_floor would have to list: the open new messages up to the given
--- position, and the open others up to i_due. At most the first 501 after the old floor, and of each
--- transaction that it lists as late. A row may come twice.
+-- position, the open others up to i_due, and those of listed_rows. At most 501 of each kind. A row may
+-- come twice.
 create or replace function postgremq.rows_below(
     i_floor postgremq.floor, i_txid xid8, i_id integer, i_due bigint)
 returns setof postgremq.state
@@ -130,43 +179,7 @@ begin
       and s.due_at > i_floor.due_at and s.due_at <= i_due
     order by s.due_at, s.message_id
     limit 501;
-    if cardinality(i_floor.late) > 0 then
-        return query
-        select s.* from postgremq.ended_since(i_floor) late(txid)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-              and s.txid = late.txid
-              and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
-            order by s.txid, s.message_id
-            limit 501) s;
-        return query
-        select s.* from postgremq.ended_since(i_floor) late(txid)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
-              and s.due_at <= i_floor.due_at
-            order by s.due_at + 0, s.message_id  -- not in the order of the index over all transactions
-            limit 501) s;
-    end if;
-    if cardinality(i_floor.open_ids) > 0 then
-        return query
-        select s.* from unnest(i_floor.open_txids, i_floor.open_ids) o(txid, id)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-              and s.txid = o.txid and s.message_id = o.id
-            limit 1) s;
-    end if;
-    if cardinality(i_floor.due_ids) > 0 then
-        return query
-        select s.* from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.due_at = o.due_at
-              and s.message_id = o.id
-            limit 1) s;
-    end if;
+    return query select * from postgremq.listed_rows(i_floor, 'infinity', 501);
 end;
 $$;
 

@@ -77,8 +77,7 @@ begin
            and s.due_at > v_floor.due_at and s.due_at < 9223372036854775807
          order by s.due_at, s.message_id limit 1)
         union all
-        select r.vt
-        from postgremq.rows_below(v_floor, v_floor.new_txid, v_floor.new_id, v_floor.due_at) r
+        select r.vt from postgremq.listed_rows(v_floor, 'infinity', 501) r
     ) o;
     return v_next;
 end;

@@ -2,8 +2,8 @@
 -- is empty, then empties the one that it left: it copies what was completed to finished, moves the
 -- unfinished messages to the current part, and truncates it when no snapshot needs it any more.
 --
--- Until then, which may take hours, the part is done, and consumers do not look at it. That hides no
--- message:
+-- Until then, which may take hours, the part is done, and TRUNCATE need not read it again under its
+-- lock. That loses no message:
 -- - a part is called done under a lock that no transaction has which wrote to it, after a look at it
 --   with a later snapshot. Then it has no open message, so no consumer writes to it either;
 -- - who puts an open message there nevertheless takes a number of the sequence "late", which makes the
@@ -132,35 +132,27 @@ begin
     end if;
     update postgremq.rotation_part p
     set turn = pg_sequence_last_value('postgremq.turn'), late = v_late,
-        done_at = clock_timestamp(), done_by = pg_current_xact_id(), holders = null
+        done_at = clock_timestamp(), done_by = pg_current_xact_id()
     where p.part = i_part;
     return true;
 end;
 $$;
 
--- Truncates a part that is done. TRUNCATE empties it for old snapshots too, so it waits until the
--- transactions have ended that held a snapshot when it was first called, or for the patience that is
--- set for pgque's logs. The first call has to come after the transaction that noted the part as done:
--- its commit is what newer snapshots see. Returns whether it truncated the part.
+-- Truncates a part that is done, when all snapshots see that it is: TRUNCATE empties it for old ones,
+-- too. Returns whether it did.
 -- locks: the part, exclusively: consumers that still look at it wait behind this for 10 ms, the tenth
 -- of a second when the part has been done for a minute, or 0.9 seconds after 10 minutes. writes:
--- rotation_part; truncates the part.
+-- pgque.snapshot_wait; truncates the part.
 create or replace function postgremq.empty_part(i_part smallint)
 returns boolean
 language plpgsql
 set lock_timeout = '10ms'
 as $$
 declare
-    v_part      postgremq.rotation_part;
-    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
+    v_part postgremq.rotation_part;
 begin
-    update postgremq.rotation_part p
-    set holders = pgque.snapshot_holders()
-    where p.part = i_part and p.holders is null and p.done_by <> pg_current_xact_id();
     select p.* into v_part from postgremq.rotation_part p where p.part = i_part;
-    if v_part.holders is null
-       or clock_timestamp() < v_part.done_at + v_patience
-          and pgque.is_snapshot_held(v_part.holders, v_part.done_by) then
+    if not pgque.is_seen_by_all('postgremq', v_part.done_by) then
         return false;
     end if;
     perform set_config('lock_timeout',

@@ -120,15 +120,35 @@ create table if not exists postgremq.rotation (
 insert into postgremq.rotation default values on conflict do nothing;
 
 -- For the part that is not current, once all of its messages were finished or moved: since when,
--- which transactions held a snapshot then, and the numbers of turn and late. It is void when one of
--- these numbers is another now.
+-- by which transaction, and the numbers of turn and late. It is void when one of these numbers is
+-- another now.
 create table if not exists postgremq.rotation_part (
     part     smallint primary key check (part in (0, 1)),
     turn     bigint,
     late     bigint,
     done_at  timestamptz,
-    done_by  xid8,
-    holders  text[]
+    done_by  xid8
 );
+
+-- What version 0.3 had, and this version has not, or with other arguments.
+do $$
+declare
+    v_function regprocedure;
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = 'postgremq.rotation_part'::regclass and a.attname = 'holders') then
+        alter table postgremq.rotation_part drop column holders;
+    end if;
+    for v_function in
+        select p.oid
+        from pg_proc p
+        where p.pronamespace = 'postgremq'::regnamespace
+          and (p.proname ~ '^(finish_claims?|is_due)$|^(find|finish|is|claim)_.*_[01]$'
+               or p.proname = 'has_returned' and p.pronargs = 3)
+    loop
+        execute format('drop function %s', v_function);  -- quoted: by regprocedure
+    end loop;
+end;
+$$;
 
 insert into postgremq.rotation_part (part) values (0), (1) on conflict do nothing;

@@ -1,6 +1,6 @@
 -- Removes the schema postgremq with all messages. Refused while messages are pending, processing or
 -- dead letters, unless forced. Publishers and consumers wait meanwhile, so that no message is missed.
--- locks: everything in the schema. writes: drops it; pgque.addon.
+-- locks: everything in the schema. writes: drops it; pgque.addon, pgque.snapshot_wait.
 create or replace function postgremq.uninstall(force boolean default false)
 returns void
 language plpgsql security definer
@@ -28,6 +28,7 @@ begin
     if to_regclass('pgque.addon') is not null then
         delete from pgque.addon a where a.addon_name = 'postgremq';
     end if;
+    delete from pgque.snapshot_wait w where w.wait_name = 'postgremq';
     drop schema postgremq cascade;
 end;
 $$;

@@ -1,4 +1,4 @@
--- The last number of an SP queue, or 0.
+-- The last number of an SP queue, or 0: the higher one of both halves.
 create or replace function qgres._last_number(i_queue qgres._queue)
 returns bigint
 language plpgsql
@@ -6,24 +6,27 @@ as $$
 declare
     v_number bigint;
 begin
-    execute format('select last_number from qgres.sp_positions_%s(0, 0, $1)',  -- quoted: a number
-                   i_queue.queue_id)
-    into v_number using i_queue.first_number;
+    execute format(  -- quoted: the queue's number
+        'select greatest($1, (select max(e.sequence_number) from qgres.sp_entry_%1$s_0 e), '
+        '(select max(e.sequence_number) from qgres.sp_entry_%1$s_1 e))', i_queue.queue_id)
+    into v_number using i_queue.first_number - 1;
     return v_number;
 end;
 $$;
 
--- Where a consumer of an SP queue stands.
+-- Where a consumer of an SP queue stands: the higher position of both halves.
 create or replace function qgres._position(i_consumer qgres._consumer)
 returns bigint
 language plpgsql
 as $$
 declare
+    c_newest constant text := '(select p.upto_number from qgres.sp_position_%s_%s p '
+                              'where p.consumer_id = $2 order by p.after_number desc limit 1)';
     v_number bigint;
 begin
-    execute format('select position_number from qgres.sp_positions_%s($1, $2, 0)',  -- quoted: a number
-                   i_consumer.queue_id)
-    into v_number using i_consumer.consumer_id, i_consumer.base_number;
+    execute format('select greatest($1, %s, %s)',  -- quoted: the queue's number
+                   format(c_newest, i_consumer.queue_id, 0), format(c_newest, i_consumer.queue_id, 1))
+    into v_number using i_consumer.base_number, i_consumer.consumer_id;
     return v_number;
 end;
 $$;

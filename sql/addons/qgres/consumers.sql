@@ -6,7 +6,9 @@ returns void
 language plpgsql security definer
 as $$
 declare
-    v_queue qgres._queue := qgres._lock_for_consumer($1, 'registered');
+    v_queue qgres._queue := qgres._lock_publisher(
+        $1, 'consumers may only be registered on "Serial Publisher" queues',
+        'A Serial Remover queue has no consumers: call "Remove"() on it.');
 begin
     if consumer_name is null then
         raise exception using
@@ -26,28 +28,6 @@ begin
 end;
 $$;
 
--- Locks the row of an SP queue for a change of its consumers, in the isolation level's newest state.
--- locks: the queue's row, until the transaction ends. writes: nothing.
-create or replace function qgres._lock_for_consumer(i_queue_name text, i_done text)
-returns qgres._queue
-language plpgsql
-as $$
-declare
-    v_id     integer := qgres.queue__get_id(i_queue_name);
-    v_queue  qgres._queue;
-begin
-    select q.* into v_queue from qgres._queue q where q.queue_id = v_id for no key update;
-    if not found then
-        perform qgres.queue__get(i_queue_name);
-    elsif v_queue.queue_type <> 'Serial Publisher' then
-        perform qgres._refuse_type(v_id, 'invalid_parameter_value',
-            format('consumers may only be %s on "Serial Publisher" queues', i_done),
-            'A Serial Remover queue has no consumers: call "Remove"() on it.');
-    end if;
-    return v_queue;
-end;
-$$;
-
 -- Drops a consumer. What only it had not read is no longer kept. If it is the last one, the entries
 -- behind its position stay.
 -- locks: the consumer's and the queue's row, until the transaction ends. writes: _consumer, _queue.
@@ -64,7 +44,9 @@ begin
     perform from qgres._consumer c
     where c.queue_id = qgres.queue__get_id($1) and lower(c.consumer_name) = lower($2)
     for update;
-    v_queue := qgres._lock_for_consumer($1, 'dropped');
+    v_queue := qgres._lock_publisher(
+        $1, 'consumers may only be dropped on "Serial Publisher" queues',
+        'A Serial Remover queue has no consumers: call "Remove"() on it.');
     delete from qgres._consumer c
     where c.queue_id = v_queue.queue_id and lower(c.consumer_name) = lower($2)
     returning c.* into v_consumer;

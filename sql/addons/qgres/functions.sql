@@ -1,7 +1,6 @@
 -- Functions that are generated for each queue, because their plans are cached: to plan a statement that
--- names a queue's tables takes longer than to run it. Only the functions below call them, which have
--- locked the queue or the consumer. Their settings make plans that stay right when the tables grow. They name both halves wherever that gives the same answer as the
--- right one: the newest position and the last number are the highest of both.
+-- names a queue's tables takes longer than to run it. Only functions that have locked the queue or the
+-- consumer call them. Their settings make plans that stay right when the tables grow.
 
 -- Lists the functions that were generated for a queue.
 create or replace function qgres._queue_functions(i_queue_id integer)
@@ -12,36 +11,6 @@ as $$
     from pg_proc p
     where p.pronamespace = 'qgres'::regnamespace
       and p.proname ~ format('^s[pr]_[a-z]+[01]?_%s$', i_queue_id);
-$$;
-
--- Creates the function that says where a consumer of an SP queue stands, and the last number of the
--- queue. It is inlined into the statements that use it.
--- locks: none. writes: the catalog.
-create or replace function qgres._build_positions_function(i_queue_id integer)
-returns void
-language plpgsql
-as $$
-begin
-    execute format(  -- quoted: the queue's number
-        $sql$
-        create or replace function qgres.sp_positions_%1$s(
-            i_consumer_id integer, i_base bigint, i_first bigint)
-        returns table (position_number bigint, last_number bigint) language sql stable as $body$
-            select greatest(
-                       i_base,
-                       (select p.upto_number from qgres.sp_position_%1$s_0 p
-                        where p.consumer_id = i_consumer_id order by p.after_number desc limit 1),
-                       (select p.upto_number from qgres.sp_position_%1$s_1 p
-                        where p.consumer_id = i_consumer_id order by p.after_number desc limit 1)),
-                   greatest(
-                       i_first - 1,
-                       (select e.sequence_number from qgres.sp_entry_%1$s_0 e
-                        order by e.sequence_number desc limit 1),
-                       (select e.sequence_number from qgres.sp_entry_%1$s_1 e
-                        order by e.sequence_number desc limit 1))
-        $body$
-        $sql$, i_queue_id);
-end;
 $$;
 
 -- Creates the function that publishes to an SP queue: it inserts an entry after the last one.
@@ -348,7 +317,6 @@ declare
     v_function regprocedure;
 begin
     if i_queue.queue_type = 'Serial Publisher' then
-        perform qgres._build_positions_function(i_queue.queue_id);
         perform qgres._build_publish_function(i_queue.queue_id);
         perform qgres._build_consume_functions(i_queue.queue_id);
     else

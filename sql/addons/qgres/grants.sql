@@ -1,7 +1,17 @@
--- Generated functions of an earlier version.
+-- Generated functions of an earlier version, and those that this version has not.
 do $$
+declare
+    v_function regprocedure;
 begin
     perform qgres._build_functions(q) from qgres._queue q;
+    for v_function in
+        select p.oid from pg_proc p
+        where p.pronamespace = 'qgres'::regnamespace
+          and (p.proname ~ '^(sp_positions_[0-9]+|_build_positions_function|_lock_for_consumer)$'
+               or p.proname = '_lock_publisher' and p.pronargs = 2)
+    loop
+        execute format('drop function %s', v_function);  -- quoted: by regprocedure
+    end loop;
 end;
 $$;
 

@@ -27,28 +27,6 @@ begin
 end;
 $$;
 
--- Locks the row of an SP queue, and returns it. Refuses another queue for the named function.
--- locks: the queue's row, until the transaction ends. writes: nothing.
-create or replace function qgres._lock_publisher(i_queue text, i_function text)
-returns qgres._queue
-language plpgsql
-as $$
-declare
-    v_queue  qgres._queue;
-begin
-    select q.* into v_queue
-    from qgres._queue q
-    where q.queue_id = qgres.queue__get_id(i_queue)
-    for no key update;
-    if v_queue.queue_type is distinct from 'Serial Publisher' then
-        perform qgres._refuse_type(qgres.queue__get_id(i_queue), 'invalid_parameter_value',
-            format('%s() may only be called on Serial Publisher queues', i_function),
-            'Entries of a Serial Remover queue have no order: send them with pgque.send instead.');
-    end if;
-    return v_queue;
-end;
-$$;
-
 -- From now on, sends each entry of an SP queue to the pgque queue "qgres.<name>" as well, and creates
 -- that queue if it is missing. Waits until open transactions have published. Returns its name.
 -- locks: the queue's row, until the transaction ends. writes: _queue; a queue of pgque.
@@ -57,7 +35,9 @@ returns text
 language plpgsql security definer
 as $$
 declare
-    v_queue  qgres._queue := qgres._lock_publisher($1, 'log_queue');
+    v_queue  qgres._queue := qgres._lock_publisher(
+        $1, 'log_queue() may only be called on Serial Publisher queues',
+        'Entries of a Serial Remover queue have no order: send them with pgque.send instead.');
     v_name   text := pgque.create_log('qgres', v_queue.queue_name);
 begin
     update qgres._queue q set log_queue = v_name where q.queue_id = v_queue.queue_id;
@@ -86,7 +66,9 @@ returns void
 language plpgsql security definer
 as $$
 declare
-    v_queue qgres._queue := qgres._lock_publisher($1, 'unlog_queue');
+    v_queue qgres._queue := qgres._lock_publisher(
+        $1, 'unlog_queue() may only be called on Serial Publisher queues',
+        'Entries of a Serial Remover queue have no order: send them with pgque.send instead.');
 begin
     update qgres._queue q set log_queue = null where q.queue_id = v_queue.queue_id;
 end;

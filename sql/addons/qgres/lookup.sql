@@ -96,6 +96,26 @@ begin
 end;
 $$;
 
+-- Locks the row of an SP queue, in the isolation level's newest state. Refuses a queue of the other type.
+-- locks: the queue's row, until the transaction ends. writes: nothing.
+create or replace function qgres._lock_publisher(i_queue_name text, i_message text, i_hint text)
+returns qgres._queue
+language plpgsql
+as $$
+declare
+    v_id     integer := qgres.queue__get_id(i_queue_name);
+    v_queue  qgres._queue;
+begin
+    select q.* into v_queue from qgres._queue q where q.queue_id = v_id for no key update;
+    if not found then
+        perform qgres.queue__get(i_queue_name);
+    elsif v_queue.queue_type <> 'Serial Publisher' then
+        perform qgres._refuse_type(v_id, 'invalid_parameter_value', i_message, i_hint);
+    end if;
+    return v_queue;
+end;
+$$;
+
 -- Raises the error for a queue that was dropped after this transaction looked it up.
 create or replace function qgres._refuse_dropped(i_queue_id integer)
 returns void

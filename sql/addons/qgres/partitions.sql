@@ -76,11 +76,6 @@ $$;
 -- Publishes an entry to the partition of a key. Returns the number in that partition. Publishers of
 -- other partitions do not wait.
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_name text, partition_key text, bytea bytea,
-                                           jsonb jsonb, text text, out sequence_number bigint)
-returns bigint
-language sql
-as $$
-    select qgres."_Publish"(qgres.queue__get_id(qgres.queue__partition($1, $2)),
-                            row($3, $4, $5)::qgres.queue_entry);
-$$;
+overload qgres."Publish"(
+    queue_name text, partition_key text, bytea bytea, jsonb jsonb, text text, out sequence_number bigint) returns bigint
+as qgres."_Publish"(qgres.queue__get_id(qgres.queue__partition($1, $2)), row($3, $4, $5)::qgres.queue_entry);

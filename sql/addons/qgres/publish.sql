@@ -30,80 +30,42 @@ $$;
 
 -- Publishes any parts to a queue given by its id. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_id integer, bytea bytea, jsonb jsonb, text text,
-                                           out sequence_number bigint)
-returns bigint
-language sql
-as $$
-    select qgres."_Publish"($1, row($2, $3, $4)::qgres.queue_entry);
-$$;
+overload qgres."Publish"(
+    queue_id integer, bytea bytea, jsonb jsonb, text text, out sequence_number bigint) returns bigint
+as qgres."_Publish"($1, row($2, $3, $4)::qgres.queue_entry);
 
 -- Publishes bytea alone to a queue given by its id. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_id integer, bytea bytea,
-                                           out sequence_number bigint)
-returns bigint
-language sql
-as $$
-    select qgres."_Publish"($1, row($2, null, null)::qgres.queue_entry);
-$$;
+overload qgres."Publish"(queue_id integer, bytea bytea, out sequence_number bigint) returns bigint
+as qgres."_Publish"($1, row($2, null, null)::qgres.queue_entry);
 
 -- Publishes jsonb alone to a queue given by its id. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_id integer, jsonb jsonb,
-                                           out sequence_number bigint)
-returns bigint
-language sql
-as $$
-    select qgres."_Publish"($1, row(null, $2, null)::qgres.queue_entry);
-$$;
+overload qgres."Publish"(queue_id integer, jsonb jsonb, out sequence_number bigint) returns bigint
+as qgres."_Publish"($1, row(null, $2, null)::qgres.queue_entry);
 
 -- Publishes text alone to a queue given by its id. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_id integer, text text,
-                                           out sequence_number bigint)
-returns bigint
-language sql
-as $$
-    select qgres."_Publish"($1, row(null, null, $2)::qgres.queue_entry);
-$$;
+overload qgres."Publish"(queue_id integer, text text, out sequence_number bigint) returns bigint
+as qgres."_Publish"($1, row(null, null, $2)::qgres.queue_entry);
 
 -- Publishes any parts to a queue given by its name. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_name text, bytea bytea, jsonb jsonb, text text,
-                                           out sequence_number bigint)
-returns bigint
-language sql
-as $$
-    select qgres."_Publish"(qgres.queue__get_id($1), row($2, $3, $4)::qgres.queue_entry);
-$$;
+overload qgres."Publish"(
+    queue_name text, bytea bytea, jsonb jsonb, text text, out sequence_number bigint) returns bigint
+as qgres."_Publish"(qgres.queue__get_id($1), row($2, $3, $4)::qgres.queue_entry);
 
 -- Publishes bytea alone to a queue given by its name. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_name text, bytea bytea,
-                                           out sequence_number bigint)
-returns bigint
-language sql
-as $$
-    select qgres."_Publish"(qgres.queue__get_id($1), row($2, null, null)::qgres.queue_entry);
-$$;
+overload qgres."Publish"(queue_name text, bytea bytea, out sequence_number bigint) returns bigint
+as qgres."_Publish"(qgres.queue__get_id($1), row($2, null, null)::qgres.queue_entry);
 
 -- Publishes jsonb alone to a queue given by its name. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_name text, jsonb jsonb,
-                                           out sequence_number bigint)
-returns bigint
-language sql
-as $$
-    select qgres."_Publish"(qgres.queue__get_id($1), row(null, $2, null)::qgres.queue_entry);
-$$;
+overload qgres."Publish"(queue_name text, jsonb jsonb, out sequence_number bigint) returns bigint
+as qgres."_Publish"(qgres.queue__get_id($1), row(null, $2, null)::qgres.queue_entry);
 
 -- Publishes text alone to a queue given by its name. See "_Publish".
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_name text, text text,
-                                           out sequence_number bigint)
-returns bigint
-language sql
-as $$
-    select qgres."_Publish"(qgres.queue__get_id($1), row(null, null, $2)::qgres.queue_entry);
-$$;
+overload qgres."Publish"(queue_name text, text text, out sequence_number bigint) returns bigint
+as qgres."_Publish"(qgres.queue__get_id($1), row(null, null, $2)::qgres.queue_entry);

@@ -138,8 +138,8 @@ $$;
 
 -- Drops a queue. Without force it refuses while the queue has consumers or entries. The tables are
 -- locked first, so no entry is added meanwhile.
--- locks: the queue's row and consumers, its tables, exclusively. writes: _queue, _consumer, the
--- catalog.
+-- locks: the queue's row and consumers, its tables, exclusively. writes: _queue, _consumer,
+-- pgque.snapshot_wait, the catalog.
 create or replace function qgres.queue__drop(queue_id integer, force boolean default false)
 returns void
 language plpgsql security definer
@@ -172,6 +172,7 @@ begin
     end if;
     delete from qgres._consumer c where c.queue_id = $1;
     delete from qgres._queue q where q.queue_id = $1;
+    delete from pgque.snapshot_wait w where w.wait_name = format('qgres %s', $1);
     for v_function in select f from qgres._queue_functions(queue_id) f loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;

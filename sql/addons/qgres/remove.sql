@@ -166,7 +166,7 @@ begin
     perform qgres._write_position(i_queue_id, v_queue.position_half, row(
         v_position.pos_seq, pgque.tick_snapshot(), null, null, null, null, null)::qgres._sr_position);
     update qgres._queue q
-    set origin_id = v_origin, moved_by = null, moved_at = null, noted_snapshot = null, holders = null
+    set origin_id = v_origin, moved_by = null, noted_snapshot = null
     where q.queue_id = i_queue_id;
 end;
 $$;

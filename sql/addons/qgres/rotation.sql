@@ -142,35 +142,27 @@ begin
         end if;
     end if;
     update qgres._queue q
-    set position_half = q.half, moved_by = pg_current_xact_id(), moved_at = clock_timestamp(),
-        noted_snapshot = v_position.after_snapshot, holders = null
+    set position_half = q.half, moved_by = pg_current_xact_id(),
+        noted_snapshot = v_position.after_snapshot
     where q.queue_id = i_queue.queue_id;
     return 1;
 end;
 $$;
 
--- Step 3: truncates the half that was left, unless a session that held a snapshot after step 2 still
--- does, for the snapshot patience at most. A session that looked an SR queue up before step 1 may
--- have added to this half since; then step 2 is due again.
--- locks: held by the caller; the tables of the half, exclusively. writes: _queue; truncates them.
+-- Step 3: truncates the half that was left when all snapshots see step 2. A session that looked an SR
+-- queue up before step 1 may have added to this half since; then step 2 is due again.
+-- locks: held by the caller; the tables of the half, exclusively. writes: _queue, pgque.snapshot_wait;
+-- truncates them.
 create or replace function qgres._empty_half(i_queue qgres._queue)
 returns integer
 language plpgsql
 as $$
 declare
-    v_tables    text[] := array(select t from qgres._tables(i_queue, 1 - i_queue.half) t);
-    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
-    v_is_done   boolean := true;
-    v_table     text;
+    v_tables   text[] := array(select t from qgres._tables(i_queue, 1 - i_queue.half) t);
+    v_is_done  boolean := true;
+    v_table    text;
 begin
-    if i_queue.moved_by = pg_current_xact_id_if_assigned() then
-        return 0;
-    elsif i_queue.holders is null then
-        i_queue.holders := pgque.snapshot_holders();
-        update qgres._queue q set holders = i_queue.holders where q.queue_id = i_queue.queue_id;
-    end if;
-    if clock_timestamp() < i_queue.moved_at + v_patience
-       and pgque.is_snapshot_held(i_queue.holders, i_queue.moved_by) then
+    if not pgque.is_seen_by_all(format('qgres %s', i_queue.queue_id), i_queue.moved_by) then
         return 0;
     end if;
     foreach v_table in array v_tables loop
@@ -183,8 +175,7 @@ begin
         execute format('truncate %s', array_to_string(v_tables, ', '));  -- quoted: made of numbers
     end if;
     update qgres._queue q
-    set is_left = not v_is_done, moved_by = null, moved_at = null, noted_snapshot = null,
-        holders = null
+    set is_left = not v_is_done, moved_by = null, noted_snapshot = null
     where q.queue_id = i_queue.queue_id;
     return 1;
 end;

@@ -44,9 +44,8 @@ $$;
 -- the half that "half" names; for an SP queue, first_number is the first number in that half. A
 -- publisher or remover holds the row's lock until it commits, but never updates the row. Rotation
 -- updates it: switched_at is the time of the last switch, is_left says that the other half waits
--- to be emptied, moved_by is the transaction after which no position is in the other half, and
--- holders are the transactions that held a snapshot then. position_half is for SR queues, as is
--- noted_snapshot, which sees only removed entries.
+-- to be emptied, and moved_by is the transaction after which no position is in the other half.
+-- position_half is for SR queues, as is noted_snapshot, which sees only removed entries.
 -- floor_number is the number up to which the consumers of an SP queue had read when the last one
 -- was dropped. log_queue is the queue of pgque that gets a copy of each entry, origin_id the
 -- database for which the transaction ids of an SR queue hold, partitions the number of partitions of
@@ -65,10 +64,17 @@ create table if not exists qgres._queue (
     switched_at    timestamptz not null default clock_timestamp(),
     is_left        boolean not null default false,
     moved_by       xid8,
-    moved_at       timestamptz,
-    noted_snapshot pg_snapshot,
-    holders        text[]
+    noted_snapshot pg_snapshot
 );
+
+do $$
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = 'qgres._queue'::regclass and a.attname = 'holders') then
+        alter table qgres._queue drop column moved_at, drop column holders;  -- of version 0.3
+    end if;
+end;
+$$;
 
 -- Names are case-insensitive without the extension citext.
 create unique index if not exists _queue_name_key on qgres._queue (lower(queue_name));

@@ -1,7 +1,8 @@
 -- Removes the schema, but not the roles, which belong to the cluster. Refused while SP queues have
 -- consumers that have not read everything or entries that nobody has read, or SR queues have
 -- entries, unless forced.
--- locks: all tables of the schema, exclusively. writes: the catalog, pgque.addon.
+-- locks: all tables of the schema, exclusively. writes: the catalog, pgque.addon,
+-- pgque.snapshot_wait.
 create or replace function qgres.uninstall(force boolean default false)
 returns void
 language plpgsql security definer
@@ -31,6 +32,7 @@ begin
         end if;
     end if;
     delete from pgque.addon a where a.addon_name = 'qgres';
+    delete from pgque.snapshot_wait w where w.wait_name like 'qgres %';
     drop schema qgres cascade;
 end;
 $$;

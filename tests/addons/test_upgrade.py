@@ -1,0 +1,119 @@
+"""From every release to this version, while a half waits for an old snapshot: nothing is lost."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.addons.conftest import addon_sql
+from tests.conftest import INSTALL_SQL
+from tests.support import messages, serial
+from tests.support.databases import empty_database
+from tests.support.queues import Connection, connect, rows, value
+from tests.support.released import RELEASES, Release
+
+# What the catalog says of an add-on's tables.
+COLUMNS = """
+select a.attrelid::regclass::text, a.attname::text,
+    format_type(a.atttypid, a.atttypmod), a.attnotnull
+from pg_attribute a
+join pg_class c on c.oid = a.attrelid
+where c.relnamespace = %s::regnamespace and a.attnum > 0 and not a.attisdropped
+order by 1, 2
+"""
+
+FUNCTIONS = """
+select p.oid::regprocedure::text, p.prosrc
+from pg_proc p
+where p.pronamespace = %s::regnamespace
+order by 1
+"""
+
+
+@pytest.fixture(params=RELEASES, ids=lambda release: release.version)
+def released(request: pytest.FixtureRequest) -> Release:
+    release: Release = request.param
+    return release
+
+
+@pytest.fixture
+def url(server: Any) -> Iterator[str]:
+    with empty_database(server) as made:
+        yield made
+
+
+def install(db: Connection, release: Release, addon: str) -> None:
+    db.execute(release.sql())
+    db.execute(release.sql(f"pgque_{addon}"))
+
+
+def upgrade(db: Connection, addon: str) -> None:
+    db.execute(INSTALL_SQL.read_bytes())
+    db.execute(addon_sql(addon))
+
+
+def catalog(db: Connection, addon: str) -> list[Any]:
+    return rows(db, COLUMNS, addon) + rows(db, FUNCTIONS, addon)
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_serial_queues(server: Any, url: str, released: Release, is_left: bool) -> None:
+    with connect(url) as db, connect(url) as holder:
+        install(db, released, "qgres")
+        sp, sr = serial.make_sp(db, consumers=("fast", "slow")), serial.make_sr(db)
+        serial.publish(db, "a", "b", "c")
+        serial.add(db, "a", "b", "c")
+        assert serial.numbers(db, "fast") == [1, 2, 3]
+        assert serial.remove(db) == ["a", "b", "c"]
+        if is_left:
+            serial.numbers(db, "slow")
+            holder.execute("begin isolation level repeatable read")
+            value(holder, "select 1")
+            serial.rotate(db)
+            assert value(db, "select count(*) from qgres._queue where moved_by is not null") == 2
+        serial.publish(db, "d")
+        serial.add(db, "d")
+        holder.execute("rollback")
+        upgrade(db, "qgres")
+        assert serial.publish(db, "e") == [5]
+        serial.add(db, "e")
+        assert serial.numbers(db, "fast") == [4, 5]
+        assert serial.numbers(db, "slow") == ([4, 5] if is_left else [1, 2, 3, 4, 5])
+        assert serial.remove(db) == ["d", "e"]
+        for _ in range(3):
+            serial.rotate(db)
+        assert (serial.stored(db, sp), serial.stored(db, sr)) == (0, 0)
+        with empty_database(server) as fresh_url, connect(fresh_url) as fresh:
+            upgrade(fresh, "qgres")
+            serial.make_sp(fresh)
+            serial.make_sr(fresh)
+            assert catalog(db, "qgres") == catalog(fresh, "qgres")
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_messages(server: Any, url: str, released: Release, is_left: bool) -> None:
+    with connect(url) as db, connect(url) as holder:
+        install(db, released, "postgremq")
+        messages.make_queue(db)
+        messages.publish(db, 1, 2, 3)
+        (claim,) = messages.consume(db)
+        if is_left:
+            holder.execute("begin isolation level repeatable read")
+            value(holder, "select 1")
+            messages.rotate(db)
+            assert (
+                value(db, "select count(*) from postgremq.rotation_part where done_by > '0'") == 1
+            )
+        messages.publish(db, 4)
+        holder.execute("rollback")
+        upgrade(db, "postgremq")
+        messages.ack(db, claim)
+        messages.publish(db, 5)
+        assert messages.drain(db) == [2, 3, 4, 5]
+        for _ in range(3):
+            messages.rotate(db)
+        assert messages.statistics(db) == (0, 0, 5, 5)
+        assert value(db, "select count(*) from postgremq.state") == 0
+        with empty_database(server) as fresh_url, connect(fresh_url) as fresh:
+            upgrade(fresh, "postgremq")
+            assert catalog(db, "postgremq") == catalog(fresh, "postgremq")
