@@ -18,8 +18,7 @@ from typing import get_args
 import click
 import dagster as dg
 
-from ..cli.examples import examples
-from ..cli.waiting import announce_if_slow
+from ..cli.output import announce_if_slow, examples
 from ..client import Limits
 from ..client.ranges import DEFAULT_MAX_EVENTS
 from ..project.consumers import AssetConsumer, consumers_of, consuming_among, parallel_problem
