@@ -40,6 +40,7 @@ lint: venv  ## Check style, types, imports and the SQL rules
 	@.venv/bin/lint-imports
 	@$(PYTHON) build/assemble.py --check
 	@$(PYTHON) build/check_sql.py
+	@$(PYTHON) build/check_python_sql.py
 	@$(PYTHON) build/reference.py --check
 	@$(PYTHON) build/cli_reference.py --check
 

@@ -9,7 +9,7 @@ import click
 from .. import installer
 from ..client import Client
 from ..embedded import EmbeddedPostgres
-from .waiting import announce_if_slow
+from .output import announce_if_slow
 
 # Each of them names a database or a server to libpq, which takes from them what a URL omits.
 _LIBPQ_VARIABLES = ("PGSERVICE", "PGHOST", "PGHOSTADDR", "PGDATABASE")

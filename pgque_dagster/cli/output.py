@@ -1,7 +1,9 @@
-"""What commands print: aligned tables and sentences, or JSON with --json."""
+"""What commands print: aligned tables and sentences, or JSON with --json; examples; waits."""
 
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -15,6 +17,7 @@ Row = Mapping[str, object]
 """Values by column. The column's name, with spaces, is the header; with underscores, the key."""
 
 _JSON = "pgque.json"
+_MOMENT_SECONDS = 1.5
 
 
 def set_json(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -71,3 +74,31 @@ def _plain(value: object) -> Any:
     if isinstance(value, UUID):
         return str(value)
     raise TypeError(f"{type(value)} has no JSON form")
+
+
+def examples(*lines: str) -> str:
+    r"""Returns examples as an epilog. `\b` keeps click from joining the lines."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+@contextmanager
+def announce_if_slow(what: str) -> Iterator[None]:
+    """Prints once what the command is waiting for, unless the block ends within 1.5 s.
+
+    The text goes to stderr so that pipes stay clean. It is also printed without a terminal, for
+    the logs of services.
+
+    Args:
+        what: the activity, such as "starting Spark".
+    """
+    timer = threading.Timer(_MOMENT_SECONDS, _tell, [what])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _tell(what: str) -> None:
+    click.echo(f"pgque: {what} ...", err=True)

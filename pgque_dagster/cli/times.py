@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from ..client import InvalidArgument
-from ..client.durations import UNITS, parse_duration
 from ..client.positions import write_position
+from ..client.ranges import UNITS, parse_duration
 
 
 class Age(click.ParamType[timedelta]):

@@ -10,9 +10,9 @@ from .calls.call import Call, Steps, first
 from .calls.states import ConsumerState, consumer_states, has_events
 from .errors import BatchNotOpen
 from .holder import Holder
-from .intervals import check_interval
 from .models import DeadLetter, DeadLetterCount, Limits, SetAside
 from .operation import operation
+from .ranges import check_interval
 
 if TYPE_CHECKING:
     from .client import Client

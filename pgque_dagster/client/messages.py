@@ -10,13 +10,12 @@ import psycopg
 
 from .calls.call import Call, Row, first, nothing
 from .connection import open_connection
-from .counts import checked_count
 from .encoding import Payload, json_text
 from .errors import InvalidArgument, QueueNotFound, translated
 from .faces import finished, listed, settled, within
-from .intervals import check_interval
 from .models import ClaimedMessage, MessageQueue
 from .operation import AsyncFace, Face, operation
+from .ranges import check_interval, checked_count
 
 if TYPE_CHECKING:
     from .session import AsyncSession, Session

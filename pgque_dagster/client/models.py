@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .encoding import Payload, decode_bytes
 from .errors import MalformedPayload
-from .intervals import check_interval
+from .ranges import check_interval
 from .tracing import is_traceparent
 
 

@@ -9,10 +9,10 @@ from typing import Literal
 from .calls.call import Call, Row, first, nothing
 from .client import Client
 from .errors import LeaseLost
-from .intervals import check_interval
 from .lease import Keeper
 from .models import Message
 from .positions import Position, write_position
+from .ranges import check_interval
 
 OnFailure = Literal["skip", "pause"]
 

@@ -8,9 +8,9 @@ from .calls.call import Call, Copy, Steps, first
 from .calls.publishing import Rows, event_table, fields_of, lines
 from .encoding import Payload, encode
 from .errors import InvalidArgument
-from .intervals import check_interval
 from .models import Event, ScheduledEvent, Sent
 from .operation import operation
+from .ranges import check_interval
 from .tracing import producer_span
 
 DEFAULT_KEY_TTL = timedelta(hours=1)

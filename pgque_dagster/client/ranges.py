@@ -1,11 +1,16 @@
-"""The ranges of options, checked when an asset, sensor or component is defined.
+"""Numbers and durations that users pass: how they are written, and their ranges.
 
-A value out of range would otherwise fail in the database, at each evaluation of a sensor and for
-all of its consumers.
+They are checked where they are given. A value out of range would otherwise fail in the database, at
+each evaluation of a sensor and for all of its consumers.
 """
 
+import re
 from datetime import timedelta
 
+from .errors import InvalidArgument
+
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+PATTERN = r"^\d{1,9}([smhd]| (second|minute|hour|day)s?)$"
 # What an integer of the database holds.
 MOST_EVENTS = 2**31 - 1
 # Starting a run costs as much as storing millions of events. Reading a batch takes the same memory
@@ -15,6 +20,7 @@ DEFAULT_MAX_EVENTS = 10_000_000
 LONGEST_LEASE = timedelta(days=1)
 LONGEST_WAIT = timedelta(days=365)
 MOST_PARTITIONS = 256
+_LONGEST_INTERVAL = timedelta(days=36_525)
 
 
 def count_problem(
@@ -41,3 +47,47 @@ def duration_problem(
     if value > at_most:
         return f"{name} is {value}: it must be at most {at_most}"
     return None
+
+
+def checked_count(name: str, value: object) -> int:
+    """Returns a number if it is whole and from 0 to 2,147,483,647.
+
+    Raises:
+        InvalidArgument: if it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgument(f"{name}={value!r} is no whole number", "Pass an int.")
+    if not 0 <= value <= MOST_EVENTS:
+        raise InvalidArgument(f"{name}={value} is out of range", f"Pass 0 to {MOST_EVENTS}.")
+    return value
+
+
+def check_interval(name: str, value: object, *, is_zero_allowed: bool = False) -> None:
+    """Checks a length of time.
+
+    Raises:
+        InvalidArgument: if it is no timedelta, negative, or longer than 100 years.
+    """
+    shortest = timedelta(0) if is_zero_allowed else timedelta(microseconds=1)
+    if not isinstance(value, timedelta):
+        raise InvalidArgument(
+            f"{name}={value!r} is no length of time",
+            "Pass a timedelta, such as timedelta(seconds=60).",
+        )
+    if not shortest <= value <= _LONGEST_INTERVAL:
+        raise InvalidArgument(
+            f"{name}={value!r} is out of range",
+            f"Pass {'0' if is_zero_allowed else 'more than 0'} to 100 years.",
+        )
+
+
+def parse_duration(text: str) -> timedelta:
+    """Parses a number with a unit.
+
+    Raises:
+        ValueError: if the text is not a duration.
+    """
+    if not re.search(PATTERN, text):
+        raise ValueError(f"{text!r} is not a duration; write 90s, 15m, 12h or 30d")
+    count = re.match(r"\d+", text)[0]  # type: ignore[index]
+    return timedelta(**{UNITS[text[len(count) :].strip()[0]]: int(count)})

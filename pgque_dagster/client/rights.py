@@ -14,9 +14,10 @@ from .errors import PermissionDenied, PgqueError, error_from
 # Functions of the engine and of postgremq that the client calls. Those not listed need
 # pgque_reader. sql/ops/grants.sql and sql/addons/postgremq/grants.sql have the grants.
 _WRITER = """
-abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all dlq_replay_matching
-insert_event open_staging publish_message publish_staging send send_at send_batch send_idem
-staging_table
+abort_staging cancel_scheduled capture capture_columns capture_table captured_tables
+current_event_table dlq_replay dlq_replay_all dlq_replay_matching insert_event open_staging
+publish_message publish_staging send send_at send_batch send_idem snapshot_tick source_columns
+staging_table table_shape uncapture
 """
 _ADMIN = """
 create_queue create_topic dlq_purge drop_queue force_next_tick insert_event_raw log_topic maint

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .calls.call import Call, Row, first, nothing
-from .counts import checked_count
 from .encoding import Dataclass, Model, json_text
 from .errors import InvalidArgument
 from .operation import AsyncFace, Face, operation
+from .ranges import checked_count
 
 QueueType = Literal["SP", "SR"]
 Json = Mapping[str, Any] | Sequence[Any] | Dataclass | Model | int | float | bool

@@ -17,9 +17,15 @@ from pydantic import (
 )
 
 from ..client import InvalidArgument
-from ..client.durations import PATTERN, parse_duration
 from ..client.positions import write_position
-from ..client.ranges import LONGEST_WAIT, MOST_EVENTS, count_problem, duration_problem
+from ..client.ranges import (
+    LONGEST_WAIT,
+    MOST_EVENTS,
+    PATTERN,
+    count_problem,
+    duration_problem,
+    parse_duration,
+)
 
 _Schema = dict[str, Any]
 

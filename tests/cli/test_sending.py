@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from pgque_dagster.cli import waiting
-from pgque_dagster.cli.waiting import announce_if_slow
+from pgque_dagster.cli import output
+from pgque_dagster.cli.output import announce_if_slow
 from pgque_dagster.client import Client
 from tests.cli.conftest import Pgque, Refused, last_words, started
 from tests.client.consumer.support import wait_until
@@ -80,15 +80,15 @@ def test_the_error_of_a_missing_queue_names_near_ones_and_says_who_makes_it(
 def test_a_queue_that_comes_late_is_waited_for_before_standard_input_is_read(
     pgque: Pgque, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell = waiting._tell
+    tell = output._tell
 
     def tell_and_create(what: str) -> None:
         tell(what)
         with Client(client.url) as another:
             another.create_queue(what.split()[-1])
 
-    monkeypatch.setattr(waiting, "_MOMENT_SECONDS", 0.05)
-    monkeypatch.setattr(waiting, "_tell", tell_and_create)
+    monkeypatch.setattr(output, "_MOMENT_SECONDS", 0.05)
+    monkeypatch.setattr(output, "_tell", tell_and_create)
     one = pgque("send", "late", "{}", "--wait", "60s")
     lines = pgque("send", "later", "-", "--wait", "60s", stdin="1\n2\n")
     assert one.stdout == "sent event 1 to late\n"

@@ -14,10 +14,8 @@ from ...client.models import Lease
 from ...client.partitions import PartitionedConsumer
 from ..database import Database, pass_database
 from ..errors import NO
-from ..examples import examples
-from ..output import show_result
+from ..output import announce_if_slow, examples, show_result
 from ..times import Age, QueuePosition
-from ..waiting import announce_if_slow
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _UNFINISHED: LiteralString = """

@@ -8,8 +8,7 @@ import click
 from ...client import PgqueError
 from ...client.dead_letters import export_dead_letters, export_page
 from ..database import Database, pass_database
-from ..examples import examples
-from ..output import show_result, show_rows, to_json, wants_json
+from ..output import examples, show_result, show_rows, to_json, wants_json
 from ..tables import shortened, table
 from ..times import Age
 

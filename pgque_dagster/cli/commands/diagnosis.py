@@ -17,8 +17,7 @@ from ...client import (
 from ...client.models import HealthCheck
 from ..database import Database, pass_database
 from ..errors import NO, one_line, without_passwords
-from ..examples import examples
-from ..output import show_rows
+from ..output import examples, show_rows
 
 _SERVER = (
     "select current_setting('server_version'), current_user::text, pg_is_in_recovery(),"

@@ -10,9 +10,7 @@ import click
 from ...client import PgqueError
 from ...client.signals import stopping_on_signals
 from ...embedded import EmbeddedPostgres
-from ..examples import examples
-from ..output import show_result
-from ..waiting import announce_if_slow
+from ..output import announce_if_slow, examples, show_result
 
 
 @click.group(epilog=examples("pgque embedded start", "pgque embedded psql"))

@@ -11,9 +11,8 @@ from ...client.models import Metric
 from .. import prometheus
 from ..database import Database, pass_database
 from ..errors import one_line, without_passwords
-from ..examples import examples
 from ..otlp import Collector
-from ..output import show_rows, wants_json
+from ..output import examples, show_rows, wants_json
 from ..times import Age
 
 

@@ -3,8 +3,7 @@
 import click
 
 from ..database import Database, pass_database
-from ..examples import examples
-from ..output import show_result
+from ..output import examples, show_result
 
 _PARAMETERS = """\b
 Parameters, with their defaults:

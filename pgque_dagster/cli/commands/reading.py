@@ -10,8 +10,7 @@ import click
 from ...client import Client, peeking
 from ...client.models import Message
 from ..database import Database, pass_database
-from ..examples import examples
-from ..output import Row, show_rows, to_json, wants_json
+from ..output import Row, examples, show_rows, to_json, wants_json
 from ..tables import as_text, shortened
 from ..times import QueuePosition
 

@@ -7,9 +7,7 @@ import click
 from ...client import Ticker
 from ...client.signals import stopping_on_signals
 from ..database import Database, pass_database
-from ..examples import examples
-from ..output import show_result
-from ..waiting import announce_if_slow
+from ..output import announce_if_slow, examples, show_result
 
 
 @click.command(

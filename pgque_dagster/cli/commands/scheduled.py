@@ -4,8 +4,7 @@ import click
 
 from ...client import PgqueError
 from ..database import Database, pass_database
-from ..examples import examples
-from ..output import show_result, show_rows, wants_json
+from ..output import examples, show_result, show_rows, wants_json
 from ..tables import shortened
 
 _TEXT_WIDTH = 60

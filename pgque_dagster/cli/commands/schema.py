@@ -5,8 +5,7 @@ import click
 from ... import __version__, installer
 from ...client import UnreadEvents
 from ..database import Database, pass_database
-from ..examples import examples
-from ..output import show_result
+from ..output import examples, show_result
 
 
 @click.command(

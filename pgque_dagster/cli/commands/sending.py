@@ -15,11 +15,9 @@ from ...client.models import FIRST_ENTRY_ID
 from ...client.near_names import QueueOfAddon
 from ..database import Database, pass_database
 from ..errors import QueueToSendTo, guess_of, is_log
-from ..examples import examples
 from ..lines import Lines, checked
-from ..output import show_result
+from ..output import announce_if_slow, examples, show_result
 from ..times import Age, Moment
-from ..waiting import announce_if_slow
 
 _STDIN = "-"
 _SECONDS_BETWEEN_LOOKS = 0.2

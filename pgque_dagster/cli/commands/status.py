@@ -14,8 +14,7 @@ import click
 
 from ...client import Client, ConsumerInfo, LeaseInfo, PermissionDenied, QueueStats, calls
 from ..database import Database, pass_database
-from ..examples import examples
-from ..output import Row, as_table, named, to_json, wants_json
+from ..output import Row, as_table, examples, named, to_json, wants_json
 from ..times import Age
 
 _BARS = "▁▂▃▄▅▆▇█"

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from ..errors import BatchNotOpen
-from ..intervals import check_interval
 from ..models import BatchInfo, History, Lease, LeaseInfo, Limits, Message
+from ..ranges import check_interval
 from .call import Call, Row, first, nothing
 
 

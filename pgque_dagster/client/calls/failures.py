@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from .. import calls
 from ..errors import InvalidArgument
-from ..intervals import check_interval
 from ..models import Lease
+from ..ranges import check_interval
 from .call import Call
 
 # The number of ids per call. Each call scans the batch once, and holds its ids and reasons.

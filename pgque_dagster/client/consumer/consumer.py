@@ -21,11 +21,11 @@ from ..errors import (
     LeaseLost,
     PgqueError,
 )
-from ..intervals import check_interval
 from ..lease import Renewals
 from ..models import HealthCheck, Limits
 from ..partitions import OnFailure
 from ..positions import Position
+from ..ranges import check_interval
 from ..signals import stopping_on_signals, stopping_on_unhandled_sigterm
 from .delivery import Pages
 from .dispatch import Dispatch

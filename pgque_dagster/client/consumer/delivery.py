@@ -11,8 +11,8 @@ from typing import Any
 
 from ..batch import Batch
 from ..calls.call import Row
-from ..intervals import check_interval
 from ..models import Message
+from ..ranges import check_interval
 
 _LONGEST_REASON = 2000
 

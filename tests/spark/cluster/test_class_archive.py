@@ -10,6 +10,7 @@ import pytest
 
 from pgque_dagster.spark.cluster import class_archive
 
+ROOT = Path(__file__).parents[3]
 _USE = "from pgque_dagster.spark.cluster import class_archive; class_archive.use()"
 _COUNT = """
 from pyspark.sql import SparkSession
@@ -23,18 +24,23 @@ print("rows", open_session(Resource()).range(7).count())
 """
 
 
-def _run(script: str, log: Path | None = None, **environment: str) -> str:
+def _run(folder: Path, script: str, log: Path | None = None, **environment: str) -> str:
     given = os.environ | environment
     given[class_archive.OPTIONS] = f"-Xlog:class+load:file={log}" if log else ""
     done = subprocess.run(
-        [sys.executable, "-c", script], env=given, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script],
+        cwd=folder,  # where a JVM that crashes leaves a log
+        env=given | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout + done.stderr
 
 
 def test_a_session_shares_the_classes_of_the_archive(tmp_path: Path) -> None:
     log = tmp_path / "classes"
-    assert "rows 7" in _run(_COUNT, log)
+    assert "rows 7" in _run(tmp_path, _COUNT, log)
     assert log.read_text().count("shared objects file (top)") > 3000
 
 
@@ -43,14 +49,14 @@ def test_a_damaged_archive_is_removed_and_the_session_starts(tmp_path: Path) -> 
     assert usual is not None
     damaged = tmp_path / usual.name
     damaged.write_bytes(usual.read_bytes()[:100_000])
-    assert "rows 7" in _run(_COUNT, PGQUE_SPARK_ARCHIVE=str(tmp_path))
+    assert "rows 7" in _run(tmp_path, _COUNT, PGQUE_SPARK_ARCHIVE=str(tmp_path))
     assert not damaged.exists()
 
 
-def test_an_archive_that_does_not_fit_is_ignored_without_a_word() -> None:
+def test_an_archive_that_does_not_fit_is_ignored_without_a_word(tmp_path: Path) -> None:
     with_other = f"import os; os.environ['JDK_JAVA_OPTIONS'] = '-XX:-UseCompressedOops'\n{_COUNT}"
     use_first = f"{_USE}\n{with_other}"
-    told = _run(use_first)
+    told = _run(tmp_path, use_first)
     assert "rows 7" in told
     assert "[warning]" not in told
 
@@ -74,11 +80,11 @@ def test_what_the_user_passes_to_the_jvm_stays(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 def test_the_first_processes_have_one_archive_made_in_the_background(tmp_path: Path) -> None:
     for _ in range(2):
-        _run(_USE, PGQUE_SPARK_ARCHIVE=str(tmp_path))
+        _run(tmp_path, _USE, PGQUE_SPARK_ARCHIVE=str(tmp_path))
     deadline = time.monotonic() + 600
     while not list(tmp_path.glob("*.jsa")) or list(tmp_path.glob("*.making")):
         assert time.monotonic() < deadline
         time.sleep(0.5)
     log = tmp_path / "classes"
-    assert "rows 7" in _run(_COUNT, log, PGQUE_SPARK_ARCHIVE=str(tmp_path))
+    assert "rows 7" in _run(tmp_path, _COUNT, log, PGQUE_SPARK_ARCHIVE=str(tmp_path))
     assert log.read_text().count("shared objects file (top)") > 3000
