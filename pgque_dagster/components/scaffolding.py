@@ -20,8 +20,11 @@ attributes:
   # Whether to install the schema: never, if_missing, or upgrade an older one too.
   install: if_missing
 
-  # Who ticks: external (run `pgque ticker`), pg_cron, or sensor (a sensor of this project).
-  ticking: external
+  # Who ticks: sensor (those of this project, while Dagster runs), pg_cron, or external (run
+  # `pgque ticker`).
+  ticking: sensor
+  ticker_sensor:
+    default_status: RUNNING
 
   # Settings of the Spark session; null if you define the resource `pyspark` yourself.
   spark_config:
@@ -29,6 +32,16 @@ attributes:
 
 # requirements:
 #   env: [PGQUE_URL]
+
+# For batches within seconds, dagster.yaml of the instance has processes that stay between runs, and
+# looks at the queue of runs each second:
+# run_launcher:
+#   module: pgque_dagster.launcher
+#   class: WarmRunLauncher
+# run_coordinator:
+#   module: dagster
+#   class: QueuedRunCoordinator
+#   config: {dequeue_interval_seconds: 1}
 """
 
 _QUEUE = """\

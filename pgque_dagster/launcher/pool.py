@@ -8,6 +8,8 @@ from .process import Code, WarmProcess
 
 # A process closes Dagster's storage after its run is recorded as ended, before it is idle.
 _CLOSING_SECONDS = 5.0
+# A small batch's run is over within a second of its ack; another process needs ten to start Spark.
+_BUSY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,11 @@ class Pool:
             OSError: if no process can be started.
         """
         with self._lock:
+            # Waiting is quicker than starting another process, and importing everything there.
+            if not self._idle_with(code) and self._would_be_second(code):
+                self._wait_for_idle(code, _BUSY_SECONDS)
             if not self._idle_with(code) and self._is_closing(code):
-                # Waiting is quicker than starting another process, and importing everything there.
-                self._lock.wait_for(lambda: bool(self._idle_with(code)), _CLOSING_SECONDS)
+                self._wait_for_idle(code, _CLOSING_SECONDS)
             for process in self._idle():
                 if code.replaces(process.code) or process.has_old_code():
                     self._retire(process)
@@ -94,6 +98,15 @@ class Pool:
 
     def _idle_with(self, code: Code) -> list[WarmProcess]:
         return [process for process in self._idle() if process.code == code]
+
+    def _wait_for_idle(self, code: Code, seconds: float) -> None:
+        self._lock.wait_for(lambda: bool(self._idle_with(code)), seconds)
+
+    def _would_be_second(self, code: Code) -> bool:
+        """Whether a process would be started although another one with the code is warm."""
+        return len(self._processes) < self._limits.processes and any(
+            process.runs > 1 for process in self._processes if process.code == code
+        )
 
     def _is_closing(self, code: Code) -> bool:
         """Whether a process of the code has a run that is over."""

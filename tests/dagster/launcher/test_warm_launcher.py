@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -165,6 +166,16 @@ def test_a_process_executes_several_runs_and_is_then_replaced(warm: Warm) -> Non
     # A run that follows at once gets the process that is about to be idle.
     assert any(one == next_one for one, next_one in pairwise(processes))
     assert max(Counter(processes).values()) <= MAX_RUNS
+
+
+def test_a_run_that_comes_just_before_the_end_of_another_gets_its_process(tmp_path: Path) -> None:
+    with launching(tmp_path, "{processes: 2}") as warm:
+        warm.said()
+        first = warm.start("wait")
+        process = warm.note(first)
+        threading.Timer(0.3, warm.go).start()
+
+        assert warm.note(warm.start("say")) == process
 
 
 def test_a_run_that_gets_no_warm_process_is_not_taken_for_one_whose_process_died(
