@@ -9,7 +9,7 @@ help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
 
 .PHONY: demo
-demo: archive  ## Run the bank demo, about 2 minutes (CHAOS=1: kill a run while it works)
+demo: archive  ## Run the bank demo, about a minute (CHAOS=1: kill a run while it works)
 	@CHAOS="$(CHAOS)" $(PYTHON) -m demo
 
 .PHONY: dev

@@ -52,7 +52,7 @@ def _parse_options() -> Options:
     )
     parser.add_argument("--interactive", action="store_true", help="keep running until Ctrl-C")
     parser.add_argument(
-        "--seconds", type=int, default=30, help="duration of the load (default: %(default)s)"
+        "--seconds", type=int, default=15, help="duration of the load (default: %(default)s)"
     )
     parser.add_argument(
         "--rate", type=int, default=300, help="transactions per second (default: %(default)s)"

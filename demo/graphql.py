@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pgque_dagster.project.keys import WARM
+
 from .console import DemoError
 
 _FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
@@ -188,7 +190,7 @@ class Dagster:
         return messages[-1].splitlines()[0] if messages else "no reason was logged"
 
     def run_job(self, name: str, *, timeout: float = 120.0) -> str:
-        """Runs a job, waits for its end, and returns the run's id.
+        """Runs a job in a warm process, waits for its end, and returns the run's id.
 
         Raises:
             DemoError: if the job fails, or does not end in time.
@@ -199,7 +201,8 @@ class Dagster:
             "repositoryName": repository,
             "repositoryLocationName": location,
         }
-        params = {"selector": selector, "runConfigData": {}}
+        tags = {"tags": [{"key": WARM, "value": "true"}]}
+        params = {"selector": selector, "runConfigData": {}, "executionMetadata": tags}
         run_id: str = self.ask(_LAUNCH, params=params)["run"]["runId"]
         deadline = time.monotonic() + timeout
         while (status := self.ask(_RUN, id=run_id)["status"]) not in _FINISHED:
