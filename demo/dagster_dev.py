@@ -14,7 +14,7 @@ from .graphql import Dagster
 from .interrupts import Interrupts
 from .place import PROJECT, Place
 
-_READY_SECONDS = 120.0
+_READY_SECONDS = 600.0
 
 # The dialog for newcomers and the telemetry are off.
 _QUIET = """\
@@ -37,7 +37,7 @@ run_coordinator:
     dequeue_interval_seconds: 1
 run_monitoring:
   enabled: true
-  start_timeout_seconds: 120
+  start_timeout_seconds: 600
   poll_interval_seconds: 5
 """
 

@@ -189,7 +189,7 @@ class Dagster:
         messages = [entry.message for entry in log if entry.kind == "EngineEvent" and entry.message]
         return messages[-1].splitlines()[0] if messages else "no reason was logged"
 
-    def run_job(self, name: str, *, timeout: float = 120.0) -> str:
+    def run_job(self, name: str, *, timeout: float = 600.0) -> str:
         """Runs a job in a warm process, waits for its end, and returns the run's id.
 
         Raises:

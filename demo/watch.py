@@ -14,7 +14,7 @@ from .graphql import Dagster, Run
 
 _UNFINISHED = ("QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING")
 _TICK_SECONDS = 5.0
-_STALLED_SECONDS = 240.0
+_STALLED_SECONDS = 600.0
 
 
 class Watch:
