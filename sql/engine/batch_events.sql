@@ -126,57 +126,12 @@ begin
 end;
 $$;
 
--- The queue and the conditions of an open batch of fewer than 1000 events (see get_batch_events),
--- read from both halves of the logs. Nulls for any other batch, for that of a slot, and for one from
--- which events were set aside.
-create or replace function pgque.find_small_batch(
-    i_batch_id bigint,
-    out sub_queue integer, out from_txid xid8, out end_txid xid8, out running pg_snapshot,
-    out list xid8[], out owner_id integer, out cutoff timestamptz)
-returns record
-language plpgsql
-as $$
-begin
-    select s.sub_queue,
-           pg_snapshot_xmax(prev.tick_snapshot) as from_txid,
-           pg_snapshot_xmax(cur.tick_snapshot) as end_txid,
-           case when pg_snapshot_xmin(cur.tick_snapshot) < pg_snapshot_xmax(cur.tick_snapshot)
-                then cur.tick_snapshot end as running,
-           case when pg_snapshot_xmin(prev.tick_snapshot) < pg_snapshot_xmax(prev.tick_snapshot)
-                then array(select x from pg_snapshot_xip(prev.tick_snapshot) x
-                           where pg_visible_in_snapshot(x, cur.tick_snapshot)) end as list,
-           coalesce(s.sub_main, s.sub_id) as owner_id,
-           coalesce(p.event_cutoff, '-infinity') as cutoff
-    into sub_queue, from_txid, end_txid, running, list, owner_id, cutoff
-    from (select *
-          from pgque.position_log l
-          where l.sub_batch = i_batch_id
-          order by l.pos_seq desc
-          limit 1) p
-    join pgque.subscription_base s on s.sub_id = p.sub_id
-    cross join lateral (
-        select * from pgque.tick_log t
-        where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick
-        limit 1) prev
-    cross join lateral (
-        select * from pgque.tick_log t
-        where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick
-        limit 1) cur
-    where cur.tick_event_seq - prev.tick_event_seq < 1000
-      and s.sub_role <> 'slot'
-      and not exists (select from pgque.set_aside a
-                      where a.sub_id = p.sub_id and a.batch_id = i_batch_id)
-      and not exists (select from pgque.position_log newer
-                      where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
-      and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
-end;
-$$;
-
 -- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is
 -- found and read by two statements with cached plans. From 1000 event ids on, a plan made for the
 -- batch saves more than planning costs, so batch_event_sql makes a new statement. It also handles
--- every other case, and raises the errors. JIT is off because event tables have no statistics, so
--- the planner might compile the read of a small batch from a large table.
+-- slots, batches from which events were set aside, and databases that are not adopted. JIT is off
+-- because event tables have no statistics, so the planner might compile the read of a small batch
+-- from a large table.
 create or replace function pgque.get_batch_events(
     x_batch_id bigint,
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
@@ -187,19 +142,14 @@ language plpgsql security definer
 set jit = off
 as $$
 declare
-    v_b  record;
+    v_b        record;
+    v_running  pg_snapshot;
+    v_list     xid8[];
 begin
     if current_setting('transaction_isolation') = 'read committed' then
-        select s.sub_queue,
-               pg_snapshot_xmax(prev.tick_snapshot) as from_txid,
-               pg_snapshot_xmax(cur.tick_snapshot) as end_txid,
-               case when pg_snapshot_xmin(cur.tick_snapshot) < pg_snapshot_xmax(cur.tick_snapshot)
-                    then cur.tick_snapshot end as running,
-               case when pg_snapshot_xmin(prev.tick_snapshot) < pg_snapshot_xmax(prev.tick_snapshot)
-                    then array(select x from pg_snapshot_xip(prev.tick_snapshot) x
-                               where pg_visible_in_snapshot(x, cur.tick_snapshot)) end as list,
-               coalesce(s.sub_main, s.sub_id) as owner_id,
-               coalesce(p.event_cutoff, '-infinity') as cutoff
+        select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
+               cur.tick_event_seq - prev.tick_event_seq as events,
+               coalesce(s.sub_main, s.sub_id) as owner_id, p.sub_id, p.event_cutoff
         into v_b
         from (select *
               from pgque.position_log_0 l
@@ -216,23 +166,36 @@ begin
             where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick
             limit 1) cur
         where p.next_half = 0
-          and cur.tick_event_seq - prev.tick_event_seq < 1000
-          and s.sub_role <> 'slot'
-          and not exists (select from pgque.set_aside a
-                          where a.sub_id = p.sub_id and a.batch_id = x_batch_id)
           and not exists (select from pgque.position_log_0 newer
-                          where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
-          and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
+                          where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq);
     end if;
     if v_b is null then
-        select b.* into v_b from pgque.find_small_batch(x_batch_id) b;
+        select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
+               cur.tick_event_seq - prev.tick_event_seq as events,
+               coalesce(s.sub_main, s.sub_id) as owner_id, s.sub_id, s.event_cutoff
+        into v_b
+        from pgque.find_batch(x_batch_id) s
+        cross join lateral pgque.find_tick(s.sub_queue, s.sub_last_tick) prev
+        cross join lateral pgque.find_tick(s.sub_queue, s.sub_next_tick) cur;
     end if;
-    if v_b.sub_queue is not null then
-        return query execute format(  -- quoted: a number
-            'select * from pgque.event_%s_read($1, $2, $3, $4, $5, $6)', v_b.sub_queue)
-        using v_b.from_txid, v_b.end_txid, v_b.running, v_b.list, v_b.owner_id, v_b.cutoff;
-    else
+
+    if v_b.events >= 1000 or v_b.sub_role = 'slot'
+       or exists (select from pgque.set_aside a
+                  where a.sub_id = v_b.sub_id and a.batch_id = x_batch_id)
+       or exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
         return query execute format('%s', pgque.batch_event_sql(x_batch_id));  -- quoted: made there
+        return;
     end if;
+    if pg_snapshot_xmin(v_b.cur) < pg_snapshot_xmax(v_b.cur) then
+        v_running := v_b.cur;
+    end if;
+    if pg_snapshot_xmin(v_b.prev) < pg_snapshot_xmax(v_b.prev) then
+        v_list := array(select x from pg_snapshot_xip(v_b.prev) x
+                        where pg_visible_in_snapshot(x, v_b.cur));
+    end if;
+    return query execute format(  -- quoted: a number
+        'select * from pgque.event_%s_read($1, $2, $3, $4, $5, $6)', v_b.sub_queue)
+    using pg_snapshot_xmax(v_b.prev), pg_snapshot_xmax(v_b.cur), v_running, v_list, v_b.owner_id,
+          coalesce(v_b.event_cutoff, '-infinity');
 end;
 $$;
