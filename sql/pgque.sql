@@ -1425,8 +1425,9 @@ $$;
 -- ===== engine/counters.sql =======================================================================
 
 -- Records that a consumer moved from one tick to another without finishing the events between them;
--- i_from_tick is null for a new consumer. See pgque.counter_log.
--- locks: none. writes: counter_log.
+-- i_from_tick is null for a new consumer. See pgque.counter_log. Tables that it replicates are then
+-- copied again, because they may lack changes.
+-- locks: none. writes: counter_log, replica_table.
 create or replace function pgque.count_move(
     i_queue_id integer, i_sub_id integer, i_from_tick bigint, i_to_tick bigint)
 returns void
@@ -1441,6 +1442,7 @@ begin
     end if;
     insert into pgque.counter_log (queue_id, sub_id, acked)
     values (i_queue_id, i_sub_id, v_from - v_to.tick_event_seq);
+    delete from pgque.replica_table r where r.sub_id = i_sub_id;
 end;
 $$;
 
@@ -6788,8 +6790,9 @@ $$;
 -- Does the work of nack_batch, dead_letter_batch and event_retry in one pass. Events with fewer
 -- retries than i_max_retries go to the retry queue, unless they are dead letters already; if
 -- i_max_retries is null, all events go there. The others become dead letters, with the reason given
--- for them or else i_reason. Events of a subconsumer's batch belong to its main consumer.
--- locks: none. writes: retry_queue, dead_letter.
+-- for them or else i_reason. Events of a subconsumer's batch belong to its main consumer. Tables that
+-- the consumer replicates are copied again, because they lack these changes.
+-- locks: none. writes: retry_queue, dead_letter, replica_table.
 create or replace function pgque.settle_events(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_at timestamptz, i_max_retries integer,
     i_reasons text[], i_reason text)
@@ -6829,9 +6832,9 @@ begin
         select i_retry_at, v_owner.sub_queue, f.ev_id, f.ev_time, f.ev_txid, v_owner.sub_id,
                coalesce(f.ev_retry, 0) + 1, f.ev_type, f.ev_data,
                f.ev_extra1, f.ev_extra2, f.ev_extra3, f.ev_extra4
-        from found f
-        where f.is_retried
+        from found f where f.is_retried
         on conflict do nothing
+    ), copied as (delete from pgque.replica_table r where r.sub_id = v_owner.sub_id
     ), given_up as (
         insert into pgque.dead_letter (
             dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, ev_txid, ev_retry, ev_type,
@@ -7980,13 +7983,23 @@ $$;
 create or replace function pgque.set_replicated(
     i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
 returns void
-language sql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    if num_nulls(i_table, i_copied, i_shape) > 0 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('consumer "%s" on queue "%s" copied no table, snapshot or shape',
+                             i_consumer, i_queue),
+            hint = 'Pass all three; pgque.table_shape() returns the shape.';
+    end if;
     insert into pgque.replica_table (sub_id, table_name, incarnation, copied, shape)
-    select s.sub_id, i_table, pgque.incarnation()::text, i_copied, i_shape
-    from pgque.find_subscription(i_queue, i_consumer) s
+    values (v_sub.sub_id, i_table, pgque.incarnation()::text, i_copied, i_shape)
     on conflict (sub_id, table_name) do update
     set incarnation = excluded.incarnation, copied = excluded.copied, shape = excluded.shape;
+end;
 $$;
 
 -- The tables that a consumer has copied, without those that it copied in an earlier life of the
@@ -8040,8 +8053,9 @@ as $$
 $$;
 
 -- A text that changes if anything happens to a table that its triggers do not report: other columns,
--- another key, other partitions, or files that were written anew (by ALTER TABLE, but also by TRUNCATE
--- and VACUUM FULL). Null if there is no such table.
+-- another key, other partitions, files that were written anew (by ALTER TABLE, but also by TRUNCATE and
+-- VACUUM FULL), or triggers of capture() that were made anew, disabled or enabled. Null if there is no
+-- such table.
 create or replace function pgque.table_shape(i_table regclass)
 returns text
 language sql stable set search_path = pgque, pg_catalog, pg_temp
@@ -8053,7 +8067,10 @@ as $$
          from pg_attribute a
          where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped),
         (select string_agg(format('%s %s', c.oid, pg_relation_filenode(c.oid)), ',' order by c.oid)
-         from pgque.capture_relations(i_table) r join pg_class c on c.oid = r)))
+         from pgque.capture_relations(i_table) r join pg_class c on c.oid = r),
+        (select string_agg(format('%s %s', t.oid, t.xmin), ',' order by t.oid)
+         from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
+         where t.tgfoid = 'pgque.capture_change()'::regprocedure)))
     from pg_class where oid = i_table;
 $$;
 
@@ -8066,6 +8083,7 @@ returns bigint
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
+    perform pgque.find_queue(i_queue);
     if current_setting('transaction_isolation') = 'read committed' then
         raise exception using
             errcode = 'PQ005',

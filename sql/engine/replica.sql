@@ -7,13 +7,23 @@
 create or replace function pgque.set_replicated(
     i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
 returns void
-language sql security definer
+language plpgsql security definer
 as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    if num_nulls(i_table, i_copied, i_shape) > 0 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('consumer "%s" on queue "%s" copied no table, snapshot or shape',
+                             i_consumer, i_queue),
+            hint = 'Pass all three; pgque.table_shape() returns the shape.';
+    end if;
     insert into pgque.replica_table (sub_id, table_name, incarnation, copied, shape)
-    select s.sub_id, i_table, pgque.incarnation()::text, i_copied, i_shape
-    from pgque.find_subscription(i_queue, i_consumer) s
+    values (v_sub.sub_id, i_table, pgque.incarnation()::text, i_copied, i_shape)
     on conflict (sub_id, table_name) do update
     set incarnation = excluded.incarnation, copied = excluded.copied, shape = excluded.shape;
+end;
 $$;
 
 -- The tables that a consumer has copied, without those that it copied in an earlier life of the
@@ -67,8 +77,9 @@ as $$
 $$;
 
 -- A text that changes if anything happens to a table that its triggers do not report: other columns,
--- another key, other partitions, or files that were written anew (by ALTER TABLE, but also by TRUNCATE
--- and VACUUM FULL). Null if there is no such table.
+-- another key, other partitions, files that were written anew (by ALTER TABLE, but also by TRUNCATE and
+-- VACUUM FULL), or triggers of capture() that were made anew, disabled or enabled. Null if there is no
+-- such table.
 create or replace function pgque.table_shape(i_table regclass)
 returns text
 language sql stable
@@ -80,7 +91,10 @@ as $$
          from pg_attribute a
          where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped),
         (select string_agg(format('%s %s', c.oid, pg_relation_filenode(c.oid)), ',' order by c.oid)
-         from pgque.capture_relations(i_table) r join pg_class c on c.oid = r)))
+         from pgque.capture_relations(i_table) r join pg_class c on c.oid = r),
+        (select string_agg(format('%s %s', t.oid, t.xmin), ',' order by t.oid)
+         from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
+         where t.tgfoid = 'pgque.capture_change()'::regprocedure)))
     from pg_class where oid = i_table;
 $$;
 
@@ -93,6 +107,7 @@ returns bigint
 language plpgsql security definer
 as $$
 begin
+    perform pgque.find_queue(i_queue);
     if current_setting('transaction_isolation') = 'read committed' then
         raise exception using
             errcode = 'PQ005',

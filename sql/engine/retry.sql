@@ -85,8 +85,9 @@ $$;
 -- Does the work of nack_batch, dead_letter_batch and event_retry in one pass. Events with fewer
 -- retries than i_max_retries go to the retry queue, unless they are dead letters already; if
 -- i_max_retries is null, all events go there. The others become dead letters, with the reason given
--- for them or else i_reason. Events of a subconsumer's batch belong to its main consumer.
--- locks: none. writes: retry_queue, dead_letter.
+-- for them or else i_reason. Events of a subconsumer's batch belong to its main consumer. Tables that
+-- the consumer replicates are copied again, because they lack these changes.
+-- locks: none. writes: retry_queue, dead_letter, replica_table.
 create or replace function pgque.settle_events(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_at timestamptz, i_max_retries integer,
     i_reasons text[], i_reason text)
@@ -126,9 +127,9 @@ begin
         select i_retry_at, v_owner.sub_queue, f.ev_id, f.ev_time, f.ev_txid, v_owner.sub_id,
                coalesce(f.ev_retry, 0) + 1, f.ev_type, f.ev_data,
                f.ev_extra1, f.ev_extra2, f.ev_extra3, f.ev_extra4
-        from found f
-        where f.is_retried
+        from found f where f.is_retried
         on conflict do nothing
+    ), copied as (delete from pgque.replica_table r where r.sub_id = v_owner.sub_id
     ), given_up as (
         insert into pgque.dead_letter (
             dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, ev_txid, ev_retry, ev_type,

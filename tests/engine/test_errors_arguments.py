@@ -61,7 +61,7 @@ CODES_OF_NULL = {
     **dict.fromkeys(("i_msg", "i_msg_ids", "x_event_id"), "PQ009"),
     **dict.fromkeys(("i_tick_id", "i_orig_timestamp", "i_event_seq"), "PQ017"),
     **dict.fromkeys(("i_staging_id", "i_txids"), "PQ022"),
-    **dict.fromkeys(("i_filenode", "i_table"), "PQ008"),
+    **dict.fromkeys(("i_filenode", "i_table"), "PQ005 PQ008"),
     "i_dead_letter_id": "PQ010",
     "i_event_ids": "PQ005 PQ009",
     "i_events": "PQ005 PQ022",

@@ -22,7 +22,7 @@ unsubscribe_slot unsubscribe_subconsumer unticked_events window_ticks
 WRITER = """
 abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all dlq_replay_matching
 insert_event insert_event_bulk open_staging publish_staging send send_at send_batch send_idem
-snapshot_tick source_columns staging_table table_shape
+snapshot_tick staging_table
 """
 # Trigger functions, and what they call with the rights of whoever changes the row. None of them is
 # security definer, and none does what a writer could not do by himself.
@@ -33,7 +33,7 @@ trigger_texts uncapture add_field_columns change_fragment change_letter check_co
 check_firing check_key
 describe_change insert_change is_change_sent jsontriga key_fragment logutriga refuse_change
 refuse_trigger row_as_json row_as_url split_row sqltriga table_columns trigger_arguments
-trigger_expressions update_fragment url_encode
+trigger_expressions update_fragment url_encode source_columns table_shape
 """
 READER_AND_WRITER = "different_options get_queue_info version"
 ADMIN = """

@@ -21,7 +21,7 @@ from ...client.session import Session
 from ...client.source_tables import COPY, SourceTable, capture, captured_tables
 from ..batch import DRIVER_SIDE_EVENTS, SparkBatch, attempt_of
 from .delta import DeltaReplica
-from .net_changes import CHANGE_COLUMNS, TRUNCATE, net_changes
+from .net_changes import CHANGE_COLUMNS, REDELIVERED, TRUNCATE, net_changes
 from .source import Snapshot, is_after, rows_at
 
 Log = Callable[[str], object]
@@ -88,8 +88,9 @@ def replicate(
     events = events.cache()
     try:
         kinds: dict[str, set[str]] = {}
-        for row in events.select("ev_extra1", "ev_type").distinct().collect():
-            kinds.setdefault(row.ev_extra1, set()).add(row.ev_type)
+        kind = f.when(f.col("ev_retry").isNull(), f.col("ev_type")).otherwise(REDELIVERED)
+        for row in events.select("ev_extra1", kind.alias("kind")).distinct().collect():
+            kinds.setdefault(row.ev_extra1, set()).add(row.kind)
         _check_known(batch, set(kinds) - {source.name for source in sources}, set(problems))
         for source in sources:
             state = copied.get(source.name)
@@ -104,7 +105,9 @@ def replicate(
             reason = _reason(state, source, problems[source.name])
             if state is not None and reason is None:
                 mine = mine.where(is_after(state.transactions))
-                if kinds.get(source.name, set()) & {COPY, TRUNCATE}:
+                if REDELIVERED in kinds.get(source.name, set()):
+                    reason = "changes were delivered again, after later ones"
+                elif kinds.get(source.name, set()) & {COPY, TRUNCATE}:
                     reason = _event_reason(mine)
             if state is None or reason is not None:
                 log(f"copying {source.name}: {reason}")
@@ -121,7 +124,7 @@ def replicate(
 def _reason(state: _Copied | None, source: SourceTable, problem: str | None) -> str | None:
     """Returns why a table must be copied, whatever its events are."""
     if state is None:
-        return "it has not been copied yet"
+        return "it is new, or the consumer has passed over events"
     if problem is not None:
         return f"changes may be missing, because {problem}"
     if state.shape != source.shape:

@@ -23,7 +23,9 @@ def test_a_table_is_copied_and_then_follows_each_change(replication: Replication
     replication.sql("insert into t values (101, 'before the copy')")
     replication.catch_up()
     replication.check()
-    assert replication.copied == ["copying public.t: it has not been copied yet"]
+    assert replication.copied == [
+        "copying public.t: it is new, or the consumer has passed over events"
+    ]
     replication.sql(
         "update t set name = 'new' where id < 10; delete from t where id between 20 and 30;"
         "update t set id = id + 1000 where id between 40 and 50; insert into t values (20, null);"
@@ -77,6 +79,16 @@ def test_a_stale_attempt_publishes_nothing(replication: Replication) -> None:
         ("truncate t", "files"),
         ("alter table t drop constraint t_pkey; alter table t add primary key (id, v)", "key"),
         ("alter table t disable trigger all; update t set v = 9", "is disabled"),
+        (
+            "alter table t disable trigger all; update t set v = 9;"
+            "alter table t enable trigger all",
+            "files",
+        ),
+        (
+            "select pgque.uncapture('t', 'changes'); update t set v = 9;"
+            "select pgque.capture('t', 'changes')",
+            "files",
+        ),
     ],
 )
 def test_what_triggers_do_not_report_has_the_table_copied_again(
@@ -97,6 +109,46 @@ def test_what_triggers_do_not_report_has_the_table_copied_again(
     replication.check()
     assert len(replication.copied) == 2
     replication.sql("update t set v = v + 1 where id > 3")
+    replication.catch_up()
+    replication.check()
+
+
+def test_a_consumer_that_passes_over_events_copies_the_table_again(
+    replication: Replication,
+) -> None:
+    replication.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql("update t set v = 2")
+    replication.tick()
+    replication.sql("select pgque.seek('changes', 'lake', 'latest', i_skip => true)")
+    replication.sql("select pgque.send('changes', 'other', 'wakes the consumer')")
+    replication.catch_up()
+    replication.check()
+    assert len(replication.copied) == 2
+
+
+def test_changes_that_are_set_aside_and_delivered_again_are_not_applied_late(
+    replication: Replication,
+) -> None:
+    replication.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql("update t set v = 2")
+    replication.tick()
+    with Client(replication.url) as client:
+        batch = replication.claim(client)
+        assert batch is not None
+        ids = [row.ev_id for row in batch.events(["ev_id"]).collect()]
+        batch.dead_letter(ids, reason="a person does not want it")
+        batch.claim.ack()
+    replication.sql("update t set v = 3")
+    replication.catch_up()
+    replication.check()
+    replication.sql("select pgque.dlq_replay_all('changes')")
+    replication.sql("update t set v = 4")
+    replication.sql("select pgque.maint()")
+    replication.catch_up()
     replication.catch_up()
     replication.check()
 
