@@ -3042,6 +3042,7 @@ set bytea_output = 'hex'
 set extra_float_digits = 1
 set intervalstyle = 'postgres'
 set datestyle = 'iso, ymd'
+set timezone = 'UTC'
 set row_security = off
 as $$
 declare
@@ -3074,27 +3075,27 @@ begin
         v_rows := case tg_op when 'INSERT' then 'new_table' when 'DELETE' then 'old_table'
                              else '(select * from old_table union all select * from new_table)' end;
         execute format(
-            '%s select ''delete'', row_to_json(r)::text, $1 from (select %s from %s o '  -- quoted: by
-            'where not exists (select from %s n where %s)) r',  -- quoted: capture() and its like
+            '%s select ''delete'', row_to_json(pgque_row)::text, $1 from (select %s from %s o '  -- quoted: by
+            'where not exists (select from %s n where %s)) pgque_row',  -- quoted: capture() and its like
             v_insert, v_columns, v_rows, c_table, v_is_same) using tg_argv[1];
         execute format(
-            '%s select ''update'', row_to_json(r)::text, $1 from (select %s from %s n '  -- quoted: by
-            'where exists (select from %s o where %s)) r',  -- quoted: capture() and its like
+            '%s select ''update'', row_to_json(pgque_row)::text, $1 from (select %s from %s n '  -- quoted: by
+            'where exists (select from %s o where %s)) pgque_row',  -- quoted: capture() and its like
             v_insert, v_columns, c_table, v_rows, v_is_same) using tg_argv[1];
     else
         -- Which old row became which new row is unknown, and does not matter.
         if tg_op <> 'INSERT' then
             execute format(
-                '%s select ''delete'', row_to_json(r)::text, $1 '  -- quoted: above
-                'from (select %s from old_table o %s) r',  -- quoted: capture_columns, below
+                '%s select ''delete'', row_to_json(pgque_row)::text, $1 '  -- quoted: above
+                'from (select %s from old_table o %s) pgque_row',  -- quoted: capture_columns, below
                 v_insert, v_columns, case when tg_op = 'UPDATE' then format(
                     'where not exists (select from new_table n where %s)',  -- quoted: its
                     v_is_same) end) using tg_argv[1];
         end if;
         if tg_op <> 'DELETE' then
             execute format(
-                '%s select $2, row_to_json(r)::text, $1 '  -- quoted: above
-                'from (select %s from new_table) r',  -- quoted: capture_columns
+                '%s select $2, row_to_json(pgque_row)::text, $1 '  -- quoted: above
+                'from (select %s from new_table) pgque_row',  -- quoted: capture_columns
                 v_insert, v_columns) using tg_argv[1], lower(tg_op);
         end if;
     end if;
@@ -3158,7 +3159,7 @@ begin
     then
         execute format(
             'insert into %s (ev_type, ev_data, ev_extra1) '  -- quoted: current_event_table
-            'select ''delete'', row_to_json(r)::text, $1 from (select %s from %s) r',  -- quoted: both
+            'select ''delete'', row_to_json(pgque_row)::text, $1 from (select %s from %s) pgque_row',  -- quoted: both
             pgque.current_event_table(i_queue), pgque.capture_columns(i_relid), i_relid::regclass)
             using i_table;
     end if;
@@ -8002,6 +8003,25 @@ begin
 end;
 $$;
 
+-- Has a consumer copy a table again, at its next batch or the next attempt at an open one.
+-- locks: none. writes: replica_table.
+create or replace function pgque.forget_replicated(i_queue text, i_consumer text, i_table text)
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    if i_table is null then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('consumer "%s" on queue "%s" is to forget no table', i_consumer, i_queue),
+            hint = 'pgque.replicated_tables() lists those that it has copied.';
+    end if;
+    delete from pgque.replica_table r where r.sub_id = v_sub.sub_id and r.table_name = i_table;
+end;
+$$;
+
 -- The tables that a consumer has copied, without those that it copied in an earlier life of the
 -- database: transaction ids of another cluster mean nothing here, so these are copied again.
 create or replace function pgque.replicated_tables(
@@ -8042,9 +8062,9 @@ as $$
            coalesce(c.collisdeterministic, true)
            and (t.typtype = 'e' or b.type in (
                'int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'bool'::regtype, 'text'::regtype,
-               'varchar'::regtype, 'bpchar'::regtype, 'uuid'::regtype, 'date'::regtype,
+               'varchar'::regtype, 'uuid'::regtype, 'date'::regtype,
                'timestamp'::regtype, 'timestamptz'::regtype)
-               or b.type = 'numeric'::regtype and b.modifier <> -1),
+               or b.type in ('numeric'::regtype, 'bpchar'::regtype) and b.modifier <> -1),
            col_description(i_table, b.attnum)
     from base b
     join pg_type t on t.oid = b.type
@@ -8054,8 +8074,8 @@ $$;
 
 -- A text that changes if anything happens to a table that its triggers do not report: other columns,
 -- another key, other partitions, files that were written anew (by ALTER TABLE, but also by TRUNCATE and
--- VACUUM FULL), or triggers of capture() that were made anew, disabled or enabled. Null if there is no
--- such table.
+-- VACUUM FULL), triggers of capture() that were made anew, disabled or enabled, or labels of an enum.
+-- Null if there is no such table.
 create or replace function pgque.table_shape(i_table regclass)
 returns text
 language sql stable set search_path = pgque, pg_catalog, pg_temp
@@ -8070,7 +8090,10 @@ as $$
          from pgque.capture_relations(i_table) r join pg_class c on c.oid = r),
         (select string_agg(format('%s %s', t.oid, t.xmin), ',' order by t.oid)
          from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
-         where t.tgfoid = 'pgque.capture_change()'::regprocedure)))
+         where t.tgfoid = 'pgque.capture_change()'::regprocedure),
+        (select string_agg(format('%s %L', e.oid, e.enumlabel), ',' order by e.oid)
+         from pg_attribute a join pg_enum e on e.enumtypid = a.atttypid
+         where a.attrelid = i_table)))
     from pg_class where oid = i_table;
 $$;
 
@@ -12809,7 +12832,8 @@ begin
              'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode
              claim_batch claim_coop claim_slot claim_ticks consumer_states consumer_stats
              dead_letter_batch dlq_export dlq_inspect dlq_summary enter_deployment error_rate
-             event_retry finish_batch finished_before get_batch_events get_batch_info
+             event_retry finish_batch finished_before
+             forget_replicated get_batch_events get_batch_info
              get_consumer_info get_lease_info give_up_batch held_batch_events hold_batch in_flight
              incarnation latency_percentiles lineage list_scheduled move_to_deployment nack
              nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics

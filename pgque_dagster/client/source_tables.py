@@ -56,14 +56,22 @@ class SourceTable:
             InvalidArgument: if there is no such table, it has no key, or a key by which rows of
                 another system cannot be found.
         """
-        full, path, shape = session.run(
+        full, path, shape, why = session.run(
             Call(
-                "select t.name, parse_ident(t.name), pgque.table_shape(to_regclass(t.name)) "
+                "select t.name, parse_ident(t.name), pgque.table_shape(to_regclass(t.name)), ("
+                " select case when c.relpersistence = 'u' then 'is unlogged'"
+                " when c.relkind = 'r' and c.relhassubclass then 'has tables that inherit it' end"
+                " from pg_class c where c.oid = to_regclass(t.name)) "
                 "from (select pgque.capture_table(to_regclass(%s)) as name) t",
                 (name,),
                 lambda rows: rows[0],
             )
         )
+        if why is not None:
+            raise InvalidArgument(
+                f"table {full} {why}, so a replica could differ from it unseen",
+                "Leave it out, or copy its rows into a table of its own.",
+            )
         if shape is None:
             raise InvalidArgument(
                 f"database {session.database} has no table {name}",
@@ -78,6 +86,12 @@ class SourceTable:
                 list,
             )
         )
+        for column, *_ in columns:
+            if column.startswith("__pgque"):
+                raise InvalidArgument(
+                    f"column {column} of {full} has a name that replicas use",
+                    "Rename it: names that begin with __pgque are reserved.",
+                )
         key = tuple(column for column, _, is_key, *_ in columns if is_key)
         if not key:
             raise InvalidArgument(
@@ -101,10 +115,26 @@ def captured_tables(session: Session, queue: str) -> dict[str, str | None]:
     Args:
         session: of the database.
         queue: the queue's name.
+
+    Raises:
+        InvalidArgument: if another table sends its changes under the name of one, such as a
+            partition that was detached.
     """
-    return session.run(
-        Call("select table_name, problem from pgque.captured_tables(%s)", (queue,), dict)
+    rows = session.run(
+        Call(
+            "select table_name, count(*), max(problem) from pgque.captured_tables(%s) group by 1",
+            (queue,),
+            list,
+        )
     )
+    if twice := [name for name, count, _ in rows if count > 1]:
+        raise InvalidArgument(
+            f"several tables send their changes to queue {queue} as {twice[0]}, such as a "
+            "partition that was detached, or a table that was renamed",
+            f"End the capture of the others: select pgque.uncapture('…', '{queue}'); then have "
+            f"{twice[0]} copied again.",
+        )
+    return {name: problem for name, _, problem in rows}
 
 
 def capture(session: Session, queue: str, table: str) -> None:
@@ -147,6 +177,21 @@ def capture_new(session: Session, queue: str, tables: Sequence[str]) -> list[str
                 request_copy(session, queue, source.name)
             added.append(source.name)
     return added
+
+
+def copy_again(session: Session, queue: str, consumer: str, table: str) -> None:
+    """Has a consumer copy a table again, also if a batch that fails is open.
+
+    Args:
+        session: of the database.
+        queue: the queue of its changes.
+        consumer: the consumer that replicates it.
+        table: schema and name.
+    """
+    session.run(
+        Call("select pgque.forget_replicated(%s, %s, %s)", (queue, consumer, table), nothing)
+    )
+    request_copy(session, queue, table)
 
 
 def request_copy(session: Session, queue: str, table: str) -> None:

@@ -11,7 +11,7 @@ from ..assets import pgque_multi_asset
 from ..assets.step import executors_address
 from ..checks import build_consumer_lag_checks
 from ..client import InvalidArgument, PgqueError
-from ..client.source_tables import capture_new, captured_tables, request_copy
+from ..client.source_tables import capture_new, captured_tables, copy_again
 from ..project.keys import ROWS, TABLE
 from ..project.lineage import build_queue_assets
 from ..project.naming import identifier
@@ -202,7 +202,7 @@ def _copy_job(name: str) -> dg.JobDefinition:
                     f"Captured are: {', '.join(captured) or 'none'}.",
                 )
             for table in config.tables:
-                request_copy(client, name, table)
+                copy_again(client, name, name, table)
 
     @dg.job(
         name=_copy_job_name(name),

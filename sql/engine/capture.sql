@@ -9,6 +9,7 @@ set bytea_output = 'hex'
 set extra_float_digits = 1
 set intervalstyle = 'postgres'
 set datestyle = 'iso, ymd'
+set timezone = 'UTC'
 set row_security = off
 as $$
 declare
@@ -41,27 +42,27 @@ begin
         v_rows := case tg_op when 'INSERT' then 'new_table' when 'DELETE' then 'old_table'
                              else '(select * from old_table union all select * from new_table)' end;
         execute format(
-            '%s select ''delete'', row_to_json(r)::text, $1 from (select %s from %s o '  -- quoted: by
-            'where not exists (select from %s n where %s)) r',  -- quoted: capture() and its like
+            '%s select ''delete'', row_to_json(pgque_row)::text, $1 from (select %s from %s o '  -- quoted: by
+            'where not exists (select from %s n where %s)) pgque_row',  -- quoted: capture() and its like
             v_insert, v_columns, v_rows, c_table, v_is_same) using tg_argv[1];
         execute format(
-            '%s select ''update'', row_to_json(r)::text, $1 from (select %s from %s n '  -- quoted: by
-            'where exists (select from %s o where %s)) r',  -- quoted: capture() and its like
+            '%s select ''update'', row_to_json(pgque_row)::text, $1 from (select %s from %s n '  -- quoted: by
+            'where exists (select from %s o where %s)) pgque_row',  -- quoted: capture() and its like
             v_insert, v_columns, c_table, v_rows, v_is_same) using tg_argv[1];
     else
         -- Which old row became which new row is unknown, and does not matter.
         if tg_op <> 'INSERT' then
             execute format(
-                '%s select ''delete'', row_to_json(r)::text, $1 '  -- quoted: above
-                'from (select %s from old_table o %s) r',  -- quoted: capture_columns, below
+                '%s select ''delete'', row_to_json(pgque_row)::text, $1 '  -- quoted: above
+                'from (select %s from old_table o %s) pgque_row',  -- quoted: capture_columns, below
                 v_insert, v_columns, case when tg_op = 'UPDATE' then format(
                     'where not exists (select from new_table n where %s)',  -- quoted: its
                     v_is_same) end) using tg_argv[1];
         end if;
         if tg_op <> 'DELETE' then
             execute format(
-                '%s select $2, row_to_json(r)::text, $1 '  -- quoted: above
-                'from (select %s from new_table) r',  -- quoted: capture_columns
+                '%s select $2, row_to_json(pgque_row)::text, $1 '  -- quoted: above
+                'from (select %s from new_table) pgque_row',  -- quoted: capture_columns
                 v_insert, v_columns) using tg_argv[1], lower(tg_op);
         end if;
     end if;
@@ -125,7 +126,7 @@ begin
     then
         execute format(
             'insert into %s (ev_type, ev_data, ev_extra1) '  -- quoted: current_event_table
-            'select ''delete'', row_to_json(r)::text, $1 from (select %s from %s) r',  -- quoted: both
+            'select ''delete'', row_to_json(pgque_row)::text, $1 from (select %s from %s) pgque_row',  -- quoted: both
             pgque.current_event_table(i_queue), pgque.capture_columns(i_relid), i_relid::regclass)
             using i_table;
     end if;

@@ -26,6 +26,25 @@ begin
 end;
 $$;
 
+-- Has a consumer copy a table again, at its next batch or the next attempt at an open one.
+-- locks: none. writes: replica_table.
+create or replace function pgque.forget_replicated(i_queue text, i_consumer text, i_table text)
+returns void
+language plpgsql security definer
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    if i_table is null then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('consumer "%s" on queue "%s" is to forget no table', i_consumer, i_queue),
+            hint = 'pgque.replicated_tables() lists those that it has copied.';
+    end if;
+    delete from pgque.replica_table r where r.sub_id = v_sub.sub_id and r.table_name = i_table;
+end;
+$$;
+
 -- The tables that a consumer has copied, without those that it copied in an earlier life of the
 -- database: transaction ids of another cluster mean nothing here, so these are copied again.
 create or replace function pgque.replicated_tables(
@@ -66,9 +85,9 @@ as $$
            coalesce(c.collisdeterministic, true)
            and (t.typtype = 'e' or b.type in (
                'int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'bool'::regtype, 'text'::regtype,
-               'varchar'::regtype, 'bpchar'::regtype, 'uuid'::regtype, 'date'::regtype,
+               'varchar'::regtype, 'uuid'::regtype, 'date'::regtype,
                'timestamp'::regtype, 'timestamptz'::regtype)
-               or b.type = 'numeric'::regtype and b.modifier <> -1),
+               or b.type in ('numeric'::regtype, 'bpchar'::regtype) and b.modifier <> -1),
            col_description(i_table, b.attnum)
     from base b
     join pg_type t on t.oid = b.type
@@ -78,8 +97,8 @@ $$;
 
 -- A text that changes if anything happens to a table that its triggers do not report: other columns,
 -- another key, other partitions, files that were written anew (by ALTER TABLE, but also by TRUNCATE and
--- VACUUM FULL), or triggers of capture() that were made anew, disabled or enabled. Null if there is no
--- such table.
+-- VACUUM FULL), triggers of capture() that were made anew, disabled or enabled, or labels of an enum.
+-- Null if there is no such table.
 create or replace function pgque.table_shape(i_table regclass)
 returns text
 language sql stable
@@ -94,7 +113,10 @@ as $$
          from pgque.capture_relations(i_table) r join pg_class c on c.oid = r),
         (select string_agg(format('%s %s', t.oid, t.xmin), ',' order by t.oid)
          from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
-         where t.tgfoid = 'pgque.capture_change()'::regprocedure)))
+         where t.tgfoid = 'pgque.capture_change()'::regprocedure),
+        (select string_agg(format('%s %L', e.oid, e.enumlabel), ',' order by e.oid)
+         from pg_attribute a join pg_enum e on e.enumtypid = a.atttypid
+         where a.attrelid = i_table)))
     from pg_class where oid = i_table;
 $$;
 

@@ -55,7 +55,8 @@ begin
              'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode
              claim_batch claim_coop claim_slot claim_ticks consumer_states consumer_stats
              dead_letter_batch dlq_export dlq_inspect dlq_summary enter_deployment error_rate
-             event_retry finish_batch finished_before get_batch_events get_batch_info
+             event_retry finish_batch finished_before
+             forget_replicated get_batch_events get_batch_info
              get_consumer_info get_lease_info give_up_batch held_batch_events hold_batch in_flight
              incarnation latency_percentiles lineage list_scheduled move_to_deployment nack
              nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 _SOURCE = "pgque.replica_of"
 _RECORD = "pgque"
+# Commits that change no row.
+_MAINTENANCE = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD FEATURE", "SET TBLPROPERTIES")
+# How many of the newest commits may be those.
+_COMMITS = 100
 _PATH_PART = re.compile(r"[\w$ -]+")
 Commit = Callable[["DeltaTable", list[DataFile], Any], None]
 
@@ -152,23 +156,23 @@ class DeltaReplica:
         version, files = self._publish(batch, changes, copied, commit, keep=False)
         return version, sum(file.rows for file in files)
 
-    def state(self) -> ReplicaState:
+    def state(self) -> ReplicaState | None:
         """Returns the newest version with what it has.
 
-        Raises:
-            InvalidArgument: if there is no replica, or somebody else changed the table.
+        None if there is no table, or the newest commit is somebody else's.
         """
-        table = self._load()
-        for commit in table.history():
+        not_found = self._target.not_found
+        try:
+            table = self._target.load()
+        except not_found:
+            return None
+        for commit in table.history(_COMMITS):
             record = commit.get(_RECORD)
             if record:
                 return ReplicaState(table.version(), record["tick_id"], record["copied"])
-            if commit.get("operation") not in ("OPTIMIZE", "VACUUM START", "VACUUM END"):
+            if commit.get("operation") not in _MAINTENANCE:
                 break
-        raise InvalidArgument(
-            f"the newest commit of {self._target.name} is not the replica's",
-            "If somebody else wrote to it, have the table copied again by the job that copies.",
-        )
+        return None
 
     def read(self, spark: SparkSession, version: int | None = None) -> DataFrame:
         """Returns the rows of a version, which executors read in parallel.
@@ -243,7 +247,10 @@ class DeltaReplica:
             self._storage.location,
             schema=self._schema(spark_columns(self.source)),
             mode="ignore",
-            configuration={INCARNATION: batch.incarnation, _SOURCE: self.source.name},
+            configuration={
+                INCARNATION: batch.incarnation,
+                _SOURCE: f"{batch.queue}/{self.source.name}",
+            },
             storage_options=options,
             raise_if_key_not_exists=False,
         )
@@ -282,10 +289,11 @@ class _Output(DeltaOutput):
     def check(self, table: "DeltaTable") -> list[str]:
         """Refuses a table that is not this replica, or is one of another incarnation."""
         name, source = self._target.name, table.metadata().configuration.get(_SOURCE)
-        if source != self._replica.source.name:
+        expected = f"{self.batch.queue}/{self._replica.source.name}"
+        if source != expected:
             raise InvalidArgument(
                 f"{name} is {f'the replica of {source}' if source else 'no replica'}, and not of "
-                f"{self._replica.source.name}",
+                f"{expected}",
                 "Replicate into another base_dir, or move that table away.",
             )
         self.check_incarnation(self.facts(table))
@@ -315,6 +323,16 @@ class _Output(DeltaOutput):
         from deltalake import CommitProperties, Transaction
 
         self.check(state)
+        if self._lacks_feature(state):
+            from deltalake import TableFeatures
+
+            # The table's schema may have this type only in a later version than the feature.
+            state.alter.add_feature(
+                TableFeatures.TimestampWithoutTimezone,
+                allow_protocol_versions_increase=True,
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+            return False
         record = {
             "app_id": self._app_id,
             "batch_id": self.batch.batch_id,
@@ -332,3 +350,9 @@ class _Output(DeltaOutput):
         self._commit(state, self.files, properties)
         self.version = newest + 1
         return True
+
+    def _lacks_feature(self, table: "DeltaTable") -> bool:
+        """Whether the source has a timestamp without a zone, and the table may have none."""
+        kinds = {type(field.dataType) for field in spark_columns(self._replica.source)}
+        features = table.protocol().writer_features or ()
+        return t.TimestampNTZType in kinds and "timestampNtz" not in features

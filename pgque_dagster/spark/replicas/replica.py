@@ -9,6 +9,7 @@ keys, partitions or files than at its last copy, that was truncated, or whose tr
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from ...client.calls.call import Call
-from ...client.errors import InvalidArgument
+from ...client.errors import InvalidArgument, MalformedPayload
 from ...client.session import Session
 from ...client.source_tables import COPY, SourceTable, capture, captured_tables
 from ..batch import DRIVER_SIDE_EVENTS, SparkBatch, attempt_of
@@ -79,6 +80,11 @@ def replicate(
     """
     session = batch.claim.session
     sources = [SourceTable.find(session, name) for name in tables]
+    if len({source.name for source in sources}) < len(sources):
+        raise InvalidArgument(
+            f"two of the tables are one: {', '.join(source.name for source in sources)}",
+            "Name each once.",
+        )
     problems = captured_tables(session, batch.queue)
     copied = _copies(session, batch.queue, batch.consumer)
     events = batch.events(CHANGE_COLUMNS)
@@ -104,6 +110,11 @@ def replicate(
                 )
             reason = _reason(state, source, problems[source.name])
             if state is not None and reason is None:
+                stored = replica.state()
+                if stored is None or stored.copied != state.transactions:
+                    # For example by an attempt that died between its copy and its ack.
+                    reason = "the replica holds another copy than the one that was acked"
+            if state is not None and reason is None:
                 mine = mine.where(is_after(state.transactions))
                 if REDELIVERED in kinds.get(source.name, set()):
                     reason = "changes were delivered again, after later ones"
@@ -113,12 +124,27 @@ def replicate(
                 log(f"copying {source.name}: {reason}")
                 yield _copy(batch, source, replica, str(reason), problems[source.name])
             elif source.name in kinds:
-                version, rows = replica.merge(batch, net_changes(mine, source), state.transactions)
+                with _advised(source):
+                    changes = net_changes(mine, source)
+                    version, rows = replica.merge(batch, changes, state.transactions)
                 yield Replicated(source, replica.location, version, rows, None)
             else:
                 yield Replicated(source, replica.location, None, 0, None)
     finally:
         events.unpersist()
+
+
+@contextmanager
+def _advised(source: SourceTable) -> Iterator[None]:
+    """Says what to do about a change that the replica cannot hold."""
+    try:
+        yield
+    except MalformedPayload as error:
+        raise MalformedPayload(
+            f"a change of {source.name} does not fit its replica: {error.args[0]}",
+            "Delta holds no infinity and no year beyond 9999. Change such rows, and have the table "
+            "copied again by the job that copies. That also helps if the table was altered.",
+        ) from error
 
 
 def _reason(state: _Copied | None, source: SourceTable, problem: str | None) -> str | None:

@@ -52,6 +52,7 @@ _SETTINGS = (
     "set extra_float_digits = 1",
     "set intervalstyle = 'postgres'",
     "set datestyle = 'iso, ymd'",
+    "set timezone = 'UTC'",
     "set row_security = off",
 )
 
@@ -170,9 +171,9 @@ def rows_at(
         Call("select pgque.capture_columns(%s::regclass)", (source.name,), lambda rows: rows[0][0])
     )
     selected = (
-        "select 0::bigint as ev_id, 'insert' as ev_type, row_to_json(r)::text as ev_data, "
+        "select 0::bigint as ev_id, 'insert' as ev_type, row_to_json(pgque_row)::text as ev_data, "
         f"{sql.Literal(source.name).as_string(None)} as ev_extra1 "
-        f"from (select {columns} from {source.name}{{where}}) r"
+        f"from (select {columns} from {source.name}{{where}}) pgque_row"
     )
     size = session.run(Call(SIZE, (source.name,), lambda rows: rows[0][0]))
     queries = [selected.replace("{where}", where) for where in row_ranges(size)]

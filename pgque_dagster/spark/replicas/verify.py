@@ -11,20 +11,23 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import DoubleType, FloatType
 
 from ...client.calls.call import Call
 from ...client.session import Session
-from ...client.source_tables import COPY, SourceTable
+from ...client.source_tables import COPY, SourceTable, captured_tables
 from .. import source as data_source
 from ..address import DatabaseAddress
 from .delta import DeltaReplica
 from .net_changes import CHANGE_COLUMNS, DELETED, TRUNCATE, net_changes
-from .source import Snapshot, is_after, rows_at
+from .source import Snapshot, is_after, rows_at, spark_columns
 
 _SHOWN = 10
 # Of the changes that wait, which are few compared with the table.
 _PARTITIONS = 1
-_HASH = "__pgque_hash"
+# Names that no column of a source has.
+_OURS, _THEIRS, _KIND = "__pgque_ours", "__pgque_theirs", "__pgque_kind"
+_HASH, _COUNT = "hash", "count"
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Difference:
     """A key whose rows differ.
 
     Attributes:
-        kind: `missing` in the replica, `extra` in it, or `different`.
+        kind: `missing` in the replica, `extra` in it, `different`, or `repeated`.
         key: the values of the key.
     """
 
@@ -110,6 +113,10 @@ def verify(
     )
     replica = DeltaReplica(base_dir, source, storage_options)
     state = replica.state()
+    if state is None:
+        return Verification(
+            source.name, None, None, held="the replica is gone, or somebody else changed it"
+        )
     from_tick = max(acked, state.tick_id)
     with Snapshot.of_tick(url, queue) as (tick_id, snapshot):
         data_source.register(spark)
@@ -146,17 +153,17 @@ def verify(
 
 def _held(session: Session, queue: str, consumer: str, source: SourceTable) -> str | None:
     """Returns why the replica is not known to be equal, whatever its rows are."""
-    found = session.run(
+    captured = captured_tables(session, queue)
+    if source.name not in captured:
+        return f"the table is not captured into queue {queue}"
+    problem = captured[source.name]
+    shape = session.run(
         Call(
-            "select c.problem, r.shape from pgque.captured_tables(%s) c "
-            "left join pgque.replicated_tables(%s, %s) r using (table_name) where table_name = %s",
-            (queue, queue, consumer, source.name),
-            list,
+            "select max(shape) from pgque.replicated_tables(%s, %s) where table_name = %s",
+            (queue, consumer, source.name),
+            lambda rows: rows[0][0],
         )
     )
-    if not found:
-        return f"the table is not captured into queue {queue}"
-    ((problem, shape),) = found
     if problem is not None:
         return str(problem)
     if shape is None:
@@ -179,24 +186,36 @@ def _compare(
     rows: DataFrame, stored: DataFrame, source: SourceTable
 ) -> tuple[int, int, list[Difference]]:
     """Returns the number of rows, the number of differences and some of them."""
-    columns = [f.col(f"`{column.name}`") for column in source.columns]
     keys = list(source.key)
-    hashed = f.xxhash64(*columns)
-    mine = rows.select(*(f"`{key}`" for key in keys), hashed.alias("ours"))
-    its = stored.select(*(f"`{key}`" for key in keys), hashed.alias("theirs"))
+    mine, its = _hashed(rows, source, _OURS), _hashed(stored, source, _THEIRS)
     both = mine.join(its, keys, "full_outer")
+    ours, theirs = f.col(_OURS), f.col(_THEIRS)
     kind = (
-        f.when(f.col("theirs").isNull(), "missing")
-        .when(f.col("ours").isNull(), "extra")
-        .when(f.col("ours") != f.col("theirs"), "different")
+        f.when(theirs.isNull(), "missing")
+        .when(ours.isNull(), "extra")
+        .when(f.greatest(ours[_COUNT], theirs[_COUNT]) > 1, "repeated")
+        .when(ours[_HASH] != theirs[_HASH], "different")
     )
-    marked = both.withColumn(_HASH, kind)
+    marked = both.withColumn(_KIND, kind)
     (totals,) = marked.agg(
-        f.count("ours").alias("rows"), f.count(_HASH).alias("differences")
+        f.count(_OURS).alias("rows"), f.count(_KIND).alias("differences")
     ).collect()
     if not totals.differences:
         return totals.rows, 0, []
     # Reads both again, which is rare, and holds nothing in memory.
-    found = marked.where(f"`{_HASH}` is not null").limit(_SHOWN).collect()
-    examples = [Difference(row[_HASH], {key: row[key] for key in keys}) for row in found]
+    found = marked.where(f"`{_KIND}` is not null").limit(_SHOWN).collect()
+    examples = [Difference(row[_KIND], {key: row[key] for key in keys}) for row in found]
     return totals.rows, totals.differences, examples
+
+
+def _hashed(rows: DataFrame, source: SourceTable, name: str) -> DataFrame:
+    """Returns the keys, each with the hash of its row and the number of its rows."""
+    columns = [f.col(f"`{field.name}`") for field in spark_columns(source)]
+    # Spark's hash passes over nulls, and takes -0 for 0.
+    values = [
+        column.cast("string") if isinstance(field.dataType, FloatType | DoubleType) else column
+        for field, column in zip(spark_columns(source), columns, strict=True)
+    ]
+    hashed = f.xxhash64(*values, *(column.isNull() for column in columns))
+    facts = f.struct(f.max(hashed).alias(_HASH), f.count(hashed).alias(_COUNT))
+    return rows.groupBy(*(f"`{key}`" for key in source.key)).agg(facts.alias(name))

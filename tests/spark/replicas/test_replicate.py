@@ -8,10 +8,11 @@ import pytest
 from psycopg import errors as pg
 
 from pgque_dagster.client import Client
-from pgque_dagster.client.errors import InvalidArgument
-from pgque_dagster.client.source_tables import request_copy
+from pgque_dagster.client.errors import InvalidArgument, MalformedPayload
+from pgque_dagster.client.source_tables import capture_new, copy_again, request_copy
+from pgque_dagster.spark import SparkBatch
 from pgque_dagster.spark.replicas.replica import replicate
-from tests.support.replication import QUEUE, Replication
+from tests.support.replication import CONSUMER, QUEUE, Replication
 
 
 def test_a_table_is_copied_and_then_follows_each_change(replication: Replication) -> None:
@@ -212,6 +213,10 @@ def test_changes_of_a_table_that_is_not_replicated_are_not_dropped(
         ("create table t (id float8 primary key)", "t", "double precision"),
         ("create table t (id numeric primary key)", "t", "numeric"),
         ("create view t as select 1 as id", "t", "key"),
+        ("create table t (id bpchar primary key)", "t", "bpchar"),
+        ("create unlogged table t (id int primary key)", "t", "unlogged"),
+        ("create table t (id int primary key); create table c () inherits (t)", "t", "inherit"),
+        ("create table t (id int primary key, __pgque_deleted int)", "t", "reserved"),
         ("select 1", "missing", "no table missing"),
     ],
 )
@@ -231,8 +236,112 @@ def test_another_table_in_the_folder_is_not_overwritten(replication: Replication
     (folder / "t").rename(folder / "u")
     replication.capture("public.u")
     replication.tick()
-    with pytest.raises(InvalidArgument, match=r"the replica of public\.t"):
+    with pytest.raises(InvalidArgument, match=r"the replica of changes/public\.t"):
         replication.run()
+
+
+def test_columns_may_have_the_names_that_queries_use(replication: Replication) -> None:
+    replication.sql(
+        "create table t (id int primary key, r text, o text, n text, pgque_row2 text, ours int)"
+    )
+    replication.capture("public.t")
+    replication.sql("insert into t values (1, 'r', 'o', 'n', 'p', 1)")
+    replication.catch_up()
+    replication.sql("update t set r = null; insert into t values (2, 'r', 'o', 'n', 'p', 1)")
+    replication.catch_up()
+    replication.check()
+    assert replication.verify().is_equal
+
+
+def test_a_copy_that_was_published_and_not_acked_is_made_again(replication: Replication) -> None:
+    replication.sql(
+        "create table t (id int primary key, a text, b text); insert into t values (1, 'x', null)"
+    )
+    replication.capture("public.t")
+    replication.catch_up()
+    swap = "alter table t rename a to c; alter table t rename b to a; alter table t rename c to b"
+    replication.sql(swap)
+    replication.sql("insert into t values (2, 'y', null)")
+    replication.tick()
+    replication.run(ack=False)
+    replication.sql(swap)
+    replication.sql("insert into t values (3, 'z', null)")
+    replication.catch_up()
+    replication.check()
+    assert replication.verify().is_equal
+
+
+@pytest.mark.parametrize("script", ["add ts timestamp", "alter at type timestamp"])
+def test_a_timestamp_without_a_zone_may_come_later(replication: Replication, script: str) -> None:
+    replication.sql("create table t (id int primary key, at timestamptz); insert into t values (1)")
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql(f"alter table t {script}; insert into t values (2, '2026-01-01 12:00')")
+    replication.catch_up()
+    replication.check()
+    replication.sql("update t set at = '2026-01-02'")
+    replication.catch_up()
+    replication.check()
+
+
+def test_a_partition_that_was_detached_is_no_part_of_the_replica(replication: Replication) -> None:
+    replication.sql(
+        "create table t (id int primary key) partition by range (id);"
+        "create table p1 partition of t for values from (0) to (10);"
+        "create table p2 partition of t for values from (10) to (20);"
+        "insert into t values (1), (11)"
+    )
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql("alter table t detach partition p2; insert into p2 values (12)")
+    replication.tick()
+    with pytest.raises(InvalidArgument, match="several tables"):
+        replication.run()
+    replication.sql("select pgque.uncapture('p2', 'changes')")
+    replication.catch_up()
+    replication.check()
+
+
+def test_a_change_that_does_not_fit_is_passed_by_a_copy(replication: Replication) -> None:
+    replication.sql("create table t (id int primary key, d date)")
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql("insert into t values (1, 'infinity')")
+    replication.tick()
+    with pytest.raises(MalformedPayload, match=r"change of public\.t does not fit"):
+        replication.run()
+    replication.sql("update t set d = '2026-01-01'")
+    with Client(replication.url) as client:
+        copy_again(client, QUEUE, CONSUMER, "public.t")
+    replication.catch_up()
+    replication.check()
+
+
+def test_a_table_that_is_named_twice_is_refused(replication: Replication) -> None:
+    replication.sql("create table t (id int primary key)")
+    replication.capture("public.t")
+    replication.tables = ["public.t", "public.T"]
+    replication.tick()
+    with pytest.raises(InvalidArgument, match="are one"):
+        replication.run()
+
+
+def test_two_queues_do_not_share_a_replica(replication: Replication) -> None:
+    replication.sql("create table t (id int primary key)")
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql(
+        "select pgque.create_queue('second'); select pgque.register_consumer('second', 'lake')"
+    )
+    with Client(replication.url) as client:
+        capture_new(client, "second", ["public.t"])
+        client.force_next_tick("second")
+        client.ticker()
+        claim = client.claim("second", "lake", owner="a test")
+        assert claim is not None
+        batch = SparkBatch(replication.spark, claim, client.url)
+        with pytest.raises(InvalidArgument, match=r"the replica of changes/public\.t"):
+            list(replicate(batch, ["public.t"], replication.folder))
 
 
 @pytest.mark.parametrize("seed", range(3))

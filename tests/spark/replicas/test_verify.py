@@ -2,7 +2,7 @@
 
 import random
 
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tests.support.replication import Replication
 
@@ -74,3 +74,34 @@ def test_a_table_that_was_compacted_is_compared(replication: Replication) -> Non
         replication.catch_up()
     DeltaTable(replication.location("public.t")).optimize.compact()
     assert replication.verify().is_equal
+
+
+def test_values_that_move_between_columns_are_found(replication: Replication) -> None:
+    replication.sql(
+        "create table t (id int primary key, a text, b text, f float8);"
+        "insert into t values (1, 'x', null, 0), (2, null, 'y', 0)"
+    )
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql(
+        "set session_replication_role = replica; update t set a = b, b = a where id = 1"
+    )
+    assert replication.verify().differences == 1
+    replication.sql("set session_replication_role = replica; update t set f = '-0' where id = 2")
+    assert replication.verify().differences == 2
+
+
+def test_rows_that_are_there_twice_are_found(replication: Replication) -> None:
+    replication.sql("create table t (id int primary key); insert into t values (1)")
+    replication.capture("public.t")
+    replication.catch_up()
+    table = DeltaTable(replication.location("public.t"))
+    record = {"pgque": next(c["pgque"] for c in table.history() if c.get("pgque"))}
+    write_deltalake(
+        table,
+        table.to_pyarrow_table(),
+        mode="append",
+        commit_properties=CommitProperties(custom_metadata=record),
+    )
+    (found,) = replication.verify().examples
+    assert (found.kind, found.key) == ("repeated", {"id": 1})
