@@ -66,6 +66,6 @@ def test_it_waits_as_long_as_events_get_fewer(clock: Clock) -> None:
 
 
 def test_without_progress_it_gives_up_and_names_the_log(clock: Clock) -> None:
-    with pytest.raises(DemoError, match=r"for 240 s: events behind: c 7.*; read dagster\.log"):
+    with pytest.raises(DemoError, match=r"for 600 s: events behind: c 7.*; read dagster\.log"):
         watched(iter([9, 8, *[7] * 10_000])).drain(Path("dagster.log"))
-    assert clock.now < 300
+    assert clock.now < 700

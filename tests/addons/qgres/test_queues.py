@@ -339,10 +339,12 @@ def test_the_resource_logs_partitions_that_are_named_each(
     with pytest.raises(DatabaseError, match='"orders" already exists with 4 partitions') as error:
         PgqueResource(url=database_url, serial_queues=["orders"]).database_url()
     assert '"Orders#0" to "Orders#3"' in str(error.value)
-    consumers = {f"qgres.{part}": ["c"] for part in parts}
-    PgqueResource(url=database_url, serial_queues=parts, consumers=consumers).database_url()
+    PgqueResource(url=database_url, serial_queues=parts).database_url()
+    logs = [f"qgres.{part}" for part in parts]
+    for log in logs:
+        value(parted, "select pgque.register_consumer(%s, 'c')", log)
     for key in KEYS:
         publish_by(parted, key, key)
-    for log in consumers:
+    for log in logs:
         tick(parted, log)
-    assert sorted(text for log in consumers for text in drain(parted, log)) == sorted(KEYS)
+    assert sorted(text for log in logs for text in drain(parted, log)) == sorted(KEYS)
