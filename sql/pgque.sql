@@ -6347,10 +6347,10 @@ create or replace function pgque.find_small_batch(
     out sub_queue integer, out from_txid xid8, out end_txid xid8, out running pg_snapshot,
     out list xid8[], out owner_id integer, out cutoff timestamptz)
 returns record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language sql set search_path = pgque, pg_catalog, pg_temp
 as $$
-begin
-end;
+    select null::integer, null::xid8, null::xid8, null::pg_snapshot, null::xid8[], null::integer,
+           null::timestamptz;
 $$;
 
 -- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is

@@ -1367,14 +1367,13 @@ begin
         from postgremq.find_claim(i_queue, i_message_id, i_token) c
         join postgremq.queue_base q on q.queue_id = c.queue_id
         on conflict do nothing;
-        if found then
-            return true;
-        end if;
+        exit when found;
         perform from postgremq.find_claim(i_queue, i_message_id, i_token);
         if not found then
             return false;
         end if;
     end loop;
+    return true;
 end;
 $$;
 
