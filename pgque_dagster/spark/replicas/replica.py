@@ -187,7 +187,6 @@ def _copy(
 
         batch.claim.before_publishing(check)
         version, count = replica.overwrite(batch, rows, snapshot.transactions)
-        batch.claim.run_checks()
     batch.before_ack(
         lambda connection: connection.execute(
             "select pgque.set_replicated(%s, %s, %s, %s::pg_snapshot, %s)",
