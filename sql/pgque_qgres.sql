@@ -1247,18 +1247,16 @@ begin
 end;
 $$;
 
--- Publishes any parts to a queue given by its id. See "_Publish".
+-- The forms for users: a queue by its id or its name, and the parts of an entry, or one of them.
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(
-    queue_id integer, bytea bytea, jsonb jsonb, text text, out sequence_number bigint)
+create or replace function qgres."Publish"(queue_id integer, bytea bytea, jsonb jsonb, text text, out sequence_number bigint)
 returns bigint
 language sql
 as $$
     select qgres."_Publish"($1, row($2, $3, $4)::qgres.queue_entry);
 $$;
 
--- Publishes bytea alone to a queue given by its id. See "_Publish".
--- locks: those of "_Publish". writes: the same.
+-- A form of qgres."_Publish".
 create or replace function qgres."Publish"(queue_id integer, bytea bytea, out sequence_number bigint)
 returns bigint
 language sql
@@ -1266,8 +1264,7 @@ as $$
     select qgres."_Publish"($1, row($2, null, null)::qgres.queue_entry);
 $$;
 
--- Publishes jsonb alone to a queue given by its id. See "_Publish".
--- locks: those of "_Publish". writes: the same.
+-- A form of qgres."_Publish".
 create or replace function qgres."Publish"(queue_id integer, jsonb jsonb, out sequence_number bigint)
 returns bigint
 language sql
@@ -1275,8 +1272,7 @@ as $$
     select qgres."_Publish"($1, row(null, $2, null)::qgres.queue_entry);
 $$;
 
--- Publishes text alone to a queue given by its id. See "_Publish".
--- locks: those of "_Publish". writes: the same.
+-- A form of qgres."_Publish".
 create or replace function qgres."Publish"(queue_id integer, text text, out sequence_number bigint)
 returns bigint
 language sql
@@ -1284,18 +1280,15 @@ as $$
     select qgres."_Publish"($1, row(null, null, $2)::qgres.queue_entry);
 $$;
 
--- Publishes any parts to a queue given by its name. See "_Publish".
--- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(
-    queue_name text, bytea bytea, jsonb jsonb, text text, out sequence_number bigint)
+-- A form of qgres."_Publish".
+create or replace function qgres."Publish"(queue_name text, bytea bytea, jsonb jsonb, text text, out sequence_number bigint)
 returns bigint
 language sql
 as $$
     select qgres."_Publish"(qgres.queue__get_id($1), row($2, $3, $4)::qgres.queue_entry);
 $$;
 
--- Publishes bytea alone to a queue given by its name. See "_Publish".
--- locks: those of "_Publish". writes: the same.
+-- A form of qgres."_Publish".
 create or replace function qgres."Publish"(queue_name text, bytea bytea, out sequence_number bigint)
 returns bigint
 language sql
@@ -1303,8 +1296,7 @@ as $$
     select qgres."_Publish"(qgres.queue__get_id($1), row($2, null, null)::qgres.queue_entry);
 $$;
 
--- Publishes jsonb alone to a queue given by its name. See "_Publish".
--- locks: those of "_Publish". writes: the same.
+-- A form of qgres."_Publish".
 create or replace function qgres."Publish"(queue_name text, jsonb jsonb, out sequence_number bigint)
 returns bigint
 language sql
@@ -1312,8 +1304,7 @@ as $$
     select qgres."_Publish"(qgres.queue__get_id($1), row(null, $2, null)::qgres.queue_entry);
 $$;
 
--- Publishes text alone to a queue given by its name. See "_Publish".
--- locks: those of "_Publish". writes: the same.
+-- A form of qgres."_Publish".
 create or replace function qgres."Publish"(queue_name text, text text, out sequence_number bigint)
 returns bigint
 language sql
@@ -1401,8 +1392,7 @@ $$;
 -- Publishes an entry to the partition of a key. Returns the number in that partition. Publishers of
 -- other partitions do not wait.
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(
-    queue_name text, partition_key text, bytea bytea, jsonb jsonb, text text, out sequence_number bigint)
+create or replace function qgres."Publish"(queue_name text, partition_key text, bytea bytea, jsonb jsonb, text text, out sequence_number bigint)
 returns bigint
 language sql
 as $$
@@ -1441,7 +1431,7 @@ begin
 end;
 $$;
 
--- Adds any parts to a queue given by its id.
+-- The forms for users: a queue by its id or its name, and the parts of an entry, or one of them.
 -- locks: those of _add. writes: the same.
 create or replace function qgres.add(queue_id integer, bytea bytea, jsonb jsonb, text text)
 returns void
@@ -1450,8 +1440,7 @@ as $$
     select qgres._add($1, row($2, $3, $4)::qgres.queue_entry);
 $$;
 
--- Adds bytea alone to a queue given by its id.
--- locks: those of _add. writes: the same.
+-- A form of qgres._add.
 create or replace function qgres.add(queue_id integer, bytea bytea)
 returns void
 language sql
@@ -1459,8 +1448,7 @@ as $$
     select qgres._add($1, row($2, null, null)::qgres.queue_entry);
 $$;
 
--- Adds jsonb alone to a queue given by its id.
--- locks: those of _add. writes: the same.
+-- A form of qgres._add.
 create or replace function qgres.add(queue_id integer, jsonb jsonb)
 returns void
 language sql
@@ -1468,8 +1456,7 @@ as $$
     select qgres._add($1, row(null, $2, null)::qgres.queue_entry);
 $$;
 
--- Adds text alone to a queue given by its id.
--- locks: those of _add. writes: the same.
+-- A form of qgres._add.
 create or replace function qgres.add(queue_id integer, text text)
 returns void
 language sql
@@ -1477,8 +1464,7 @@ as $$
     select qgres._add($1, row(null, null, $2)::qgres.queue_entry);
 $$;
 
--- Adds any parts to a queue given by its name.
--- locks: those of _add. writes: the same.
+-- A form of qgres._add.
 create or replace function qgres.add(queue_name text, bytea bytea, jsonb jsonb, text text)
 returns void
 language sql
@@ -1486,8 +1472,7 @@ as $$
     select qgres._add(qgres.queue__get_id($1), row($2, $3, $4)::qgres.queue_entry);
 $$;
 
--- Adds bytea alone to a queue given by its name.
--- locks: those of _add. writes: the same.
+-- A form of qgres._add.
 create or replace function qgres.add(queue_name text, bytea bytea)
 returns void
 language sql
@@ -1495,8 +1480,7 @@ as $$
     select qgres._add(qgres.queue__get_id($1), row($2, null, null)::qgres.queue_entry);
 $$;
 
--- Adds jsonb alone to a queue given by its name.
--- locks: those of _add. writes: the same.
+-- A form of qgres._add.
 create or replace function qgres.add(queue_name text, jsonb jsonb)
 returns void
 language sql
@@ -1504,8 +1488,7 @@ as $$
     select qgres._add(qgres.queue__get_id($1), row(null, $2, null)::qgres.queue_entry);
 $$;
 
--- Adds text alone to a queue given by its name.
--- locks: those of _add. writes: the same.
+-- A form of qgres._add.
 create or replace function qgres.add(queue_name text, text text)
 returns void
 language sql
