@@ -92,7 +92,7 @@ class Mutant:
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """All mutants of a file's functions that PostgreSQL's parser takes."""
-    source = write_out(path.read_text(), read_reasons(ROOT / UNPINNED_FILE))
+    source = write_out(ROOT, path.read_text(), read_reasons(ROOT / UNPINNED_FILE))
     for statement in read_statements(source):
         if statement.kind != "CreateFunctionStmt":
             continue

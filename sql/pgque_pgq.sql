@@ -306,6 +306,354 @@ select e.ev_id,
        e.ev_extra4
 from pgque.event_template e;
 
+-- ===== addons/pgq/forwards.sql ===================================================================
+
+-- The functions of PgQ that are the same in pgque: the assembler writes them out, with the arguments
+-- and the result of the engine's.
+
+-- Does what pgque.batch_event_sql does.
+-- locks, writes: the same.
+create or replace function pgq.batch_event_sql(x_batch_id bigint)
+returns text
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.batch_event_sql(x_batch_id);
+end;
+$$;
+
+-- Does what pgque.batch_retry does.
+-- locks, writes: the same.
+create or replace function pgq.batch_retry(i_batch_id bigint, i_retry_seconds integer)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.batch_retry(i_batch_id, i_retry_seconds);
+end;
+$$;
+
+-- Does what pgque.event_retry does.
+-- locks, writes: the same.
+create or replace function pgq.event_retry(
+    x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.event_retry(x_batch_id, x_event_id, x_retry_seconds);
+end;
+$$;
+
+-- Does what pgque.event_retry does.
+-- locks, writes: the same.
+create or replace function pgq.event_retry(
+    x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.event_retry(x_batch_id, x_event_id, x_retry_time);
+end;
+$$;
+
+-- Does what pgque.find_tick_helper does.
+-- locks, writes: the same.
+create or replace function pgq.find_tick_helper(
+    i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
+    i_min_count bigint, i_min_interval interval,
+    out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
+returns record
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    select * into next_tick_id, next_tick_time, next_tick_seq from pgque.find_tick_helper(i_queue_id, i_prev_tick_id, i_prev_tick_time, i_prev_tick_seq, i_min_count, i_min_interval);
+end;
+$$;
+
+-- Does what pgque.finish_batch does.
+-- locks, writes: the same.
+create or replace function pgq.finish_batch(x_batch_id bigint)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.finish_batch(x_batch_id);
+end;
+$$;
+
+-- Does what pgque.force_tick does.
+-- locks, writes: the same.
+create or replace function pgq.force_tick(i_queue_name text)
+returns bigint
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.force_tick(i_queue_name);
+end;
+$$;
+
+-- Does what pgque.get_batch_info does.
+-- locks, writes: the same.
+create or replace function pgq.get_batch_info(
+    x_batch_id bigint,
+    out queue_name text, out consumer_name text,
+    out batch_start timestamptz, out batch_end timestamptz,
+    out prev_tick_id bigint, out tick_id bigint, out lag interval,
+    out seq_start bigint, out seq_end bigint)
+returns record
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    select * into queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id, lag, seq_start, seq_end from pgque.get_batch_info(x_batch_id);
+end;
+$$;
+
+-- Does what pgque.next_batch_custom does.
+-- locks, writes: the same.
+create or replace function pgq.next_batch_custom(
+    i_queue_name text, i_consumer_name text,
+    i_min_lag interval, i_min_count integer, i_min_interval interval,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+returns record
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval);
+end;
+$$;
+
+-- Does what pgque.next_batch_info does.
+-- locks, writes: the same.
+create or replace function pgq.next_batch_info(
+    i_queue_name text, i_consumer_name text,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+returns record
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_info(i_queue_name, i_consumer_name);
+end;
+$$;
+
+-- Does what pgque.register_consumer does.
+-- locks, writes: the same.
+create or replace function pgq.register_consumer(x_queue_name text, x_consumer_id text)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.register_consumer(x_queue_name, x_consumer_id);
+end;
+$$;
+
+-- Does what pgque.register_consumer_at does.
+-- locks, writes: the same.
+create or replace function pgq.register_consumer_at(
+    x_queue_name text, x_consumer_name text, x_tick_pos bigint)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.register_consumer_at(x_queue_name, x_consumer_name, x_tick_pos);
+end;
+$$;
+
+grant execute on function
+    pgq.batch_event_sql(bigint),
+    pgq.batch_retry(bigint, integer),
+    pgq.event_retry(bigint, bigint, integer),
+    pgq.event_retry(bigint, bigint, timestamptz),
+    pgq.find_tick_helper(integer, bigint, timestamptz, bigint, bigint, interval),
+    pgq.finish_batch(bigint),
+    pgq.force_tick(text),
+    pgq.get_batch_info(bigint),
+    pgq.next_batch_custom(text, text, interval, integer, interval),
+    pgq.next_batch_info(text, text),
+    pgq.register_consumer(text, text),
+    pgq.register_consumer_at(text, text, bigint)
+to pgq_reader;
+
+-- Does what pgque.drop_queue does.
+-- locks, writes: the same.
+create or replace function pgq.drop_queue(x_queue_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.drop_queue(x_queue_name);
+end;
+$$;
+
+-- Does what pgque.drop_queue does.
+-- locks, writes: the same.
+create or replace function pgq.drop_queue(x_queue_name text, x_force boolean)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.drop_queue(x_queue_name, x_force);
+end;
+$$;
+
+-- Does what pgque.event_retry_raw does.
+-- locks, writes: the same.
+create or replace function pgq.event_retry_raw(
+    x_queue text, x_consumer text, x_retry_after timestamptz,
+    x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
+    x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
+returns bigint
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.event_retry_raw(x_queue, x_consumer, x_retry_after, x_ev_id, x_ev_time, x_ev_retry, x_ev_type, x_ev_data, x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4);
+end;
+$$;
+
+-- Does what pgque.maint_retry_events does.
+-- locks, writes: the same.
+create or replace function pgq.maint_retry_events()
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.maint_retry_events();
+end;
+$$;
+
+-- Does what pgque.maint_rotate_tables_step1 does.
+-- locks, writes: the same.
+create or replace function pgq.maint_rotate_tables_step1(i_queue_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.maint_rotate_tables_step1(i_queue_name);
+end;
+$$;
+
+-- Does what pgque.maint_rotate_tables_step2 does.
+-- locks, writes: the same.
+create or replace function pgq.maint_rotate_tables_step2()
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.maint_rotate_tables_step2();
+end;
+$$;
+
+-- Does what pgque.seq_setval does.
+-- locks, writes: the same.
+create or replace function pgq.seq_setval(i_seq_name text, i_new_value bigint)
+returns bigint
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.seq_setval(i_seq_name, i_new_value);
+end;
+$$;
+
+-- Does what pgque.set_queue_config does.
+-- locks, writes: the same.
+create or replace function pgq.set_queue_config(
+    x_queue_name text, x_param_name text, x_param_value text)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.set_queue_config(x_queue_name, x_param_name, x_param_value);
+end;
+$$;
+
+-- Does what pgque.ticker does.
+-- locks, writes: the same.
+create or replace function pgq.ticker()
+returns bigint
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.ticker();
+end;
+$$;
+
+-- Does what pgque.ticker does.
+-- locks, writes: the same.
+create or replace function pgq.ticker(i_queue_name text)
+returns bigint
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.ticker(i_queue_name);
+end;
+$$;
+
+-- Does what pgque.ticker does.
+-- locks, writes: the same.
+create or replace function pgq.ticker(
+    i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
+returns bigint
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.ticker(i_queue_name, i_tick_id, i_orig_timestamp, i_event_seq);
+end;
+$$;
+
+-- Does what pgque.tune_storage does.
+-- locks, writes: the same.
+create or replace function pgq.tune_storage(i_queue_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.tune_storage(i_queue_name);
+end;
+$$;
+
+grant execute on function
+    pgq.drop_queue(text),
+    pgq.drop_queue(text, boolean),
+    pgq.event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer, text, text, text, text, text, text),
+    pgq.maint_retry_events(),
+    pgq.maint_rotate_tables_step1(text),
+    pgq.maint_rotate_tables_step2(),
+    pgq.seq_setval(text, bigint),
+    pgq.set_queue_config(text, text, text),
+    pgq.ticker(),
+    pgq.ticker(text),
+    pgq.ticker(text, bigint, timestamptz, bigint),
+    pgq.tune_storage(text)
+to pgq_admin;
+
 -- ===== addons/pgq/producing.sql ==================================================================
 
 -- Publishing under PgQ's names.
@@ -541,42 +889,6 @@ $$;
 
 -- Maintenance under PgQ's names, as pgqd calls it.
 
--- Moves retries that are due back into their queues; returns how many.
--- locks: those of pgque.maint_retry_events. writes: the same.
-create or replace function pgq.maint_retry_events()
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.maint_retry_events();
-end;
-$$;
-
--- Rotation, step 1. Returns 1, or 0 if the queue did not rotate.
--- locks: those of pgque.maint_rotate_tables_step1. writes: the same.
-create or replace function pgq.maint_rotate_tables_step1(i_queue_name text)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.maint_rotate_tables_step1(i_queue_name);
-end;
-$$;
-
--- Rotation, step 2, in a later transaction than step 1.
--- locks: rows of the queues it notes. writes: queue.
-create or replace function pgq.maint_rotate_tables_step2()
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.maint_rotate_tables_step2();
-end;
-$$;
-
 -- Lists the tables whose rows are changed in place, if the server runs no autovacuum.
 create or replace function pgq.maint_tables_to_vacuum()
 returns setof text
@@ -689,43 +1001,6 @@ begin
 end;
 $$;
 
--- Drops a queue. Refuses one that has consumers or dead letters, unless forced.
--- locks: those of pgque.drop_queue, and the queue's views. writes: the same.
-create or replace function pgq.drop_queue(x_queue_name text, x_force boolean)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.drop_queue(x_queue_name, x_force);
-end;
-$$;
-
--- The form without force.
--- locks: those of the form above. writes: the same.
-create or replace function pgq.drop_queue(x_queue_name text)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.drop_queue(x_queue_name, false);
-end;
-$$;
-
--- Sets one parameter of a queue, by its name without queue_; null resets it to its default.
--- locks: the queue's row. writes: queue, the catalog.
-create or replace function pgq.set_queue_config(
-    x_queue_name text, x_param_name text, x_param_value text)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.set_queue_config(x_queue_name, x_param_name, x_param_value);
-end;
-$$;
-
 -- Sets the rights on a queue's event tables and views anew.
 -- locks: those of make_event_views. writes: the same.
 create or replace function pgq.grant_perms(x_queue_name text)
@@ -738,18 +1013,6 @@ begin
     from pgque.queue q
     where q.queue_name = x_queue_name;
     return 1;
-end;
-$$;
-
--- Sets the storage parameters of a queue's event tables as create_queue does.
--- locks: those of pgque.tune_storage. writes: the catalog.
-create or replace function pgq.tune_storage(i_queue_name text)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.tune_storage(i_queue_name);
 end;
 $$;
 
@@ -816,31 +1079,6 @@ execute function pgq.change_queue();
 
 -- Consuming under PgQ's names.
 
--- Registers a consumer at the last tick. Returns 1, or 0 if it was registered.
--- locks: those of pgque.register_consumer. writes: the same.
-create or replace function pgq.register_consumer(x_queue_name text, x_consumer_id text)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.register_consumer(x_queue_name, x_consumer_id);
-end;
-$$;
-
--- Registers a consumer at a tick, or moves it there. Returns 1, or 0 if it was registered.
--- locks: those of pgque.register_consumer_at. writes: the same.
-create or replace function pgq.register_consumer_at(
-    x_queue_name text, x_consumer_name text, x_tick_pos bigint)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.register_consumer_at(x_queue_name, x_consumer_name, x_tick_pos);
-end;
-$$;
-
 -- Unregisters a consumer, with its subconsumers, and deletes its retries. Returns how many were
 -- unregistered, subconsumers included; 0 if there is no such consumer. A subconsumer that is
 -- unregistered by its own name, and has a batch open, is refused.
@@ -869,40 +1107,6 @@ begin
 end;
 $$;
 
--- Opens the next batch within limits, or returns the open one; nulls when there is none.
--- locks: those of pgque.next_batch_custom. writes: the same.
-create or replace function pgq.next_batch_custom(
-    i_queue_name text, i_consumer_name text,
-    i_min_lag interval, i_min_count integer, i_min_interval interval,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
-        i_min_interval);
-end;
-$$;
-
--- The same without limits.
--- locks: those of pgque.next_batch_custom. writes: the same.
-create or replace function pgq.next_batch_info(
-    i_queue_name text, i_consumer_name text,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_info(i_queue_name, i_consumer_name);
-end;
-$$;
-
 -- The same, and returns only the id. It has no SET clause, for speed.
 -- locks: those of pgque.next_batch. writes: the same.
 create or replace function pgq.next_batch(i_queue_name text, i_consumer_name text)
@@ -925,17 +1129,6 @@ returns setof record
 language sql stable
 as $$
     select * from pgque.get_batch_events($1)
-$$;
-
--- The SELECT of a batch's events, in order of ev_id.
-create or replace function pgq.batch_event_sql(x_batch_id bigint)
-returns text
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.batch_event_sql(x_batch_id);
-end;
 $$;
 
 -- The event tables in which an open batch has, or may have, rows.
@@ -999,91 +1192,6 @@ as $$
 begin
     return query
     select * from pgq.get_batch_cursor(i_batch_id, i_cursor_name, i_quick_limit, null);
-end;
-$$;
-
--- An open batch: its queue and consumer, and what it spans. Nulls for a batch that is not open.
-create or replace function pgq.get_batch_info(
-    x_batch_id bigint,
-    out queue_name text, out consumer_name text,
-    out batch_start timestamptz, out batch_end timestamptz,
-    out prev_tick_id bigint, out tick_id bigint, out lag interval,
-    out seq_start bigint, out seq_end bigint)
-returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    select * into queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id, lag, seq_start, seq_end from pgque.get_batch_info(x_batch_id);
-end;
-$$;
-
--- Finishes a batch. Raises an error if the batch is not open, because an end that does nothing must
--- not look like one that did.
--- locks: those of pgque.finish_batch. writes: the same.
-create or replace function pgq.finish_batch(x_batch_id bigint)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.finish_batch(x_batch_id);
-end;
-$$;
-
--- Schedules an event of an open batch for another delivery. Returns 1, or 0 if it was scheduled
--- before.
--- locks: those of pgque.event_retry. writes: retry_queue.
-create or replace function pgq.event_retry(
-    x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.event_retry(x_batch_id, x_event_id, x_retry_time);
-end;
-$$;
-
--- Does the same, a number of seconds from now.
--- locks: those of pgque.event_retry. writes: retry_queue.
-create or replace function pgq.event_retry(
-    x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.event_retry(x_batch_id, x_event_id, x_retry_seconds);
-end;
-$$;
-
--- Schedules all events of an open batch for another delivery; returns how many.
--- locks: those of pgque.batch_retry. writes: retry_queue.
-create or replace function pgq.batch_retry(i_batch_id bigint, i_retry_seconds integer)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.batch_retry(i_batch_id, i_retry_seconds);
-end;
-$$;
-
--- Schedules an event, given in full, as a retry of a consumer. Returns its id.
--- locks: none. writes: retry_queue.
-create or replace function pgq.event_retry_raw(
-    x_queue text, x_consumer text, x_retry_after timestamptz,
-    x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
-    x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.event_retry_raw(
-        x_queue, x_consumer, x_retry_after, x_ev_id, x_ev_time, x_ev_retry, x_ev_type, x_ev_data,
-        x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4);
 end;
 $$;
 
@@ -1209,74 +1317,6 @@ begin
 end;
 $$;
 
--- ===== addons/pgq/ticking.sql ====================================================================
-
--- Ticks under PgQ's names.
-
--- Ticks every queue that is due; returns how many.
--- locks: those of pgque.ticker. writes: the same.
-create or replace function pgq.ticker()
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.ticker();
-end;
-$$;
-
--- Ticks one queue if it is due; returns the tick's id, or null.
--- locks: those of pgque.ticker. writes: the same.
-create or replace function pgq.ticker(i_queue_name text)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.ticker(i_queue_name);
-end;
-$$;
-
--- Inserts a tick that comes from elsewhere.
--- locks: those of pgque.ticker. writes: the same.
-create or replace function pgq.ticker(
-    i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.ticker(i_queue_name, i_tick_id, i_orig_timestamp, i_event_seq);
-end;
-$$;
-
--- Makes the next ticker run tick this queue; returns the last tick's id.
--- locks: none. writes: tick_request.
-create or replace function pgq.force_tick(i_queue_name text)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.force_tick(i_queue_name);
-end;
-$$;
-
--- The tick that would end a batch after the given tick; nulls when there is none.
-create or replace function pgq.find_tick_helper(
-    i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz,
-    i_prev_tick_seq bigint, i_min_count bigint, i_min_interval interval,
-    out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
-returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    select * into next_tick_id, next_tick_time, next_tick_seq from pgque.find_tick_helper(
-        i_queue_id, i_prev_tick_id, i_prev_tick_time, i_prev_tick_seq, i_min_count, i_min_interval);
-end;
-$$;
-
 -- ===== addons/pgq/info.sql =======================================================================
 
 -- What PgQ shows about queues and consumers. The figures that PgQ leaves null at first are 0,
@@ -1392,18 +1432,6 @@ begin
 end;
 $$;
 
--- Raises a queue's event ids to a value and never lowers them; returns the last id then.
--- locks: those of pgque.seq_setval. writes: the sequence.
-create or replace function pgq.seq_setval(i_seq_name text, i_new_value bigint)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.seq_setval(i_seq_name, i_new_value);
-end;
-$$;
-
 -- The version of PgQ whose functions are here. Its programs read it.
 create or replace function pgq.version()
 returns text
@@ -1473,7 +1501,6 @@ end;
 $$;
 
 -- The same without taking batches over.
--- locks: those of the form above. writes: the same.
 create or replace function pgq_coop.next_batch_custom(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text,
     i_min_lag interval, i_min_count integer, i_min_interval interval)
@@ -1488,7 +1515,6 @@ end;
 $$;
 
 -- The same without limits.
--- locks: those of the form above. writes: the same.
 create or replace function pgq_coop.next_batch(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text)
 returns bigint
@@ -1502,7 +1528,6 @@ end;
 $$;
 
 -- The same without limits, with a dead interval.
--- locks: those of the form above. writes: the same.
 create or replace function pgq_coop.next_batch(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text,
     i_dead_interval interval)
@@ -1590,7 +1615,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: those of the form above. writes: the same.
 create or replace function pgq_ext.set_batch_done(a_consumer text, a_batch_id bigint)
 returns boolean
 language plpgsql security definer
@@ -1647,7 +1671,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: those of the form above. writes: the same.
 create or replace function pgq_ext.set_last_tick(a_consumer text, a_tick_id bigint)
 returns integer
 language plpgsql security definer
@@ -1720,7 +1743,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: those of the form above. writes: the same.
 create or replace function pgq_ext.set_event_done(
     a_consumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
@@ -1849,6 +1871,12 @@ revoke all on all routines in schema pgq from public;
 revoke all on all routines in schema pgq_coop from public;
 revoke all on all routines in schema pgq_ext from public;
 
+grant execute on all functions in schema pgq_coop to pgq_reader;
+grant execute on all functions in schema pgq_ext to pgq_writer;
+revoke all on function pgq_coop.version() from pgq_reader;
+revoke all on function pgq_ext.version(), pgq_ext.check_arguments(text, text, bigint, text)
+from pgq_writer;
+
 grant usage on schema pgq, pgq_coop, pgq_ext to public;
 
 grant select on pgq.queue, pgq.consumer, pgq.tick, pgq.subscription to public;
@@ -1877,72 +1905,27 @@ grant execute on function
     pgq.jsontriga(),
     pgq.logutriga(),
     pgq.sqltriga(),
-    pgq.check_tx_limit(text),
-    pgq_ext.upgrade_schema(),
-    pgq_ext.is_batch_done(text, text, bigint),
-    pgq_ext.is_batch_done(text, bigint),
-    pgq_ext.set_batch_done(text, text, bigint),
-    pgq_ext.set_batch_done(text, bigint),
-    pgq_ext.is_event_done(text, text, bigint, bigint),
-    pgq_ext.is_event_done(text, bigint, bigint),
-    pgq_ext.set_event_done(text, text, bigint, bigint),
-    pgq_ext.set_event_done(text, bigint, bigint),
-    pgq_ext.get_last_tick(text, text),
-    pgq_ext.get_last_tick(text),
-    pgq_ext.set_last_tick(text, text, bigint),
-    pgq_ext.set_last_tick(text, bigint)
+    pgq.check_tx_limit(text)
 to pgq_writer;
 
 grant execute on function
-    pgq.batch_event_sql(bigint),
     pgq.batch_event_tables(bigint),
-    pgq.find_tick_helper(integer, bigint, timestamptz, bigint, bigint, interval),
-    pgq.register_consumer(text, text),
-    pgq.register_consumer_at(text, text, bigint),
     pgq.unregister_consumer(text, text),
-    pgq.next_batch_info(text, text),
     pgq.next_batch(text, text),
-    pgq.next_batch_custom(text, text, interval, integer, interval),
     pgq.get_batch_events(bigint),
-    pgq.get_batch_info(bigint),
     pgq.get_batch_cursor(bigint, text, integer, text),
-    pgq.get_batch_cursor(bigint, text, integer),
-    pgq.event_retry(bigint, bigint, timestamptz),
-    pgq.event_retry(bigint, bigint, integer),
-    pgq.batch_retry(bigint, integer),
-    pgq.force_tick(text),
-    pgq.finish_batch(bigint),
-    pgq_coop.register_subconsumer(text, text, text),
-    pgq_coop.unregister_subconsumer(text, text, text, integer),
-    pgq_coop.next_batch(text, text, text),
-    pgq_coop.next_batch(text, text, text, interval),
-    pgq_coop.next_batch_custom(text, text, text, interval, integer, interval),
-    pgq_coop.next_batch_custom(text, text, text, interval, integer, interval, interval),
-    pgq_coop.finish_batch(bigint)
+    pgq.get_batch_cursor(bigint, text, integer)
 to pgq_reader;
 
 grant execute on function
-    pgq.ticker(text, bigint, timestamptz, bigint),
-    pgq.ticker(text),
-    pgq.ticker(),
-    pgq.maint_retry_events(),
-    pgq.maint_rotate_tables_step1(text),
-    pgq.maint_rotate_tables_step2(),
     pgq.maint_tables_to_vacuum(),
     pgq.maint_operations(),
     pgq.maint(),
     pgq.upgrade_schema(),
     pgq.grant_perms(text),
-    pgq.tune_storage(text),
-    pgq.seq_setval(text, bigint),
     pgq.create_queue(text),
-    pgq.drop_queue(text, boolean),
-    pgq.drop_queue(text),
-    pgq.set_queue_config(text, text, text),
     pgq.insert_event_raw(text, bigint, timestamptz, integer, integer,
-                         text, text, text, text, text, text),
-    pgq.event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer,
-                        text, text, text, text, text, text)
+                         text, text, text, text, text, text)
 to pgq_admin;
 
 commit;

@@ -61,6 +61,9 @@ def test_serial_queues(server: Any, url: str, released: Release, is_left: bool) 
     with connect(url) as db, connect(url) as holder:
         install(db, released, "qgres")
         sp, sr = serial.make_sp(db, consumers=("fast", "slow")), serial.make_sr(db)
+        rows(db, "select qgres.queue__create('parts', 'SP', 2)")
+        value(db, "select qgres.consumer__register('parts#1', 'c')::text")
+        serial.publish(db, "a", queue="parts#1")
         serial.publish(db, "a", "b", "c")
         serial.add(db, "a", "b", "c")
         assert serial.numbers(db, "fast") == [1, 2, 3]
@@ -80,6 +83,10 @@ def test_serial_queues(server: Any, url: str, released: Release, is_left: bool) 
         assert serial.numbers(db, "fast") == [4, 5]
         assert serial.numbers(db, "slow") == ([4, 5] if is_left else [1, 2, 3, 4, 5])
         assert serial.remove(db) == ["d", "e"]
+        serial.publish(db, "b", queue="parts#1")  # what was a partition is a queue
+        assert serial.consume(db, queue="parts#1") == [(1, "a"), (2, "b")]
+        for part in range(2):
+            value(db, "select qgres.queue__drop(%s, true)::text", f"parts#{part}")
         for _ in range(3):
             serial.rotate(db)
         assert (serial.stored(db, sp), serial.stored(db, sr)) == (0, 0)

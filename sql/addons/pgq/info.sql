@@ -90,11 +90,6 @@ begin
 end;
 $$;
 
--- Raises a queue's event ids to a value and never lowers them; returns the last id then.
--- locks: those of pgque.seq_setval. writes: the sequence.
-forward pgq.seq_setval(i_seq_name text, i_new_value bigint) returns bigint
-as pgque.seq_setval(i_seq_name, i_new_value);
-
 -- The version of PgQ whose functions are here. Its programs read it.
 create or replace function pgq.version()
 returns text

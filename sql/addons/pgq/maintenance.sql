@@ -1,20 +1,5 @@
 -- Maintenance under PgQ's names, as pgqd calls it.
 
--- Moves retries that are due back into their queues; returns how many.
--- locks: those of pgque.maint_retry_events. writes: the same.
-forward pgq.maint_retry_events() returns integer
-as pgque.maint_retry_events();
-
--- Rotation, step 1. Returns 1, or 0 if the queue did not rotate.
--- locks: those of pgque.maint_rotate_tables_step1. writes: the same.
-forward pgq.maint_rotate_tables_step1(i_queue_name text) returns integer
-as pgque.maint_rotate_tables_step1(i_queue_name);
-
--- Rotation, step 2, in a later transaction than step 1.
--- locks: rows of the queues it notes. writes: queue.
-forward pgq.maint_rotate_tables_step2() returns integer
-as pgque.maint_rotate_tables_step2();
-
 -- Lists the tables whose rows are changed in place, if the server runs no autovacuum.
 create or replace function pgq.maint_tables_to_vacuum()
 returns setof text

@@ -17,22 +17,6 @@ begin
 end;
 $$;
 
--- Drops a queue. Refuses one that has consumers or dead letters, unless forced.
--- locks: those of pgque.drop_queue, and the queue's views. writes: the same.
-forward pgq.drop_queue(x_queue_name text, x_force boolean) returns integer
-as pgque.drop_queue(x_queue_name, x_force);
-
--- The form without force.
--- locks: those of the form above. writes: the same.
-forward pgq.drop_queue(x_queue_name text) returns integer
-as pgque.drop_queue(x_queue_name, false);
-
--- Sets one parameter of a queue, by its name without queue_; null resets it to its default.
--- locks: the queue's row. writes: queue, the catalog.
-forward pgq.set_queue_config(
-    x_queue_name text, x_param_name text, x_param_value text) returns integer
-as pgque.set_queue_config(x_queue_name, x_param_name, x_param_value);
-
 -- Sets the rights on a queue's event tables and views anew.
 -- locks: those of make_event_views. writes: the same.
 create or replace function pgq.grant_perms(x_queue_name text)
@@ -47,11 +31,6 @@ begin
     return 1;
 end;
 $$;
-
--- Sets the storage parameters of a queue's event tables as create_queue does.
--- locks: those of pgque.tune_storage. writes: the catalog.
-forward pgq.tune_storage(i_queue_name text) returns integer
-as pgque.tune_storage(i_queue_name);
 
 -- Makes the views and rights of all queues anew. Returns the number of queues whose views were
 -- missing. The installation calls it last.
