@@ -11,7 +11,6 @@ from ...client.calls.call import Call
 from ...client.calls.states import consumer_states
 from ...client.holder import Holder
 from ...client.models import Lease
-from ...client.partitions import PartitionedConsumer
 from ..database import Database, pass_database
 from ..errors import NO
 from ..output import announce_if_slow, examples, show_result
@@ -136,32 +135,6 @@ def assign(database: Database, queue: str, consumer: str, deployment: str) -> No
         consumer=consumer,
         deployment=deployment,
         moved_from=earlier,
-    )
-
-
-@click.command(
-    epilog=examples(
-        "pgque repartition orders billing 16",
-    ),
-)
-@click.argument("queue")
-@click.argument("consumer")
-@click.argument("slots", type=click.IntRange(1, 256))
-@pass_database
-def repartition(database: Database, queue: str, consumer: str, slots: int) -> None:
-    """Give the partitioned CONSUMER of QUEUE another number of SLOTS.
-
-    Unfinished events are kept in the order of their keys. Workers have to claim slots of the new
-    number; they are refused for those of the old one.
-    """
-    with database.client() as client:
-        copied = PartitionedConsumer(client, queue, consumer, slots=slots).repartition(slots)
-    show_result(
-        f"consumer {consumer} on {queue} has {slots} slots; unfinished events copied: {copied}",
-        queue=queue,
-        consumer=consumer,
-        slots=slots,
-        copied_events=copied,
     )
 
 

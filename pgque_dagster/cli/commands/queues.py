@@ -21,24 +21,14 @@ docs/reference.md has all of them.
     "create-queue",
     epilog=examples(
         "pgque create-queue orders",
-        "pgque create-queue orders --set ticker_max_lag='1 second' --set max_retries=3",
     ),
 )
 @click.argument("queue")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A parameter of the queue, such as ticker_max_lag='1 second'. Repeatable.",
-)
 @pass_database
-def create_queue(database: Database, queue: str, settings: tuple[str, ...]) -> None:
-    """Create QUEUE (name of 1 to 57 bytes). An existing queue only gets the new settings."""
-    parameters = dict(_split(setting) for setting in settings)
-    with database.client() as client, client.transaction():
+def create_queue(database: Database, queue: str) -> None:
+    """Create QUEUE (name of 1 to 57 bytes). An existing queue stays as it is."""
+    with database.client() as client:
         created = client.create_queue(queue)
-        client.configure_queue(queue, **parameters)
     show_result(
         f"created queue {queue}" if created else f"queue {queue} existed",
         queue=queue,

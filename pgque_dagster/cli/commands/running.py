@@ -1,4 +1,4 @@
-"""Commands that run ticks, maintenance and batches."""
+"""`pgque ticker`: runs ticks and maintenance."""
 
 import signal
 
@@ -8,35 +8,6 @@ from ...client import Ticker
 from ...client.signals import stopping_on_signals
 from ..database import Database, pass_database
 from ..output import announce_if_slow, examples, show_result
-
-
-@click.command(
-    epilog=examples(
-        "pgque start",
-    ),
-)
-@pass_database
-def start(database: Database) -> None:
-    """Schedule ticks and maintenance of all queues in pg_cron. Run it once.
-
-    Without pg_cron, run `pgque ticker`.
-    """
-    with database.client() as client:
-        client.start()
-    show_result("pg_cron runs ticks and maintenance; it begins within a minute", scheduled=True)
-
-
-@click.command(
-    epilog=examples(
-        "pgque stop",
-    ),
-)
-@pass_database
-def stop(database: Database) -> None:
-    """Remove the jobs of `pgque start` from pg_cron."""
-    with database.client() as client:
-        client.stop()
-    show_result("pg_cron no longer runs ticks", scheduled=False)
 
 
 @click.command(
@@ -78,19 +49,3 @@ def ticker(database: Database, once: bool, forced: tuple[str, ...]) -> None:
         runner.run()
     if signal.SIGINT in received:
         raise KeyboardInterrupt
-
-
-@click.command(
-    epilog=examples(
-        "pgque maint",
-    ),
-)
-@pass_database
-def maint(database: Database) -> None:
-    """Rotate event tables, deliver due retries, compact positions and ticks, once.
-
-    `pgque ticker` does this regularly.
-    """
-    with database.client() as client:
-        count = client.maint()
-    show_result(f"operations done: {count}", operations=count)

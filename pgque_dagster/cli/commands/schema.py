@@ -1,8 +1,8 @@
-"""Commands for the schema: install, uninstall, version."""
+"""Commands for the schema: install, uninstall."""
 
 import click
 
-from ... import __version__, installer
+from ... import installer
 from ...client import UnreadEvents
 from ..database import Database, pass_database
 from ..output import examples, show_result
@@ -74,19 +74,3 @@ def _way_out(addon: str | None) -> str:
         )
     first = "Drop or replace them" if addon == "pgq" else "Let the consumers finish"
     return f"{first}, or run `pgque uninstall --addon {addon} --force`, which loses them."
-
-
-@click.command(
-    epilog=examples(
-        "pgque version",
-    ),
-)
-@pass_database
-def version(database: Database) -> None:
-    """Show the version of this package and of the installed schema."""
-    installed = installer.installed_version(database.url)
-    show_result(
-        f"package {__version__}\nschema  {installed or 'not installed: run `pgque install`'}",
-        package=__version__,
-        schema=installed,
-    )
