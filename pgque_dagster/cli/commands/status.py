@@ -7,8 +7,8 @@ from itertools import zip_longest
 import click
 
 from ...client import Client, ConsumerInfo, LeaseInfo, PermissionDenied, QueueStats, calls
-from ..database import Database, pass_database
-from ..output import Row, as_table, examples, named, to_json, wants_json
+from ..app import command
+from ..output import Row, as_table, named, to_json, wants_json
 
 # Of an add-on's queue, only the first ones are known.
 _QUEUE_COLUMNS = (
@@ -17,17 +17,14 @@ _QUEUE_COLUMNS = (
 )
 
 
-@click.command(
-    epilog=examples(
-        "pgque status",
-        "pgque status orders",
-        "watch pgque status orders",
-        "pgque status --json | jq '.queues[] | select(.depth > 1000)'",
-    ),
+@command(
+    "pgque status",
+    "pgque status orders",
+    "watch pgque status orders",
+    "pgque status --json | jq '.queues[] | select(.depth > 1000)'",
 )
 @click.argument("queue", required=False)
-@pass_database
-def status(database: Database, queue: str | None) -> None:
+def status(client: Client, queue: str | None) -> None:
     """Show queues, consumers and dead letters in one view: of QUEUE, or of all with components.
 
     The depth of a queue is the number of events that its slowest consumer has not finished. An open
@@ -35,8 +32,7 @@ def status(database: Database, queue: str | None) -> None:
     add-ons postgremq and qgres follow. For postgremq the depth is the number of unfinished
     messages, for qgres it is unknown (-).
     """
-    with database.client() as client:
-        found = _sections(client, queue)
+    found = _sections(client, queue)
     if wants_json():
         click.echo(to_json({name: named(rows) for name, rows in found.items()}))
     else:

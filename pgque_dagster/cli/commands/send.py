@@ -12,28 +12,24 @@ from ...client import Client, QueueNotFound
 from ...client.calls.queues import queue_names
 from ...client.models import FIRST_ENTRY_ID
 from ...client.near_names import QueueOfAddon
-from ..database import Database, pass_database
+from ..app import command
 from ..errors import QueueToSendTo, guess_of, is_log
 from ..lines import checked, send_lines
-from ..output import announce_if_slow, examples, show_result
+from ..output import announce_if_slow, show_result
 from ..times import Age, Moment
 
 _STDIN = "-"
 _SECONDS_BETWEEN_LOOKS = 0.2
 
 
-@click.command(
-    epilog=examples(
-        'pgque send orders \'{"id": 1, "total": 9.5}\'',
-        "pgque send orders 'free text' --text --type note",
-        "pgque send orders - < orders.jsonl",
-        "pgque send reminders '{\"user\": 7}' --at 2030-12-24T18:00+01:00",
-        "pgque send orders '{\"id\": 1}' --idem-key order-1",
-        "pgque send orders '{\"id\": 1}' --wait 60s",
-    ),
+@command(
+    'pgque send orders \'{"id": 1, "total": 9.5}\'',
+    "pgque send orders 'free text' --text --type note",
+    "pgque send orders - < orders.jsonl",
+    "pgque send reminders '{\"user\": 7}' --at 2030-12-24T18:00+01:00",
+    "pgque send orders '{\"id\": 1}' --idem-key order-1",
+    "pgque send orders '{\"id\": 1}' --wait 60s",
 )
-@click.argument("queue")
-@click.argument("payload")
 @click.option(
     "--from-line",
     type=click.IntRange(min=1),
@@ -69,9 +65,8 @@ _SECONDS_BETWEEN_LOOKS = 0.2
     show_default=True,
     help="Lines sent in one transaction; 1 sends each line as it comes.",
 )
-@pass_database
 def send(
-    database: Database,
+    client: Client,
     queue: str,
     payload: str,
     from_line: int,
@@ -98,7 +93,7 @@ def send(
         raise click.UsageError("--from-line is for lines.")
     if at and has_key:
         raise click.UsageError("An event with a time takes no keys.")
-    with database.client() as client, _explained(queue):
+    with _explained(queue):
         if wait:
             _wait_for_queue(client, queue, wait)
         if has_lines:

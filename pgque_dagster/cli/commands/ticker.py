@@ -6,17 +6,12 @@ import click
 
 from ...client import Ticker
 from ...client.signals import stopping_on_signals
-from ..database import Database, pass_database
-from ..output import announce_if_slow, examples, show_result
+from ..app import command
+from ..database import Database
+from ..output import announce_if_slow, show_result
 
 
-@click.command(
-    epilog=examples(
-        "pgque ticker",
-        "pgque ticker --once",
-        "pgque ticker --once --force orders",
-    ),
-)
+@command("pgque ticker", "pgque ticker --once", "pgque ticker --once --force orders")
 @click.option("--once", is_flag=True, help="Tick the queues that are due once, then exit.")
 @click.option(
     "--force",
@@ -25,7 +20,6 @@ from ..output import announce_if_slow, examples, show_result
     metavar="QUEUE",
     help="With --once: tick this queue even if no tick is due. Repeatable.",
 )
-@pass_database
 def ticker(database: Database, once: bool, forced: tuple[str, ...]) -> None:
     """Run ticks and maintenance of all queues until Ctrl-C or SIGTERM.
 
