@@ -110,6 +110,12 @@ def _nested(options: type[Options]) -> dict[str, list[type[Options]]]:
     }
 
 
+def options_of(options: type[Options], name: str, value: Mapping[str, Any]) -> type[Options] | None:
+    """Returns the class of an attribute that is an object, such as a sink; None for a dict."""
+    kinds = _nested(options).get(name)
+    return _kind(kinds, value) if kinds else None
+
+
 def _is_options(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, Options)
 
