@@ -14,7 +14,7 @@ import dagster as dg
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, Field
 
-from .options import Options, options_of
+from .options import Options, alternatives
 
 _WIDTH = 100
 _OUTPUT = "{{ context.project_root }}/output"
@@ -60,9 +60,9 @@ def _lines(options: type[Options], attributes: Mapping[str, Any]) -> Iterator[st
     fields = {each.alias or name: each for name, each in options.model().model_fields.items()}
     for index, (key, value) in enumerate(attributes.items()):
         name = key.removeprefix("# ")
-        nested = isinstance(value, dict) and options_of(options, name, value)
-        if nested:
-            lines = [f"{name}:", *(f"  {line}" for line in _lines(nested, value))]
+        kind = isinstance(value, dict) and alternatives(options.model_fields[name].annotation)[0]
+        if isinstance(kind, type) and issubclass(kind, Options):
+            lines = [f"{name}:", *(f"  {line}" for line in _lines(kind, value))]
         else:
             lines = yaml.safe_dump({name: value}, sort_keys=False, width=_WIDTH).splitlines()
         if index:
