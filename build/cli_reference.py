@@ -20,18 +20,20 @@ _INTRO = """\
 This page is made from the commands' own `--help`. The options `--url` and `--json` work with each
 command, before or after its name.
 
-- With `--json` the output is one JSON value, or one object a line for `tail` and
-  `dead-letters export`. Durations are in seconds, times in ISO 8601.
+- With `--json` the output is one JSON value, or one object a line for `peek --follow`
+  and `dead-letters export`. Durations are in seconds, times in ISO 8601.
 - Errors are one line on stderr, without passwords and stack traces.
 - Colours are for terminals only.
 - `eval "$(_PGQUE_COMPLETE=bash_source pgque)"` in `~/.bashrc` makes the shell complete commands and
   options; other shells use `zsh_source` or `fish_source`.
 
-Which question which command answers: `status` how everything stands, on one screen with `--watch`;
-`queues` and `consumers` the figures of each; `health` what is wrong with the queues; `doctor` what
-keeps the queue from working from here, from the connection on.
+`status` says how everything stands, and `watch pgque status` keeps it on the screen. `health` says
+what is wrong, from the connection on, and what to do.
 
-![pgque status --watch](images/status-watch.png)
+What needs no command is a function of the schema, which any client of SQL calls, such as
+`pgque embedded psql`: `pgque.start()` and `stop()` for the jobs of pg_cron, `pgque.maint()`,
+`pgque.list_scheduled('orders')` and `cancel_scheduled(4503599627370496)` for events sent with
+`--at`, `pgque.repartition('orders', 'billing', 16)`.
 """
 
 

@@ -2,4 +2,19 @@
 
 from .app import main
 
+# Each module declares its commands when it is imported.
+from .commands import (  # noqa: F401  # noqa: F401
+    consumers,
+    dead_letters,
+    embedded,
+    health,
+    metrics,
+    peek,
+    queues,
+    schema,
+    send,
+    status,
+    ticker,
+)
+
 __all__ = ["main"]

@@ -1,25 +1,16 @@
-"""The command `pgque` and its subcommands."""
+"""The command `pgque`, and how its subcommands are declared."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 import click
 
 from .. import __version__
-from .commands import (
-    consumers,
-    dead_letters,
-    diagnosis,
-    embedded,
-    metrics,
-    queues,
-    reading,
-    running,
-    scheduled,
-    schema,
-    sending,
-    status,
-)
 from .database import Database
 from .errors import OneLineErrorGroup
-from .options import add_common_options
+from .output import set_json
 
 _HELP = """Queues in PostgreSQL, consumed batch by batch.
 
@@ -48,6 +39,33 @@ Exit codes:
   141  the reader of the output went away
 """
 
+Function = Callable[..., None]
+
+
+def _choose(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.ensure_object(Database).choose(value)
+
+
+def _add_common_options(command: click.Command) -> None:
+    """Adds the options that may stand before or after the name of a command."""
+    command.params += [
+        click.Option(
+            ["-d", "--url"],
+            metavar="URL",
+            expose_value=False,
+            callback=_choose,
+            help="Connection string or URI of the database. [env: PGQUE_URL, or PGHOST etc.]",
+        ),
+        click.Option(
+            ["--json"],
+            is_flag=True,
+            expose_value=False,
+            callback=set_json,
+            help="Print JSON: durations in seconds, times in ISO 8601.",
+        ),
+    ]
+
 
 @click.group(
     cls=OneLineErrorGroup,
@@ -61,34 +79,61 @@ def main(context: click.Context) -> None:
     context.ensure_object(Database)
 
 
-for _command in (
-    schema.install,
-    schema.uninstall,
-    schema.version,
-    queues.create_queue,
-    queues.configure,
-    queues.drop_queue,
-    queues.pause,
-    queues.resume,
-    consumers.register,
-    consumers.unregister,
-    consumers.seek,
-    consumers.assign,
-    consumers.repartition,
-    consumers.release,
-    consumers.drain,
-    status.status,
-    sending.send,
-    reading.peek,
-    scheduled.scheduled,
-    running.start,
-    running.stop,
-    running.ticker,
-    running.maint,
-    dead_letters.dead_letters,
-    diagnosis.health,
-    metrics.metrics,
-    embedded.embedded,
-):
-    main.add_command(_command)
-add_common_options(main)
+_add_common_options(main)
+
+
+def group(name: str, *examples: str) -> Callable[[Function], click.Group]:
+    """Makes a function, whose docstring is the help, a group of commands."""
+
+    def declare(function: Function) -> click.Group:
+        made: click.Group = main.group(name, epilog=_epilog(examples))(function)
+        _add_common_options(made)
+        return made
+
+    return declare
+
+
+def command(
+    *examples: str, into: click.Group = main, hands_on: bool = False, **settings: Any
+) -> Callable[[Function], click.Command]:
+    """Makes a function, whose docstring is the help, a command.
+
+    The function gets a client on the database as its parameter `client`, or else how to reach the
+    database as `database`. The parameters that no decorator of click declares are texts that the
+    command takes in their order.
+
+    Args:
+        examples: lines that the help shows.
+        into: the group of the command.
+        hands_on: whether another program gets all arguments.
+        settings: as for `click.command`.
+    """
+
+    def declare(function: Function) -> click.Command:
+        parameters = list(inspect.signature(function).parameters)
+
+        @wraps(function)
+        def call(**values: Any) -> None:
+            database = click.get_current_context().ensure_object(Database)
+            if "client" in parameters:
+                with database.client() as client:
+                    function(client=client, **values)
+            else:
+                function(**values, **({"database": database} if "database" in parameters else {}))
+
+        if hands_on:
+            settings.update(context_settings={"ignore_unknown_options": True})
+            settings.update(add_help_option=False)
+        made: click.Command = into.command(epilog=_epilog(examples), **settings)(call)
+        known = {"client", "database", *(each.name for each in made.params)}
+        made.params[:0] = [click.Argument([each]) for each in parameters if each not in known]
+        if not hands_on:
+            _add_common_options(made)
+        return made
+
+    return declare
+
+
+def _epilog(examples: tuple[str, ...]) -> str:
+    # `\b` keeps click from joining the lines.
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples)

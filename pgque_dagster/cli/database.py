@@ -61,6 +61,3 @@ def _start_embedded() -> str:
     if is_new:
         click.echo("pgque: installed the schema", err=True)
     return server.url
-
-
-pass_database = click.make_pass_decorator(Database, ensure=True)

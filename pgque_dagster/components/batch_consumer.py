@@ -25,13 +25,6 @@ class SensorOptions(
 
     name: Annotated[str | None, option("The sensor's name; by default `<asset>_sensor`.")] = None
 
-    @classmethod
-    def check_values(cls, values: Any) -> None:
-        """Refuses a minimum above the maximum."""
-        least, most = (cls.value_of(values, name) for name in ("min_events", "max_events"))
-        if isinstance(least, int) and isinstance(most, int) and least > most:
-            raise ValueError(f"min_events is {least}: it must be from 0 to max_events ({most})")
-
 
 class ScheduleOptions(
     mirror(build_pgque_schedule, like=[build_pgque_sensor], leave_out=["assets"])
@@ -129,21 +122,11 @@ class BatchConsumerComponent(AssetOptions, Computed, dg.Component):
         ConsumerLagChecks | None, option("A check on the lag; if left out, there is none.")
     ] = None
 
-    @classmethod
-    def check_values(cls, values: Any) -> None:
-        """Refuses empty names, and several batches at a time for slots, which have one each."""
-        for name in ("name", "consumer"):
-            if cls.value_of(values, name) == "":
-                raise ValueError(f"{name} is empty: write a name, or leave it out")
-        parallel = getattr(cls.value_of(values, "sensor"), "parallel_runs", 1)
-        if cls.value_of(values, "partitions") is not None and parallel != 1:
-            raise ValueError(
-                f"parallel_runs of the sensor is {parallel}: leave it out, because `partitions` "
-                "already get runs side by side"
-            )
-
     @model_validator(mode="after")
-    def _check_schedule(self) -> Self:
+    def _check_names_and_schedule(self) -> Self:
+        for name in ("name", "consumer"):
+            if getattr(self, name) == "":
+                raise ValueError(f"{name} is empty: write a name, or leave it out")
         if self.schedule is not None and self.sensor not in (None, SensorOptions()):
             raise ValueError("`schedule` takes the place of `sensor`: leave one of them out")
         return self

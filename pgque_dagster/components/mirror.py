@@ -14,7 +14,7 @@ from docstring_parser import parse
 from pydantic import BaseModel, Field, create_model
 
 from ..client import Position
-from .options import Options, condition, duration, number, option, start
+from .options import Options, alternatives, condition, duration, number, option, start
 
 Resolve = Callable[[str], dg.Resolver]
 
@@ -88,7 +88,7 @@ def _default(parameter: inspect.Parameter) -> Any:
 
 
 def _resolver(hint: Any) -> Resolve:
-    kinds = _alternatives(hint)
+    kinds = alternatives(hint)
     if hint == Position | None:
         return start
     if timedelta in kinds:
@@ -112,7 +112,7 @@ def _template(description: str) -> dg.Resolver:
 
 def _in_yaml(hint: Any) -> Any:
     """Returns the type with lists and dicts in place of abstract collections."""
-    kinds = _alternatives(hint)
+    kinds = alternatives(hint)
     has_list = any(get_origin(kind) is Sequence for kind in kinds)
     # A text in place of a list of texts is convenient in Python only.
     kept = [_concrete(kind) for kind in kinds if not (has_list and kind is str)]
@@ -122,8 +122,3 @@ def _in_yaml(hint: Any) -> Any:
 def _concrete(kind: Any) -> Any:
     concrete = _ELEMENTS.get(get_origin(kind))
     return concrete[get_args(kind)] if concrete else kind  # type: ignore[index]
-
-
-def _alternatives(hint: Any) -> Sequence[Any]:
-    is_union = get_origin(hint) is Union or type(hint).__name__ == "UnionType"
-    return get_args(hint) if is_union else (hint,)

@@ -3,11 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ..checks.alerts import Alert, build_pgque_alerts
 from ..jobs.queue_jobs import build_pgque_jobs
@@ -106,15 +106,14 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
         option("Alerts on problems with the queues; if left out, there are none."),
     ] = None
 
-    @classmethod
-    def check_values(cls, values: Any) -> None:
-        """Refuses a Spark session in two places."""
-        config = cls.value_of(values, "spark_config")
-        if isinstance(config, dict) and {"spark.remote", "spark.master"} <= config.keys():
+    @model_validator(mode="after")
+    def _check_session(self) -> Self:
+        if {"spark.remote", "spark.master"} <= (self.spark_config or {}).keys():
             raise ValueError(
                 "spark_config has spark.remote and spark.master: leave out spark.master, which is "
                 "a setting of the Spark Connect server"
             )
+        return self
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the resources, the jobs, and the ticker and alert sensors."""

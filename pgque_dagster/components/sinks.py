@@ -2,10 +2,10 @@
 
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import dagster as dg
-from pydantic import BaseModel
+from pydantic import BaseModel, Discriminator, Tag, model_validator
 
 from ..assets.io_managers import ParquetBatchIOManager, PostgresBatchIOManager
 from ..assets.lake_io_managers import DeltaBatchIOManager, IcebergBatchIOManager
@@ -20,16 +20,15 @@ class SinkOptions(Options):
     # Modes in which rows are replaced by a key.
     keyed: ClassVar[tuple[str, ...]] = ()
 
-    @classmethod
-    def check_values(cls, values: Any) -> None:
-        """Refuses a merge by a key without a key, and a key without such a merge."""
-        if not cls.keyed:
-            return
-        mode, key = (cls.value_of(values, name) for name in ("mode", "key"))
-        if mode in cls.keyed and not key:
-            raise ValueError(f"mode is {mode}: name the columns of a unique index in `key`")
-        if mode == "append" and isinstance(key, list) and key:
-            raise ValueError("mode is append, which has no key: leave out `key`, or set mode")
+    @model_validator(mode="after")
+    def _check_key(self) -> Self:
+        if self.keyed:
+            mode, key = getattr(self, "mode", None), getattr(self, "key", None)
+            if mode in self.keyed and not key:
+                raise ValueError(f"mode is {mode}: name the columns of a unique index in `key`")
+            if mode == "append" and key:
+                raise ValueError("mode is append, which has no key: leave out `key`, or set mode")
+        return self
 
     def io_manager(self) -> dg.IOManagerDefinition:
         """Returns the IO manager that stores there; it needs `pyspark`, and most also `pgque`."""
@@ -89,18 +88,40 @@ class IcebergSinkOptions(SinkOptions, mirror(IcebergBatchIOManager, leave_out=_R
 Sink = ParquetSinkOptions | PostgresSinkOptions | DeltaSinkOptions | IcebergSinkOptions
 
 # A sink without a type is of the first kind.
-_KINDS = (ParquetSinkOptions, PostgresSinkOptions, DeltaSinkOptions, IcebergSinkOptions)
+_KINDS: dict[str, type[SinkOptions]] = {
+    "parquet": ParquetSinkOptions,
+    "postgres": PostgresSinkOptions,
+    "delta": DeltaSinkOptions,
+    "iceberg": IcebergSinkOptions,
+}
+
+
+class _ByType:
+    """Has a sink checked by the schema of its type, so that an error is at its own line."""
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        first, *others = zip(_KINDS, handler(core)["oneOf"], strict=True)
+        rule: dict[str, Any] = first[1]
+        for name, schema in others:
+            named = {"properties": {"type": {"const": name}}, "required": ["type"]}
+            rule = {"if": named, "then": schema, "else": rule}
+        return rule
+
+
+def _type_of(value: Any) -> Any:
+    return value.get("type", "parquet") if isinstance(value, dict) else None
 
 
 def _resolve(context: dg.ResolutionContext, model: BaseModel | None) -> Sink | None:
     if model is None:
         return None
-    kind = next(kind for kind in _KINDS if isinstance(model, kind.model()))
+    kind = next(kind for kind in _KINDS.values() if isinstance(model, kind.model()))
     resolved: Sink = kind.resolve_from_model(context, model)
     return resolved
 
 
 def sink_option(description: str) -> dg.Resolver:
     """Returns the resolver of a sink attribute; `type` selects the kind of sink."""
-    kinds: Any = reduce(or_, (kind.model() for kind in _KINDS)) | None
-    return dg.Resolver(_resolve, model_field_type=kinds, description=description)
+    tagged: Any = reduce(or_, (Annotated[kind.model(), Tag(name)] for name, kind in _KINDS.items()))
+    sink: Any = Annotated[tagged, Discriminator(_type_of), _ByType()] | None
+    return dg.Resolver(_resolve, model_field_type=sink, description=description)

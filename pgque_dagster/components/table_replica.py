@@ -1,7 +1,5 @@
 """`TableReplicaComponent`: tables of PostgreSQL as verified Delta tables, from one YAML file."""
 
-from typing import Any
-
 import dagster as dg
 
 from ..replicas import build_table_replicas
@@ -32,12 +30,6 @@ class TableReplicaComponent(mirror(build_table_replicas), dg.Component):
                 def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
                     return spec.replace_attributes(owners=["team:shop"])
     """
-
-    @classmethod
-    def check_values(cls, values: Any) -> None:
-        """Refuses a component without tables."""
-        if not cls.value_of(values, "tables"):
-            raise ValueError("tables is empty: name the tables, such as public.orders")
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
         """Returns the spec of an asset. Override this to change it.

@@ -1,4 +1,4 @@
-"""`pgque ticker` and `pgque maint`, and how signals end the command."""
+"""`pgque ticker`, and how signals end the command."""
 
 import signal
 
@@ -12,13 +12,6 @@ from tests.support.queues import PATIENCE_SECONDS
 
 def last_tick(client: Client) -> int:
     return client.queues()[0].last_tick_id
-
-
-def test_without_pg_cron_there_is_something_else_to_do(pgque: Pgque, refused: Refused) -> None:
-    line = refused("start")
-    assert "runs no pg_cron" in line and "pgque ticker" in line
-    assert pgque("stop").output == "pg_cron no longer runs ticks\n"
-    assert pgque("maint").output.startswith("operations done: ")
 
 
 def test_ticker_once_ticks_what_is_due_or_named(

@@ -1,10 +1,9 @@
-"""`pgque send`: one payload, lines, now, later, or once; `pgque scheduled`: what waits."""
+"""`pgque send`: one payload, lines, now, later, or once."""
 
 import os
 import re
 import threading
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,12 +52,13 @@ def test_lines_are_sent_in_order_over_several_batches(pgque: Pgque, client: Clie
 
 
 def test_a_malformed_line_is_named_and_its_batch_is_not_sent(
-    refused: Refused, client: Client
+    pgque: Pgque, refused: Refused, client: Client
 ) -> None:
     line = refused("send", "orders", "-", "--batch-size", "2", stdin='1\n2\n3\n{"id"\n5\n')
     assert "line 4 is not JSON" in line
     assert "2 events are sent, go on with --from-line 3" in line
-    assert [payload for _, payload in sent(client)] == ["1", "2"]
+    pgque("send", "orders", "-", "--from-line", "5", stdin='1\n2\n3\n{"id"\n5\n')
+    assert [payload for _, payload in sent(client)] == ["1", "2", "5"]
 
 
 def test_the_error_of_a_missing_queue_names_near_ones_and_says_who_makes_it(
@@ -106,47 +106,17 @@ def test_what_is_over_soon_is_not_announced(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr() == ("", "")
 
 
-class TestFile:
-    @pytest.fixture
-    def send(self, tmp_path: Path) -> tuple[str, ...]:
-        path = tmp_path / "orders.jsonl"
-        path.write_text("".join(f'{{"id": {n}}}\n' for n in range(16)) + '{"id"\n{"id": 17}\n')
-        return ("send", "orders", "--file", str(path))
-
-    def test_a_malformed_line_keeps_all_of_it_from_being_sent(
-        self, pgque: Pgque, refused: Refused, client: Client, send: tuple[str, ...]
-    ) -> None:
-        assert "line 17 is not JSON" in refused(*send)
-        assert client.queues()[0].new_events == 0
-        pgque(*send, "--from-line", "18")
-        assert sent(client) == [("default", '{"id": 17}')]
-
-    def test_a_pipe_is_not_read_as_a_file(
-        self, refused: Refused, client: Client, tmp_path: Path
-    ) -> None:
-        pipe = tmp_path / "pipe"
-        os.mkfifo(pipe)
-        # A writer, so that opening the pipe does not wait.
-        writer = os.open(pipe, os.O_RDWR)
-        try:
-            assert "send QUEUE -" in refused("send", "orders", "--file", str(pipe))
-        finally:
-            os.close(writer)
-
-    def test_a_closed_standard_input_is_an_error_of_one_line(
-        self, database_url: str, client: Client
-    ) -> None:
-        closed: dict[str, Any] = {"preexec_fn": lambda: os.close(0)}
-        with started(database_url, "send", "orders", "-", **closed) as process:
-            assert process.wait(PATIENCE_SECONDS) == 1
-            assert re.fullmatch(r"pgque: .*standard input is closed.*\n", last_words(process))
+def test_a_closed_standard_input_is_an_error_of_one_line(database_url: str, client: Client) -> None:
+    closed: dict[str, Any] = {"preexec_fn": lambda: os.close(0)}
+    with started(database_url, "send", "orders", "-", **closed) as process:
+        assert process.wait(PATIENCE_SECONDS) == 1
+        assert re.fullmatch(r"pgque: .*standard input is closed.*\n", last_words(process))
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ([], ""),
-        (["{}", "--file", __file__], ""),
         (["{}", "--from-line", "2"], "for lines"),
         (["-", "--at", "1d"], "no keys"),
         (["-", "--idem-key", "k"], "no keys"),
@@ -170,21 +140,14 @@ def entry_of(result: Result) -> str:
 
 
 class TestScheduled:
-    def test_an_event_with_a_time_waits_in_the_list_until_it_is_cancelled(
-        self, pgque: Pgque, refused: Refused, client: Client
-    ) -> None:
+    def test_an_event_with_a_time_is_scheduled(self, pgque: Pgque, client: Client) -> None:
         times = ("2130-12-24", "2130-12-24T18:00", "90d", "2130-12-24T18:00+01:00")
         for time in times:
             entry = entry_of(pgque("send", "orders", "1", "--at", time, "--type", "reminder"))
-            listed = pgque("scheduled", "list", "orders").output
-            assert entry in listed and "reminder" in listed
-        *_, last = sorted(client.list_scheduled("orders"), key=lambda waiting: waiting.id)
-        assert last.deliver_at == datetime(2130, 12, 24, 17, tzinfo=UTC)
-        for waiting_entry in client.list_scheduled("orders"):
-            entry = str(waiting_entry.id)
-            assert pgque("scheduled", "cancel", entry).output == f"cancelled entry {entry}\n"
-        assert pgque("scheduled", "list", "orders").output == "queue orders has nothing scheduled\n"
-        assert entry in refused("scheduled", "cancel", entry)
+            waiting = {str(each.id): each for each in client.list_scheduled("orders")}
+            assert waiting[entry].type == "reminder"
+        assert waiting[entry].deliver_at == datetime(2130, 12, 24, 17, tzinfo=UTC)
+        assert len(waiting) == len(times)
 
     def test_a_time_that_is_past_sends_at_once(self, pgque: Pgque, client: Client) -> None:
         result = pgque("send", "orders", "1", "--at", "2001-01-01")

@@ -101,7 +101,6 @@ class Shop:
         with connect(admin.url) as db:
             give_up(db, "bad", consumer="revenue", queue="orders")
         publish(admin, ["a", "b"])
-        self._entry = admin.send_at("orders", "later", at=datetime.now(UTC) + timedelta(days=1))
 
     def run(self, part: str, url: str) -> str:
         """Returns the output of a part, or the text of its error and of the error's causes."""
@@ -255,12 +254,10 @@ class Shop:
     def _command(self, url: str, command: str) -> str:
         arguments = {
             "pgque send": ["orders", "{}"],
-            "pgque scheduled cancel": [str(self._entry)],
             "pgque register": ["orders", "another"],
             "pgque assign": ["orders", "revenue", "production"],
             "pgque unregister": ["orders", "revenue"],
             "pgque seek": ["orders", "revenue", "latest", "--yes"],
-            "pgque repartition": ["orders", "revenue", "4"],
             "pgque peek": ["orders"],
             "pgque drain": ["orders", "--timeout", "0s"],
             "pgque release": ["orders", "revenue", "--yes"],
@@ -270,13 +267,12 @@ class Shop:
             "pgque configure": ["orders", "max_retries=3"],
             "pgque pause": ["orders"],
             "pgque resume": ["orders"],
-            "pgque create-queue": ["another", "--set", "max_retries=3"],
+            "pgque create-queue": ["another"],
             "pgque drop-queue": ["orders", "--force"],
             "pgque ticker": ["--once"],
             "pgque dead-letters replay": ["orders"],
             "pgque dead-letters purge": ["orders"],
             "pgque dead-letters list": ["orders"],
-            "pgque scheduled list": ["orders"],
         }.get(command, [])
         done = CliRunner().invoke(main, [*command.split()[1:], *arguments], env={"PGQUE_URL": url})
         assert done.exit_code in (0, 1, 3), done.output

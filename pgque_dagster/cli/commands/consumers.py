@@ -11,10 +11,9 @@ from ...client.calls.call import Call
 from ...client.calls.states import consumer_states
 from ...client.holder import Holder
 from ...client.models import Lease
-from ...client.partitions import PartitionedConsumer
-from ..database import Database, pass_database
+from ..app import command
 from ..errors import NO
-from ..output import announce_if_slow, examples, show_result
+from ..output import announce_if_slow, show_result
 from ..times import Age, QueuePosition
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -30,15 +29,11 @@ where w.consumers is null or i.consumer_name = any (w.consumers)
 """
 
 
-@click.command(
-    epilog=examples(
-        "pgque register orders billing",
-        "pgque register orders audit --start-at earliest",
-        "pgque register orders audit --start-at 2026-05-24T18:00",
-    ),
+@command(
+    "pgque register orders billing",
+    "pgque register orders audit --start-at earliest",
+    "pgque register orders audit --start-at 2026-05-24T18:00",
 )
-@click.argument("queue")
-@click.argument("consumer")
 @click.option(
     "--start-at",
     type=QueuePosition(),
@@ -47,11 +42,9 @@ where w.consumers is null or i.consumer_name = any (w.consumers)
     help="Where it starts: earliest, the oldest event that is retained; latest, the events sent "
     "from now on; a time, from which on it gets all events; or the number of a tick.",
 )
-@pass_database
-def register(database: Database, queue: str, consumer: str, start_at: str) -> None:
+def register(client: Client, queue: str, consumer: str, start_at: str) -> None:
     """Register CONSUMER on QUEUE. A registered consumer stays where it is."""
-    with database.client() as client:
-        new = client.register_consumer(queue, consumer, start_at=start_at)
+    new = client.register_consumer(queue, consumer, start_at=start_at)
     show_result(
         f"{'registered' if new else 'there was already'} consumer {consumer} on {queue}",
         queue=queue,
@@ -60,51 +53,37 @@ def register(database: Database, queue: str, consumer: str, start_at: str) -> No
     )
 
 
-@click.command(
-    epilog=examples(
-        "pgque unregister orders billing",
-        "pgque unregister orders billing --keep-dead-letters",
-    ),
+@command(
+    "pgque unregister orders billing",
+    "pgque unregister orders billing --keep-dead-letters",
 )
-@click.argument("queue")
-@click.argument("consumer")
 @click.option(
     "--keep-dead-letters",
     is_flag=True,
     help="Keep the dead letters, to inspect or replay them later.",
 )
-@pass_database
-def unregister(database: Database, queue: str, consumer: str, keep_dead_letters: bool) -> None:
+def unregister(client: Client, queue: str, consumer: str, keep_dead_letters: bool) -> None:
     """Unregister CONSUMER from QUEUE and delete its retries and dead letters."""
-    with database.client() as client:
-        client.unregister_consumer(queue, consumer, keep_dead_letters=keep_dead_letters)
-    show_result(
-        f"unregistered consumer {consumer} from {queue}",
-        queue=queue,
-        consumer=consumer,
-        unregistered=True,
-    )
+    client.unregister_consumer(queue, consumer, keep_dead_letters=keep_dead_letters)
+    done = f"unregistered consumer {consumer} from {queue}"
+    show_result(done, queue=queue, consumer=consumer, unregistered=True)
 
 
-@click.command(
-    epilog=examples(
-        "pgque seek orders billing 2026-05-24T18:00",
-        "pgque seek orders billing earliest",
-        "pgque seek orders billing latest --yes",
-    ),
+@command(
+    "pgque seek orders billing 2026-05-24T18:00",
+    "pgque seek orders billing earliest",
+    "pgque seek orders billing latest --yes",
 )
 @click.argument("queue")
 @click.argument("consumer")
 @click.argument("position", type=QueuePosition())
 @click.option("--yes", is_flag=True, help="Pass over events, which the consumer then never gets.")
-@pass_database
-def seek(database: Database, queue: str, consumer: str, position: str, yes: bool) -> None:
+def seek(client: Client, queue: str, consumer: str, position: str, yes: bool) -> None:
     """Move CONSUMER of QUEUE to a POSITION: earliest, latest, a time or a tick's number.
 
     From a time on it gets all events committed since. Scheduled retries and dead letters stay.
     """
-    with database.client() as client:
-        sought = client.seek(queue, consumer, position, skip=yes)
+    sought = client.seek(queue, consumer, position, skip=yes)
     show_result(
         f"consumer {consumer} on {queue} stands at tick {sought.tick_id}: "
         f"{sought.skipped_events} events are passed over, {sought.repeated_events} come again",
@@ -116,19 +95,10 @@ def seek(database: Database, queue: str, consumer: str, position: str, yes: bool
     )
 
 
-@click.command(
-    epilog=examples(
-        "pgque assign orders billing production",
-    ),
-)
-@click.argument("queue")
-@click.argument("consumer")
-@click.argument("deployment")
-@pass_database
-def assign(database: Database, queue: str, consumer: str, deployment: str) -> None:
+@command("pgque assign orders billing production")
+def assign(client: Client, queue: str, consumer: str, deployment: str) -> None:
     """Move CONSUMER of QUEUE to the DEPLOYMENT of Dagster that consumes from now on."""
-    with database.client() as client:
-        earlier = client.run(calls.consumers.move_to_deployment(queue, consumer, deployment))
+    earlier = client.run(calls.consumers.move_to_deployment(queue, consumer, deployment))
     moved = f", moved from {earlier}" if earlier else ""
     show_result(
         f"consumer {consumer} on {queue} belongs to deployment {deployment}{moved}",
@@ -139,58 +109,27 @@ def assign(database: Database, queue: str, consumer: str, deployment: str) -> No
     )
 
 
-@click.command(
-    epilog=examples(
-        "pgque repartition orders billing 16",
-    ),
-)
-@click.argument("queue")
-@click.argument("consumer")
-@click.argument("slots", type=click.IntRange(1, 256))
-@pass_database
-def repartition(database: Database, queue: str, consumer: str, slots: int) -> None:
-    """Give the partitioned CONSUMER of QUEUE another number of SLOTS.
-
-    Unfinished events are kept in the order of their keys. Workers have to claim slots of the new
-    number; they are refused for those of the old one.
-    """
-    with database.client() as client:
-        copied = PartitionedConsumer(client, queue, consumer, slots=slots).repartition(slots)
-    show_result(
-        f"consumer {consumer} on {queue} has {slots} slots; unfinished events copied: {copied}",
-        queue=queue,
-        consumer=consumer,
-        slots=slots,
-        copied_events=copied,
-    )
-
-
-@click.command(epilog=examples("pgque release orders billing", "pgque release orders billing -y"))
-@click.argument("queue")
-@click.argument("consumer")
+@command("pgque release orders billing", "pgque release orders billing -y")
 @click.option("-y", "--yes", is_flag=True, help="Release a live lease, too.")
-@pass_database
-def release(database: Database, queue: str, consumer: str, yes: bool) -> None:
+def release(client: Client, queue: str, consumer: str, yes: bool) -> None:
     """Release the lease on the open batch of CONSUMER, so that it can be claimed at once.
 
     The batch stays open and no event is lost. If the owner of a live lease still works, its ack is
     refused once somebody else has claimed the batch.
     """
-    with database.client() as client:
-        found = client.lease_info(queue, consumer)
-        if found is None or found.owner is None or found.until is None:
-            raise PgqueError(
-                f"no lease is on a batch of consumer {consumer} on {queue}",
-                "`pgque status` shows all.",
-            )
-        if found.is_live and not yes:
-            raise PgqueError(
-                f"{found.owner} has a live lease on batch {found.batch_id}"
-                f" until {found.until:%F %T%z}",
-                "If it does not run any more, or its work may be done again, add --yes.",
-            )
-        lease = Lease(found.batch_id, found.owner, found.epoch, found.until, 0, 0)
-        client.run(calls.batches.release(lease))
+    found = client.lease_info(queue, consumer)
+    if found is None or found.owner is None or found.until is None:
+        raise PgqueError(
+            f"no lease is on a batch of consumer {consumer} on {queue}",
+            "`pgque status` shows all.",
+        )
+    if found.is_live and not yes:
+        raise PgqueError(
+            f"{found.owner} has a live lease on batch {found.batch_id} until {found.until:%F %T%z}",
+            "If it does not run any more, or its work may be done again, add --yes.",
+        )
+    lease = Lease(found.batch_id, found.owner, found.epoch, found.until, 0, 0)
+    client.run(calls.batches.release(lease))
     show_result(
         f"released the lease of {found.owner} on batch {found.batch_id}",
         queue=queue,
@@ -200,13 +139,10 @@ def release(database: Database, queue: str, consumer: str, yes: bool) -> None:
     )
 
 
-@click.command(
-    epilog=examples(
-        "pgque drain orders",
-        "pgque drain orders --consumer billing --timeout 10m && systemctl stop billing",
-    ),
+@command(
+    "pgque drain orders",
+    "pgque drain orders --consumer billing --timeout 10m && systemctl stop billing",
 )
-@click.argument("queue")
 @click.option("--consumer", help="Wait for this consumer only, with its subconsumers and slots.")
 @click.option(
     "--timeout",
@@ -215,8 +151,7 @@ def release(database: Database, queue: str, consumer: str, yes: bool) -> None:
     show_default=True,
     help="How long to wait: 90s, 15m, 12h.",
 )
-@pass_database
-def drain(database: Database, queue: str, consumer: str | None, timeout: timedelta) -> None:
+def drain(client: Client, queue: str, consumer: str | None, timeout: timedelta) -> None:
     """Wait until the consumers of QUEUE have finished all its events, also those that still come.
 
     Subconsumers and slots count with their consumer. Events that wait for a retry do not count, but
@@ -224,7 +159,7 @@ def drain(database: Database, queue: str, consumer: str | None, timeout: timedel
     consumers have to run, and the ticker, too. Exits with 3 if events are left after --timeout.
     """
     ends_at = time.monotonic() + timeout.total_seconds()
-    with database.client() as client, announce_if_slow(f"waiting for the consumers of {queue}"):
+    with announce_if_slow(f"waiting for the consumers of {queue}"):
         while left := _unfinished(client, queue, consumer):
             if time.monotonic() >= ends_at:
                 break

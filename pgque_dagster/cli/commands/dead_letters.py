@@ -5,91 +5,70 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from ...client import PgqueError
+from ...client import Client, PgqueError
 from ...client.dead_letters import export_dead_letters, export_page
-from ..database import Database, pass_database
-from ..output import examples, show_result, show_rows, to_json, wants_json
-from ..tables import shortened, table
+from ..app import command, group
+from ..output import shortened, show_result, show_rows, table, to_json, wants_json
 from ..times import Age
 
-_TEXT_WIDTH = 60
 _ID = click.IntRange(1, 2**63 - 1)
+_COUNT = click.IntRange(min=1)
 
 
-@click.group(
+@group(
     "dead-letters",
-    epilog=examples(
-        "pgque dead-letters list orders",
-        "pgque dead-letters add orders revenue 1204",
-        "pgque dead-letters replay orders",
-        "pgque dead-letters purge orders --older-than 30d",
-    ),
+    "pgque dead-letters list orders",
+    "pgque dead-letters add orders revenue 1204",
+    "pgque dead-letters replay orders",
+    "pgque dead-letters purge orders --older-than 30d",
 )
 def dead_letters() -> None:
     """List, show, add, export, replay and purge events that consumers dead-lettered."""
 
 
-@dead_letters.command(
-    "list",
-    epilog=examples(
-        "pgque dead-letters list orders",
-        "pgque dead-letters list orders --limit 500",
-    ),
+@command(
+    "pgque dead-letters list orders",
+    "pgque dead-letters list orders --limit 500",
+    into=dead_letters,
+    name="list",
 )
-@click.argument("queue")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Maximum number to show.",
-)
-@pass_database
-def list_(database: Database, queue: str, limit: int) -> None:
+@click.option("--limit", type=_COUNT, default=20, show_default=True, help="Maximum number to show.")
+def list_(client: Client, queue: str, limit: int) -> None:
     """Show the newest dead letters of QUEUE."""
-    with database.client() as client:
-        letters = client.dead_letters(queue, limit)
-    width = None if wants_json() else _TEXT_WIDTH
     rows = [
         {
             "id": letter.id,
             "time": letter.time,
             "event": letter.event_id,
             "type": letter.type,
-            "reason": shortened(letter.reason, width),
-            "payload": shortened(letter.payload, width),
+            "reason": shortened(letter.reason),
+            "payload": shortened(letter.payload),
         }
-        for letter in letters
+        for letter in client.dead_letters(queue, limit)
     ]
     show_rows(rows, f"queue {queue} has no dead letters")
 
 
-@dead_letters.command(epilog=examples("pgque dead-letters show orders 17"))
+@command("pgque dead-letters show orders 17", into=dead_letters)
 @click.argument("queue")
 @click.argument("dead_letter", type=_ID)
-@pass_database
-def show(database: Database, queue: str, dead_letter: int) -> None:
+def show(client: Client, queue: str, dead_letter: int) -> None:
     """Show all of one DEAD_LETTER of QUEUE: consumer, reason, event, payload."""
-    with database.client() as client:
-        found = client.run(export_page(queue, dead_letter - 1, 1))
+    found = client.run(export_page(queue, dead_letter - 1, 1))
     if not found or found[0].id != dead_letter:
         raise PgqueError(
             f"queue {queue} has no dead letter {dead_letter}",
             "`pgque dead-letters list` shows the newest.",
         )
     values = asdict(found[0])
-    if wants_json():
-        click.echo(to_json(values))
-        return
     rows = [(name.replace("_", " "), value) for name, value in values.items() if value is not None]
-    click.echo(table(("field", "value"), rows))
+    click.echo(to_json(values) if wants_json() else table(("field", "value"), rows))
 
 
-@dead_letters.command(
-    epilog=examples(
-        "pgque dead-letters add orders revenue 1204",
-        "pgque dead-letters add orders revenue 1204 1207 --reason 'no customer'",
-    ),
+@command(
+    "pgque dead-letters add orders revenue 1204",
+    "pgque dead-letters add orders revenue 1204 1207 --reason 'no customer'",
+    into=dead_letters,
 )
 @click.argument("queue")
 @click.argument("consumer")
@@ -97,17 +76,13 @@ def show(database: Database, queue: str, dead_letter: int) -> None:
 @click.option(
     "--reason", default="set aside by hand", show_default=True, help="Stored with the dead letters."
 )
-@pass_database
-def add(
-    database: Database, queue: str, consumer: str, events: tuple[int, ...], reason: str
-) -> None:
+def add(client: Client, queue: str, consumer: str, events: tuple[int, ...], reason: str) -> None:
     """Dead-letter events of the open batch of CONSUMER, for a batch that they hold up.
 
     The batch stays open without these events: the next attempt at it does not read them. A replay
     sends them again. It is refused while somebody works on the batch.
     """
-    with database.client() as client:
-        done = client.set_events_aside(queue, consumer, events, reason=reason)
+    done = client.set_events_aside(queue, consumer, events, reason=reason)
     rest = "no other events" if done.is_empty else "other events"
     show_result(
         f"dead letters added: {done.dead_lettered}; batch {done.batch_id} is open, with {rest}: "
@@ -118,25 +93,19 @@ def add(
     )
 
 
-@dead_letters.command(
-    epilog=examples("pgque dead-letters export orders > letters.jsonl"),
-)
-@click.argument("queue")
-@pass_database
-def export(database: Database, queue: str) -> None:
+@command("pgque dead-letters export orders > letters.jsonl", into=dead_letters)
+def export(client: Client, queue: str) -> None:
     """Print all dead letters of QUEUE as JSON, one a line, the oldest first."""
-    with database.client() as client:
-        for page in export_dead_letters(client, queue):
-            for letter in page:
-                click.echo(to_json(asdict(letter)))
+    for page in export_dead_letters(client, queue):
+        for letter in page:
+            click.echo(to_json(asdict(letter)))
 
 
-@dead_letters.command(
-    epilog=examples(
-        "pgque dead-letters replay orders",
-        "pgque dead-letters replay orders --reason 'not JSON%' --since 2h --limit 100",
-        "pgque dead-letters replay --id 17 --id 18",
-    ),
+@command(
+    "pgque dead-letters replay orders",
+    "pgque dead-letters replay orders --reason 'not JSON%' --since 2h --limit 100",
+    "pgque dead-letters replay --id 17 --id 18",
+    into=dead_letters,
 )
 @click.argument("queue", required=False)
 @click.option(
@@ -147,12 +116,9 @@ def export(database: Database, queue: str) -> None:
 @click.option(
     "--since", type=Age(), help="Only dead letters of this age or younger: 90s, 15m, 12h, 30d."
 )
-@click.option(
-    "--limit", type=click.IntRange(min=1), help="Replay at most this many, the oldest first."
-)
-@pass_database
+@click.option("--limit", type=_COUNT, help="Replay at most this many, the oldest first.")
 def replay(
-    database: Database,
+    client: Client,
     queue: str | None,
     ids: tuple[int, ...],
     reason: str | None,
@@ -164,32 +130,29 @@ def replay(
     filtered = any(option is not None for option in (reason, type, since, limit))
     if (queue is None) == (not ids) or (ids and filtered):
         raise click.UsageError("Give a queue, optionally with filters, or one or more --id.")
-    with database.client() as client:
-        if queue is None:
-            with client.transaction():
-                for dead_letter_id in ids:
-                    client.replay_dead_letter(dead_letter_id)
-            show_result(f"dead letters replayed: {len(ids)}", replayed=len(ids))
-            return
-        replayed, failed, first_error = client.replay_dead_letters(
-            queue,
-            reason=reason,
-            type=type,
-            since=datetime.now(UTC) - since if since is not None else None,
-            limit=limit,
-        )
+    if queue is None:
+        with client.transaction():
+            for dead_letter_id in ids:
+                client.replay_dead_letter(dead_letter_id)
+        show_result(f"dead letters replayed: {len(ids)}", replayed=len(ids))
+        return
+    replayed, failed, first_error = client.replay_dead_letters(
+        queue,
+        reason=reason,
+        type=type,
+        since=datetime.now(UTC) - since if since is not None else None,
+        limit=limit,
+    )
     show_result(f"dead letters replayed: {replayed}", replayed=replayed, failed=failed)
     if failed:
         raise PgqueError(f"{failed} dead letters were not replayed; the first error: {first_error}")
 
 
-@dead_letters.command(
-    epilog=examples(
-        "pgque dead-letters purge orders",
-        "pgque dead-letters purge orders --older-than 0s",
-    ),
+@command(
+    "pgque dead-letters purge orders",
+    "pgque dead-letters purge orders --older-than 0s",
+    into=dead_letters,
 )
-@click.argument("queue")
 @click.option(
     "--older-than",
     type=Age(),
@@ -197,9 +160,7 @@ def replay(
     show_default=True,
     help="Only dead letters of this age or older: 90s, 15m, 12h, 30d; 0s for all.",
 )
-@pass_database
-def purge(database: Database, queue: str, older_than: timedelta) -> None:
+def purge(client: Client, queue: str, older_than: timedelta) -> None:
     """Delete old dead letters of QUEUE."""
-    with database.client() as client:
-        count = client.purge_dead_letters(queue, older_than)
+    count = client.purge_dead_letters(queue, older_than)
     show_result(f"dead letters purged: {count}", purged=count)

@@ -10,10 +10,11 @@ import click
 from ...client import PgqueError
 from ...client.signals import stopping_on_signals
 from ...embedded import EmbeddedPostgres
-from ..output import announce_if_slow, examples, show_result
+from ..app import command, group
+from ..output import announce_if_slow, show_result
 
 
-@click.group(epilog=examples("pgque embedded start", "pgque embedded psql"))
+@group("embedded", "pgque embedded start", "pgque embedded psql")
 def embedded() -> None:
     """Run the embedded PostgreSQL of this folder's project.
 
@@ -21,7 +22,7 @@ def embedded() -> None:
     """
 
 
-@embedded.command(epilog=examples("pgque embedded start", "pgque embedded start --tcp"))
+@command("pgque embedded start", "pgque embedded start --tcp", into=embedded)
 @click.option("--tcp", is_flag=True, help="Listen on 127.0.0.1, too, with a password.")
 def start(tcp: bool) -> None:
     """Keep the server running until Ctrl-C or SIGTERM, and print its URL."""
@@ -43,7 +44,7 @@ def start(tcp: bool) -> None:
                 )
 
 
-@embedded.command(epilog=examples("pgque embedded stop"))
+@command("pgque embedded stop", into=embedded)
 def stop() -> None:
     """Stop a server that a killed process left running. One that is in use goes on."""
     server = EmbeddedPostgres()
@@ -61,10 +62,11 @@ def stop() -> None:
     show_result(f"stopped the embedded PostgreSQL in {server.data_dir}", stopped=True)
 
 
-@embedded.command(
-    context_settings={"ignore_unknown_options": True},
-    add_help_option=False,
-    epilog=examples("pgque embedded psql", 'pgque embedded psql -c "select pgque.version()"'),
+@command(
+    "pgque embedded psql",
+    'pgque embedded psql -c "select pgque.version()"',
+    into=embedded,
+    hands_on=True,
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def psql(arguments: tuple[str, ...]) -> None:

@@ -1,28 +1,27 @@
-"""`pgque metrics`: the figures of all queues for Prometheus and OpenTelemetry."""
+"""`pgque metrics`: the figures of all queues in the text format of Prometheus."""
 
-import time
-from datetime import timedelta
+import threading
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import click
 
 from ...client import PgqueError
 from ...client.models import Metric
-from .. import prometheus
-from ..database import Database, pass_database
+from ..app import command
+from ..database import Database
 from ..errors import one_line, without_passwords
-from ..otlp import Collector
-from ..output import examples, show_rows, wants_json
-from ..times import Age
+from ..output import show_rows, wants_json
+
+# OpenMetrics gives a counter's family the name without _total, which this gauge has in SQL.
+_RENAMED = {"pgque.message.dead_lettered": "pgque.queue.dead_letters"}
 
 
-@click.command(
-    epilog=examples(
-        "pgque metrics",
-        "pgque metrics --port 9187",
-        "pgque metrics --otlp http://collector:4318",
-        "pgque metrics > /var/lib/node_exporter/pgque.prom",
-    ),
+@command(
+    "pgque metrics",
+    "pgque metrics --port 9187",
+    "pgque metrics > /var/lib/node_exporter/pgque.prom",
 )
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="Serve http://HOST:PORT/metrics until Ctrl-C."
@@ -30,40 +29,35 @@ from ..times import Age
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="With --port: the address to listen on."
 )
-@click.option("--otlp", metavar="URL", help="Push to a collector, by OTLP over HTTP, until Ctrl-C.")
-@click.option(
-    "--every", type=Age(), default="60s", show_default=True, help="With --otlp: how often."
-)
-@pass_database
-def metrics(
-    database: Database, port: int | None, host: str, otlp: str | None, every: timedelta
-) -> None:
-    """Print the figures of all queues and consumers for Prometheus, or serve or push them.
+def metrics(database: Database, port: int | None, host: str) -> None:
+    """Print the figures of all queues and consumers for Prometheus, or serve them.
 
-    While the database does not answer, pgque_up is served as 0, or pgque.up pushed.
-    deploy/grafana/ has a dashboard and alert rules. The variables of OpenTelemetry's exporter apply
-    to --otlp, such as OTEL_EXPORTER_OTLP_HEADERS.
+    While the database does not answer, pgque_up is served as 0. deploy/grafana/ has a dashboard,
+    deploy/prometheus/ alert rules. A collector of OpenTelemetry reads the page by its receiver
+    `prometheus`.
     """
-    if port is not None and otlp is not None:
-        raise click.UsageError("Choose --port or --otlp; two processes can do both.")
-    if otlp is not None:
-        _push(database, Collector(otlp), every.total_seconds())
-    elif port is not None:
-        url = f"http://{host}:{port}/metrics"
-        announce = partial(click.echo, f"pgque: serving {url} until Ctrl-C", err=True)
-        prometheus.serve(partial(_read_or_tell, database), host, port, announce)
-    elif wants_json():
+    if wants_json() and port is None:
         rows = [{**vars(metric), "labels": dict(metric.labels)} for metric in _read(database)]
         show_rows(rows, "")
-    else:
-        click.echo(prometheus.text_of(lambda: [_up(True), *_read(database)]), nl=False)
-
-
-def _push(database: Database, collector: Collector, seconds: float) -> None:
-    click.echo(f"pgque: pushing to {collector.url} every {seconds:g} s until Ctrl-C", err=True)
-    while True:
-        collector.push(_read_or_tell(database))
-        time.sleep(seconds)
+        return
+    try:
+        import prometheus_client
+    except ImportError as error:
+        raise PgqueError(
+            "prometheus_client is missing", "pip install 'pgque-dagster[metrics]'"
+        ) from error
+    if port is None:
+        registry = _registry(lambda: [_up(True), *_read(database)])
+        click.echo(prometheus_client.generate_latest(registry), nl=False)
+        return
+    registry = _registry(partial(_read_or_tell, database))
+    server, thread = prometheus_client.start_http_server(port, host, registry)
+    try:
+        click.echo(f"pgque: serving http://{host}:{port}/metrics until Ctrl-C", err=True)
+        threading.Event().wait()
+    finally:
+        server.shutdown()
+        thread.join()
 
 
 def _read(database: Database) -> list[Metric]:
@@ -82,3 +76,27 @@ def _read_or_tell(database: Database) -> list[Metric]:
 
 def _up(answers: bool) -> Metric:
     return Metric("pgque.up", "gauge", float(answers), {})
+
+
+def _registry(read: Callable[[], Iterable[Metric]]) -> Any:
+    """Returns a registry of Prometheus that reads the metrics each time that it is asked."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    class Queues:
+        def describe(self) -> Iterable[Any]:
+            return ()
+
+        def collect(self) -> Iterable[Any]:
+            by_name: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+            for metric in read():
+                kind = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
+                name = _RENAMED.get(metric.name, metric.name).replace(".", "_")
+                labels = sorted(metric.labels)
+                family = by_name.setdefault(name, kind(name, metric.name, labels=labels))
+                family.add_metric([metric.labels[label] for label in labels], metric.value)
+            return by_name.values()
+
+    registry = CollectorRegistry()
+    registry.register(Queues())
+    return registry

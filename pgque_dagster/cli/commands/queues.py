@@ -2,8 +2,9 @@
 
 import click
 
-from ..database import Database, pass_database
-from ..output import examples, show_result
+from ...client import Client
+from ..app import command
+from ..output import show_result
 
 _PARAMETERS = """\b
 Parameters, with their defaults:
@@ -17,28 +18,10 @@ docs/reference.md has all of them.
 """
 
 
-@click.command(
-    "create-queue",
-    epilog=examples(
-        "pgque create-queue orders",
-        "pgque create-queue orders --set ticker_max_lag='1 second' --set max_retries=3",
-    ),
-)
-@click.argument("queue")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A parameter of the queue, such as ticker_max_lag='1 second'. Repeatable.",
-)
-@pass_database
-def create_queue(database: Database, queue: str, settings: tuple[str, ...]) -> None:
-    """Create QUEUE (name of 1 to 57 bytes). An existing queue only gets the new settings."""
-    parameters = dict(_split(setting) for setting in settings)
-    with database.client() as client, client.transaction():
-        created = client.create_queue(queue)
-        client.configure_queue(queue, **parameters)
+@command("pgque create-queue orders")
+def create_queue(client: Client, queue: str) -> None:
+    """Create QUEUE (name of 1 to 57 bytes). An existing queue stays as it is."""
+    created = client.create_queue(queue)
     show_result(
         f"created queue {queue}" if created else f"queue {queue} existed",
         queue=queue,
@@ -46,22 +29,18 @@ def create_queue(database: Database, queue: str, settings: tuple[str, ...]) -> N
     )
 
 
-@click.command(
+@command(
+    "pgque configure orders ticker_max_lag='1 second'",
+    "pgque configure orders retention='7 days' max_retries=3",
+    "pgque configure orders retention=",
     help=f"Set parameters of QUEUE. NAME= resets a parameter to its default.\n\n{_PARAMETERS}",
-    epilog=examples(
-        "pgque configure orders ticker_max_lag='1 second'",
-        "pgque configure orders retention='7 days' max_retries=3",
-        "pgque configure orders retention=",
-    ),
 )
 @click.argument("queue")
 @click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE...")
-@pass_database
-def configure(database: Database, queue: str, settings: tuple[str, ...]) -> None:
+def configure(client: Client, queue: str, settings: tuple[str, ...]) -> None:
     """Sets parameters, all or none."""
     parameters = {name: value or None for name, value in map(_split, settings)}
-    with database.client() as client:
-        client.configure_queue(queue, **parameters)
+    client.configure_queue(queue, **parameters)
     show_result(f"configured queue {queue}", queue=queue, configured=parameters)
 
 
@@ -72,40 +51,24 @@ def _split(setting: str) -> tuple[str, str]:
     return name, value
 
 
-@click.command(
-    "drop-queue",
-    epilog=examples(
-        "pgque drop-queue orders",
-        "pgque drop-queue orders --force",
-    ),
-)
-@click.argument("queue")
+@command("pgque drop-queue orders", "pgque drop-queue orders --force")
 @click.option("--force", is_flag=True, help="Drop the queue even if consumers are registered.")
-@pass_database
-def drop_queue(database: Database, queue: str, force: bool) -> None:
+def drop_queue(client: Client, queue: str, force: bool) -> None:
     """Drop QUEUE with all its events."""
-    with database.client() as client:
-        client.drop_queue(queue, force=force)
+    client.drop_queue(queue, force=force)
     show_result(f"dropped queue {queue}", queue=queue, dropped=True)
 
 
-@click.command(epilog=examples("pgque pause orders"))
-@click.argument("queue")
-@pass_database
-def pause(database: Database, queue: str) -> None:
+@command("pgque pause orders")
+def pause(client: Client, queue: str) -> None:
     """Stop the ticks of QUEUE: it takes events, and consumers get no new batch."""
-    with database.client() as client:
-        client.pause_queue(queue)
-    show_result(
-        f"paused queue {queue}; `pgque resume {queue}` goes on", queue=queue, ticker="paused"
-    )
+    client.pause_queue(queue)
+    done = f"paused queue {queue}; `pgque resume {queue}` goes on"
+    show_result(done, queue=queue, ticker="paused")
 
 
-@click.command(epilog=examples("pgque resume orders"))
-@click.argument("queue")
-@pass_database
-def resume(database: Database, queue: str) -> None:
+@command("pgque resume orders")
+def resume(client: Client, queue: str) -> None:
     """Let QUEUE have ticks again."""
-    with database.client() as client:
-        client.resume_queue(queue)
+    client.resume_queue(queue)
     show_result(f"resumed queue {queue}", queue=queue, ticker="running")

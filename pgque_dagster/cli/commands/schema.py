@@ -1,19 +1,18 @@
-"""Commands for the schema: install, uninstall, version."""
+"""Commands for the schema: install, uninstall."""
 
 import click
 
-from ... import __version__, installer
+from ... import installer
 from ...client import UnreadEvents
-from ..database import Database, pass_database
-from ..output import examples, show_result
+from ..app import command
+from ..database import Database
+from ..output import show_result
 
 
-@click.command(
-    epilog=examples(
-        "pgque install",
-        "pgque --url postgresql://admin@db.example.com/shop install",
-        "pgque install --with postgremq",
-    ),
+@command(
+    "pgque install",
+    "pgque --url postgresql://admin@db.example.com/shop install",
+    "pgque install --with postgremq",
 )
 @click.option(
     "--with",
@@ -22,7 +21,6 @@ from ..output import examples, show_result
     type=click.Choice(installer.ADDONS),
     help="An add-on to install as well; may be repeated. Installed ones are upgraded in any case.",
 )
-@pass_database
 def install(database: Database, addons: tuple[str, ...]) -> None:
     """Install the schema, or upgrade it to this package's version.
 
@@ -43,17 +41,14 @@ def install(database: Database, addons: tuple[str, ...]) -> None:
     show_result(f"{done}{with_addons}", before=before, version=after, addons=found)
 
 
-@click.command(
-    epilog=examples(
-        "pgque uninstall",
-        "pgque uninstall --force",
-        "pgque uninstall --addon postgremq",
-        "pgque uninstall --addon qgres --force",
-    ),
+@command(
+    "pgque uninstall",
+    "pgque uninstall --force",
+    "pgque uninstall --addon postgremq",
+    "pgque uninstall --addon qgres --force",
 )
 @click.option("--force", is_flag=True, help="Remove unread events, too.")
 @click.option("--addon", type=click.Choice(installer.ADDONS), help="Remove this add-on alone.")
-@pass_database
 def uninstall(database: Database, force: bool, addon: str | None) -> None:
     """Remove the schema with all queues and positions, its add-ons and its pg_cron jobs.
 
@@ -74,19 +69,3 @@ def _way_out(addon: str | None) -> str:
         )
     first = "Drop or replace them" if addon == "pgq" else "Let the consumers finish"
     return f"{first}, or run `pgque uninstall --addon {addon} --force`, which loses them."
-
-
-@click.command(
-    epilog=examples(
-        "pgque version",
-    ),
-)
-@pass_database
-def version(database: Database) -> None:
-    """Show the version of this package and of the installed schema."""
-    installed = installer.installed_version(database.url)
-    show_result(
-        f"package {__version__}\nschema  {installed or 'not installed: run `pgque install`'}",
-        package=__version__,
-        schema=installed,
-    )

@@ -1,24 +1,15 @@
-"""One view of everything, once or as a screen that follows."""
+"""`pgque status`: one view of everything."""
 
-import shutil
-import signal
-import sys
-import time
-from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from contextlib import suppress
 from itertools import zip_longest
 
 import click
 
 from ...client import Client, ConsumerInfo, LeaseInfo, PermissionDenied, QueueStats, calls
-from ..database import Database, pass_database
-from ..output import Row, as_table, examples, named, to_json, wants_json
-from ..times import Age
+from ..app import command
+from ..output import Row, as_table, named, to_json, wants_json
 
-_BARS = "▁▂▃▄▅▆▇█"
-_SAMPLES = 30
 # Of an add-on's queue, only the first ones are known.
 _QUEUE_COLUMNS = (
     *("queue", "kind", "depth", "dead letters", "oldest", "events/s", "consumers"),
@@ -26,21 +17,14 @@ _QUEUE_COLUMNS = (
 )
 
 
-@click.command(
-    epilog=examples(
-        "pgque status",
-        "pgque status orders",
-        "pgque status --watch --every 10s",
-        "pgque status --json | jq '.queues[] | select(.depth > 1000)'",
-    ),
+@command(
+    "pgque status",
+    "pgque status orders",
+    "watch pgque status orders",
+    "pgque status --json | jq '.queues[] | select(.depth > 1000)'",
 )
 @click.argument("queue", required=False)
-@click.option("--watch", is_flag=True, help="Show it as a screen that follows, until Ctrl-C.")
-@click.option(
-    "--every", type=Age(), default="2s", show_default=True, help="With --watch: how often."
-)
-@pass_database
-def status(database: Database, queue: str | None, watch: bool, every: timedelta) -> None:
+def status(client: Client, queue: str | None) -> None:
     """Show queues, consumers and dead letters in one view: of QUEUE, or of all with components.
 
     The depth of a queue is the number of events that its slowest consumer has not finished. An open
@@ -48,14 +32,11 @@ def status(database: Database, queue: str | None, watch: bool, every: timedelta)
     add-ons postgremq and qgres follow. For postgremq the depth is the number of unfinished
     messages, for qgres it is unknown (-).
     """
-    with database.client() as client:
-        if watch:
-            _watch(client, queue, every.total_seconds())
-        elif wants_json():
-            found = _sections(client, queue)
-            click.echo(to_json({name: named(rows) for name, rows in found.items()}))
-        else:
-            click.echo("\n\n".join(_texts(_sections(client, queue))))
+    found = _sections(client, queue)
+    if wants_json():
+        click.echo(to_json({name: named(rows) for name, rows in found.items()}))
+    else:
+        click.echo("\n\n".join(_texts(found)))
 
 
 def _sections(client: Client, queue: str | None) -> dict[str, Sequence[Row]]:
@@ -160,60 +141,3 @@ def _dead_letter_rows(client: Client, stats: Sequence[QueueStats]) -> Sequence[R
         if queue.dead_letters
         for letters in client.dead_letter_counts(queue.queue)
     ]
-
-
-def _watch(client: Client, queue: str | None, seconds: float) -> None:
-    """Draws the view again and again, with the course of each queue's depth."""
-    if not sys.stdout.isatty():
-        raise click.UsageError("--watch needs a terminal; a script calls `pgque status --json`.")
-    depths: dict[object, deque[int]] = defaultdict(lambda: deque(maxlen=_SAMPLES))
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    with _screen():
-        while True:
-            sections = _sections(client, queue)
-            for row in sections["queues"]:
-                depths[row["queue"]].append(int(str(row["depth"] or 0)))
-            sections["queues"] = [
-                _with_course(row, depths[row["queue"]]) for row in sections["queues"]
-            ]
-            _draw(f"pgque  {datetime.now():%F %T}  every {seconds:g} s, Ctrl-C ends", sections)
-            time.sleep(seconds)
-
-
-def _with_course(row: Row, depths: Sequence[int]) -> Row:
-    shown = {name: value for name, value in row.items() if name not in ("last tick", "rotated ago")}
-    return {"queue": shown.pop("queue"), "depth": shown.pop("depth"), "": sparkline(depths)} | shown
-
-
-def sparkline(values: Sequence[int]) -> str:
-    """Draws numbers as bars, the highest at full height and 0 at the lowest."""
-    top = max(max(values, default=0), 1)
-    return "".join(_BARS[value * (len(_BARS) - 1) // top] for value in values)
-
-
-@contextmanager
-def _screen() -> Iterator[None]:
-    """Uses the terminal's second screen without a cursor; the first one comes back unchanged."""
-    click.echo("\033[?1049h\033[?25l", nl=False)
-    try:
-        yield
-    finally:
-        click.echo("\033[?25h\033[?1049l", nl=False)
-
-
-def _draw(title: str, sections: dict[str, Sequence[Row]]) -> None:
-    width, height = shutil.get_terminal_size()
-    lines = [line for text in _texts(sections) for line in ["", *text.splitlines()]]
-    shown = [title, *lines]
-    if len(shown) > height:
-        shown = [*shown[: height - 1], f"... {len(shown) - height + 1} lines more"]
-    # Over the old picture, and only then the rest is cleared: so it does not flicker.
-    body = "\033[K\n".join(_marked(line[:width]) for line in shown)
-    click.echo(f"\033[H{body}\033[K\033[J", nl=False)
-
-
-def _marked(line: str) -> str:
-    words = set(line.split())
-    if words & {"critical", "paused", "stopped", "missing"}:
-        return click.style(line, fg="red")
-    return line

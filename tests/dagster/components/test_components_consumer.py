@@ -224,7 +224,7 @@ def test_the_retries_of_a_window_are_named_by_attributes() -> None:
         ({"payload": {"schema": "id int", "on_malformed": "ignore"}}, "'dead_letter', 'retry'"),
         *(
             ({"payload": {"schema": "id int", "max_malformed": share}}, "max_malformed")
-            for share in (-0.1, 1.1, float("nan"), True, "{{ 3 }}", "a tenth")
+            for share in (-0.1, 1.1, float("nan"), True, "a tenth")
         ),
         ({"kind": WindowComponent, "partitions_def": "hourly"}, "write a template, such as"),
     ],
@@ -313,6 +313,13 @@ def test_the_schema_of_yaml_knows_each_sink(sink: dict[str, Any], wrong: list[st
 
     assert [error.absolute_path[0] for error in errors] == ["sink" for _ in wrong]
     assert all(each in error.message for each, error in zip(wrong, errors, strict=True))
+
+
+@pytest.mark.parametrize("start", ["earliest", 7, "2026-05-24T18:00:00+00:00", "{{ env.START }}"])
+def test_the_schema_of_yaml_takes_a_position_as_text_or_number(start: str | int) -> None:
+    schema = Draft202012Validator(BatchConsumerComponent.get_model_cls().model_json_schema())
+
+    schema.validate({"queue": "orders", "transform": "math.sqrt", "start_at": start})
 
 
 @pytest.fixture

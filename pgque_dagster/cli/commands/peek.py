@@ -9,25 +9,20 @@ import click
 
 from ...client import Client, peeking
 from ...client.models import Message
-from ..database import Database, pass_database
-from ..output import Row, examples, show_rows, to_json, wants_json
-from ..tables import as_text, shortened
+from ..app import command
+from ..output import Row, as_text, shortened, show_rows, to_json, wants_json
 from ..times import QueuePosition
 
-_TEXT_WIDTH = 80
 _LIMIT = 20
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
-@click.command(
-    epilog=examples(
-        "pgque peek orders",
-        "pgque peek orders --from earliest --limit 5",
-        "pgque peek orders --from 2026-05-24T18:00 --json",
-        "pgque peek orders --follow",
-    ),
+@command(
+    "pgque peek orders",
+    "pgque peek orders --from earliest --limit 5",
+    "pgque peek orders --from 2026-05-24T18:00 --json",
+    "pgque peek orders --follow",
 )
-@click.argument("queue")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -44,25 +39,17 @@ _SECONDS_BETWEEN_LOOKS = 0.5
     is_flag=True,
     help="Print the events as they come, until Ctrl-C: complete, or with --json one object a line.",
 )
-@pass_database
-def peek(
-    database: Database,
-    queue: str,
-    limit: int | None,
-    position: str | None,
-    follow: bool,
-) -> None:
+def peek(client: Client, queue: str, limit: int | None, position: str | None, follow: bool) -> None:
     """Show events of QUEUE that are retained. No consumer is needed, and none is moved.
 
     Shows the events that have a tick, so those of the last seconds may be missing. Nothing is kept
     for this command: with --follow, what is retained for nobody else can be gone before it is
     printed; the command fails then.
     """
-    with database.client() as client:
-        if follow:
-            _follow(client, queue, position or "latest", limit)
-            return
-        events = peeking.peek(client, queue, position, limit or _LIMIT)
+    if follow:
+        _follow(client, queue, position or "latest", limit)
+        return
+    events = peeking.peek(client, queue, position, limit or _LIMIT)
     show_rows(
         [_row(event) for event in events],
         f"queue {queue} retains no events there that have a tick; `pgque ticker` makes ticks",
@@ -113,7 +100,7 @@ def _row(event: Message) -> Row:
         "event": event.msg_id,
         "time": event.created_at,
         "type": event.type,
-        "payload": event.payload if wants_json() else shortened(event.payload, _TEXT_WIDTH),
+        "payload": shortened(event.payload),
         **{
             name: value
             for name in ("extra1", "extra2", "extra3", "extra4")

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import click
 
@@ -13,33 +12,23 @@ from ...client import Client, QueueNotFound
 from ...client.calls.queues import queue_names
 from ...client.models import FIRST_ENTRY_ID
 from ...client.near_names import QueueOfAddon
-from ..database import Database, pass_database
+from ..app import command
 from ..errors import QueueToSendTo, guess_of, is_log
-from ..lines import Lines, checked
-from ..output import announce_if_slow, examples, show_result
+from ..lines import checked, send_lines
+from ..output import announce_if_slow, show_result
 from ..times import Age, Moment
 
 _STDIN = "-"
 _SECONDS_BETWEEN_LOOKS = 0.2
 
 
-@click.command(
-    epilog=examples(
-        'pgque send orders \'{"id": 1, "total": 9.5}\'',
-        "pgque send orders 'free text' --text --type note",
-        "pgque send orders --file orders.jsonl",
-        "zcat orders.jsonl.gz | pgque send orders -",
-        "pgque send reminders '{\"user\": 7}' --at 2030-12-24T18:00+01:00",
-        "pgque send orders '{\"id\": 1}' --idem-key order-1",
-        "pgque send orders '{\"id\": 1}' --wait 60s",
-    ),
-)
-@click.argument("queue")
-@click.argument("payload", required=False)
-@click.option(
-    "--file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Send each line of a file. All lines are checked before the first is sent.",
+@command(
+    'pgque send orders \'{"id": 1, "total": 9.5}\'',
+    "pgque send orders 'free text' --text --type note",
+    "pgque send orders - < orders.jsonl",
+    "pgque send reminders '{\"user\": 7}' --at 2030-12-24T18:00+01:00",
+    "pgque send orders '{\"id\": 1}' --idem-key order-1",
+    "pgque send orders '{\"id\": 1}' --wait 60s",
 )
 @click.option(
     "--from-line",
@@ -74,14 +63,12 @@ _SECONDS_BETWEEN_LOOKS = 0.2
     type=click.IntRange(min=1),
     default=1000,
     show_default=True,
-    help="Lines sent in one transaction.",
+    help="Lines sent in one transaction; 1 sends each line as it comes.",
 )
-@pass_database
 def send(
-    database: Database,
+    client: Client,
     queue: str,
-    payload: str | None,
-    file: Path | None,
+    payload: str,
     from_line: int,
     event_type: str,
     text: bool,
@@ -92,15 +79,13 @@ def send(
     partition_key: str | None,
     batch_size: int,
 ) -> None:
-    """Send PAYLOAD to QUEUE, or each line of --file, or with `-` each line of standard input.
+    """Send PAYLOAD to QUEUE, or with `-` each line of standard input.
 
     A payload must be JSON unless --text is given. Lines are sent in batches, each of them whole or
-    not at all. A malformed line of a file keeps all of it from being sent; one of standard input
-    ends the command. Whatever ends it, the message says with which line to go on.
+    not at all. A malformed line ends the command. Whatever ends it, the message says with which
+    line to go on.
     """
-    if (payload is None) == (file is None):
-        raise click.UsageError("Give a payload, or --file, or - for standard input.")
-    has_lines = file is not None or payload == _STDIN
+    has_lines = payload == _STDIN
     has_key = idem_key is not None or partition_key is not None
     if has_lines and (at or has_key):
         raise click.UsageError("Lines take no time and no keys.")
@@ -108,12 +93,11 @@ def send(
         raise click.UsageError("--from-line is for lines.")
     if at and has_key:
         raise click.UsageError("An event with a time takes no keys.")
-    with database.client() as client, _explained(queue):
+    with _explained(queue):
         if wait:
             _wait_for_queue(client, queue, wait)
-        if payload is None or payload == _STDIN:
-            lines = Lines(file, text=text, first=from_line)
-            count = lines.send(client, queue, event_type, batch_size)
+        if has_lines:
+            count = send_lines(client, queue, event_type, batch_size, text=text, first=from_line)
             show_result(f"events sent to {queue}: {count}", queue=queue, sent=count)
         else:
             event = checked(payload.encode(errors="surrogateescape"), "the payload", text)

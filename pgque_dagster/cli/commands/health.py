@@ -15,9 +15,10 @@ from ...client import (
     SchemaMissing,
 )
 from ...client.models import HealthCheck
-from ..database import Database, pass_database
+from ..app import command
+from ..database import Database
 from ..errors import NO, one_line, without_passwords
-from ..output import examples, show_rows
+from ..output import show_rows
 
 _SERVER = (
     "select current_setting('server_version'), current_user::text, pg_is_in_recovery(),"
@@ -29,15 +30,12 @@ _ROLES = (
 )
 
 
-@click.command(
-    epilog=examples(
-        "pgque health",
-        "pgque health --all",
-        "pgque --url service=shop health || alert 'a queue needs somebody'",
-    ),
+@command(
+    "pgque health",
+    "pgque health --all",
+    "pgque --url service=shop health || alert 'a queue needs somebody'",
 )
 @click.option("--all", "show_all", is_flag=True, help="Show the checks that are well, too.")
-@pass_database
 def health(database: Database, show_all: bool) -> None:
     """Look for what keeps the queues from working: connection, versions, roles, ticker, consumers.
 
