@@ -131,16 +131,10 @@ class BatchConsumerComponent(AssetOptions, Computed, dg.Component):
 
     @classmethod
     def check_values(cls, values: Any) -> None:
-        """Refuses empty names, and several batches at a time for slots, which have one each."""
+        """Refuses empty names."""
         for name in ("name", "consumer"):
             if cls.value_of(values, name) == "":
                 raise ValueError(f"{name} is empty: write a name, or leave it out")
-        parallel = getattr(cls.value_of(values, "sensor"), "parallel_runs", 1)
-        if cls.value_of(values, "partitions") is not None and parallel != 1:
-            raise ValueError(
-                f"parallel_runs of the sensor is {parallel}: leave it out, because `partitions` "
-                "already get runs side by side"
-            )
 
     @model_validator(mode="after")
     def _check_schedule(self) -> Self:
