@@ -67,20 +67,6 @@ attributes:
     # default_status: RUNNING
 """
 
-_MESSAGE_QUEUE = """\
-# A queue of messages, of the add-on postgremq, in the lineage, and its check. `addons: [postgremq]`
-# of the PgqueComponent installs the add-on.
-type: $type
-
-attributes:
-  # The queue. If it is missing, create it: select postgremq.create_queue('$name', 'its topic');
-  queue: $name
-
-  # The check fails if more messages are in the dead-letter queue, or wait or are claimed.
-  max_dead_letters: 0
-  max_unfinished: null
-"""
-
 _CONSUMER = """\
 # A consumer: the asset that a function computes from each batch of a queue, and its sensor.
 type: $type
@@ -219,12 +205,6 @@ class QueueScaffolder(_Scaffolder):
     """Writes a commented QueueComponent for the queue with the name of the folder."""
 
     template = _QUEUE
-
-
-class MessageQueueScaffolder(_Scaffolder):
-    """Writes a commented MessageQueueComponent for the queue with the name of the folder."""
-
-    template = _MESSAGE_QUEUE
 
 
 class ConsumerParams(BaseModel):
