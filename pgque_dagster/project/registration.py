@@ -5,7 +5,7 @@ that the role may not create, the error has the statement that somebody else run
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -20,9 +20,10 @@ from ..client import (
     PermissionDenied,
     Position,
     QueueNotFound,
+    WrongConsumerRole,
     calls,
 )
-from ..client.calls.states import consumer_states
+from ..client.calls.states import ConsumerState, consumer_states
 from ..client.calls.ticks import is_new, register_at
 from ..client.partitions import subscribe_slots
 from ..client.rights import grant
@@ -199,6 +200,32 @@ def ensure_consumer(
         client.lease_info(queue, consumer)
     except ConsumerNotFound:
         register(client, queue, consumer, start_at)
+
+
+def refuse_subconsumers(states: Sequence[ConsumerState]) -> None:
+    """Refuses a consumer that subconsumers share, as earlier versions made them.
+
+    Args:
+        states: of the consumer, then of its parts.
+
+    Raises:
+        WrongConsumerRole: saying how the consumer becomes one that an asset can have.
+    """
+    main, *members = states
+    if main.role != "coop_main":
+        return
+    calls = (
+        sql.SQL("select pgque.unregister_subconsumer({}, {}, {});")
+        .format(main.queue, main.consumer, str(member.part))
+        .as_string(None)
+        for member in members
+    )
+    raise WrongConsumerRole(
+        f'consumer "{main.consumer}" on queue "{main.queue}" is shared by subconsumers, and an '
+        "asset takes one batch at a time",
+        "Let them finish their batches, for example by executing their runs again, and then run: "
+        + " ".join(calls),
+    )
 
 
 def ensure_scheduled(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""Opens the batches of consumers: one, or one for each subconsumer or slot."""
+"""Opens the batch of a consumer, or one of each of its slots."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,12 @@ from ..client.partitions import repartition, subscribe_slots
 from ..project.consumers import AssetConsumer
 from ..project.keys import CONSUMER, INCARNATION, QUEUE
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
-from ..project.registration import how_to_create, how_to_register_again, register
+from ..project.registration import (
+    how_to_create,
+    how_to_register_again,
+    refuse_subconsumers,
+    register,
+)
 
 # By default a tick follows an event within seconds.
 _TICKS_ARE_LATE = timedelta(seconds=30)
@@ -25,7 +30,6 @@ def open_batches(
     client: Client,
     states: Sequence[ConsumerState],
     limits: Limits,
-    parallel: int,
     consumer: AssetConsumer,
     waiting: Callable[[], Mapping[tuple[str, str], ConsumerInfo]],
 ) -> list[ConsumerState] | str:
@@ -34,14 +38,16 @@ def open_batches(
     Args:
         instance: knows whether the consumer had runs before.
         client: the database.
-        states: the state of the consumer, then those of its subconsumers or slots.
+        states: the state of the consumer, then those of its slots.
         limits: which batches to open.
-        parallel: how many batches may be open at a time.
         consumer: says where a new consumer starts, and how many slots it has.
         waiting: reads how much waits for each consumer, by queue and name.
 
     Returns:
         The states that have a batch open, or the reason why there is none.
+
+    Raises:
+        WrongConsumerRole: if subconsumers share the consumer.
     """
     main = states[0]
     name = f"{main.queue}/{main.consumer}"
@@ -49,6 +55,7 @@ def open_batches(
         return f'{name}: queue "{main.queue}" does not exist. {how_to_create(main.queue)}'
     if main.role is None:
         return f"{name}: {_register(instance, client, main, consumer)}"
+    refuse_subconsumers(states)
     named = [(main.queue, main.consumer)]
     if consumer.partitions is not None or main.role == "partitioned":
         opened = _open_slots(client, states, limits, consumer.partitions)
@@ -56,15 +63,11 @@ def open_batches(
             return f"{name}: {opened}"
         named = [(slot.queue, Holder.of(slot).name) for slot in states[1:]]
     elif main.batch_id is not None:
-        # Finish the open batch before converting the consumer to a cooperative one.
         return [main]
-    elif main.role == "coop_main" or (main.role == "normal" and parallel > 1):
-        opened = _open_shared(client, main, states[1:], limits, parallel)
-    elif main.is_due or main.role != "normal":
-        # For a consumer of another role, opening raises the error that names its role.
-        opened = [*filter(None, [_open(client, main, limits)])]
     else:
-        opened = []
+        # Opening for a consumer of another role raises the error that names its role.
+        is_due = main.is_due or main.role != "normal"
+        opened = [*filter(None, [_open(client, main, limits) if is_due else None])]
     return opened or f"{name}: no batch yet{_what_they_wait_for(named, waiting(), limits)}"
 
 
@@ -90,27 +93,6 @@ def _what_they_wait_for(
     if (info.unticked_age or timedelta(0)) < _TICKS_ARE_LATE:
         return reason
     return f"{reason}: {CHECK_TICKS}"
-
-
-def _open_shared(
-    client: Client,
-    main: ConsumerState,
-    members: Sequence[ConsumerState],
-    limits: Limits,
-    parallel: int,
-) -> list[ConsumerState]:
-    opened = [member for member in members if member.batch_id is not None]
-    taken = {member.subconsumer for member in opened}
-    free = [str(number) for number in range(1, parallel + 1) if str(number) not in taken]
-    for subconsumer in free[: max(0, parallel - len(opened))] if main.is_due else []:
-        holder = Holder(main.queue, main.consumer, subconsumer)
-        if main.role == "normal":
-            client.run(holder.register_subconsumer())
-        state = _open(client, replace(main, role="subconsumer", part=subconsumer), limits)
-        if state is None:
-            break
-        opened.append(state)
-    return opened
 
 
 def _open_slots(
@@ -160,11 +142,11 @@ def _count(slots: Sequence[ConsumerState]) -> int:
 
 
 def _open(client: Client, state: ConsumerState, limits: Limits) -> ConsumerState | None:
-    """Opens the next batch of a consumer, subconsumer or slot; returns its state, or None."""
+    """Opens the next batch of a consumer or slot; returns its state, or None."""
     if state.part is None:
         batch_id = client.next_batch(state.queue, state.consumer, limits)
         return None if batch_id is None else replace(state, batch_id=batch_id, owner=None)
-    # Only a claim opens a batch of a subconsumer or slot.
+    # Only a claim opens a batch of a slot.
     batch = Holder.of(state).claim(
         client, owner="pgque sensor, to open it", ttl=_OPENING_TTL, limits=limits
     )
