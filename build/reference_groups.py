@@ -129,7 +129,6 @@ GROUPS = (
             "engine/addon.sql",
             "engine/maint.sql",
             "engine/maint_loop.sql",
-            "engine/maint_operations.sql",
             "engine/rotation.sql",
             "engine/compaction.sql",
             "engine/log_halves.sql",

@@ -258,9 +258,11 @@ begin
         from pg_proc p
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
-              'append_slot', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
-              'follow_switch', 'hold_next_in_page', 'maint_steps', 'move_event_tables', 'open_page',
-              'run_maintenance', 'set_metadata_rotation_period', 'slot_select', 'write_position'])
+              'append_slot', 'check_slot_end', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
+              'follow_switch', 'hold_next_in_page', 'is_snapshot_held', 'maint_compact_history',
+              'maint_steps', 'move_event_tables', 'note_attempt', 'note_switch', 'open_page',
+              'run_maintenance', 'set_metadata_rotation_period', 'slot_select', 'statement_end',
+              'wait_for_log', 'write_position'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
@@ -428,14 +430,19 @@ $$;
 -- current one, and truncates the half that it left when no snapshot needs it any more. So there are
 -- no dead rows, and a snapshot still finds its rows where it saw them.
 
--- Which half of each log is the current one. Only a switch updates it: a REPEATABLE READ
--- transaction that locks the row gets a serialization failure if a switch happened after its
--- snapshot. Every poll reads these two rows; an index would only make that slower. Its rows are
--- their own replica identity, without which no publication of all tables could let it be updated.
+-- Which half of each log is the current one, and which transaction switched to it. Only a switch
+-- updates it: a REPEATABLE READ transaction that locks the row gets a serialization failure if a switch
+-- happened after its snapshot. Every poll reads these two rows; an index would only make that slower.
+-- Its rows are their own replica identity, without which no publication of all tables could let it be
+-- updated.
 create table if not exists pgque.log (
-    log_name  text not null,
-    half      smallint not null check (half in (0, 1))
+    log_name     text not null,
+    half         smallint not null check (half in (0, 1)),
+    switched_by  xid8 not null default pg_current_xact_id()
 );
+
+alter table pgque.log  -- version 0.3 has not
+    add column if not exists switched_by xid8 not null default pg_current_xact_id();
 
 alter table pgque.log replica identity full;
 
@@ -444,35 +451,32 @@ select log_name, 0
 from unnest(array['tick', 'position']) log_name
 where not exists (select from pgque.log);
 
--- The state of maintenance for each log. rotated_at is the time of the last rotation. For a log
--- with halves, left_at is the time since when the other half waits to be emptied. left_by is the
--- transaction that switched, or a later one that the snapshots of standbys have to be newer than;
--- marked_at is when left_by was set. holders are the transactions that held a snapshot after the
--- switch. is_copied says that the other half holds a copy for the next switch. tried_at is the time
--- since when the log's locks could not be taken. patience is how long maintenance waits for
--- snapshots.
+-- The state of maintenance for each log. rotated_at is the time of the last rotation. is_copied says
+-- that the other half of a log holds a copy for the next switch. patience is how long maintenance waits
+-- for snapshots, the same for all.
 create table if not exists pgque.log_rotation (
     log_name    text primary key,
     rotated_at  timestamptz,
-    left_at     timestamptz,
-    left_by     xid8,
-    marked_at   timestamptz,
-    holders     text[],
     is_copied   boolean not null default false,
-    tried_at    timestamptz,
     patience    interval not null default '1 hour' check (patience >= '0')
 );
 
+-- Version 0.3 had these.
+alter table pgque.log_rotation
+    drop column if exists left_at, drop column if exists left_by, drop column if exists marked_at,
+    drop column if exists holders, drop column if exists tried_at;
+delete from pgque.log_rotation where log_name = 'history';
+
 insert into pgque.log_rotation (log_name)
-values ('tick'), ('position'), ('counter'), ('history')
+values ('tick'), ('position'), ('counter')
 on conflict do nothing;
 
--- What waits until no snapshot is left from before a transaction (engine/snapshot_wait.sql).
--- change_by is that transaction, and holders are those that held a snapshot when the wait began.
--- The snapshots of standbys have to be newer than marked_by, which was set at marked_at.
+-- What waits until no snapshot is left from before a change (engine/snapshot_wait.sql). holders are the
+-- transactions that held a snapshot when the wait began. The snapshots of standbys have to be newer
+-- than marked_by, which was set at marked_at.
 create table if not exists pgque.snapshot_wait (
     wait_name  text primary key,
-    change_by  xid8 not null,
+    change     text not null,
     began_at   timestamptz not null default clock_timestamp(),
     holders    text[] not null,
     marked_by  xid8 not null default pg_current_xact_id(),
@@ -481,17 +485,18 @@ create table if not exists pgque.snapshot_wait (
 
 -- ===== schema/rotation.sql =======================================================================
 
--- The tick up to which a queue's events could be truncated when rotation last looked, and the
--- transactions that held a snapshot then. When these have ended, every snapshot sees the events up
--- to that tick as consumed.
+-- The tick up to which a queue's events could be truncated when rotation last looked. When no snapshot
+-- is left from before that (snapshot_wait, "queue <id>"), every snapshot sees the events up to that
+-- tick as consumed.
 create table if not exists pgque.rotation_floor (
     queue_id  integer primary key references pgque.queue on delete cascade,
     tick_id   bigint not null,
-    snapshot  pg_snapshot not null,
-    noted_at  timestamptz not null,
-    noted_by  xid8 not null,
-    holders   text[] not null
+    snapshot  pg_snapshot not null
 );
+
+-- Version 0.3 had these.
+alter table pgque.rotation_floor
+    drop column if exists noted_at, drop column if exists noted_by, drop column if exists holders;
 
 -- ===== schema/tick.sql ===========================================================================
 
@@ -870,13 +875,11 @@ create table if not exists pgque.replica_table (
 
 -- ===== schema/counters.sql =======================================================================
 
--- Counts that cannot be derived from other tables. Append-only; the sums are the counts. A position
--- that moves without finishing anything (registration, a move by hand, unregistration) adds a row
--- with the difference of event ids. So what a consumer finished is always the sum of its rows plus
--- the event id at its position, and finishing a batch writes nothing here. Compaction adds rows up
--- (history.sql). The row of queue 0 always exists; it shows whether a snapshot is older than a
--- compaction.
--- sub_id is null for what ended registrations left behind. No autovacuum: see pgque.tick_log.
+-- Counts that cannot be derived from other tables; the sums are the counts. A position that moves
+-- without finishing anything (registration, a move by hand, unregistration) adds a row with the
+-- difference of event ids. So what a consumer finished is always the sum of its rows plus the event id
+-- at its position, and finishing a batch writes nothing here. Compaction adds rows up (history.sql).
+-- sub_id is null for what ended registrations left behind.
 create table if not exists pgque.counter_log (
     queue_id       integer not null,
     sub_id         integer,
@@ -884,45 +887,25 @@ create table if not exists pgque.counter_log (
     acked          bigint not null default 0,
     nacked         bigint not null default 0,
     dead_lettered  bigint not null default 0
-) with (autovacuum_enabled = false);
+);
 
 -- The data for throughput and error rates, written by compaction: for each queue and minute in
 -- which something happened, the last tick's event id, or the number of retries and dead letters.
--- Append-only, with a row of queue 0 as in pgque.counter_log.
 create table if not exists pgque.history (
     queue_id      integer not null,
     counted_at    timestamptz not null,
     event_seq     bigint,
     retries       bigint,
     dead_letters  bigint
-) with (autovacuum_enabled = false);
+);
+
+-- Version 0.3 truncated both, so autovacuum was off. Without a replica identity, no publication of all
+-- tables would let rows be deleted.
+alter table pgque.counter_log reset (autovacuum_enabled), replica identity full;
+alter table pgque.history reset (autovacuum_enabled), replica identity full;
 
 create index if not exists history_queue_idx on pgque.history (queue_id, counted_at);
 create index if not exists history_time_idx on pgque.history (counted_at);
-
--- The first installation counts consumers from their present positions, and starts the count of
--- dead letters with the present ones.
-insert into pgque.counter_log (queue_id, sub_id, counted_at, acked, dead_lettered)
-select l.queue_id, l.sub_id, l.counted_at, l.acked, l.dead_lettered
-from (
-    select 0, null::integer, 'epoch'::timestamptz, 0::bigint, 0::bigint
-    union all
-    select s.sub_queue, s.sub_id, 'epoch', -t.tick_event_seq, 0
-    from pgque.subscription s
-    join pgque.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
-    where s.sub_main is null
-    union all
-    select d.dl_queue_id, s.sub_id, date_trunc('minute', d.dl_time), 0, count(*)
-    from pgque.dead_letter d
-    left join pgque.subscription_base s
-           on s.sub_queue = d.dl_queue_id and s.sub_consumer = d.dl_consumer_id
-    group by 1, 2, 3
-) l (queue_id, sub_id, counted_at, acked, dead_lettered)
-where not exists (select from pgque.counter_log);
-
-insert into pgque.history (queue_id, counted_at)
-select 0, 'epoch'
-where not exists (select from pgque.history);
 
 -- ===== schema/origin.sql =========================================================================
 
@@ -1194,6 +1177,86 @@ begin
 end;
 $$;
 
+-- ===== engine/snapshot_wait.sql ==================================================================
+
+-- Waits for snapshots. TRUNCATE empties a table for old snapshots, too, and a dump takes its snapshot
+-- first and its locks later. So what was given up by a change is truncated when no snapshot is left
+-- from before the change.
+
+-- The transactions of this database that hold a snapshot now. A transaction that begins later has a
+-- newer snapshot. Autovacuum reads no event, and may take hours over a large table.
+create or replace function pgque.snapshot_holders()
+returns text[]
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select l.virtualtransaction
+        from pg_stat_activity a
+        join pg_locks l on l.pid = a.pid and l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock'
+        where a.datname = current_database()
+          and a.backend_xmin is not null
+          and a.backend_type is distinct from 'autovacuum worker'
+          and a.pid <> pg_backend_pid());
+end;
+$$;
+
+-- Whether one of these transactions still runs, or one on a standby that reports its snapshots
+-- (hot_standby_feedback) and has one from before i_marked_by.
+create or replace function pgque.is_snapshot_held(i_holders text[], i_marked_by xid8)
+returns boolean
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return exists (select from pg_locks l
+                   where l.locktype = 'virtualxid' and l.virtualtransaction = any (i_holders))
+        or exists (select
+                   from (select r.backend_xmin as xmin from pg_stat_replication r
+                         union all
+                         select s.xmin from pg_replication_slots s) standby
+                   where standby.xmin is not null
+                     and (standby.xmin = i_marked_by::xid
+                          or not pgque.is_written_since(standby.xmin, i_marked_by)));
+end;
+$$;
+
+-- Whether all snapshots see a change, such as a transaction's, so that what nobody needs since then may
+-- be truncated. Called again under the same name until it returns true. The first call for a change
+-- records who holds a snapshot; it has to be in a later transaction than the change if i_change is that
+-- transaction. It returns true after the snapshot patience in any case. While it waits, it moves
+-- marked_by to its own transaction each minute: a report on a standby that began after the change locks
+-- the tables as well, and the replay of a TRUNCATE would wait for it.
+-- locks: none; the caller holds one under which nobody else asks for this name. writes:
+-- snapshot_wait.
+create or replace function pgque.is_seen_by_all(i_name text, i_change text)
+returns boolean
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_wait      pgque.snapshot_wait;
+    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
+begin
+    if i_change = pg_current_xact_id_if_assigned()::text then
+        return false;
+    end if;
+    select w.* into v_wait from pgque.snapshot_wait w where w.wait_name = i_name;
+    if v_wait.change is distinct from i_change then
+        delete from pgque.snapshot_wait w where w.wait_name = i_name;
+        insert into pgque.snapshot_wait as w (wait_name, change, holders)
+        values (i_name, i_change, pgque.snapshot_holders())
+        returning w.* into v_wait;
+    end if;
+    if clock_timestamp() >= v_wait.began_at + v_patience
+       or not pgque.is_snapshot_held(v_wait.holders, v_wait.marked_by) then
+        return true;
+    end if;
+    update pgque.snapshot_wait w
+    set marked_by = pg_current_xact_id(), marked_at = clock_timestamp()
+    where w.wait_name = i_name and w.marked_at < clock_timestamp() - interval '1 minute';
+    return false;
+end;
+$$;
+
 -- ===== engine/log_halves.sql =====================================================================
 
 -- Shared functions of the logs with two halves (schema/log.sql).
@@ -1224,38 +1287,19 @@ begin
 end;
 $$;
 
--- Sets how long the calling function waits for its locks: 10 ms, which nobody notices. Overlapping
--- transactions may keep a lock taken for longer than that, so after a minute of attempts it waits
--- 100 ms, and after ten minutes a second.
-create or replace function pgque.wait_for_log(i_log text)
+-- Sets how long the calling function waits for a lock on a log: 10 ms, which nobody notices.
+-- Overlapping transactions may keep it taken for longer than that, so one attempt in ten waits for
+-- 100 ms, and one in a hundred for a second.
+create or replace function pgque.set_lock_wait()
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_chance constant float := random();
 begin
-    perform set_config('lock_timeout',
-                       case when r.tried_at < clock_timestamp() - interval '10 minutes' then '1s'
-                            when r.tried_at < clock_timestamp() - interval '1 minute' then '100ms'
-                            else '10ms' end, true)
-    from pgque.log_rotation r
-    where r.log_name = i_log;
-end;
-$$;
-
--- Records since when a log's locks have not been available.
--- locks: the log's row in log_rotation, if it is free. writes: log_rotation.
-create or replace function pgque.note_attempt(i_log text)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    update pgque.log_rotation r
-    set tried_at = clock_timestamp()
-    where r.log_name = (select l.log_name from pgque.log_rotation l
-                        where l.log_name = i_log and l.tried_at is null
-                        for update skip locked);
-exception
-    when lock_not_available then  -- an upgrade has the table
-        return;
+    perform set_config('lock_timeout', case when v_chance < 0.01 then '1s'
+                                            when v_chance < 0.1 then '100ms'
+                                            else '10ms' end, true);
 end;
 $$;
 
@@ -1267,158 +1311,56 @@ as $$
 begin
     if not exists (select from pgque.log_rotation r where r.log_name = i_log) then
         perform pgque.refuse_value('there is no log "%s"', i_log,
-                                   'Name one of counter, history, position and tick.');
+                                   'Name one of counter, position and tick.');
     end if;
 end;
 $$;
 
--- The transactions of this database that hold a snapshot now. A transaction that begins later has a
--- newer snapshot. Autovacuum reads no event, and may take hours over a large table.
-create or replace function pgque.snapshot_holders()
-returns text[]
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return array(
-        select l.virtualtransaction
-        from pg_stat_activity a
-        join pg_locks l on l.pid = a.pid and l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock'
-        where a.datname = current_database()
-          and a.backend_xmin is not null
-          and a.backend_type is distinct from 'autovacuum worker'
-          and a.pid <> pg_backend_pid());
-end;
-$$;
+-- The halves that a switch left, or that a copy filled which was rolled back: they are to be emptied
+-- before the next switch.
+create or replace view pgque.left_half as
+select l.log_name, l.half, h.half as left_half, l.switched_by
+from pgque.log l
+join pgque.log_rotation r on r.log_name = l.log_name and not r.is_copied
+cross join lateral (select format('pgque.%s_log_%s', l.log_name, 1 - l.half)::regclass as half) h
+where pg_relation_size(h.half) > 0;
 
--- Whether a transaction may still read the half that a switch left: a transaction that held a
--- snapshot then, or one on a standby that reports its snapshots (hot_standby_feedback).
-create or replace function pgque.is_snapshot_held(i_holders text[], i_left_by xid8)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return exists (select from pg_locks l
-                   where l.locktype = 'virtualxid' and l.virtualtransaction = any (i_holders))
-        or exists (select
-                   from (select r.backend_xmin as xmin from pg_stat_replication r
-                         union all
-                         select s.xmin from pg_replication_slots s) standby
-                   where standby.xmin is not null
-                     and (standby.xmin = i_left_by::xid
-                          or not pgque.is_written_since(standby.xmin, i_left_by)));
-end;
-$$;
-
--- Truncates the half that the last switch of a log left, once nobody uses it and either no snapshot
--- needs it or the log's patience is over. The first call after the switch records who holds a
--- snapshot. While it waits for a snapshot, it moves left_by to its own transaction each minute, and
--- the snapshots of a standby have to be newer than that: a standby's reports that began after the
--- switch lock both halves as well, and replay of the TRUNCATE would wait for them. Returns 1 when
--- it truncated the half.
--- locks: the log's row in log_rotation; the half, exclusively. writes: log_rotation; truncates it.
+-- Truncates the half that the last switch of a log left, once nobody uses it and no snapshot needs it.
+-- Returns 1 when it truncated the half.
+-- locks: the log's row in log_rotation; the half, exclusively. writes: snapshot_wait; truncates the
+-- half.
 create or replace function pgque.maint_empty_half(i_log text)
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
-    v_log   record;
-    v_half  regclass;
+    v_left record;
 begin
     perform pgque.check_log_name(i_log);
     perform pgque.check_read_committed('compaction');
-    select r.*, l.half into v_log
-    from pgque.log_rotation r
-    join pgque.log l on l.log_name = r.log_name
-    where r.log_name = i_log and r.left_at is not null
-    for update of r skip locked;
+    perform from pgque.log_rotation r where r.log_name = i_log for update skip locked;
     if not found then
         return 0;
     end if;
-    if v_log.left_by = pg_current_xact_id_if_assigned() then
-        return 0;
-    elsif v_log.holders is null then
-        v_log.holders := pgque.snapshot_holders();
-        update pgque.log_rotation r set holders = v_log.holders where r.log_name = i_log;
-    end if;
-    if clock_timestamp() < v_log.left_at + v_log.patience
-       and pgque.is_snapshot_held(v_log.holders, v_log.left_by) then
-        update pgque.log_rotation r
-        set left_by = pg_current_xact_id(), marked_at = clock_timestamp()
-        where r.log_name = i_log and r.marked_at < clock_timestamp() - interval '1 minute';
+    select h.* into v_left from pgque.left_half h where h.log_name = i_log;
+    if not found or not pgque.is_seen_by_all(i_log, v_left.switched_by::text) then
         return 0;
     end if;
 
-    v_half := format('pgque.%s_log_%s', i_log, 1 - v_log.half);
     perform pgque.commit_locally();
-    perform pgque.wait_for_log(i_log);
-    execute format('lock table only %s in access exclusive mode', v_half);  -- quoted: by regclass
-    if i_log = 'position' and pgque.move_positions(v_log.half) > 0 then
-        perform pgque.note_switch(i_log);  -- a registration had not seen the last switch
+    perform pgque.set_lock_wait();
+    execute format('lock table only %s in access exclusive mode', v_left.left_half);  -- quoted: by regclass
+    if i_log = 'position' and pgque.move_positions(v_left.half) > 0 then
+        -- A registration had not seen the last switch: this is another one.
+        update pgque.log l set switched_by = pg_current_xact_id() where l.log_name = i_log;
         return 0;
     end if;
-    execute format('truncate only %s', v_half);  -- quoted: by regclass
-    update pgque.log_rotation r
-    set left_at = null, left_by = null, marked_at = null, holders = null, tried_at = null
-    where r.log_name = i_log;
+    execute format('truncate only %s', v_left.left_half);  -- quoted: by regclass
     return 1;
 exception
     when lock_not_available then
-        perform pgque.note_attempt(i_log);
         return 0;
-end;
-$$;
-
--- Records that a log was switched just now, and left its other half.
--- locks: the log's row in log_rotation. writes: log_rotation.
-create or replace function pgque.note_switch(i_log text)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    update pgque.log_rotation r
-    set left_at = clock_timestamp(), left_by = pg_current_xact_id(),
-        marked_at = clock_timestamp(), holders = null, is_copied = false, tried_at = null
-    where r.log_name = i_log;
-end;
-$$;
-
--- ===== engine/snapshot_wait.sql ==================================================================
-
--- Whether all snapshots see what a transaction has committed, so that an add-on may truncate what
--- nobody needs since then. Called again under the same name until it returns true: the first call,
--- in a later transaction, records who holds a snapshot. It returns true after the snapshot patience
--- in any case. While it waits, it moves marked_by to its own transaction each minute, as
--- maint_empty_half does: a report on a standby that began after the change locks the tables as
--- well, and the replay of a TRUNCATE would wait for it.
--- locks: none; the caller holds one under which nobody else asks for this name. writes:
--- snapshot_wait.
-create or replace function pgque.is_seen_by_all(i_name text, i_change_by xid8)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_wait      pgque.snapshot_wait;
-    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
-begin
-    if i_change_by = pg_current_xact_id_if_assigned() then
-        return false;
-    end if;
-    select w.* into v_wait from pgque.snapshot_wait w where w.wait_name = i_name;
-    if v_wait.change_by is distinct from i_change_by then
-        delete from pgque.snapshot_wait w where w.wait_name = i_name;
-        insert into pgque.snapshot_wait as w (wait_name, change_by, holders)
-        values (i_name, i_change_by, pgque.snapshot_holders())
-        returning w.* into v_wait;
-    end if;
-    if clock_timestamp() >= v_wait.began_at + v_patience
-       or not pgque.is_snapshot_held(v_wait.holders, v_wait.marked_by) then
-        return true;
-    end if;
-    update pgque.snapshot_wait w
-    set marked_by = pg_current_xact_id(), marked_at = clock_timestamp()
-    where w.wait_name = i_name and w.marked_at < clock_timestamp() - interval '1 minute';
-    return false;
 end;
 $$;
 
@@ -2000,10 +1942,10 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_timeout    constant text := current_setting('lock_timeout');
-    v_queue      pgque.queue;
-    v_consumers  text;
-    v_table      text;
+    v_timeout  constant text := current_setting('lock_timeout');
+    v_queue    pgque.queue;
+    v_left     text;
+    v_table    text;
 begin
     if v_timeout = '0' then
         perform set_config('lock_timeout', '1min', true);
@@ -2014,30 +1956,29 @@ begin
         exit when found;
     end loop;
 
-    select string_agg(format('"%s"', c.co_name), ', ' order by c.co_name) into v_consumers
+    select format('consumers: %s', string_agg(format('"%s"', c.co_name), ', ' order by c.co_name))
+    into v_left
     from pgque.subscription_base s
     join pgque.consumer c on c.co_id = s.sub_consumer
-    where s.sub_queue = v_queue.queue_id;
-    if v_consumers is not null and x_force is not true then
-        raise exception using
-            errcode = 'PQ007',
-            message = format('queue "%s" still has consumers: %s', x_queue_name, v_consumers),
-            hint = format('Unregister them, or drop all with: select pgque.drop_queue(%L, true);',
-                          x_queue_name);
-    end if;
-    if x_force is not true
+    where s.sub_queue = v_queue.queue_id
+    having count(*) > 0;
+    if v_left is null
        and exists (select from pgque.dead_letter d where d.dl_queue_id = v_queue.queue_id) then
+        v_left := 'dead letters';
+    end if;
+    if v_left is not null and x_force is not true then
         raise exception using
             errcode = 'PQ007',
-            message = format('queue "%s" still has dead letters', x_queue_name),
-            hint = format('Replay or purge them, or drop all with: select pgque.drop_queue(%L, true);',
-                          x_queue_name);
+            message = format('queue "%s" still has %s', x_queue_name, v_left),
+            hint = format('Unregister, replay or purge them, or drop all with: '
+                          'select pgque.drop_queue(%L, true);', x_queue_name);
     end if;
 
     delete from pgque.retry_queue where ev_queue = v_queue.queue_id;
     delete from pgque.dead_letter where dl_queue_id = v_queue.queue_id;
     delete from pgque.subscription_base where sub_queue = v_queue.queue_id;
     delete from pgque.queue where queue_id = v_queue.queue_id;
+    delete from pgque.snapshot_wait where wait_name = format('queue %s', v_queue.queue_id);
 
     -- A producer that looked up the queue before, and waits for the lock, is refused by the
     -- constraint. A dump that waits for it fails at the name, because its queues would lack their
@@ -3765,20 +3706,7 @@ begin
 end;
 $$;
 
--- Returns when the current statement has to end so that statement_timeout does not cancel it, with
--- a tenth of the timeout to spare; null without a timeout.
-create or replace function pgque.statement_end()
-returns timestamptz
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return statement_timestamp()
-           + 0.9 * nullif(current_setting('statement_timeout'), '0')::interval;
-end;
-$$;
-
--- Begins a slot: returns its start, its end and the current pg_cron job. The slot ends before
--- statement_timeout would cancel it.
+-- Begins a slot: returns its start, its end and the current pg_cron job.
 create or replace function pgque.begin_slot(
     i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -3786,29 +3714,10 @@ set lock_timeout = '5s'
 as $$
 begin
     starts := clock_timestamp();
-    ends := least(pgque.slot_end(starts, i_slot), pgque.statement_end());
+    ends := pgque.slot_end(starts, i_slot);
     job_id := (select c.ticker_job_id from pgque.config c);
 exception when lock_not_available then
     perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
-end;
-$$;
-
--- Raises an error at the end of a slot that statement_timeout shortened, because no work is done
--- until the next slot.
-create or replace function pgque.check_slot_end(i_starts timestamptz, i_slot interval)
-returns void
-language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if pgque.slot_end(i_starts, i_slot) > pgque.statement_end() then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('a slot of %s is longer than the statement_timeout of %s, %s, and ended '
-                             'before it', i_slot, session_user, current_setting('statement_timeout')),
-            hint = format('What was done is committed. Let the role go on for the whole slot with: '
-                          'alter role %I set statement_timeout = 0; or pass a shorter slot, and call '
-                          'again when it is over.', session_user);
-    end if;
 end;
 $$;
 
@@ -3863,9 +3772,6 @@ begin
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,
                     v_message = message_text, v_hint = pg_exception_hint;
-                if v_hint operator(pg_catalog.=) '' then
-                    v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
-                end if;
         end;
         commit and chain;
         v_due := pgque.next_beat(v_due, null, v_slot.ends, v_slot.job_id);
@@ -3873,9 +3779,9 @@ begin
         perform pg_catalog.pg_sleep_until(v_due);
     end loop;
     if v_state is not null then
-        raise exception using errcode = v_state, message = v_message, hint = v_hint;
+        raise exception using
+            errcode = v_state, message = v_message, hint = pgque.next_run_hint(v_hint);
     end if;
-    perform pgque.check_slot_end(v_slot.starts, i_slot);
 end;
 $$;
 
@@ -4184,8 +4090,12 @@ begin
         v_sub := pgque.find_subscription(i_queue, i_consumer);
         perform pgque.check_no_batch(v_sub, i_queue, i_consumer, tick_id);
         v_from := v_sub.sub_last_tick;
-        skipped_events := pgque.count_between(i_queue, i_consumer, v_from, tick_id);
-        repeated_events := pgque.count_between(i_queue, i_consumer, tick_id, v_from);
+        skipped_events := pgque.count_between(
+            pgque.find_tick(v_sub.sub_queue, v_from), pgque.find_tick(v_sub.sub_queue, tick_id),
+            v_sub.sub_id);
+        repeated_events := pgque.count_between(
+            pgque.find_tick(v_sub.sub_queue, tick_id), pgque.find_tick(v_sub.sub_queue, v_from),
+            v_sub.sub_id);
         if skipped_events > 0 and i_skip is not true then
             raise exception using
                 errcode = 'PQ025',
@@ -4224,22 +4134,6 @@ begin
                           'then come again or are passed over: select '
                           'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer, i_tick);
     end if;
-end;
-$$;
-
--- Counts the events that a consumer gets between two ticks, 0 if the first is not the earlier one.
--- locks: the queue's row, shared. writes: nothing.
-create or replace function pgque.count_between(
-    i_queue text, i_consumer text, i_from_tick bigint, i_to_tick bigint)
-returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_from_tick >= i_to_tick then
-        return 0;
-    end if;
-    return (select coalesce(max(p.batch_events), 0)
-            from pgque.tick_range_read_plan(i_queue, i_from_tick, i_to_tick, 1, i_consumer) p);
 end;
 $$;
 
@@ -4854,69 +4748,51 @@ begin
 end;
 $$;
 
--- Returns the farthest tick up to which a consumer gets at most i_max_count events, between i_near
--- and i_far. Returns i_near if even that one exceeds the maximum. This is a binary search.
+-- Returns a tick up to which a consumer gets at most i_max_count events: i_far, or one that it finds by
+-- halving the way back to i_near; i_near if even that one exceeds the maximum.
 create or replace function pgque.narrow_to_count(
     i_last pgque.tick, i_near pgque.tick, i_far pgque.tick, i_owner_id integer,
     i_max_count integer)
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_high    bigint := i_far.tick_id;
-    v_middle  bigint;
 begin
-    while i_far.tick_id is not null loop
-        if pgque.count_between(i_last, i_far, i_owner_id, i_max_count) <= i_max_count then
-            i_near := i_far;
-        else
-            v_high := i_far.tick_id - 1;
-        end if;
-        -- The tick in the middle of the undecided range; ids of an external ticker can have gaps.
-        v_middle := (i_near.tick_id + v_high + 1) / 2;
+    while i_far.tick_id > i_near.tick_id
+          and pgque.count_between(i_last, i_far, i_owner_id, i_max_count) > i_max_count loop
         select t.* into i_far
         from pgque.tick t
         where t.tick_queue = i_last.tick_queue
-          and t.tick_id > i_near.tick_id and t.tick_id <= v_middle
+          and t.tick_id <= (i_near.tick_id + i_far.tick_id) / 2
         order by t.tick_id desc
         limit 1;
-        if not found then
-            select t.* into i_far
-            from pgque.tick t
-            where t.tick_queue = i_last.tick_queue
-              and t.tick_id > v_middle and t.tick_id <= v_high
-            order by t.tick_id
-            limit 1;
-        end if;
     end loop;
-    return i_near;
+    return i_far;
 end;
 $$;
 
--- Counts the events that a consumer gets between two ticks of a queue, up to one more than i_limit.
+-- Counts the events that a consumer gets between two ticks of a queue, up to one more than i_limit; 0 if
+-- the first is not the earlier one.
 create or replace function pgque.count_between(
-    i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer)
+    i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer default null)
 returns bigint
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_c       record := pgque.snapshot_conditions(i_from.tick_snapshot, i_to.tick_snapshot);
-    v_tables  text[];
+    v_range   record := pgque.events_between(i_from.tick_queue, i_from.tick_snapshot,
+                                             i_to.tick_snapshot);
     v_events  bigint;
 begin
-    execute format('select pgque.%I($1, $2)', format('event_%s_tables', i_from.tick_queue))
-    into v_tables using v_c.first_txid, v_c.end_txid;
-    if v_tables = '{}' then
+    if v_range.tables = '{}' or i_from.tick_id >= i_to.tick_id then
         return 0;
     end if;
     execute format(  -- quoted: made by the queue's own function and snapshot_conditions
         'select count(*) from (%s limit %s) e',
         (select string_agg(format('select from %s where %s and (ev_owner is null or ev_owner = %s)',
                                   t, c, i_owner_id), ' union all ')
-         from unnest(v_tables) t
-         cross join unnest(array[v_c.in_range, v_c.in_list]) c
+         from unnest(v_range.tables) t
+         cross join unnest(array[v_range.in_range, v_range.in_list]) c
          where c is not null),
-        i_limit::bigint + 1)
+        coalesce(i_limit::bigint + 1, 9223372036854775807))
     into v_events;
     return v_events;
 end;
@@ -5141,13 +5017,11 @@ create or replace function pgque.next_batch_custom(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
-                    cur_tick_event_seq, prev_tick_event_seq
-    from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
-                                 i_min_interval, null) b;
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
 end;
 $$;
 
@@ -5465,7 +5339,7 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (pgque.next_batch_custom(i_queue, i_consumer, i_subconsumer, null, null, null,
-                                    i_dead_interval)).batch_id;
+                            i_dead_interval)).batch_id;
 end;
 $$;
 
@@ -6242,11 +6116,28 @@ begin
 end;
 $$;
 
--- What it takes to read an open batch: the conditions of its two snapshots, each without expired
--- events, its owner condition (with that of a slot's keys, and without events that were set aside),
--- and the event tables that hold its transactions. The tables are looked up, not derived from the
--- rotation: an event is read wherever a producer with an old snapshot or an old table name has put
--- it.
+-- What it takes to read the events between two snapshots of a queue: their conditions, and the event
+-- tables that hold their transactions. The tables are looked up, not derived from the rotation: an event
+-- is read wherever a producer with an old snapshot or an old table name has put it.
+create or replace function pgque.events_between(
+    i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
+    out in_range text, out in_list text, out tables text[])
+returns record
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_c record := pgque.snapshot_conditions(i_prev, i_cur);
+begin
+    perform pgque.check_adopted();
+    in_range := v_c.in_range;
+    in_list := v_c.in_list;
+    execute format('select pgque.%I($1, $2)', format('event_%s_tables', i_queue_id))
+    into tables using v_c.first_txid, v_c.end_txid;
+end;
+$$;
+
+-- The same for an open batch, each condition without expired events, and its owner condition, with that
+-- of a slot's keys, and without events that were set aside.
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
@@ -6255,27 +6146,26 @@ language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
-    v_c      record;
+    v_b      record;
     v_fresh  text := '';
 begin
-    perform pgque.check_adopted();
-    v_c := pgque.snapshot_conditions(
+    v_b := pgque.events_between(
+        v_sub.sub_queue,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick)).tick_snapshot,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick)).tick_snapshot);
+    tables := v_b.tables;
     if v_sub.event_cutoff is not null then
         -- In JSON's format, which every DateStyle reads alike.
         v_fresh := format(' and ev_time >= %L', to_json(v_sub.event_cutoff) #>> '{}');
     end if;
-    in_range := v_c.in_range || v_fresh;
-    in_list := v_c.in_list || v_fresh;
+    in_range := v_b.in_range || v_fresh;
+    in_list := v_b.in_list || v_fresh;
     is_owned := format('(ev_owner is null or ev_owner = %s)',
                        coalesce(v_sub.sub_main, v_sub.sub_id));
     if v_sub.sub_role = 'slot' then
         is_owned := format('%s and %s', is_owned, pgque.slot_condition(v_sub));
     end if;
     is_owned := is_owned || pgque.not_aside(v_sub.sub_id, i_batch_id);
-    execute format('select pgque.%I($1, $2)', format('event_%s_tables', v_sub.sub_queue))
-    into tables using v_c.first_txid, v_c.end_txid;
 end;
 $$;
 
@@ -6625,13 +6515,11 @@ returns setof record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue   pgque.queue := pgque.find_queue(i_queue);
-    v_sub     pgque.subscription;
-    v_c       record;
-    v_owner   text := 'ev_owner is null';
-    v_tables  text[];
+    v_queue  pgque.queue := pgque.find_queue(i_queue);
+    v_sub    pgque.subscription;
+    v_range  record;
+    v_owner  text := 'ev_owner is null';
 begin
-    perform pgque.check_adopted();
     if i_from_tick > i_to_tick then
         raise exception using
             errcode = 'PQ005',
@@ -6640,21 +6528,19 @@ begin
             hint = 'Pass the earlier tick first.';
     end if;
     select q.* into v_queue from pgque.queue q where q.queue_id = v_queue.queue_id for share;
-    v_c := pgque.snapshot_conditions(
+    v_range := pgque.events_between(
+        v_queue.queue_id,
         (pgque.find_retained_tick(v_queue, i_from_tick)).tick_snapshot,
         (pgque.find_retained_tick(v_queue, i_to_tick)).tick_snapshot);
     if i_consumer is not null then
         v_sub := pgque.find_subscription(i_queue, i_consumer);
         v_owner := format('(%s or ev_owner = %s)', v_owner, coalesce(v_sub.sub_main, v_sub.sub_id));
     end if;
-    execute format('select pgque.%I($1, $2)', format('event_%s_tables', v_queue.queue_id))
-    into v_tables using v_c.first_txid, v_c.end_txid;
-
     return query
     select *
     from pgque.plan_slices(
-        v_tables,
-        format('%s and (%s or %s)', v_owner, v_c.in_range, coalesce(v_c.in_list, 'false')),
+        v_range.tables,
+        format('%s and (%s or %s)', v_owner, v_range.in_range, coalesce(v_range.in_list, 'false')),
         i_max_slices);
 end;
 $$;
@@ -7162,45 +7048,36 @@ as $$
 $$;
 
 -- Returns the tick up to which every snapshot sees the events as consumed, or null while a snapshot
--- may not. TRUNCATE empties a table for old snapshots too, so a dump that waits for a lock could
--- lack events that its positions still need. So this function notes up to where events may be
--- truncated and which transactions hold a snapshot at that time. The note counts when these
--- transactions have ended, or after the snapshot patience.
--- locks: held by the caller. writes: rotation_floor.
+-- may not. It notes up to where events may be truncated; the note counts when no snapshot is left from
+-- before it.
+-- locks: held by the caller. writes: rotation_floor, snapshot_wait.
 create or replace function pgque.settle_floor(i_queue_id integer)
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_floor     pgque.tick := pgque.find_truncation_floor(i_queue_id);
-    v_note      pgque.rotation_floor;
-    v_settled   pgque.tick;
-    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
+    v_wait   constant text := format('queue %s', i_queue_id);
+    v_floor  pgque.tick := pgque.find_truncation_floor(i_queue_id);
+    v_note   pgque.rotation_floor;
 begin
     select n.* into v_note from pgque.rotation_floor n where n.queue_id = i_queue_id;
-    if v_note.noted_at + v_patience > clock_timestamp()
-       and pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
+    if v_note.tick_id is not null
+       and not pgque.is_seen_by_all(v_wait, format('tick %s', v_note.tick_id)) then
         return null;
-    elsif v_note.tick_id = v_floor.tick_id then
+    elsif v_floor.tick_id <= v_note.tick_id then
         return v_floor;
     end if;
-    v_settled.tick_id := v_note.tick_id;
-    v_settled.tick_snapshot := v_note.snapshot;
 
-    insert into pgque.rotation_floor as n (queue_id, tick_id, snapshot, noted_at, noted_by, holders)
-    values (i_queue_id, v_floor.tick_id, v_floor.tick_snapshot, clock_timestamp(),
-            pg_current_xact_id(), pgque.snapshot_holders())
-    on conflict (queue_id) do update
-    set tick_id = excluded.tick_id, snapshot = excluded.snapshot, noted_at = excluded.noted_at,
-        noted_by = excluded.noted_by, holders = excluded.holders
-    returning n.* into v_note;
-    -- Whatever the note says, a consumer or a retention before it needs its events.
-    if v_floor.tick_id <= v_settled.tick_id
-       or v_patience = '0'
-       or not pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
-        return v_floor;
+    insert into pgque.rotation_floor (queue_id, tick_id, snapshot)
+    values (i_queue_id, v_floor.tick_id, v_floor.tick_snapshot)
+    on conflict (queue_id) do update set tick_id = excluded.tick_id, snapshot = excluded.snapshot;
+    -- An earlier note of this tick may have been given up when a consumer went back.
+    delete from pgque.snapshot_wait w where w.wait_name = v_wait;
+    if not pgque.is_seen_by_all(v_wait, format('tick %s', v_floor.tick_id)) then
+        v_floor.tick_id := v_note.tick_id;
+        v_floor.tick_snapshot := v_note.snapshot;
     end if;
-    return v_settled;
+    return v_floor;
 end;
 $$;
 
@@ -7330,8 +7207,8 @@ $$;
 
 -- Compaction of the logs of positions and ticks (schema/log.sql). It copies the rows that are still
 -- needed to the other half and makes that half current. A consumer waits a few milliseconds for it,
--- or up to a second after minutes of failed attempts (wait_for_log). A snapshot older than the
--- switch finds every row where it was.
+-- or up to a second, if others keep the lock (set_lock_wait). A snapshot older than the switch finds
+-- every row where it was.
 
 -- Moves the subscriptions that go on in the other half to half i_half: writes their newest
 -- positions to both halves, under the next number. A session that read a position before finds that
@@ -7369,8 +7246,7 @@ $$;
 -- Switches the log of positions to the other half, if that half is empty: away from half 0 when it
 -- has outgrown its subscriptions, and back from half 1 at once. Returns how many positions stay
 -- behind that nobody needs, at least 1, or 0 if it did not switch.
--- locks: the log's row in log_rotation; position_log against writers, for which it waits as long as
--- wait_for_log says. writes: position_log, log, log_rotation.
+-- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log.
 create or replace function pgque.maint_compact_positions()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -7382,9 +7258,9 @@ declare
 begin
     perform pgque.check_read_committed('compaction');
     perform from pgque.log_rotation r
-    where r.log_name = 'position' and r.left_at is null
+    where r.log_name = 'position'
     for update skip locked;
-    if not found then
+    if not found or exists (select from pgque.left_half h where h.log_name = 'position') then
         return 0;
     end if;
     v_half := (select l.half from pgque.log l where l.log_name = 'position');
@@ -7395,15 +7271,14 @@ begin
 
     select count(*) into v_before from pgque.position_log;
     perform pgque.commit_locally();
-    perform pgque.wait_for_log('position');
+    perform pgque.set_lock_wait();
     execute format('lock table only %s in share row exclusive mode',  -- quoted: a number's
                    format('pgque.position_log_%s', v_half));
-    update pgque.log l set half = 1 - l.half where l.log_name = 'position';
-    perform pgque.note_switch('position');
+    update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
+    where l.log_name = 'position';
     return greatest(v_before - pgque.move_positions((1 - v_half)::smallint), 1);
 exception
     when lock_not_available then
-        perform pgque.note_attempt('position');
         return 0;
 end;
 $$;
@@ -7438,9 +7313,9 @@ declare
 begin
     perform pgque.check_read_committed('compaction');
     perform from pgque.log_rotation r
-    where r.log_name = 'tick' and r.left_at is null and not r.is_copied
+    where r.log_name = 'tick' and not r.is_copied
     for update skip locked;
-    if not found then
+    if not found or exists (select from pgque.left_half h where h.log_name = 'tick') then
         return 0;
     end if;
     v_half := (select l.half from pgque.log l where l.log_name = 'tick');
@@ -7456,11 +7331,6 @@ begin
         return 0;
     end if;
 
-    if pg_relation_size(format('pgque.tick_log_%s', 1 - v_half)) > 0 then
-        -- Left by a copy that was rolled back. maint_empty_half empties it before the next copy.
-        perform pgque.note_switch('tick');
-        return 0;
-    end if;
     insert into pgque.tick_log
     select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 1 - v_half
     from pgque.needed_tick n
@@ -7481,8 +7351,8 @@ $$;
 
 -- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched;
 -- 0 otherwise, also when a copy waits for the next call because the lock was not available.
--- locks: those of maint_copy_ticks; tick_log against tickers and registrations, for which it waits
--- as long as wait_for_log says. writes: tick_log, history, log, log_rotation.
+-- locks: those of maint_copy_ticks; tick_log against tickers and registrations. writes: tick_log,
+-- history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -7491,18 +7361,18 @@ as $$
 declare
     v_other smallint;
 begin
-    perform pgque.maint_copy_ticks();
-    perform from pgque.log_rotation r
-    where r.log_name = 'tick' and r.is_copied
-    for update skip locked;
-    if not found then
-        return 0;
-    end if;
-    v_other := (select 1 - l.half from pgque.log l where l.log_name = 'tick');
-
+    perform pgque.maint_copy_ticks();  -- which stays if the switch has to wait
     begin
+        perform from pgque.log_rotation r
+        where r.log_name = 'tick' and r.is_copied
+        for update skip locked;
+        if not found then
+            return 0;
+        end if;
+        v_other := (select 1 - l.half from pgque.log l where l.log_name = 'tick');
+
         perform pgque.commit_locally();
-        perform pgque.wait_for_log('tick');
+        perform pgque.set_lock_wait();
         lock table only pgque.tick_log in exclusive mode;
         -- Adds the ticks that came since the copy, and earlier ones that a registration needs again.
         with queue as materialized (
@@ -7530,17 +7400,14 @@ begin
             where l.tick_queue = s.queue_id and l.tick_id >= s.first_tick and l.tick_id < s.end_tick
             order by l.tick_id
         ) t;
-        update pgque.log l set half = 1 - l.half where l.log_name = 'tick';
-        perform pgque.note_switch('tick');
+        update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
+        where l.log_name = 'tick';
+        update pgque.log_rotation r set is_copied = false where r.log_name = 'tick';
     exception
         when lock_not_available then
-            perform pgque.note_attempt('tick');
             return 0;
     end;
     return 1;
-exception
-    when lock_not_available then  -- before the copy, while an upgrade runs
-        return 0;
 end;
 $$;
 
@@ -7609,84 +7476,45 @@ end;
 $$;
 
 -- Adds up the counters to one row per consumer and one row per queue for its ended registrations.
--- Retries and dead letters go to the history by minute. Returns how many rows it removed.
--- locks: counter_log, exclusively. writes: counter_log, history.
+-- Retries and dead letters go to the history by minute, from which rows that are older than
+-- history_period are deleted. Returns how many counters it removed.
+-- locks: the rows it deletes. writes: counter_log, history.
 create or replace function pgque.maint_compact_counters()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
-    v_keep    pgque.counter_log[];
-    v_before  bigint;
+    v_removed integer;
 begin
-    perform pgque.check_read_committed('compaction');
-    if pg_relation_size('pgque.counter_log') < 65536 + 200 * (
-           (select count(*) from pgque.subscription_base) + (select count(*) from pgque.queue)) then
+    delete from pgque.history h where h.counted_at < clock_timestamp() - pgque.history_period();
+    if (select count(*) from pgque.counter_log)
+       < 1000 + 2 * ((select count(*) from pgque.subscription_base)
+                     + (select count(*) from pgque.queue)) then
         return 0;
     end if;
-    perform pgque.commit_locally();
-    lock table pgque.counter_log in access exclusive mode;
-
-    insert into pgque.history (queue_id, counted_at, retries, dead_letters)
-    select l.queue_id, date_trunc('minute', l.counted_at), sum(l.nacked), sum(l.dead_lettered)
-    from pgque.counter_log l
-    join pgque.queue q on q.queue_id = l.queue_id
-    where l.counted_at > 'epoch' and l.nacked + l.dead_lettered > 0
-    group by 1, 2
-    order by 2;
-
-    select count(*) into v_before from pgque.counter_log;
-    v_keep := array(
-        select row(l.queue_id, s.sub_id, 'epoch', sum(l.acked), sum(l.nacked),
-                   sum(l.dead_lettered))::pgque.counter_log
-        from pgque.counter_log l
-        left join pgque.subscription_base s on s.sub_id = l.sub_id
-        where l.queue_id = 0 or l.queue_id in (select q.queue_id from pgque.queue q)
-        group by l.queue_id, s.sub_id);
-    truncate pgque.counter_log;
-    insert into pgque.counter_log select (unnest(v_keep)).*;
-    return v_before - cardinality(v_keep);
+    with gone as (
+        delete from pgque.counter_log l returning l.*
+    ), counted as (
+        select g.* from gone g join pgque.queue q on q.queue_id = g.queue_id
+    ), kept as (
+        insert into pgque.counter_log (queue_id, sub_id, counted_at, acked, nacked, dead_lettered)
+        select c.queue_id, s.sub_id, 'epoch', sum(c.acked), sum(c.nacked), sum(c.dead_lettered)
+        from counted c
+        left join pgque.subscription_base s on s.sub_id = c.sub_id
+        group by c.queue_id, s.sub_id
+        returning 1
+    ), noted as (
+        insert into pgque.history (queue_id, counted_at, retries, dead_letters)
+        select c.queue_id, date_trunc('minute', c.counted_at), sum(c.nacked), sum(c.dead_lettered)
+        from counted c
+        where c.counted_at > 'epoch' and c.nacked + c.dead_lettered > 0
+        group by 1, 2
+    )
+    select (select count(*) from gone) - (select count(*) from kept) into v_removed;
+    return v_removed;
 exception
-    when lock_not_available then
-        return 0;
-end;
-$$;
-
--- Drops history older than history_period, once the oldest row is twice as old, so that each row is
--- copied about once. Returns how many rows it removed.
--- locks: history, exclusively. writes: history.
-create or replace function pgque.maint_compact_history()
-returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10ms'
-as $$
-declare
-    v_since   constant timestamptz := clock_timestamp() - pgque.history_period();
-    v_keep    pgque.history[];
-    v_before  bigint;
-begin
-    perform pgque.check_read_committed('compaction');
-    if not exists (select from pgque.history h
-                   where h.counted_at > 'epoch'
-                     and h.counted_at < v_since - pgque.history_period()) then
-        return 0;
-    end if;
-    perform pgque.commit_locally();
-    lock table pgque.history in access exclusive mode;
-
-    select count(*) into v_before from pgque.history;
-    v_keep := array(
-        select h
-        from pgque.history h
-        where h.queue_id = 0
-           or h.counted_at >= v_since and h.queue_id in (select q.queue_id from pgque.queue q)
-        order by h.counted_at);
-    truncate pgque.history;
-    insert into pgque.history select (unnest(v_keep)).*;
-    return v_before - cardinality(v_keep);
-exception
-    when lock_not_available then
+    when lock_not_available then  -- an upgrade has the tables
         return 0;
 end;
 $$;
@@ -7703,7 +7531,7 @@ where r.rotated_at is null
    or r.rotated_at <= clock_timestamp() - c.metadata_rotation_period
    or l.half = 1;
 
--- Rotates one log (position, tick, counter, history) if metadata_rotation_period has passed since
+-- Rotates one log (position, tick, counter) if metadata_rotation_period has passed since
 -- the last time and the log holds enough obsolete rows. A log on its second half goes back to the
 -- first as soon as that is empty. Returns 1 if it rotated the log, else 0. Skips a log that another
 -- session is rotating.
@@ -7727,8 +7555,7 @@ begin
     v_dropped := case i_log
         when 'position' then pgque.maint_compact_positions()
         when 'tick' then pgque.maint_compact_ticks()
-        when 'counter' then pgque.maint_compact_counters()
-        else pgque.maint_compact_history() end;
+        else pgque.maint_compact_counters() end;
     if v_dropped <= 0 then
         return 0;
     end if;
@@ -7750,7 +7577,7 @@ declare
     v_done  integer := 0;
 begin
     perform pgque.maint_copy_ticks();
-    foreach v_log in array array['history', 'counter', 'tick'] loop
+    foreach v_log in array array['counter', 'tick'] loop
         v_done := v_done + pgque.maint_rotate_metadata(v_log);
     end loop;
     perform pgque.maint_empty_half('position');
@@ -7957,10 +7784,8 @@ begin
         v_sub.lease_ttl := null;
         perform pgque.append_position(v_sub);
     end loop;
-    update pgque.log_rotation
-    set left_at = null, left_by = null, marked_at = null, holders = null, is_copied = false;
-    perform pgque.note_switch('position');  -- the transactions that it waited for are not of this cluster
-
+    update pgque.log_rotation set is_copied = false;
+    delete from pgque.snapshot_wait;  -- for transactions of another cluster
     delete from pgque.rotation_floor;
     update pgque.queue q
     set queue_first_tick = t.tick_id,
@@ -8180,15 +8005,139 @@ $$;
 
 -- ===== engine/maint.sql ==========================================================================
 
+-- Lists the steps of maintenance that are due, in their order: functions of this schema, with no or one
+-- argument. Ticks are copied first, so that no lock is held during the copy. The logs are switched late,
+-- since in maint() their locks are kept until commit. The half with the old ticks is emptied after that,
+-- since readers wait for its lock, and event tables are dropped later still, since producers wait for
+-- theirs.
+create or replace function pgque.maint_steps(out func_name text, out func_arg text)
+returns setof record
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := clock_timestamp();
+begin
+    return query
+    select 'maint_copy_ticks', null::text
+    where exists (select from pgque.rotation_due d where d.log_name = 'tick');
+    return query
+    select 'maint_rotate_tables_step2', null::text
+    where exists (select from pgque.queue q where q.queue_switch_step2 is null);
+    return query
+    select 'maint_rotate_tables_step1', q.queue_name
+    from pgque.queue q
+    where clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
+      and pgque.event_bytes(q) > 0
+    order by q.queue_id;
+    if found then
+        return query values ('maint_rotate_tables_step2', null::text);
+    end if;
+    return query
+    select s.func_name, null::text
+    from (values
+        ('maint_retry_events', exists (select from pgque.retry_queue r
+                                       where r.ev_retry_after <= v_now)),
+        ('maint_deliver_delayed', exists (
+            select from pgque.queue q
+            join pgque.delayed_events d on d.de_queue_name = q.queue_name
+            where not q.queue_disable_insert and d.de_deliver_at <= v_now)),
+        ('maint_idem', exists (select from pgque.idem i where i.expires_at <= v_now)),
+        ('maint_staging', exists (select from pgque.removable_stagings())),
+        ('maint_cron_log', date_part('minute', v_now) = 0
+                           and exists (select from pgque.config c where c.scheduler = 'pg_cron'))
+    ) s (func_name, is_due)
+    where s.is_due;
+    return query
+    select s.func_name, s.log_name
+    from (values
+        ('maint_rotate_metadata', 'counter'), ('maint_rotate_metadata', 'tick'),
+        ('maint_empty_half', 'position'), ('maint_rotate_metadata', 'position'),
+        ('maint_empty_half', 'tick')
+    ) s (func_name, log_name)
+    where case s.func_name
+        when 'maint_empty_half' then s.log_name in (select h.log_name from pgque.left_half h)
+        else s.log_name in (select d.log_name from pgque.rotation_due d) end;
+    return query
+    select 'maint_event_tables', null::text where exists (select from pgque.left_objects());
+    return query select 'maint_addon', m from pgque.addon_maintenance() m;
+end;
+$$;
+
+-- Lists what there is to maintain now, for schedulers that run each step in a transaction of its
+-- own: functions with no or one argument, to be called again while they return more than 0, and
+-- tables to vacuum.
+create or replace function pgque.maint_operations(out func_name text, out func_arg text)
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
+as $$
+begin
+    return query select format('pgque.%s', s.func_name), s.func_arg from pgque.maint_steps() s;
+    return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
+exception when lock_not_available then
+    perform pgque.refuse_locked('maintenance', 'The next round tries again: let them end.');
+end;
+$$;
+
+-- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events,
+-- positions and ticks are not among them, because their tables are truncated.
+create or replace function pgque.maint_tables_to_vacuum()
+returns setof text
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('autovacuum')::boolean then
+        return;
+    end if;
+    return query
+    select format('pgque.%I', t)
+    from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request,'
+                      'tick_state,delayed_events,idem,staging,partition_held,held_batch,'
+                      'set_aside,counter_log,history}'::text[]) t;
+end;
+$$;
+
+-- Runs a function that maint_operations names. Returns how many things it did; above 0 it has to be
+-- called again. Skips vacuum, which no procedure can run.
+-- locks: those of the function. writes: the same.
+create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
+returns bigint
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
+as $$
+declare
+    v_name  text := substring(i_func_name from '^pgque[.](maint_.*)');
+    v_done  bigint;
+begin
+    if v_name is null then
+        return 0;
+    end if;
+    execute format('select pgque.%I(%s)',  -- quoted: a literal, or nothing
+                   v_name, quote_literal(i_func_arg)) into v_done;
+    return coalesce(v_done, 0);
+exception when lock_not_available then
+    perform pgque.refuse_locked('this step', 'The next round tries again: let them end.');
+    return null;
+end;
+$$;
+
+-- Returns the hint of an error that ended a step: its own, or what to do next.
+create or replace function pgque.next_run_hint(i_hint text)
+returns text
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return coalesce(nullif(i_hint, ''), 'The next run tries it again. A standby takes no writes: run '
+                                        'it on the primary.');
+end;
+$$;
+
 -- Does all maintenance in one call, for any scheduler: rotation of events, retries, delayed events
 -- that are due, expired idempotency keys, what dead writers left, rotation of the logs. Returns how
--- many things it did. What it cannot lock within a second, it leaves for the next call. A step that fails stops no
--- other step and raises a warning; if nothing else was done, the call fails with its error. Ticks
--- are copied first, so that no lock is held during the copy. The logs are switched last, since
--- their locks are kept until commit. The half with the old ticks is emptied after that, since
--- readers wait for its lock, and event tables are dropped at the very end, since producers wait for
--- theirs. Call it in a transaction of its own: a transaction that switches a log commits without
--- waiting for a synchronous standby.
+-- many things it did. What it cannot lock within a second, it leaves for the next call. A step that
+-- fails stops no other step and raises a warning; if nothing else was done, the call fails with its
+-- error. Call it in a transaction of its own: a transaction that switches a log commits without waiting
+-- for a synchronous standby.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer
@@ -8212,10 +8161,8 @@ begin
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,
                     v_message = message_text, v_hint = pg_exception_hint;
-                if v_hint operator(pg_catalog.=) '' then
-                    v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
-                end if;
                 v_message := format('%s: %s', v_step.func_name, v_message);
+                v_hint := pgque.next_run_hint(v_hint);
                 raise warning using errcode = v_state, message = v_message, hint = v_hint;
         end;
     end loop;
@@ -8226,138 +8173,11 @@ begin
 end;
 $$;
 
--- Lists the steps of maint, in their order.
-create or replace function pgque.maint_steps(out func_name text, out func_arg text)
-returns setof record
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select 'maint_copy_ticks', null::text
-    where exists (select from pgque.rotation_due d where d.log_name = 'tick')
-    union all
-    values ('maint_rotate_tables_step2', null);
-    return query
-    select 'maint_rotate_tables_step1', q.queue_name
-    from pgque.queue q
-    where clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
-      and pgque.event_bytes(q) > 0
-    order by q.queue_id;
-    return query
-    values ('maint_retry_events', null::text), ('maint_deliver_delayed', null),
-           ('maint_idem', null), ('maint_staging', null),
-           ('maint_rotate_metadata', 'history'), ('maint_rotate_metadata', 'counter'),
-           ('maint_rotate_metadata', 'tick'), ('maint_empty_half', 'position'),
-           ('maint_rotate_metadata', 'position'), ('maint_empty_half', 'tick'),
-           ('maint_event_tables', null);
-    return query select 'maint_addon', m from pgque.addon_maintenance() m;
-end;
-$$;
-
--- ===== engine/maint_operations.sql ===============================================================
-
--- Lists what there is to maintain now, for schedulers that run each step in a transaction of its
--- own: functions with no or one argument, to be called again while they return more than 0, and
--- tables to vacuum.
-create or replace function pgque.maint_operations(out func_name text, out func_arg text)
-returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
-as $$
-declare
-    v_now constant timestamptz := clock_timestamp();
-begin
-    return query
-    select 'pgque.maint_rotate_tables_step1', q.queue_name
-    from pgque.queue q
-    where q.queue_switch_step2 is not null
-      and clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
-      and pgque.event_bytes(q) > 0
-    order by q.queue_name;
-    if found or exists (select from pgque.queue q where q.queue_switch_step2 is null) then
-        return query values ('pgque.maint_rotate_tables_step2', null::text);
-    end if;
-
-    return query
-    select format('pgque.%s', s.func_name), null::text
-    from (values
-        ('maint_retry_events', exists (select from pgque.retry_queue r
-                                       where r.ev_retry_after <= clock_timestamp())),
-        ('maint_deliver_delayed', exists (
-            select from pgque.queue q
-            join pgque.delayed_events d on d.de_queue_name = q.queue_name
-            where not q.queue_disable_insert and d.de_deliver_at <= v_now)),
-        ('maint_idem', exists (select from pgque.idem i where i.expires_at <= v_now)),
-        ('maint_staging', exists (select from pgque.removable_stagings())),
-        ('maint_event_tables', exists (select from pgque.left_objects()))
-    ) s (func_name, is_due)
-    where s.is_due;
-    return query
-    select 'pgque.maint_empty_half', r.log_name
-    from pgque.log_rotation r
-    where r.left_at is not null
-    union all
-    select 'pgque.maint_rotate_metadata', d.log_name from pgque.rotation_due d;
-    if exists (select from pgque.config c where c.scheduler = 'pg_cron')
-       and date_part('minute', v_now) = 0 then
-        return query values ('pgque.maint_cron_log', null::text);
-    end if;
-    return query select 'pgque.maint_addon', m from pgque.addon_maintenance() m;
-    return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
-exception when lock_not_available then
-    perform pgque.refuse_locked('maintenance', 'The next round tries again: let them end.');
-end;
-$$;
-
--- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events,
--- positions and ticks are not among them, because their tables are truncated.
-create or replace function pgque.maint_tables_to_vacuum()
-returns setof text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if current_setting('autovacuum')::boolean then
-        return;
-    end if;
-    return query
-    select format('pgque.%I', t)
-    from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request,'
-                      'tick_state,delayed_events,idem,staging,partition_held,held_batch,'
-                      'set_aside}'::text[]) t;
-end;
-$$;
-
 -- ===== engine/maint_loop.sql =====================================================================
 
 -- Maintenance by a scheduler, step by step. Each step has a transaction of its own, so that the two
 -- steps of a rotation are in different transactions, no lock outlasts its step, and a step that
 -- fails stops no other.
-
--- Runs a function that maint_operations names. Returns how many things it did; above 0 it has to be
--- called again. Skips vacuum, which no procedure can run.
--- locks: those of the function. writes: the same.
-create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
-returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
-as $$
-declare
-    v_name  text := substring(i_func_name from '^pgque[.](maint_.*)');
-    v_done  bigint;
-begin
-    if v_name is null then
-        return 0;
-    elsif i_func_arg is null then
-        execute format('select pgque.%I()', v_name) into v_done;
-    else
-        execute format('select pgque.%I(%L)', v_name, i_func_arg) into v_done;
-    end if;
-    return coalesce(v_done, 0);
-exception when lock_not_available then
-    perform pgque.refuse_locked('this step', 'The next round tries again: let them end.');
-    return null;
-end;
-$$;
 
 -- Returns how long maint_loop waits between two rounds. It waits less while a log is on its second
 -- half, where reading costs more.
@@ -8404,9 +8224,6 @@ begin
                         v_again := false;
                         get stacked diagnostics v_state = returned_sqlstate,
                             v_message = message_text, v_hint = pg_exception_hint;
-                        if v_hint operator(pg_catalog.=) '' then
-                            v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
-                        end if;
                         v_message := pg_catalog.concat(v_operation.func_name, ': ', v_message);
                 end;
                 commit and chain;
@@ -8419,9 +8236,9 @@ begin
         perform pg_catalog.pg_sleep_until(v_due);
     end loop;
     if v_state is not null then
-        raise exception using errcode = v_state, message = v_message, hint = v_hint;
+        raise exception using
+            errcode = v_state, message = v_message, hint = pgque.next_run_hint(v_hint);
     end if;
-    perform pgque.check_slot_end(v_slot.starts, i_slot);
 end;
 $$;
 
@@ -8590,12 +8407,11 @@ create or replace function pgque.next_batch_info(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
-                    cur_tick_event_seq, prev_tick_event_seq
-    from pgque.next_batch_custom(i_queue_name, i_consumer_name, null, null, null) b;
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, null, null, null);
 end;
 $$;
 
@@ -11276,12 +11092,10 @@ begin
         return;
     end if;
     perform pgque.check_positions_visible();
-    if not exists (select from pgque.counter_log)
-       or not exists (select from pgque.history)
-       or exists (select from pgque.queue_progress q where q.tick_id is null) then
+    if exists (select from pgque.queue_progress q where q.tick_id is null) then
         raise exception using
             errcode = 'serialization_failure',
-            message = 'ticks and counters are not in this transaction''s snapshot',
+            message = 'ticks are not in this transaction''s snapshot',
             hint = 'The transaction began before they were compacted: roll back and try again.';
     end if;
 end;
@@ -11914,21 +11728,21 @@ declare
     v_log     record;
     v_holder  text;
 begin
-    select r.log_name, r.holders, size.bytes, coalesce(r.rotated_at, c.installed_at) as last_time,
+    select r.log_name, w.holders, size.bytes, coalesce(r.rotated_at, c.installed_at) as last_time,
            size.bytes >= 16 * 1024 * 1024
            and coalesce(r.rotated_at, c.installed_at)
                <= clock_timestamp() - interval '1 minute'
-                  - 5 * case when r.log_name = 'history' then interval '1 day'  -- its rows stay 2 days
-                             else c.metadata_rotation_period end
+                  - 5 * c.metadata_rotation_period
            and not (r.log_name = 'tick' and pgque.is_tick_log_retained()) as is_left
     into v_log
     from pgque.log_rotation r
     cross join pgque.config c
+    left join pgque.snapshot_wait w on w.wait_name = r.log_name
     cross join lateral (
         select sum(pg_total_relation_size(t.oid)) as bytes
         from pg_class t
         where t.relnamespace = 'pgque'::regnamespace
-          and t.relname = any (array[r.log_name, r.log_name || '_log', r.log_name || '_log_0',
+          and t.relname = any (array[r.log_name || '_log', r.log_name || '_log_0',
                                      r.log_name || '_log_1'])
           and t.relkind = 'r'
     ) size
@@ -11946,7 +11760,7 @@ begin
     into v_holder
     from pg_locks l
     left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-         and c.relkind in ('r', 'p') and c.relname ~ format('^%s(_log|$)', v_log.log_name)
+         and c.relkind in ('r', 'p') and c.relname ~ format('^%s_log', v_log.log_name)
          and l.database = (select d.oid from pg_database d where d.datname = current_database())
     left join pg_stat_activity a on a.pid = l.pid
     where l.granted
@@ -12182,9 +11996,9 @@ declare
     v_unread  boolean;
 begin
     select string_agg(coalesce('session ' || l.pid, 'a prepared transaction'), ', ') into v_holder
-    from pgque.rotation_floor f
-    join pg_locks l on l.locktype = 'virtualxid' and l.virtualtransaction = any (f.holders)
-    where f.queue_id = i_queue.queue_id;
+    from pgque.snapshot_wait w
+    join pg_locks l on l.locktype = 'virtualxid' and l.virtualtransaction = any (w.holders)
+    where w.wait_name = format('queue %s', i_queue.queue_id);
     if v_holder is not null then
         return format('%s may still read what would be truncated: let it end its transaction; '
                       'rotation waits for %s at most', v_holder,
@@ -12847,14 +12661,15 @@ begin
              unsubscribe_subconsumer unticked_events window_ticks'),
             ('pgque_admin',
              'adopt_restored_database assert_dlq_empty assert_empty batch_event_sql
-             batch_event_tables batch_retry begin_slot check_slot_end create_queue dlq_purge
+             batch_event_tables batch_retry begin_slot create_queue dlq_purge
              drop_queue event_dead event_retry_raw find_tick_helper force_next_tick force_tick
              get_batch_cursor grant_perms insert_event_raw maint maint_addon
-             maint_compact_counters maint_compact_history maint_compact_positions
+             maint_compact_counters maint_compact_positions
              maint_compact_ticks maint_copy_ticks maint_cron_log maint_deliver_delayed
              maint_empty_half maint_event_tables maint_idem maint_loop maint_operations
              maint_pause maint_retry_events maint_rotate_metadata maint_rotate_tables_step1
-             maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat pause_queue
+             maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat next_run_hint
+             pause_queue
              quote_fqname renew_incarnation renew_lineage resume_queue run_maintenance seq_getval seq_setval
              set_metadata_rotation_period set_queue_config set_snapshot_patience
              set_tick_period_ms start status stop test_consume test_send ticker ticker_loop

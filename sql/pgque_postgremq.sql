@@ -2006,7 +2006,7 @@ declare
     v_part postgremq.rotation_part;
 begin
     select p.* into v_part from postgremq.rotation_part p where p.part = i_part;
-    if not pgque.is_seen_by_all('postgremq', v_part.done_by) then
+    if not pgque.is_seen_by_all('postgremq', v_part.done_by::text) then
         return false;
     end if;
     perform set_config('lock_timeout',

@@ -28,11 +28,28 @@ begin
 end;
 $$;
 
--- What it takes to read an open batch: the conditions of its two snapshots, each without expired
--- events, its owner condition (with that of a slot's keys, and without events that were set aside),
--- and the event tables that hold its transactions. The tables are looked up, not derived from the
--- rotation: an event is read wherever a producer with an old snapshot or an old table name has put
--- it.
+-- What it takes to read the events between two snapshots of a queue: their conditions, and the event
+-- tables that hold their transactions. The tables are looked up, not derived from the rotation: an event
+-- is read wherever a producer with an old snapshot or an old table name has put it.
+create or replace function pgque.events_between(
+    i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
+    out in_range text, out in_list text, out tables text[])
+returns record
+language plpgsql
+as $$
+declare
+    v_c record := pgque.snapshot_conditions(i_prev, i_cur);
+begin
+    perform pgque.check_adopted();
+    in_range := v_c.in_range;
+    in_list := v_c.in_list;
+    execute format('select pgque.%I($1, $2)', format('event_%s_tables', i_queue_id))
+    into tables using v_c.first_txid, v_c.end_txid;
+end;
+$$;
+
+-- The same for an open batch, each condition without expired events, and its owner condition, with that
+-- of a slot's keys, and without events that were set aside.
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
@@ -41,27 +58,26 @@ language plpgsql
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
-    v_c      record;
+    v_b      record;
     v_fresh  text := '';
 begin
-    perform pgque.check_adopted();
-    v_c := pgque.snapshot_conditions(
+    v_b := pgque.events_between(
+        v_sub.sub_queue,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick)).tick_snapshot,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick)).tick_snapshot);
+    tables := v_b.tables;
     if v_sub.event_cutoff is not null then
         -- In JSON's format, which every DateStyle reads alike.
         v_fresh := format(' and ev_time >= %L', to_json(v_sub.event_cutoff) #>> '{}');
     end if;
-    in_range := v_c.in_range || v_fresh;
-    in_list := v_c.in_list || v_fresh;
+    in_range := v_b.in_range || v_fresh;
+    in_list := v_b.in_list || v_fresh;
     is_owned := format('(ev_owner is null or ev_owner = %s)',
                        coalesce(v_sub.sub_main, v_sub.sub_id));
     if v_sub.sub_role = 'slot' then
         is_owned := format('%s and %s', is_owned, pgque.slot_condition(v_sub));
     end if;
     is_owned := is_owned || pgque.not_aside(v_sub.sub_id, i_batch_id);
-    execute format('select pgque.%I($1, $2)', format('event_%s_tables', v_sub.sub_queue))
-    into tables using v_c.first_txid, v_c.end_txid;
 end;
 $$;
 

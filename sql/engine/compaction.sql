@@ -1,7 +1,7 @@
 -- Compaction of the logs of positions and ticks (schema/log.sql). It copies the rows that are still
 -- needed to the other half and makes that half current. A consumer waits a few milliseconds for it,
--- or up to a second after minutes of failed attempts (wait_for_log). A snapshot older than the
--- switch finds every row where it was.
+-- or up to a second, if others keep the lock (set_lock_wait). A snapshot older than the switch finds
+-- every row where it was.
 
 -- Moves the subscriptions that go on in the other half to half i_half: writes their newest
 -- positions to both halves, under the next number. A session that read a position before finds that
@@ -39,8 +39,7 @@ $$;
 -- Switches the log of positions to the other half, if that half is empty: away from half 0 when it
 -- has outgrown its subscriptions, and back from half 1 at once. Returns how many positions stay
 -- behind that nobody needs, at least 1, or 0 if it did not switch.
--- locks: the log's row in log_rotation; position_log against writers, for which it waits as long as
--- wait_for_log says. writes: position_log, log, log_rotation.
+-- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log.
 create or replace function pgque.maint_compact_positions()
 returns integer
 language plpgsql security definer
@@ -52,9 +51,9 @@ declare
 begin
     perform pgque.check_read_committed('compaction');
     perform from pgque.log_rotation r
-    where r.log_name = 'position' and r.left_at is null
+    where r.log_name = 'position'
     for update skip locked;
-    if not found then
+    if not found or exists (select from pgque.left_half h where h.log_name = 'position') then
         return 0;
     end if;
     v_half := (select l.half from pgque.log l where l.log_name = 'position');
@@ -65,15 +64,14 @@ begin
 
     select count(*) into v_before from pgque.position_log;
     perform pgque.commit_locally();
-    perform pgque.wait_for_log('position');
+    perform pgque.set_lock_wait();
     execute format('lock table only %s in share row exclusive mode',  -- quoted: a number's
                    format('pgque.position_log_%s', v_half));
-    update pgque.log l set half = 1 - l.half where l.log_name = 'position';
-    perform pgque.note_switch('position');
+    update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
+    where l.log_name = 'position';
     return greatest(v_before - pgque.move_positions((1 - v_half)::smallint), 1);
 exception
     when lock_not_available then
-        perform pgque.note_attempt('position');
         return 0;
 end;
 $$;
@@ -108,9 +106,9 @@ declare
 begin
     perform pgque.check_read_committed('compaction');
     perform from pgque.log_rotation r
-    where r.log_name = 'tick' and r.left_at is null and not r.is_copied
+    where r.log_name = 'tick' and not r.is_copied
     for update skip locked;
-    if not found then
+    if not found or exists (select from pgque.left_half h where h.log_name = 'tick') then
         return 0;
     end if;
     v_half := (select l.half from pgque.log l where l.log_name = 'tick');
@@ -126,11 +124,6 @@ begin
         return 0;
     end if;
 
-    if pg_relation_size(format('pgque.tick_log_%s', 1 - v_half)) > 0 then
-        -- Left by a copy that was rolled back. maint_empty_half empties it before the next copy.
-        perform pgque.note_switch('tick');
-        return 0;
-    end if;
     insert into pgque.tick_log
     select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 1 - v_half
     from pgque.needed_tick n
@@ -151,8 +144,8 @@ $$;
 
 -- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched;
 -- 0 otherwise, also when a copy waits for the next call because the lock was not available.
--- locks: those of maint_copy_ticks; tick_log against tickers and registrations, for which it waits
--- as long as wait_for_log says. writes: tick_log, history, log, log_rotation.
+-- locks: those of maint_copy_ticks; tick_log against tickers and registrations. writes: tick_log,
+-- history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()
 returns integer
 language plpgsql security definer
@@ -161,18 +154,18 @@ as $$
 declare
     v_other smallint;
 begin
-    perform pgque.maint_copy_ticks();
-    perform from pgque.log_rotation r
-    where r.log_name = 'tick' and r.is_copied
-    for update skip locked;
-    if not found then
-        return 0;
-    end if;
-    v_other := (select 1 - l.half from pgque.log l where l.log_name = 'tick');
-
+    perform pgque.maint_copy_ticks();  -- which stays if the switch has to wait
     begin
+        perform from pgque.log_rotation r
+        where r.log_name = 'tick' and r.is_copied
+        for update skip locked;
+        if not found then
+            return 0;
+        end if;
+        v_other := (select 1 - l.half from pgque.log l where l.log_name = 'tick');
+
         perform pgque.commit_locally();
-        perform pgque.wait_for_log('tick');
+        perform pgque.set_lock_wait();
         lock table only pgque.tick_log in exclusive mode;
         -- Adds the ticks that came since the copy, and earlier ones that a registration needs again.
         with queue as materialized (
@@ -200,16 +193,13 @@ begin
             where l.tick_queue = s.queue_id and l.tick_id >= s.first_tick and l.tick_id < s.end_tick
             order by l.tick_id
         ) t;
-        update pgque.log l set half = 1 - l.half where l.log_name = 'tick';
-        perform pgque.note_switch('tick');
+        update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
+        where l.log_name = 'tick';
+        update pgque.log_rotation r set is_copied = false where r.log_name = 'tick';
     exception
         when lock_not_available then
-            perform pgque.note_attempt('tick');
             return 0;
     end;
     return 1;
-exception
-    when lock_not_available then  -- before the copy, while an upgrade runs
-        return 0;
 end;
 $$;

@@ -134,17 +134,11 @@ $$;
 
 -- The same without limits.
 -- locks: those of open_coop_batch. writes: the same.
-create or replace function pgque.next_batch(
+forward pgque.next_batch(
     i_queue text, i_consumer text, i_subconsumer text, i_dead_interval interval default null)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return (pgque.next_batch_custom(i_queue, i_consumer, i_subconsumer, null, null, null,
-                                    i_dead_interval)).batch_id;
-end;
-$$;
+as (pgque.next_batch_custom(i_queue, i_consumer, i_subconsumer, null, null, null,
+                            i_dead_interval)).batch_id;
 
 -- Records a sign of life, for a worker whose batch takes longer than the dead interval. Returns 1,
 -- or 0 if it is not registered.

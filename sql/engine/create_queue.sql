@@ -74,10 +74,10 @@ returns integer
 language plpgsql security definer
 as $$
 declare
-    v_timeout    constant text := current_setting('lock_timeout');
-    v_queue      pgque.queue;
-    v_consumers  text;
-    v_table      text;
+    v_timeout  constant text := current_setting('lock_timeout');
+    v_queue    pgque.queue;
+    v_left     text;
+    v_table    text;
 begin
     if v_timeout = '0' then
         perform set_config('lock_timeout', '1min', true);
@@ -88,30 +88,29 @@ begin
         exit when found;
     end loop;
 
-    select string_agg(format('"%s"', c.co_name), ', ' order by c.co_name) into v_consumers
+    select format('consumers: %s', string_agg(format('"%s"', c.co_name), ', ' order by c.co_name))
+    into v_left
     from pgque.subscription_base s
     join pgque.consumer c on c.co_id = s.sub_consumer
-    where s.sub_queue = v_queue.queue_id;
-    if v_consumers is not null and x_force is not true then
-        raise exception using
-            errcode = 'PQ007',
-            message = format('queue "%s" still has consumers: %s', x_queue_name, v_consumers),
-            hint = format('Unregister them, or drop all with: select pgque.drop_queue(%L, true);',
-                          x_queue_name);
-    end if;
-    if x_force is not true
+    where s.sub_queue = v_queue.queue_id
+    having count(*) > 0;
+    if v_left is null
        and exists (select from pgque.dead_letter d where d.dl_queue_id = v_queue.queue_id) then
+        v_left := 'dead letters';
+    end if;
+    if v_left is not null and x_force is not true then
         raise exception using
             errcode = 'PQ007',
-            message = format('queue "%s" still has dead letters', x_queue_name),
-            hint = format('Replay or purge them, or drop all with: select pgque.drop_queue(%L, true);',
-                          x_queue_name);
+            message = format('queue "%s" still has %s', x_queue_name, v_left),
+            hint = format('Unregister, replay or purge them, or drop all with: '
+                          'select pgque.drop_queue(%L, true);', x_queue_name);
     end if;
 
     delete from pgque.retry_queue where ev_queue = v_queue.queue_id;
     delete from pgque.dead_letter where dl_queue_id = v_queue.queue_id;
     delete from pgque.subscription_base where sub_queue = v_queue.queue_id;
     delete from pgque.queue where queue_id = v_queue.queue_id;
+    delete from pgque.snapshot_wait where wait_name = format('queue %s', v_queue.queue_id);
 
     -- A producer that looked up the queue before, and waits for the lock, is refused by the
     -- constraint. A dump that waits for it fails at the name, because its queues would lack their

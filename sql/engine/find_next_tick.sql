@@ -49,69 +49,51 @@ begin
 end;
 $$;
 
--- Returns the farthest tick up to which a consumer gets at most i_max_count events, between i_near
--- and i_far. Returns i_near if even that one exceeds the maximum. This is a binary search.
+-- Returns a tick up to which a consumer gets at most i_max_count events: i_far, or one that it finds by
+-- halving the way back to i_near; i_near if even that one exceeds the maximum.
 create or replace function pgque.narrow_to_count(
     i_last pgque.tick, i_near pgque.tick, i_far pgque.tick, i_owner_id integer,
     i_max_count integer)
 returns pgque.tick
 language plpgsql
 as $$
-declare
-    v_high    bigint := i_far.tick_id;
-    v_middle  bigint;
 begin
-    while i_far.tick_id is not null loop
-        if pgque.count_between(i_last, i_far, i_owner_id, i_max_count) <= i_max_count then
-            i_near := i_far;
-        else
-            v_high := i_far.tick_id - 1;
-        end if;
-        -- The tick in the middle of the undecided range; ids of an external ticker can have gaps.
-        v_middle := (i_near.tick_id + v_high + 1) / 2;
+    while i_far.tick_id > i_near.tick_id
+          and pgque.count_between(i_last, i_far, i_owner_id, i_max_count) > i_max_count loop
         select t.* into i_far
         from pgque.tick t
         where t.tick_queue = i_last.tick_queue
-          and t.tick_id > i_near.tick_id and t.tick_id <= v_middle
+          and t.tick_id <= (i_near.tick_id + i_far.tick_id) / 2
         order by t.tick_id desc
         limit 1;
-        if not found then
-            select t.* into i_far
-            from pgque.tick t
-            where t.tick_queue = i_last.tick_queue
-              and t.tick_id > v_middle and t.tick_id <= v_high
-            order by t.tick_id
-            limit 1;
-        end if;
     end loop;
-    return i_near;
+    return i_far;
 end;
 $$;
 
--- Counts the events that a consumer gets between two ticks of a queue, up to one more than i_limit.
+-- Counts the events that a consumer gets between two ticks of a queue, up to one more than i_limit; 0 if
+-- the first is not the earlier one.
 create or replace function pgque.count_between(
-    i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer)
+    i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer default null)
 returns bigint
 language plpgsql
 as $$
 declare
-    v_c       record := pgque.snapshot_conditions(i_from.tick_snapshot, i_to.tick_snapshot);
-    v_tables  text[];
+    v_range   record := pgque.events_between(i_from.tick_queue, i_from.tick_snapshot,
+                                             i_to.tick_snapshot);
     v_events  bigint;
 begin
-    execute format('select pgque.%I($1, $2)', format('event_%s_tables', i_from.tick_queue))
-    into v_tables using v_c.first_txid, v_c.end_txid;
-    if v_tables = '{}' then
+    if v_range.tables = '{}' or i_from.tick_id >= i_to.tick_id then
         return 0;
     end if;
     execute format(  -- quoted: made by the queue's own function and snapshot_conditions
         'select count(*) from (%s limit %s) e',
         (select string_agg(format('select from %s where %s and (ev_owner is null or ev_owner = %s)',
                                   t, c, i_owner_id), ' union all ')
-         from unnest(v_tables) t
-         cross join unnest(array[v_c.in_range, v_c.in_list]) c
+         from unnest(v_range.tables) t
+         cross join unnest(array[v_range.in_range, v_range.in_list]) c
          where c is not null),
-        i_limit::bigint + 1)
+        coalesce(i_limit::bigint + 1, 9223372036854775807))
     into v_events;
     return v_events;
 end;

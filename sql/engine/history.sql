@@ -61,84 +61,45 @@ end;
 $$;
 
 -- Adds up the counters to one row per consumer and one row per queue for its ended registrations.
--- Retries and dead letters go to the history by minute. Returns how many rows it removed.
--- locks: counter_log, exclusively. writes: counter_log, history.
+-- Retries and dead letters go to the history by minute, from which rows that are older than
+-- history_period are deleted. Returns how many counters it removed.
+-- locks: the rows it deletes. writes: counter_log, history.
 create or replace function pgque.maint_compact_counters()
 returns integer
 language plpgsql security definer
 set lock_timeout = '10ms'
 as $$
 declare
-    v_keep    pgque.counter_log[];
-    v_before  bigint;
+    v_removed integer;
 begin
-    perform pgque.check_read_committed('compaction');
-    if pg_relation_size('pgque.counter_log') < 65536 + 200 * (
-           (select count(*) from pgque.subscription_base) + (select count(*) from pgque.queue)) then
+    delete from pgque.history h where h.counted_at < clock_timestamp() - pgque.history_period();
+    if (select count(*) from pgque.counter_log)
+       < 1000 + 2 * ((select count(*) from pgque.subscription_base)
+                     + (select count(*) from pgque.queue)) then
         return 0;
     end if;
-    perform pgque.commit_locally();
-    lock table pgque.counter_log in access exclusive mode;
-
-    insert into pgque.history (queue_id, counted_at, retries, dead_letters)
-    select l.queue_id, date_trunc('minute', l.counted_at), sum(l.nacked), sum(l.dead_lettered)
-    from pgque.counter_log l
-    join pgque.queue q on q.queue_id = l.queue_id
-    where l.counted_at > 'epoch' and l.nacked + l.dead_lettered > 0
-    group by 1, 2
-    order by 2;
-
-    select count(*) into v_before from pgque.counter_log;
-    v_keep := array(
-        select row(l.queue_id, s.sub_id, 'epoch', sum(l.acked), sum(l.nacked),
-                   sum(l.dead_lettered))::pgque.counter_log
-        from pgque.counter_log l
-        left join pgque.subscription_base s on s.sub_id = l.sub_id
-        where l.queue_id = 0 or l.queue_id in (select q.queue_id from pgque.queue q)
-        group by l.queue_id, s.sub_id);
-    truncate pgque.counter_log;
-    insert into pgque.counter_log select (unnest(v_keep)).*;
-    return v_before - cardinality(v_keep);
+    with gone as (
+        delete from pgque.counter_log l returning l.*
+    ), counted as (
+        select g.* from gone g join pgque.queue q on q.queue_id = g.queue_id
+    ), kept as (
+        insert into pgque.counter_log (queue_id, sub_id, counted_at, acked, nacked, dead_lettered)
+        select c.queue_id, s.sub_id, 'epoch', sum(c.acked), sum(c.nacked), sum(c.dead_lettered)
+        from counted c
+        left join pgque.subscription_base s on s.sub_id = c.sub_id
+        group by c.queue_id, s.sub_id
+        returning 1
+    ), noted as (
+        insert into pgque.history (queue_id, counted_at, retries, dead_letters)
+        select c.queue_id, date_trunc('minute', c.counted_at), sum(c.nacked), sum(c.dead_lettered)
+        from counted c
+        where c.counted_at > 'epoch' and c.nacked + c.dead_lettered > 0
+        group by 1, 2
+    )
+    select (select count(*) from gone) - (select count(*) from kept) into v_removed;
+    return v_removed;
 exception
-    when lock_not_available then
-        return 0;
-end;
-$$;
-
--- Drops history older than history_period, once the oldest row is twice as old, so that each row is
--- copied about once. Returns how many rows it removed.
--- locks: history, exclusively. writes: history.
-create or replace function pgque.maint_compact_history()
-returns integer
-language plpgsql security definer
-set lock_timeout = '10ms'
-as $$
-declare
-    v_since   constant timestamptz := clock_timestamp() - pgque.history_period();
-    v_keep    pgque.history[];
-    v_before  bigint;
-begin
-    perform pgque.check_read_committed('compaction');
-    if not exists (select from pgque.history h
-                   where h.counted_at > 'epoch'
-                     and h.counted_at < v_since - pgque.history_period()) then
-        return 0;
-    end if;
-    perform pgque.commit_locally();
-    lock table pgque.history in access exclusive mode;
-
-    select count(*) into v_before from pgque.history;
-    v_keep := array(
-        select h
-        from pgque.history h
-        where h.queue_id = 0
-           or h.counted_at >= v_since and h.queue_id in (select q.queue_id from pgque.queue q)
-        order by h.counted_at);
-    truncate pgque.history;
-    insert into pgque.history select (unnest(v_keep)).*;
-    return v_before - cardinality(v_keep);
-exception
-    when lock_not_available then
+    when lock_not_available then  -- an upgrade has the tables
         return 0;
 end;
 $$;

@@ -26,38 +26,19 @@ begin
 end;
 $$;
 
--- Sets how long the calling function waits for its locks: 10 ms, which nobody notices. Overlapping
--- transactions may keep a lock taken for longer than that, so after a minute of attempts it waits
--- 100 ms, and after ten minutes a second.
-create or replace function pgque.wait_for_log(i_log text)
+-- Sets how long the calling function waits for a lock on a log: 10 ms, which nobody notices.
+-- Overlapping transactions may keep it taken for longer than that, so one attempt in ten waits for
+-- 100 ms, and one in a hundred for a second.
+create or replace function pgque.set_lock_wait()
 returns void
 language plpgsql
 as $$
+declare
+    v_chance constant float := random();
 begin
-    perform set_config('lock_timeout',
-                       case when r.tried_at < clock_timestamp() - interval '10 minutes' then '1s'
-                            when r.tried_at < clock_timestamp() - interval '1 minute' then '100ms'
-                            else '10ms' end, true)
-    from pgque.log_rotation r
-    where r.log_name = i_log;
-end;
-$$;
-
--- Records since when a log's locks have not been available.
--- locks: the log's row in log_rotation, if it is free. writes: log_rotation.
-create or replace function pgque.note_attempt(i_log text)
-returns void
-language plpgsql
-as $$
-begin
-    update pgque.log_rotation r
-    set tried_at = clock_timestamp()
-    where r.log_name = (select l.log_name from pgque.log_rotation l
-                        where l.log_name = i_log and l.tried_at is null
-                        for update skip locked);
-exception
-    when lock_not_available then  -- an upgrade has the table
-        return;
+    perform set_config('lock_timeout', case when v_chance < 0.01 then '1s'
+                                            when v_chance < 0.1 then '100ms'
+                                            else '10ms' end, true);
 end;
 $$;
 
@@ -69,118 +50,55 @@ as $$
 begin
     if not exists (select from pgque.log_rotation r where r.log_name = i_log) then
         perform pgque.refuse_value('there is no log "%s"', i_log,
-                                   'Name one of counter, history, position and tick.');
+                                   'Name one of counter, position and tick.');
     end if;
 end;
 $$;
 
--- The transactions of this database that hold a snapshot now. A transaction that begins later has a
--- newer snapshot. Autovacuum reads no event, and may take hours over a large table.
-create or replace function pgque.snapshot_holders()
-returns text[]
-language plpgsql
-as $$
-begin
-    return array(
-        select l.virtualtransaction
-        from pg_stat_activity a
-        join pg_locks l on l.pid = a.pid and l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock'
-        where a.datname = current_database()
-          and a.backend_xmin is not null
-          and a.backend_type is distinct from 'autovacuum worker'
-          and a.pid <> pg_backend_pid());
-end;
-$$;
+-- The halves that a switch left, or that a copy filled which was rolled back: they are to be emptied
+-- before the next switch.
+create or replace view pgque.left_half as
+select l.log_name, l.half, h.half as left_half, l.switched_by
+from pgque.log l
+join pgque.log_rotation r on r.log_name = l.log_name and not r.is_copied
+cross join lateral (select format('pgque.%s_log_%s', l.log_name, 1 - l.half)::regclass as half) h
+where pg_relation_size(h.half) > 0;
 
--- Whether a transaction may still read the half that a switch left: a transaction that held a
--- snapshot then, or one on a standby that reports its snapshots (hot_standby_feedback).
-create or replace function pgque.is_snapshot_held(i_holders text[], i_left_by xid8)
-returns boolean
-language plpgsql
-as $$
-begin
-    return exists (select from pg_locks l
-                   where l.locktype = 'virtualxid' and l.virtualtransaction = any (i_holders))
-        or exists (select
-                   from (select r.backend_xmin as xmin from pg_stat_replication r
-                         union all
-                         select s.xmin from pg_replication_slots s) standby
-                   where standby.xmin is not null
-                     and (standby.xmin = i_left_by::xid
-                          or not pgque.is_written_since(standby.xmin, i_left_by)));
-end;
-$$;
-
--- Truncates the half that the last switch of a log left, once nobody uses it and either no snapshot
--- needs it or the log's patience is over. The first call after the switch records who holds a
--- snapshot. While it waits for a snapshot, it moves left_by to its own transaction each minute, and
--- the snapshots of a standby have to be newer than that: a standby's reports that began after the
--- switch lock both halves as well, and replay of the TRUNCATE would wait for them. Returns 1 when
--- it truncated the half.
--- locks: the log's row in log_rotation; the half, exclusively. writes: log_rotation; truncates it.
+-- Truncates the half that the last switch of a log left, once nobody uses it and no snapshot needs it.
+-- Returns 1 when it truncated the half.
+-- locks: the log's row in log_rotation; the half, exclusively. writes: snapshot_wait; truncates the
+-- half.
 create or replace function pgque.maint_empty_half(i_log text)
 returns integer
 language plpgsql security definer
 set lock_timeout = '10ms'
 as $$
 declare
-    v_log   record;
-    v_half  regclass;
+    v_left record;
 begin
     perform pgque.check_log_name(i_log);
     perform pgque.check_read_committed('compaction');
-    select r.*, l.half into v_log
-    from pgque.log_rotation r
-    join pgque.log l on l.log_name = r.log_name
-    where r.log_name = i_log and r.left_at is not null
-    for update of r skip locked;
+    perform from pgque.log_rotation r where r.log_name = i_log for update skip locked;
     if not found then
         return 0;
     end if;
-    if v_log.left_by = pg_current_xact_id_if_assigned() then
-        return 0;
-    elsif v_log.holders is null then
-        v_log.holders := pgque.snapshot_holders();
-        update pgque.log_rotation r set holders = v_log.holders where r.log_name = i_log;
-    end if;
-    if clock_timestamp() < v_log.left_at + v_log.patience
-       and pgque.is_snapshot_held(v_log.holders, v_log.left_by) then
-        update pgque.log_rotation r
-        set left_by = pg_current_xact_id(), marked_at = clock_timestamp()
-        where r.log_name = i_log and r.marked_at < clock_timestamp() - interval '1 minute';
+    select h.* into v_left from pgque.left_half h where h.log_name = i_log;
+    if not found or not pgque.is_seen_by_all(i_log, v_left.switched_by::text) then
         return 0;
     end if;
 
-    v_half := format('pgque.%s_log_%s', i_log, 1 - v_log.half);
     perform pgque.commit_locally();
-    perform pgque.wait_for_log(i_log);
-    execute format('lock table only %s in access exclusive mode', v_half);  -- quoted: by regclass
-    if i_log = 'position' and pgque.move_positions(v_log.half) > 0 then
-        perform pgque.note_switch(i_log);  -- a registration had not seen the last switch
+    perform pgque.set_lock_wait();
+    execute format('lock table only %s in access exclusive mode', v_left.left_half);  -- quoted: by regclass
+    if i_log = 'position' and pgque.move_positions(v_left.half) > 0 then
+        -- A registration had not seen the last switch: this is another one.
+        update pgque.log l set switched_by = pg_current_xact_id() where l.log_name = i_log;
         return 0;
     end if;
-    execute format('truncate only %s', v_half);  -- quoted: by regclass
-    update pgque.log_rotation r
-    set left_at = null, left_by = null, marked_at = null, holders = null, tried_at = null
-    where r.log_name = i_log;
+    execute format('truncate only %s', v_left.left_half);  -- quoted: by regclass
     return 1;
 exception
     when lock_not_available then
-        perform pgque.note_attempt(i_log);
         return 0;
-end;
-$$;
-
--- Records that a log was switched just now, and left its other half.
--- locks: the log's row in log_rotation. writes: log_rotation.
-create or replace function pgque.note_switch(i_log text)
-returns void
-language plpgsql
-as $$
-begin
-    update pgque.log_rotation r
-    set left_at = clock_timestamp(), left_by = pg_current_xact_id(),
-        marked_at = clock_timestamp(), holders = null, is_copied = false, tried_at = null
-    where r.log_name = i_log;
 end;
 $$;

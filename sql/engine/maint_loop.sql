@@ -2,32 +2,6 @@
 -- steps of a rotation are in different transactions, no lock outlasts its step, and a step that
 -- fails stops no other.
 
--- Runs a function that maint_operations names. Returns how many things it did; above 0 it has to be
--- called again. Skips vacuum, which no procedure can run.
--- locks: those of the function. writes: the same.
-create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
-returns bigint
-language plpgsql
-set lock_timeout = '1s'
-as $$
-declare
-    v_name  text := substring(i_func_name from '^pgque[.](maint_.*)');
-    v_done  bigint;
-begin
-    if v_name is null then
-        return 0;
-    elsif i_func_arg is null then
-        execute format('select pgque.%I()', v_name) into v_done;
-    else
-        execute format('select pgque.%I(%L)', v_name, i_func_arg) into v_done;
-    end if;
-    return coalesce(v_done, 0);
-exception when lock_not_available then
-    perform pgque.refuse_locked('this step', 'The next round tries again: let them end.');
-    return null;
-end;
-$$;
-
 -- Returns how long maint_loop waits between two rounds. It waits less while a log is on its second
 -- half, where reading costs more.
 create or replace function pgque.maint_pause()
@@ -73,9 +47,6 @@ begin
                         v_again := false;
                         get stacked diagnostics v_state = returned_sqlstate,
                             v_message = message_text, v_hint = pg_exception_hint;
-                        if v_hint operator(pg_catalog.=) '' then
-                            v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
-                        end if;
                         v_message := pg_catalog.concat(v_operation.func_name, ': ', v_message);
                 end;
                 commit and chain;
@@ -88,8 +59,8 @@ begin
         perform pg_catalog.pg_sleep_until(v_due);
     end loop;
     if v_state is not null then
-        raise exception using errcode = v_state, message = v_message, hint = v_hint;
+        raise exception using
+            errcode = v_state, message = v_message, hint = pgque.next_run_hint(v_hint);
     end if;
-    perform pgque.check_slot_end(v_slot.starts, i_slot);
 end;
 $$;

@@ -8,7 +8,7 @@ where r.rotated_at is null
    or r.rotated_at <= clock_timestamp() - c.metadata_rotation_period
    or l.half = 1;
 
--- Rotates one log (position, tick, counter, history) if metadata_rotation_period has passed since
+-- Rotates one log (position, tick, counter) if metadata_rotation_period has passed since
 -- the last time and the log holds enough obsolete rows. A log on its second half goes back to the
 -- first as soon as that is empty. Returns 1 if it rotated the log, else 0. Skips a log that another
 -- session is rotating.
@@ -32,8 +32,7 @@ begin
     v_dropped := case i_log
         when 'position' then pgque.maint_compact_positions()
         when 'tick' then pgque.maint_compact_ticks()
-        when 'counter' then pgque.maint_compact_counters()
-        else pgque.maint_compact_history() end;
+        else pgque.maint_compact_counters() end;
     if v_dropped <= 0 then
         return 0;
     end if;
@@ -55,7 +54,7 @@ declare
     v_done  integer := 0;
 begin
     perform pgque.maint_copy_ticks();
-    foreach v_log in array array['history', 'counter', 'tick'] loop
+    foreach v_log in array array['counter', 'tick'] loop
         v_done := v_done + pgque.maint_rotate_metadata(v_log);
     end loop;
     perform pgque.maint_empty_half('position');

@@ -208,22 +208,14 @@ $$;
 
 -- PgQ's form, without a maximum count.
 -- locks: those of open_batch. writes: the same.
-create or replace function pgque.next_batch_custom(
+forward pgque.next_batch_custom(
     i_queue_name text, i_consumer_name text,
     i_min_lag interval, i_min_count integer, i_min_interval interval,
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer
-as $$
-begin
-    select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
-                    cur_tick_event_seq, prev_tick_event_seq
-    from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
-                                 i_min_interval, null) b;
-end;
-$$;
+as pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
 
 -- Opens the next batch, or returns the open one; returns null if there is none. Every poll calls
 -- this function, so the common case is short: without a new batch it runs one statement, and with a

@@ -15,13 +15,11 @@ returns setof record
 language plpgsql security definer
 as $$
 declare
-    v_queue   pgque.queue := pgque.find_queue(i_queue);
-    v_sub     pgque.subscription;
-    v_c       record;
-    v_owner   text := 'ev_owner is null';
-    v_tables  text[];
+    v_queue  pgque.queue := pgque.find_queue(i_queue);
+    v_sub    pgque.subscription;
+    v_range  record;
+    v_owner  text := 'ev_owner is null';
 begin
-    perform pgque.check_adopted();
     if i_from_tick > i_to_tick then
         raise exception using
             errcode = 'PQ005',
@@ -30,21 +28,19 @@ begin
             hint = 'Pass the earlier tick first.';
     end if;
     select q.* into v_queue from pgque.queue q where q.queue_id = v_queue.queue_id for share;
-    v_c := pgque.snapshot_conditions(
+    v_range := pgque.events_between(
+        v_queue.queue_id,
         (pgque.find_retained_tick(v_queue, i_from_tick)).tick_snapshot,
         (pgque.find_retained_tick(v_queue, i_to_tick)).tick_snapshot);
     if i_consumer is not null then
         v_sub := pgque.find_subscription(i_queue, i_consumer);
         v_owner := format('(%s or ev_owner = %s)', v_owner, coalesce(v_sub.sub_main, v_sub.sub_id));
     end if;
-    execute format('select pgque.%I($1, $2)', format('event_%s_tables', v_queue.queue_id))
-    into v_tables using v_c.first_txid, v_c.end_txid;
-
     return query
     select *
     from pgque.plan_slices(
-        v_tables,
-        format('%s and (%s or %s)', v_owner, v_c.in_range, coalesce(v_c.in_list, 'false')),
+        v_range.tables,
+        format('%s and (%s or %s)', v_owner, v_range.in_range, coalesce(v_range.in_list, 'false')),
         i_max_slices);
 end;
 $$;

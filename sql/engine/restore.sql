@@ -193,10 +193,8 @@ begin
         v_sub.lease_ttl := null;
         perform pgque.append_position(v_sub);
     end loop;
-    update pgque.log_rotation
-    set left_at = null, left_by = null, marked_at = null, holders = null, is_copied = false;
-    perform pgque.note_switch('position');  -- the transactions that it waited for are not of this cluster
-
+    update pgque.log_rotation set is_copied = false;
+    delete from pgque.snapshot_wait;  -- for transactions of another cluster
     delete from pgque.rotation_floor;
     update pgque.queue q
     set queue_first_tick = t.tick_id,

@@ -84,45 +84,36 @@ as $$
 $$;
 
 -- Returns the tick up to which every snapshot sees the events as consumed, or null while a snapshot
--- may not. TRUNCATE empties a table for old snapshots too, so a dump that waits for a lock could
--- lack events that its positions still need. So this function notes up to where events may be
--- truncated and which transactions hold a snapshot at that time. The note counts when these
--- transactions have ended, or after the snapshot patience.
--- locks: held by the caller. writes: rotation_floor.
+-- may not. It notes up to where events may be truncated; the note counts when no snapshot is left from
+-- before it.
+-- locks: held by the caller. writes: rotation_floor, snapshot_wait.
 create or replace function pgque.settle_floor(i_queue_id integer)
 returns pgque.tick
 language plpgsql
 as $$
 declare
-    v_floor     pgque.tick := pgque.find_truncation_floor(i_queue_id);
-    v_note      pgque.rotation_floor;
-    v_settled   pgque.tick;
-    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
+    v_wait   constant text := format('queue %s', i_queue_id);
+    v_floor  pgque.tick := pgque.find_truncation_floor(i_queue_id);
+    v_note   pgque.rotation_floor;
 begin
     select n.* into v_note from pgque.rotation_floor n where n.queue_id = i_queue_id;
-    if v_note.noted_at + v_patience > clock_timestamp()
-       and pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
+    if v_note.tick_id is not null
+       and not pgque.is_seen_by_all(v_wait, format('tick %s', v_note.tick_id)) then
         return null;
-    elsif v_note.tick_id = v_floor.tick_id then
+    elsif v_floor.tick_id <= v_note.tick_id then
         return v_floor;
     end if;
-    v_settled.tick_id := v_note.tick_id;
-    v_settled.tick_snapshot := v_note.snapshot;
 
-    insert into pgque.rotation_floor as n (queue_id, tick_id, snapshot, noted_at, noted_by, holders)
-    values (i_queue_id, v_floor.tick_id, v_floor.tick_snapshot, clock_timestamp(),
-            pg_current_xact_id(), pgque.snapshot_holders())
-    on conflict (queue_id) do update
-    set tick_id = excluded.tick_id, snapshot = excluded.snapshot, noted_at = excluded.noted_at,
-        noted_by = excluded.noted_by, holders = excluded.holders
-    returning n.* into v_note;
-    -- Whatever the note says, a consumer or a retention before it needs its events.
-    if v_floor.tick_id <= v_settled.tick_id
-       or v_patience = '0'
-       or not pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
-        return v_floor;
+    insert into pgque.rotation_floor (queue_id, tick_id, snapshot)
+    values (i_queue_id, v_floor.tick_id, v_floor.tick_snapshot)
+    on conflict (queue_id) do update set tick_id = excluded.tick_id, snapshot = excluded.snapshot;
+    -- An earlier note of this tick may have been given up when a consumer went back.
+    delete from pgque.snapshot_wait w where w.wait_name = v_wait;
+    if not pgque.is_seen_by_all(v_wait, format('tick %s', v_floor.tick_id)) then
+        v_floor.tick_id := v_note.tick_id;
+        v_floor.tick_snapshot := v_note.snapshot;
     end if;
-    return v_settled;
+    return v_floor;
 end;
 $$;
 

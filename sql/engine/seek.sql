@@ -145,8 +145,12 @@ begin
         v_sub := pgque.find_subscription(i_queue, i_consumer);
         perform pgque.check_no_batch(v_sub, i_queue, i_consumer, tick_id);
         v_from := v_sub.sub_last_tick;
-        skipped_events := pgque.count_between(i_queue, i_consumer, v_from, tick_id);
-        repeated_events := pgque.count_between(i_queue, i_consumer, tick_id, v_from);
+        skipped_events := pgque.count_between(
+            pgque.find_tick(v_sub.sub_queue, v_from), pgque.find_tick(v_sub.sub_queue, tick_id),
+            v_sub.sub_id);
+        repeated_events := pgque.count_between(
+            pgque.find_tick(v_sub.sub_queue, tick_id), pgque.find_tick(v_sub.sub_queue, v_from),
+            v_sub.sub_id);
         if skipped_events > 0 and i_skip is not true then
             raise exception using
                 errcode = 'PQ025',
@@ -185,21 +189,5 @@ begin
                           'then come again or are passed over: select '
                           'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer, i_tick);
     end if;
-end;
-$$;
-
--- Counts the events that a consumer gets between two ticks, 0 if the first is not the earlier one.
--- locks: the queue's row, shared. writes: nothing.
-create or replace function pgque.count_between(
-    i_queue text, i_consumer text, i_from_tick bigint, i_to_tick bigint)
-returns bigint
-language plpgsql
-as $$
-begin
-    if i_from_tick >= i_to_tick then
-        return 0;
-    end if;
-    return (select coalesce(max(p.batch_events), 0)
-            from pgque.tick_range_read_plan(i_queue, i_from_tick, i_to_tick, 1, i_consumer) p);
 end;
 $$;

@@ -18,20 +18,7 @@ begin
 end;
 $$;
 
--- Returns when the current statement has to end so that statement_timeout does not cancel it, with
--- a tenth of the timeout to spare; null without a timeout.
-create or replace function pgque.statement_end()
-returns timestamptz
-language plpgsql stable
-as $$
-begin
-    return statement_timestamp()
-           + 0.9 * nullif(current_setting('statement_timeout'), '0')::interval;
-end;
-$$;
-
--- Begins a slot: returns its start, its end and the current pg_cron job. The slot ends before
--- statement_timeout would cancel it.
+-- Begins a slot: returns its start, its end and the current pg_cron job.
 create or replace function pgque.begin_slot(
     i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
 language plpgsql security definer
@@ -39,29 +26,10 @@ set lock_timeout = '5s'
 as $$
 begin
     starts := clock_timestamp();
-    ends := least(pgque.slot_end(starts, i_slot), pgque.statement_end());
+    ends := pgque.slot_end(starts, i_slot);
     job_id := (select c.ticker_job_id from pgque.config c);
 exception when lock_not_available then
     perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
-end;
-$$;
-
--- Raises an error at the end of a slot that statement_timeout shortened, because no work is done
--- until the next slot.
-create or replace function pgque.check_slot_end(i_starts timestamptz, i_slot interval)
-returns void
-language plpgsql stable security definer
-as $$
-begin
-    if pgque.slot_end(i_starts, i_slot) > pgque.statement_end() then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('a slot of %s is longer than the statement_timeout of %s, %s, and ended '
-                             'before it', i_slot, session_user, current_setting('statement_timeout')),
-            hint = format('What was done is committed. Let the role go on for the whole slot with: '
-                          'alter role %I set statement_timeout = 0; or pass a shorter slot, and call '
-                          'again when it is over.', session_user);
-    end if;
 end;
 $$;
 
@@ -116,9 +84,6 @@ begin
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,
                     v_message = message_text, v_hint = pg_exception_hint;
-                if v_hint operator(pg_catalog.=) '' then
-                    v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
-                end if;
         end;
         commit and chain;
         v_due := pgque.next_beat(v_due, null, v_slot.ends, v_slot.job_id);
@@ -126,9 +91,9 @@ begin
         perform pg_catalog.pg_sleep_until(v_due);
     end loop;
     if v_state is not null then
-        raise exception using errcode = v_state, message = v_message, hint = v_hint;
+        raise exception using
+            errcode = v_state, message = v_message, hint = pgque.next_run_hint(v_hint);
     end if;
-    perform pgque.check_slot_end(v_slot.starts, i_slot);
 end;
 $$;
 

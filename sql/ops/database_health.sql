@@ -74,21 +74,21 @@ declare
     v_log     record;
     v_holder  text;
 begin
-    select r.log_name, r.holders, size.bytes, coalesce(r.rotated_at, c.installed_at) as last_time,
+    select r.log_name, w.holders, size.bytes, coalesce(r.rotated_at, c.installed_at) as last_time,
            size.bytes >= 16 * 1024 * 1024
            and coalesce(r.rotated_at, c.installed_at)
                <= clock_timestamp() - interval '1 minute'
-                  - 5 * case when r.log_name = 'history' then interval '1 day'  -- its rows stay 2 days
-                             else c.metadata_rotation_period end
+                  - 5 * c.metadata_rotation_period
            and not (r.log_name = 'tick' and pgque.is_tick_log_retained()) as is_left
     into v_log
     from pgque.log_rotation r
     cross join pgque.config c
+    left join pgque.snapshot_wait w on w.wait_name = r.log_name
     cross join lateral (
         select sum(pg_total_relation_size(t.oid)) as bytes
         from pg_class t
         where t.relnamespace = 'pgque'::regnamespace
-          and t.relname = any (array[r.log_name, r.log_name || '_log', r.log_name || '_log_0',
+          and t.relname = any (array[r.log_name || '_log', r.log_name || '_log_0',
                                      r.log_name || '_log_1'])
           and t.relkind = 'r'
     ) size
@@ -106,7 +106,7 @@ begin
     into v_holder
     from pg_locks l
     left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-         and c.relkind in ('r', 'p') and c.relname ~ format('^%s(_log|$)', v_log.log_name)
+         and c.relkind in ('r', 'p') and c.relname ~ format('^%s_log', v_log.log_name)
          and l.database = (select d.oid from pg_database d where d.datname = current_database())
     left join pg_stat_activity a on a.pid = l.pid
     where l.granted

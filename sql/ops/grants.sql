@@ -70,14 +70,15 @@ begin
              unsubscribe_subconsumer unticked_events window_ticks'),
             ('pgque_admin',
              'adopt_restored_database assert_dlq_empty assert_empty batch_event_sql
-             batch_event_tables batch_retry begin_slot check_slot_end create_queue dlq_purge
+             batch_event_tables batch_retry begin_slot create_queue dlq_purge
              drop_queue event_dead event_retry_raw find_tick_helper force_next_tick force_tick
              get_batch_cursor grant_perms insert_event_raw maint maint_addon
-             maint_compact_counters maint_compact_history maint_compact_positions
+             maint_compact_counters maint_compact_positions
              maint_compact_ticks maint_copy_ticks maint_cron_log maint_deliver_delayed
              maint_empty_half maint_event_tables maint_idem maint_loop maint_operations
              maint_pause maint_retry_events maint_rotate_metadata maint_rotate_tables_step1
-             maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat pause_queue
+             maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat next_run_hint
+             pause_queue
              quote_fqname renew_incarnation renew_lineage resume_queue run_maintenance seq_getval seq_setval
              set_metadata_rotation_period set_queue_config set_snapshot_patience
              set_tick_period_ms start status stop test_consume test_send ticker ticker_loop

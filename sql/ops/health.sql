@@ -154,9 +154,9 @@ declare
     v_unread  boolean;
 begin
     select string_agg(coalesce('session ' || l.pid, 'a prepared transaction'), ', ') into v_holder
-    from pgque.rotation_floor f
-    join pg_locks l on l.locktype = 'virtualxid' and l.virtualtransaction = any (f.holders)
-    where f.queue_id = i_queue.queue_id;
+    from pgque.snapshot_wait w
+    join pg_locks l on l.locktype = 'virtualxid' and l.virtualtransaction = any (w.holders)
+    where w.wait_name = format('queue %s', i_queue.queue_id);
     if v_holder is not null then
         return format('%s may still read what would be truncated: let it end its transaction; '
                       'rotation waits for %s at most', v_holder,

@@ -69,12 +69,10 @@ begin
         return;
     end if;
     perform pgque.check_positions_visible();
-    if not exists (select from pgque.counter_log)
-       or not exists (select from pgque.history)
-       or exists (select from pgque.queue_progress q where q.tick_id is null) then
+    if exists (select from pgque.queue_progress q where q.tick_id is null) then
         raise exception using
             errcode = 'serialization_failure',
-            message = 'ticks and counters are not in this transaction''s snapshot',
+            message = 'ticks are not in this transaction''s snapshot',
             hint = 'The transaction began before they were compacted: roll back and try again.';
     end if;
 end;

@@ -81,7 +81,7 @@ NEW_CONSUMERS = {
 # Called by the procedures that tick and maintain, and by the slices of a read plan. These have
 # checked their arguments.
 OF_OTHERS = {
-    "begin_slot", "check_slot_end", "maint_pause", "next_beat", "run_maintenance", "slot_of_key",
+    "begin_slot", "maint_pause", "next_beat", "next_run_hint", "run_maintenance", "slot_of_key",
 }  # fmt: skip
 # Besides ids: what callers pass on as it is, with the sign that it has.
 ANY_NUMBER = {"i_filenode", "i_new_value", "i_prev_tick_seq", "i_ev_retry", "ev_retry", "ev_owner"}

@@ -182,6 +182,7 @@ class TestDropped:
 
     def test_is_what_maintenance_locks_last(self, db: Connection) -> None:
         """Producers of the group wait until the transaction ends."""
+        make_and_drop(db, "gone")
         assert rows(db, "select * from pgque.maint_steps()")[-1][0] == "maint_event_tables"
 
 

@@ -366,13 +366,3 @@ class TestLogs:
             rows(holder, "select from pgque.tick limit 1")
             named = "select detail like %s from pgque.queue_health() where check_name = %s"
             wait_for(db, named, f"%session {holder.info.backend_pid}%", "log_rotation")
-
-    def test_of_history_are_not_expected_to_rotate_each_minute(self, db: Connection) -> None:
-        make_queue(db)
-        db.execute(
-            "insert into pgque.history (queue_id, counted_at, event_seq)"
-            " select q.queue_id, now() - n * interval '1 second', n"
-            " from pgque.queue q, generate_series(1, 250000) n"
-        )
-        db.execute("update pgque.config set installed_at = now() - interval '2 days'")
-        assert rows(db, "select status from pgque.log_health()") == [("ok",)]

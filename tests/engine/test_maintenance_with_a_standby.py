@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.support.halves import catch_up
-from tests.support.metrics import bloat_counters
 from tests.support.queues import (
     PATIENCE_SECONDS,
     Connection,
@@ -76,13 +75,6 @@ def test_every_step_that_holds_locks_ends(db: Connection, maintain: Maintain) ->
     for log in ("tick", "position"):
         assert maintain(f"maint_compact_{log}s()") > 0
         assert maintain(f"maint_empty_half('{log}')") == 1
-    bloat_counters(db)
-    assert maintain("maint_compact_counters()") > 0
-    db.execute(
-        "insert into pgque.history (queue_id, counted_at, event_seq)"
-        " select queue_id, now() - interval '1 week', 1 from pgque.queue"
-    )
-    assert maintain("maint_compact_history()") == 1
     send(db, "a")
     value(db, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
     assert maintain("maint_rotate_tables_step1('q')") == 1

@@ -132,11 +132,12 @@ def fill(db: Connection) -> None:
     db.execute("update pgque.config set tick_period_ms = 50")
 
 
-def contents(db: Connection, columns: dict[str, str]) -> dict[str, list[tuple[Any, ...]]]:
+def contents(db: Connection, columns: dict[str, list[str]]) -> dict[str, list[tuple[Any, ...]]]:
     return {
         table: rows(
             db,
-            f"select {names} from {only(table)} pgque.{table} t order by ({names})::text",
+            f"select {', '.join(names)} from {only(table)} pgque.{table} t"
+            f" order by ({', '.join(names)})::text",
         )
         for table, names in columns.items()
     }
@@ -147,12 +148,12 @@ def only(table: str) -> str:
     return "only" if table.startswith("event_") else ""
 
 
-def columns_of(db: Connection) -> dict[str, str]:
+def columns_of(db: Connection) -> dict[str, list[str]]:
     """The columns of each table, but for the version."""
     return dict(
         rows(
             db,
-            "select c.relname, string_agg('t.' || a.attname, ', ' order by a.attnum)"
+            "select c.relname, array_agg('t.' || a.attname order by a.attnum)"
             " from pg_class c join pg_attribute a on a.attrelid = c.oid"
             " where c.relnamespace = 'pgque'::regnamespace and c.relkind = 'r' and a.attnum > 0"
             " and not a.attisdropped and c.relname <> 'version_history'"
@@ -162,9 +163,20 @@ def columns_of(db: Connection) -> dict[str, str]:
     )
 
 
-def test_every_row_is_kept(old: Connection) -> None:
+def test_every_row_is_kept(old: Connection, opened: Open, server: Any) -> None:
+    """In the columns that both versions have; the state of maintenance is not among them."""
     fill(old)
-    columns = columns_of(old)
+    with empty_database(server) as url:
+        fresh = opened(url)
+        fresh.execute(INSTALL)
+        fill(fresh)
+        new = columns_of(fresh)
+        fresh.close()
+    columns = {
+        table: [name for name in names if name in new[table]]
+        for table, names in columns_of(old).items()
+        if table not in ("log_rotation", "rotation_floor")
+    }
     before = contents(old, columns)
     old.execute(INSTALL)
     assert contents(old, columns) == before

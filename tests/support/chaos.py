@@ -132,8 +132,9 @@ def tick(db: Connection, random: Random, name: str) -> None:
 def maintain(db: Connection, random: Random, name: str) -> None:
     value(db, "select pgque.maint()")
     if random.random() < 0.2:  # more often than maint does it
-        value(db, "select pgque.maint_compact_positions()")
-        value(db, "select pgque.maint_compact_ticks()")
+        db.execute("update pgque.log_rotation set rotated_at = null")
+        value(db, "select pgque.maint_rotate_metadata('position')")
+        value(db, "select pgque.maint_rotate_metadata('tick')")
     pause(random, 0.05)
 
 
