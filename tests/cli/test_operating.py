@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -149,6 +148,12 @@ class TestConsumers:
             for slot in (0, 1):
                 connection.execute("select pgque.subscribe_slot('orders', 'c', %s, 2)", [slot])
         assert "has 4 slots" in pgque("repartition", "orders", "c", "4").output
+        worker = PartitionedConsumer(client, "orders", "c", slots=4).claim(0, worker="w")
+        publish(client, ["a"])
+        assert worker is not None and worker.receive()
+        found = pgque("repartition", "orders", "c", "2", "--timeout", "1s")
+        assert found.exit_code == 3
+        assert "4 slots of c on orders have events before the change" in found.output
 
     def test_a_live_lease_is_released_only_with_yes(
         self, pgque: Pgque, refused: Refused, client: Client
@@ -196,21 +201,6 @@ class TestDrain:
             connection.execute("select pgque.seek('orders', 'billing.host', 'latest', true)")
         assert set(self.left(pgque, "--consumer", "mailer")) == {"mailer.host"}
         assert set(self.left(pgque, "--consumer", "billing")) == {"billing"}
-
-    def test_it_counts_what_a_slot_holds_back(self, pgque: Pgque, client: Client) -> None:
-        keyed = PartitionedConsumer(client, "orders", "keyed", slots=1)
-        keyed.subscribe(0)
-        keyed.set_policy("pause")
-        client.seek("orders", "billing", "latest", skip=True)
-        for payload in ("a", "b"):
-            client.send("orders", payload, partition_key="k")
-        tick(client)
-        slot = keyed.claim(0, worker="w")
-        assert slot is not None
-        first, *_ = slot.receive()
-        slot.nack(first.msg_id, retry_after=timedelta(hours=1))
-        slot.ack()
-        assert self.left(pgque, "--consumer", "keyed") == {"keyed#0/1": 2}
 
 
 class TestStatus:

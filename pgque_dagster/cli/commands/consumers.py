@@ -20,12 +20,10 @@ from ..times import Age, QueuePosition
 _SECONDS_BETWEEN_LOOKS = 0.5
 _UNFINISHED: LiteralString = """
 select i.consumer_name, greatest(coalesce(i.pending_events, 0), (i.current_batch is not null)::int)
-       + coalesce(u.events, 0) + coalesce(h.held_events, 0)
+       + coalesce(u.events, 0)
 from (values (%s::text, %s::text[])) w (queue, consumers)
 cross join lateral pgque.get_consumer_info(w.queue) i
 left join lateral pgque.unticked_events(w.queue) u using (queue_name)
-left join pgque.partition_slot_status h on h.queue_name = w.queue
-     and i.consumer_name = format('%%s#%%s/%%s', h.consumer, h.slot, h.n)
 where w.consumers is null or i.consumer_name = any (w.consumers)
 """
 
@@ -147,22 +145,40 @@ def assign(database: Database, queue: str, consumer: str, deployment: str) -> No
 @click.argument("queue")
 @click.argument("consumer")
 @click.argument("slots", type=click.IntRange(1, 256))
+@click.option(
+    "--timeout",
+    type=Age(),
+    default="1m",
+    show_default=True,
+    help="How long to wait: 90s, 15m, 12h.",
+)
 @pass_database
-def repartition(database: Database, queue: str, consumer: str, slots: int) -> None:
+def repartition(
+    database: Database, queue: str, consumer: str, slots: int, timeout: timedelta
+) -> None:
     """Give the partitioned CONSUMER of QUEUE another number of SLOTS.
 
-    Unfinished events are kept in the order of their keys. Workers have to claim slots of the new
-    number; they are refused for those of the old one.
+    The number changes once all slots have finished the events up to one tick, where they stop
+    meanwhile. So let the workers go on. They have to claim slots of the new number then, and are
+    refused for those of the old one. Exits with 3 if slots have not arrived after --timeout.
     """
-    with database.client() as client:
-        copied = PartitionedConsumer(client, queue, consumer, slots=slots).repartition(slots)
+    ends_at = time.monotonic() + timeout.total_seconds()
+    with database.client() as client, announce_if_slow(f"waiting for the slots of {consumer}"):
+        partitioned = PartitionedConsumer(client, queue, consumer, slots=slots)
+        while (behind := partitioned.repartition(slots)) and time.monotonic() < ends_at:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
     show_result(
-        f"consumer {consumer} on {queue} has {slots} slots; unfinished events copied: {copied}",
+        f"{behind} slots of {consumer} on {queue} have events before the change. Do their workers"
+        " run? They stop there for 10 minutes: repeat this command"
+        if behind
+        else f"consumer {consumer} on {queue} has {slots} slots",
         queue=queue,
         consumer=consumer,
         slots=slots,
-        copied_events=copied,
+        slots_behind=behind,
     )
+    if behind:
+        click.get_current_context().exit(NO)
 
 
 @click.command(epilog=examples("pgque release orders billing", "pgque release orders billing -y"))
@@ -219,9 +235,9 @@ def release(database: Database, queue: str, consumer: str, yes: bool) -> None:
 def drain(database: Database, queue: str, consumer: str | None, timeout: timedelta) -> None:
     """Wait until the consumers of QUEUE have finished all its events, also those that still come.
 
-    Subconsumers and slots count with their consumer. Events that wait for a retry do not count, but
-    those that a slot holds back behind one do. Dead letters do not. Consumes nothing itself: the
-    consumers have to run, and the ticker, too. Exits with 3 if events are left after --timeout.
+    Subconsumers and slots count with their consumer. Events that wait for a retry and dead letters
+    do not count. Consumes nothing itself: the consumers have to run, and the ticker, too. Exits
+    with 3 if events are left after --timeout.
     """
     ends_at = time.monotonic() + timeout.total_seconds()
     with database.client() as client, announce_if_slow(f"waiting for the consumers of {queue}"):
