@@ -21,7 +21,6 @@ ALLOWED = {
     ("client/peeking.py", "pgque.queue"),
     ("client/peeking.py", "pgque.tick"),
     ("client/serial.py", "qgres.queue"),
-    ("cli/commands/consumers.py", "pgque.partition_slot_status"),
     # It looks at schemas of earlier versions, which lack newer functions.
     ("installer.py", "pgque.addon"),
 }

@@ -92,8 +92,6 @@ GROUPS = (
         (
             "api/partition_slots.sql",
             "api/partition_receive.sql",
-            "api/partition_batch.sql",
-            "api/partition_nack.sql",
             "api/repartition.sql",
         ),
     ),

@@ -258,11 +258,15 @@ begin
         from pg_proc p
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
-              'append_slot', 'check_slot_end', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
-              'follow_switch', 'hold_next_in_page', 'is_snapshot_held', 'maint_compact_history',
-              'maint_steps', 'move_event_tables', 'note_attempt', 'note_switch', 'open_page',
-              'run_maintenance', 'set_metadata_rotation_period', 'slot_select', 'statement_end',
-              'wait_for_log', 'write_position'])
+              'append_slot', 'begin_slot_batch', 'carry_over', 'check_slot_end',
+              'close_slot_batch', 'drop_expired_held', 'due_events', 'earlier_held',
+              'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page', 'follow_switch',
+              'has_expired_held', 'has_held_events', 'held_batch_events', 'hold_next_in_page',
+              'is_snapshot_held', 'maint_compact_history', 'maint_steps', 'move_event_tables',
+              'move_failures', 'note_attempt', 'note_switch', 'open_page', 'plan_held',
+              'run_maintenance', 'set_metadata_rotation_period', 'slot_backlog', 'slot_rows',
+              'slot_select', 'statement_end', 'stop_slots', 'tick_select', 'wait_for_log',
+              'write_position'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
@@ -577,8 +581,8 @@ create table if not exists pgque.subscription_base (
 -- It is fixed when the batch is opened, so that every read of the batch gives the same events. A
 -- switch of the halves is a move, too: it writes the same position under the next number to both
 -- halves, and next_half says to which half the next one is written. A slot's lease outlives
--- batches, and a batch is handed out in pages: acked up to page_from, handed out up to page_to. If
--- held_at is set, the page consists of the held events that were due then.
+-- batches, and a batch is handed out in pages: acked up to page_from, handed out up to page_to.
+-- held_at is not used; 0.3 did, and the view below cannot lose a column.
 create table if not exists pgque.position_log (
     sub_id         integer not null,
     pos_seq        bigint not null,
@@ -695,13 +699,30 @@ create index if not exists dead_letter_time_idx on pgque.dead_letter (dl_queue_i
 -- Partitioned consumers: the events of a queue are divided by key among n slots. Each slot is a
 -- subscription of its own, named consumer#slot/n, with its own cursor; see docs/partitions.md.
 
--- How many slots a consumer has, and what a failed event means for later events of its key: with
--- skip they are delivered, with pause they wait until it is settled.
+-- What 0.3 had and this version has not.
+do $$
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = to_regclass('pgque.partition_consumer')
+                 and a.attname = 'on_failure' and not a.attisdropped) then
+        drop view pgque.partition_slot_status, pgque.partition_slot, pgque.slot_state;
+        drop view if exists pgque.slot;
+        alter table pgque.partition_consumer
+            drop column on_failure,
+            add column change_tick bigint,
+            add column change_asked_at timestamptz;
+    end if;
+end;
+$$;
+
+-- How many slots a consumer has. While another number is asked for (repartition.sql), change_tick is
+-- where the slots meet.
 create table if not exists pgque.partition_consumer (
-    queue_id    integer not null references pgque.queue on delete cascade,
-    co_name     text not null check (co_name <> ''),
-    n           integer not null check (n between 1 and 256),
-    on_failure  text not null default 'skip' check (on_failure in ('skip', 'pause')),
+    queue_id         integer not null references pgque.queue on delete cascade,
+    co_name          text not null check (co_name <> ''),
+    n                integer not null check (n between 1 and 256),
+    change_tick      bigint,
+    change_asked_at  timestamptz,
     primary key (queue_id, co_name)
 );
 
@@ -717,37 +738,19 @@ create table if not exists pgque.partition_slot_base (
     foreign key (queue_id, co_name) references pgque.partition_consumer
 );
 
--- With pause: failed events with the time of their next delivery, and the later events of their
--- keys, which have no time.
-create table if not exists pgque.partition_held (
-    sub_id       integer not null references pgque.subscription_base on delete cascade,
-    ev_id        bigint not null,
-    retry_after  timestamptz,
-    ev_time      timestamptz not null,
-    ev_txid      xid8,
-    ev_retry     integer,
-    ev_type      text,
-    ev_data      text,
-    ev_extra1    text not null,
-    ev_extra2    text,
-    ev_extra3    text,
-    ev_extra4    text,
-    primary key (sub_id, ev_id)
-);
-
 -- What does not change while a slot is read.
 create or replace view pgque.slot as
-select q.queue_name, c.queue_id, c.co_name, b.slot, c.n, c.on_failure, b.is_subscribed, b.sub_id
+select q.queue_name, c.queue_id, c.co_name, b.slot, c.n, b.is_subscribed, b.sub_id
 from pgque.partition_consumer c
 join pgque.queue q on q.queue_id = c.queue_id
 join pgque.partition_slot_base b on b.queue_id = c.queue_id and b.co_name = c.co_name;
 
 -- Each slot with its newest position.
 create or replace view pgque.slot_state as
-select b.queue_name, b.queue_id, b.co_name, b.slot, b.n, b.on_failure, b.is_subscribed, b.sub_id,
+select b.queue_name, b.queue_id, b.co_name, b.slot, b.n, b.is_subscribed, b.sub_id,
        p.pos_seq, p.sub_last_tick, p.sub_batch, p.sub_next_tick,
        p.lease_owner, p.lease_until, p.lease_ttl, p.lease_epoch,
-       p.page_from, p.page_to, p.held_at, p.event_cutoff, p.next_half
+       p.page_from, p.page_to, p.event_cutoff, p.next_half
 from pgque.slot b
 join pgque.subscription p on p.sub_id = b.sub_id;
 
@@ -767,8 +770,7 @@ select s.queue_name, s.co_name as consumer, s.slot, s.n, s.lease_owner, s.lease_
        newest.tick_event_seq - t.tick_event_seq as pending_events,
        clock_timestamp() - t.tick_time as lag,
        s.is_subscribed as subscribed,
-       s.on_failure,
-       (select count(*) from pgque.partition_held h where h.sub_id = s.sub_id) as held_events
+       0::bigint as held_events  -- for the command drain of version 0.3; it goes with 0.5
 from pgque.slot_state s
 join pgque.tick t on t.tick_queue = s.queue_id and t.tick_id = s.sub_last_tick
 cross join lateral (
@@ -4827,14 +4829,17 @@ begin
             perform pgque.check_only_batch(v_sub, i_queue, i_consumer, i_only);
         end if;
 
-        if v_sub.sub_role = 'slot' then
-            v_sub := pgque.begin_slot_batch(v_sub, i_max_count);
-        end if;
+        v_sub.lease_ttl := null;  -- a slot is no longer read in pages
+        v_sub.page_to := null;
         if v_sub.sub_batch is null then
             if v_sub.sub_next_tick is null then
                 v_sub.sub_next_tick := (pgque.find_next_tick(
                     v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick),
                     i_min_lag, i_min_count, i_min_interval, i_max_count, v_sub.sub_id)).tick_id;
+            end if;
+            if v_sub.sub_role = 'slot' then
+                v_sub.sub_next_tick := pgque.limit_to_change(
+                    v_sub.sub_id, v_sub.sub_last_tick, v_sub.sub_next_tick);
             end if;
             if v_sub.sub_next_tick is null then
                 return null;
@@ -4935,7 +4940,6 @@ begin
         v_row.lease_until := i_sub.lease_until;
         v_row.page_from := i_sub.page_from;
         v_row.page_to := i_sub.page_to;
-        v_row.held_at := i_sub.held_at;
     end if;
     if v_row.next_half = 0 then
         insert into pgque.position_log_0 values (v_row.*) on conflict (sub_id, pos_seq) do nothing;
@@ -5177,18 +5181,21 @@ $$;
 
 -- Closes a batch, for finish_batch, ack_batch and a move of the shared cursor. A subconsumer has no
 -- position afterwards: the cursor is its main consumer's. False when the position moved meanwhile.
--- locks: waits for a concurrent move of the same consumer. writes: position_log, partition_held.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if i_sub.sub_role = 'slot' then
-        return pgque.close_slot_batch(i_sub);
+    if i_sub.page_to < 9223372036854775807 then  -- a page, after which its batch goes on
+        i_sub.page_from := i_sub.page_to;
+    else
+        i_sub.sub_last_tick := case when i_sub.sub_main is null then i_sub.sub_next_tick end;
+        i_sub.sub_batch := null;
+        i_sub.sub_next_tick := null;
+        i_sub.page_from := null;
     end if;
-    i_sub.sub_last_tick := case when i_sub.sub_main is null then i_sub.sub_next_tick end;
-    i_sub.sub_batch := null;
-    i_sub.sub_next_tick := null;
+    i_sub.page_to := null;
     return pgque.append_position(i_sub);
 end;
 $$;
@@ -5511,7 +5518,7 @@ end;
 $$;
 
 -- Finishes a leased batch; only the holder of the newest epoch can.
--- locks: waits for a concurrent move of the same consumer. writes: position_log, partition_held.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.ack_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -5793,7 +5800,7 @@ $$;
 -- is live. A consumer that works without leases has to be stopped first. Events that were taken out
 -- before stay as they are. Returns how many were taken out.
 -- locks: waits for a concurrent move of the same consumer.
--- writes: position_log, dead_letter, set_aside, partition_held.
+-- writes: position_log, dead_letter, set_aside.
 create or replace function pgque.set_events_aside(
     i_batch_id bigint, i_event_ids bigint[], i_reason text)
 returns integer
@@ -5826,9 +5833,6 @@ begin
     values (v_sub.sub_id, i_batch_id, v_sub.lease_epoch, v_before || v_ids)
     on conflict (sub_id) do update
     set batch_id = excluded.batch_id, epoch = excluded.epoch, ev_ids = excluded.ev_ids;
-    if v_sub.held_at is not null then
-        delete from pgque.partition_held h where h.sub_id = v_sub.sub_id and h.ev_id = any (v_ids);
-    end if;
     return v_events;
 end;
 $$;
@@ -5991,7 +5995,6 @@ $$;
 -- is a row for each pair in the order given, also if there is no such queue (queue_exists is false)
 -- or consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers. A
 -- partitioned consumer has a row of role partitioned, followed by those of its slots (slot/n).
--- A slot is also due for held events that a claim delivers, or drops because they have expired.
 -- lease_epoch counts the claims of the consumer so far; held_reason is set while its open batch is
 -- held (hold_batch). active_at is the time of the consumer's last move, read_at the time at which it
 -- was read, and deployment the one to which it belongs (enter_deployment). The call opens nothing
@@ -6046,12 +6049,9 @@ begin
            case when m.slots is not null then 'partitioned' else s.sub_role end, s.sub_batch,
            s.lease_owner, s.lease_until, coalesce(s.lease_until > clock_timestamp(), false),
            case when s.sub_batch is null and s.sub_last_tick is not null then
-               (pgque.find_next_tick(
+               pgque.limit_to_change(s.sub_id, s.sub_last_tick, (pgque.find_next_tick(
                     s.sub_queue, pgque.find_tick(s.sub_queue, s.sub_last_tick),
-                    i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id is not null
-               or s.sub_role = 'slot'
-                  and (exists (select from pgque.due_events(s.sub_id, clock_timestamp()))
-                       or pgque.has_expired_held(s.sub_id, pgque.event_cutoff(s.sub_queue)))
+                    i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id) is not null
            else false end,
            s.lease_epoch, h.reason, s.sub_active, clock_timestamp(),
            coalesce(d.deployment, (
@@ -6171,24 +6171,9 @@ $$;
 
 -- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed:
 -- they are the same on every connection and at every time until the batch is finished, except for
--- those that set_events_aside takes out.
+-- those that set_events_aside takes out. For a batch without events it reads only the queue's parent
+-- table, which is empty.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
-returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_sub pgque.subscription := pgque.find_batch(i_batch_id);
-begin
-    if v_sub.sub_role = 'slot' then
-        return format('select %s from %s', i_columns, pgque.slot_rows(v_sub));
-    end if;
-    return pgque.tick_select(i_batch_id, i_columns);
-end;
-$$;
-
--- The same for the events between the ticks of a batch, whether or not they wait for an earlier event
--- of their key. For a batch without events it reads only the queue's parent table, which is empty.
-create or replace function pgque.tick_select(i_batch_id bigint, i_columns text)
 returns text
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
@@ -6391,17 +6376,10 @@ returns setof record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
     v_b      record := pgque.describe_batch(i_batch_id);
     v_where  text := format('%s and (%s or %s)', v_b.is_owned, v_b.in_range,
                             coalesce(v_b.in_list, 'false'));
 begin
-    if v_sub.sub_role = 'slot' and v_sub.sub_next_tick = v_sub.sub_last_tick then
-        return query select * from pgque.plan_held(i_batch_id);
-        return;
-    elsif v_sub.sub_role = 'slot' and pgque.has_held_events(v_sub.sub_id) then
-        v_where := format('%s and not exists %s', v_where, pgque.earlier_held(v_sub.sub_id));
-    end if;
     return query select * from pgque.plan_slices(v_b.tables, v_where, i_max_slices);
 end;
 $$;
@@ -8092,7 +8070,7 @@ begin
     return query
     select format('pgque.%I', t)
     from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request,'
-                      'tick_state,delayed_events,idem,staging,partition_held,held_batch,'
+                      'tick_state,delayed_events,idem,staging,held_batch,'
                       'set_aside,counter_log,history}'::text[]) t;
 end;
 $$;
@@ -9531,7 +9509,7 @@ begin
 end;
 $$;
 
--- Unsubscribes a slot, and drops its unread and waiting events and its dead letters. With the last
+-- Unsubscribes a slot, and drops its unread events, retries and dead letters. With the last
 -- slot, the partitioned consumer is removed.
 -- Does nothing if the slot is not subscribed.
 -- locks: the consumer's row in partition_consumer.
@@ -9577,10 +9555,8 @@ begin
 end;
 $$;
 
--- Sets how later events of a key are treated after one of them fails, from now on: skip delivers
--- them, pause makes them wait until the failed event is acked or becomes a dead letter. Events that
--- already wait are delivered in order in both cases.
--- locks: the consumer's row in partition_consumer. writes: partition_consumer.
+-- For clients of version 0.3, which call it: later events of a key never wait for one that failed,
+-- which was the policy skip. It goes with version 0.5.
 create or replace function pgque.set_partition_policy(
     i_queue text, i_consumer text, i_on_failure text)
 returns void
@@ -9589,16 +9565,14 @@ as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
 begin
-    if (i_on_failure in ('skip', 'pause')) is not true then
+    if not exists (select from pgque.partition_consumer c
+                   where c.queue_id = v_queue.queue_id and c.co_name = i_consumer) then
+        perform pgque.refuse_unpartitioned(i_queue, i_consumer);
+    end if;
+    if i_on_failure is distinct from 'skip' then
         perform pgque.refuse_value(
             'there is no policy "%s" for failed events', i_on_failure,
-            'skip lets later events of the key go on, pause makes them wait.');
-    end if;
-    update pgque.partition_consumer c
-    set on_failure = i_on_failure
-    where c.queue_id = v_queue.queue_id and c.co_name = i_consumer;
-    if not found then
-        perform pgque.refuse_unpartitioned(i_queue, i_consumer);
+            'To keep a key in order, release the slot instead of the nack: its page comes again.');
     end if;
 end;
 $$;
@@ -9636,7 +9610,6 @@ begin
             v_slot.lease_owner := i_worker;
             v_slot.lease_epoch := v_slot.lease_epoch + 1;
             v_slot.page_to := null;
-            v_slot.held_at := null;
         end if;
         v_slot.lease_ttl := i_ttl;
         v_slot.lease_until := clock_timestamp() + i_ttl;
@@ -9665,7 +9638,6 @@ begin
         v_slot.lease_owner := null;
         v_slot.lease_until := null;
         v_slot.page_to := null;
-        v_slot.held_at := null;
         exit when pgque.append_position(v_slot);
     end loop;
     return true;
@@ -9729,19 +9701,17 @@ $$;
 
 -- ===== api/partition_receive.sql =================================================================
 
--- How a worker reads a slot. A page is what one call of receive_partitioned returns; the slot's
--- position records it:
---   held_at    when the page was chosen, if it consists of held events; null if of the open batch
+-- How a slot is read. Its batches are those of a normal consumer with one more condition, on the
+-- hash of the key, and claim_batch takes the slot's name, consumer#slot/n. A worker that holds the
+-- slot by claim_slot gets its batch in pages, which the slot's position records:
+--   lease_ttl  set while the slot is read in pages; then ack_batch and the like are refused
 --   page_from  the last event of the open batch that was acked
 --   page_to    the last event of the page; the highest number if nothing comes after it
--- open_page chooses a page, receive_partitioned reads it, finish_page moves the slot past it. The
--- functions after these build the SELECT of its events.
 
 -- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The
--- page has at most i_max events in order of msg_id. Held events that are due come first, in
--- separate pages without a batch id, then the events of the open or next batch. Until the page is
+-- page has at most i_max events of the open or next batch, in order of msg_id. Until the page is
 -- acked, the next call begins with the same event. Batches without events of the slot are finished.
--- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
+-- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
     i_max integer default 100)
@@ -9759,14 +9729,13 @@ begin
     end if;
     loop
         v_slot := pgque.open_page(i_queue, i_consumer, i_slot, i_n, i_worker, i_max);
-        exit when v_slot.page_to is null;
-        v_page := format('select * from %s order by e.ev_id limit %s', case
-            when v_slot.held_at is null then pgque.slot_rows(v_slot)
-            else format('pgque.due_events(%s, %L) e', v_slot.sub_id, v_slot.held_at) end, i_max);
+        exit when v_slot.sub_batch is null;
+        v_page := format('select * from (%s) e order by e.ev_id limit %s',
+                         pgque.batch_select(v_slot.sub_batch, '*'), i_max);
         return query execute format(  -- quoted: made above
             'select ev_id, $1, ev_type, ev_data, ev_retry, ev_time, '
             'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s) page', v_page)
-        using case when v_slot.held_at is null then v_slot.sub_batch end;
+        using v_slot.sub_batch;
         get diagnostics v_rows = row_count;
         if v_rows = i_max then
             -- A full page ends at its last event, any other page at the end of the batch.
@@ -9775,14 +9744,49 @@ begin
             perform pgque.append_position(v_slot);
         end if;
         exit when v_rows > 0;
-        perform pgque.finish_page(v_slot);
+        perform pgque.close_batch(v_slot);
     end loop;
+end;
+$$;
+
+-- Checks and renews the lease, and begins the next page: the rest of the open batch, else the next
+-- batch, which spans enough ticks for about i_max events. If there is none, the lease is only
+-- renewed after half of its time.
+-- locks: waits for a concurrent move of the same slot. writes: position_log.
+create or replace function pgque.open_page(
+    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
+returns pgque.subscription
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_slot  pgque.subscription;
+begin
+    loop
+        v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
+        if v_slot.sub_batch is null then
+            v_slot.sub_next_tick := pgque.limit_to_change(
+                v_slot.sub_id, v_slot.sub_last_tick, (pgque.find_next_tick(
+                    v_slot.sub_queue, pgque.find_tick(v_slot.sub_queue, v_slot.sub_last_tick),
+                    null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id);
+            if v_slot.sub_next_tick is not null then
+                v_slot.sub_batch := pgque.next_batch_id();
+                v_slot.event_cutoff := pgque.event_cutoff(v_slot.sub_queue);
+            elsif v_slot.lease_until > clock_timestamp() + v_slot.lease_ttl / 2 then
+                return v_slot;
+            end if;
+        end if;
+        v_slot.page_to := case when v_slot.sub_batch is not null then 9223372036854775807 end;
+        v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
+        exit when pgque.append_position(v_slot);
+    end loop;
+    v_slot.pos_seq := v_slot.pos_seq + 1;
+    return v_slot;
 end;
 $$;
 
 -- Acks the page that receive_partitioned returned last, and renews the lease. Returns 1, or 0 if
 -- there is no such page.
--- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
+-- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.ack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
 returns integer
@@ -9796,259 +9800,41 @@ begin
         if v_slot.page_to is null then
             return 0;
         end if;
-        exit when pgque.finish_page(v_slot);
+        v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
+        exit when pgque.close_batch(v_slot);
     end loop;
     return 1;
 end;
 $$;
 
--- Checks and renews the lease, and chooses the next page: held events that are due, else the rest of
--- the open batch, else the next batch, which spans enough ticks for about i_max events. Expired held
--- events are dropped, so that later events of their keys are delivered. If there is nothing to
--- deliver, page_to is null, and the lease is only renewed after half of its time.
--- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
-create or replace function pgque.open_page(
-    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
-returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+-- Schedules a message of the page for another delivery, or makes it a dead letter when its retries
+-- are used up. Later events of its key do not wait for it. Renews the lease. Returns 1.
+-- locks: waits for a concurrent move of the same slot.
+-- writes: position_log, retry_queue, dead_letter.
+create or replace function pgque.nack_partitioned(
+    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
+    i_msg pgque.message, i_retry_after interval default '1 minute', i_reason text default null)
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot      pgque.subscription;
-    v_now       timestamptz;
-    v_cutoff    timestamptz;
-    v_had_page  boolean;
+    v_slot pgque.subscription;
 begin
     loop
         v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
-        v_now := clock_timestamp();
-        v_cutoff := pgque.event_cutoff(v_slot.sub_queue);
-        delete from pgque.partition_held h
-        where h.sub_id = v_slot.sub_id and h.ev_time < v_cutoff;
-
-        v_had_page := v_slot.page_to is not null;
-        v_slot.page_to := 9223372036854775807;
-        v_slot.held_at := case when exists (select from pgque.due_events(v_slot.sub_id, v_now))
-                               then v_now end;
-        if v_slot.held_at is null and v_slot.sub_batch is null then
-            v_slot.sub_next_tick := (pgque.find_next_tick(
-                v_slot.sub_queue, pgque.find_tick(v_slot.sub_queue, v_slot.sub_last_tick),
-                null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id;
-            if v_slot.sub_next_tick is not null then
-                v_slot.sub_batch := pgque.next_batch_id();
-                v_slot.event_cutoff := v_cutoff;
-            else
-                v_slot.page_to := null;
-                if not v_had_page and v_slot.lease_until > v_now + v_slot.lease_ttl / 2 then
-                    return v_slot;
-                end if;
-            end if;
-        end if;
-        v_slot.lease_until := v_now + v_slot.lease_ttl;
+        v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
         exit when pgque.append_position(v_slot);
     end loop;
-    v_slot.pos_seq := v_slot.pos_seq + 1;
-    return v_slot;
-end;
-$$;
-
--- Moves a slot past its page. Held events of the page are deleted, unless they failed again. Events
--- of a batch that wait for a failed event become held events, and after its last page the batch is
--- finished. Returns false if the slot was moved meanwhile.
--- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
-create or replace function pgque.finish_page(i_slot pgque.subscription)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_next     pgque.subscription := i_slot;
-    v_waiting  text;
-begin
-    v_next.page_to := null;
-    v_next.held_at := null;
-    v_next.lease_until := clock_timestamp() + i_slot.lease_ttl;
-    if i_slot.held_at is not null then
-        if not pgque.append_position(v_next) then
-            return false;
-        end if;
-        delete from pgque.partition_held h
-        using pgque.due_events(i_slot.sub_id, i_slot.held_at) d
-        where h.sub_id = d.sub_id and h.ev_id = d.ev_id and d.ev_id <= i_slot.page_to;
-        return true;
+    if (i_msg.msg_id <= v_slot.page_to) is not true then
+        raise exception using
+            errcode = 'PQ009',
+            message = format('event %s is not in the page that slot %s of consumer "%s" on queue '
+                             '"%s" handed out', coalesce(i_msg.msg_id::text, 'null'), i_slot,
+                             i_consumer, i_queue),
+            hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
     end if;
-
-    if pgque.has_held_events(i_slot.sub_id) then
-        v_waiting := pgque.tick_select(i_slot.sub_batch, '*');  -- while the batch is open
-    end if;
-    v_next.page_from := i_slot.page_to;
-    if i_slot.page_to = 9223372036854775807 then
-        v_next.sub_last_tick := i_slot.sub_next_tick;
-        v_next.sub_next_tick := null;
-        v_next.sub_batch := null;
-        v_next.page_from := null;
-    end if;
-    if not pgque.append_position(v_next) then
-        return false;
-    end if;
-    if v_waiting is not null then
-        execute format(  -- quoted: made by tick_select and earlier_held
-            'insert into pgque.partition_held (sub_id, ev_id, ev_time, ev_txid, ev_retry, ev_type, '
-            '  ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            'select $1, ev_id, ev_time, ev_txid, ev_retry, ev_type, '
-            '  ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-            'from (%s) e where ev_id <= $2 and exists %s on conflict do nothing',
-            v_waiting, pgque.earlier_held(i_slot.sub_id))
-        using i_slot.sub_id, i_slot.page_to;
-    end if;
-    return true;
-end;
-$$;
-
--- Returns the slot of a key among n slots: its hash modulo n, made positive; events without a key
--- are in slot 0. Collation "C" hashes the bytes, so the result is the same in every database.
--- hashtextextended does not change, because hash partitioning uses it. The function is in SQL so
--- that it is inlined into the statement that calls it.
-create or replace function pgque.slot_of_key(i_key text, i_n integer)
-returns integer
-language sql immutable
-as $$
-    select coalesce((pg_catalog.hashtextextended(i_key collate pg_catalog."C", 0)
-                     operator(pg_catalog.%) i_n operator(pg_catalog.+) i_n)
-                    operator(pg_catalog.%) i_n, 0)::pg_catalog.int4
-$$;
-
--- Builds the query that returns a row if the event of the query around it is a held event, or waits
--- or would wait for a held event of its key. It looks only at the first held event of each key:
--- these are few, even if many events wait.
-create or replace function pgque.earlier_held(i_sub_id integer)
-returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return format('(select from (select k.ev_extra1 as held_key, min(k.ev_id) as first_id '
-                  'from pgque.partition_held k where k.sub_id = %s group by k.ev_extra1) h '
-                  'where h.held_key = ev_extra1 and h.first_id <= ev_id)', i_sub_id);
-end;
-$$;
-
--- Returns the held events that may be delivered at a time: neither they nor an earlier held event
--- of their key are scheduled for later.
-create or replace function pgque.due_events(i_sub_id integer, i_at timestamptz)
-returns setof pgque.partition_held
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select h.*
-    from pgque.partition_held h
-    where h.sub_id = i_sub_id
-      and not exists (
-          select from pgque.partition_held earlier
-          where earlier.sub_id = i_sub_id and earlier.ev_extra1 = h.ev_extra1
-            and earlier.ev_id <= h.ev_id and earlier.retry_after > i_at);
-end;
-$$;
-
--- ===== api/partition_batch.sql ===================================================================
-
--- How a slot is read by batches, with the functions of normal consumers: claim_batch takes the name
--- of the slot, consumer#slot/n, and ack_batch, renew_batch, release_batch and the readers take the
--- batch. A batch is one of two kinds:
---   events between two ticks, without those that wait for a held event of their key;
---   held events that were due at held_at, up to page_to: its two ticks are the same one.
--- Each batch of held events comes before later events of their keys. While lease_ttl is set, the
--- slot is handed out in pages (partition_receive.sql) instead, and its batch is not settled here.
-
--- Prepares the claim of a slot's batch: without an open batch it drops expired held events, and
--- chooses the held events that are due, if there are any, and about i_max_count of them. What a page
--- left in an open batch is reset; its events up to page_from are acked.
--- locks: those of drop_expired_held. writes: the same; the caller writes the position.
-create or replace function pgque.begin_slot_batch(i_sub pgque.subscription, i_max_count integer)
-returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_now timestamptz := clock_timestamp();
-begin
-    i_sub.lease_ttl := null;
-    if i_sub.sub_batch is null then
-        i_sub := pgque.drop_expired_held(i_sub);
-        i_sub.page_to := (select max(d.ev_id)
-                          from (select * from pgque.due_events(i_sub.sub_id, v_now)
-                                order by ev_id limit i_max_count) d);
-        if i_sub.page_to is not null then
-            i_sub.held_at := v_now;
-            i_sub.sub_next_tick := i_sub.sub_last_tick;
-        end if;
-    elsif i_sub.sub_next_tick <> i_sub.sub_last_tick then
-        i_sub.held_at := null;
-        i_sub.page_to := null;
-    end if;
-    return i_sub;
-end;
-$$;
-
--- Drops the expired held events of a slot without an open batch, so that later events of their keys
--- are delivered. It moves the slot first: a batch that another session opens meanwhile must not grow
--- by the events behind them. Returns the position after the move, or the given one if there was none.
--- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
-create or replace function pgque.drop_expired_held(i_sub pgque.subscription)
-returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_cutoff  timestamptz := pgque.event_cutoff(i_sub.sub_queue);
-begin
-    if pgque.has_expired_held(i_sub.sub_id, v_cutoff) and pgque.append_position(i_sub) then
-        delete from pgque.partition_held h
-        where h.sub_id = i_sub.sub_id and h.ev_time < v_cutoff;
-        i_sub.pos_seq := i_sub.pos_seq + 1;
-    end if;
-    return i_sub;
-end;
-$$;
-
--- Says whether a slot has held events from before a time.
-create or replace function pgque.has_expired_held(i_sub_id integer, i_cutoff timestamptz)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return exists (select from pgque.partition_held h
-                   where h.sub_id = i_sub_id and h.ev_time < i_cutoff);
-end;
-$$;
-
--- Finishes the batch of a slot and releases its lease. Held events of the batch are deleted; events
--- that wait for a held event become held events. Returns false if the slot was moved meanwhile.
--- locks: those of finish_page. writes: position_log, partition_held.
-create or replace function pgque.close_slot_batch(i_sub pgque.subscription)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_sub.held_at is null then
-        i_sub.page_to := 9223372036854775807;
-    else
-        i_sub.sub_batch := null;
-        i_sub.sub_next_tick := null;
-    end if;
-    return pgque.finish_page(i_sub);
-end;
-$$;
-
--- Returns the rows of a slot's batch, as they stand after FROM.
-create or replace function pgque.slot_rows(i_sub pgque.subscription)
-returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_sub.sub_next_tick = i_sub.sub_last_tick then
-        return format('pgque.held_batch_events(%s) e', i_sub.sub_batch);
-    end if;
-    return format(
-        '(%s) e%s', pgque.tick_select(i_sub.sub_batch, '*'),
-        case when pgque.has_held_events(i_sub.sub_id)
-             then format(' where not exists %s', pgque.earlier_held(i_sub.sub_id)) end);
+    return pgque.nack_batch(v_slot.sub_batch, array[i_msg.msg_id], i_retry_after, i_reason,
+                            v_slot.lease_owner, v_slot.lease_epoch);
 end;
 $$;
 
@@ -10065,55 +9851,17 @@ begin
 end;
 $$;
 
--- Returns the events of an open batch of held events.
-create or replace function pgque.held_batch_events(i_batch_id bigint)
-returns setof pgque.event_template
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+-- Returns the slot of a key among n slots: its hash modulo n, made positive; events without a key
+-- are in slot 0. Collation "C" hashes the bytes, so the result is the same in every database.
+-- hashtextextended does not change, because hash partitioning uses it. The function is in SQL so
+-- that it is inlined into the statement that calls it.
+create or replace function pgque.slot_of_key(i_key text, i_n integer)
+returns integer
+language sql immutable
 as $$
-declare
-    v_sub pgque.subscription := pgque.find_batch(i_batch_id);
-begin
-    return query
-    select d.ev_id, d.ev_time, d.ev_txid, null::integer, d.ev_retry, d.ev_type, d.ev_data,
-           d.ev_extra1, d.ev_extra2, d.ev_extra3, d.ev_extra4
-    from pgque.due_events(v_sub.sub_id, v_sub.held_at) d
-    where d.ev_id <= v_sub.page_to
-      and d.ev_time >= coalesce(v_sub.event_cutoff, '-infinity');
-end;
-$$;
-
--- Plans the read of a batch of held events, as one slice. None if it is empty.
-create or replace function pgque.plan_held(
-    i_batch_id bigint, out slice_nr integer, out slice_sql text, out batch_events bigint,
-    out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
-    out oldest_event timestamptz, out newest_event timestamptz)
-returns setof record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_rows text := format('pgque.held_batch_events(%s) e', i_batch_id);
-begin
-    return query
-    select 1, concat('select ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, '
-                     'ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from ', v_rows),
-           count(*), v_rows, '{ev_retry,ev_extra1,ev_extra2,ev_extra3,ev_extra4}'::text[],
-           coalesce(sum(octet_length(e.ev_data)), 0)::bigint,
-           sum(octet_length(concat(e.ev_type, e.ev_data, e.ev_extra1, e.ev_extra2, e.ev_extra3,
-                                   e.ev_extra4)))::bigint,
-           min(e.ev_time), max(e.ev_time)
-    from pgque.held_batch_events(i_batch_id) e
-    having count(*) > 0;
-end;
-$$;
-
--- Says whether a slot has held events.
-create or replace function pgque.has_held_events(i_sub_id integer)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return exists (select from pgque.partition_held h where h.sub_id = i_sub_id);
-end;
+    select coalesce((pg_catalog.hashtextextended(i_key collate pg_catalog."C", 0)
+                     operator(pg_catalog.%) i_n operator(pg_catalog.+) i_n)
+                    operator(pg_catalog.%) i_n, 0)::pg_catalog.int4
 $$;
 
 -- Raises the error for a slot that is handed out in pages: a page is not the whole batch.
@@ -10128,168 +9876,31 @@ begin
 end;
 $$;
 
--- ===== api/partition_nack.sql ====================================================================
-
--- Schedules a message of the page for another delivery, or makes it a dead letter when its retries
--- are used up. Under the policy pause, later events of its key wait for it. Those in the same page
--- are delivered again, also after a dead letter, so the worker skips them, and a nack of one of them
--- changes nothing. Renews the lease. Returns 1.
--- locks: waits for a concurrent move of the same slot.
--- writes: position_log, retry_queue, dead_letter, partition_held, counter_log.
-create or replace function pgque.nack_partitioned(
-    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
-    i_msg pgque.message, i_retry_after interval default '1 minute', i_reason text default null)
-returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_slot     pgque.subscription;
-    v_event    pgque.partition_held;
-    v_is_last  boolean;
-    v_pauses   boolean;
-begin
-    if (i_retry_after >= '0') is not true then
-        perform pgque.refuse_value('no retry after %s', i_retry_after::text,
-                                   'Give an interval of 0 or more.');
-    end if;
-    loop
-        v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
-        v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
-        exit when pgque.append_position(v_slot);
-    end loop;
-
-    select * into v_event from pgque.find_in_page(v_slot, i_msg.msg_id);
-    if exists (select from pgque.partition_held h
-               where h.sub_id = v_slot.sub_id and h.ev_extra1 = v_event.ev_extra1
-                 and h.ev_id <= v_event.ev_id
-                 and h.retry_after > coalesce(v_slot.held_at, '-infinity')) then
-        return 1;
-    end if;
-    select coalesce(v_event.ev_retry, 0) >= coalesce(q.queue_max_retries, 5),
-           b.on_failure = 'pause' and v_event.ev_extra1 is not null
-    into v_is_last, v_pauses
-    from pgque.slot b
-    join pgque.queue q on q.queue_id = b.queue_id
-    where b.sub_id = v_slot.sub_id;
-    if v_slot.held_at is null and (v_is_last or not v_pauses) then
-        perform pgque.nack_batch(v_slot.sub_batch, array[v_event.ev_id], i_retry_after, i_reason,
-                                 v_slot.lease_owner, v_slot.lease_epoch);
-    elsif v_is_last then
-        insert into pgque.dead_letter (
-            dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, ev_txid, ev_retry, ev_type,
-            ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-        select v_slot.sub_queue, s.sub_consumer, coalesce(i_reason, 'max retries exceeded'),
-               v_event.ev_id, v_event.ev_time, v_event.ev_txid, v_event.ev_retry, v_event.ev_type,
-               v_event.ev_data, v_event.ev_extra1, v_event.ev_extra2, v_event.ev_extra3,
-               v_event.ev_extra4
-        from pgque.subscription_base s
-        where s.sub_id = v_slot.sub_id
-        on conflict do nothing;
-        delete from pgque.partition_held h
-        where h.sub_id = v_slot.sub_id and h.ev_id = v_event.ev_id;
-    else
-        insert into pgque.partition_held
-        values (v_slot.sub_id, v_event.ev_id, clock_timestamp() + i_retry_after, v_event.ev_time,
-                v_event.ev_txid, coalesce(v_event.ev_retry, 0) + 1, v_event.ev_type,
-                v_event.ev_data, v_event.ev_extra1, v_event.ev_extra2, v_event.ev_extra3,
-                v_event.ev_extra4)
-        on conflict (sub_id, ev_id) do update
-        set retry_after = excluded.retry_after, ev_retry = excluded.ev_retry;
-        insert into pgque.counter_log (queue_id, sub_id, nacked) values (v_slot.sub_queue, v_slot.sub_id, 1);
-    end if;
-    if v_is_last and v_pauses then
-        perform pgque.hold_next_in_page(v_slot, v_event);
-    end if;
-    return 1;
-end;
-$$;
-
--- Makes the next event of a dead letter's key in the page a held event that is due in a later page:
--- the worker skips it, and the ack must not cover it. The events after it wait for it. Does nothing
--- if the next event is scheduled for later anyway.
--- locks: none beyond the caller's. writes: partition_held.
-create or replace function pgque.hold_next_in_page(
-    i_slot pgque.subscription, i_dead pgque.partition_held)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_slot.held_at is not null then
-        update pgque.partition_held h set retry_after = clock_timestamp()
-        where h.sub_id = i_slot.sub_id
-          and h.ev_id = (select min(k.ev_id) from pgque.partition_held k
-                         where k.sub_id = i_slot.sub_id and k.ev_extra1 = i_dead.ev_extra1
-                           and k.ev_id > i_dead.ev_id)
-          and h.ev_id <= i_slot.page_to
-          and (h.retry_after > i_slot.held_at) is not true;
-        return;
-    end if;
-    execute format(  -- quoted: made by tick_select
-        'insert into pgque.partition_held '
-        'select $1, ev_id, clock_timestamp(), ev_time, ev_txid, ev_retry, ev_type, ev_data, '
-        '       ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-        'from (%s) e where ev_extra1 = $2 and ev_id > $3 and ev_id <= $4 '
-        'order by ev_id limit 1 on conflict do nothing',
-        pgque.tick_select(i_slot.sub_batch, '*'))
-    using i_slot.sub_id, i_dead.ev_extra1, i_dead.ev_id, i_slot.page_to;
-end;
-$$;
-
--- Returns the event with this id from the page that was delivered last.
-create or replace function pgque.find_in_page(i_slot pgque.subscription, i_msg_id bigint)
-returns setof pgque.partition_held
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_slot.held_at is not null then
-        return query
-        select h.*
-        from pgque.partition_held h
-        where h.sub_id = i_slot.sub_id and h.ev_id = i_msg_id and i_msg_id <= i_slot.page_to;
-    elsif i_msg_id <= i_slot.page_to then
-        return query execute format(  -- quoted: made by tick_select
-            'select $1, ev_id, null::timestamptz, ev_time, ev_txid, ev_retry, ev_type, ev_data, '
-            'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s) e where ev_id = $2 limit 1',
-            pgque.tick_select(i_slot.sub_batch, '*'))
-        using i_slot.sub_id, i_msg_id;
-    end if;
-    if not found then
-        raise exception using
-            errcode = 'PQ009',
-            message = (select format('event %s is not in the page that slot %s of consumer "%s" on '
-                                     'queue "%s" handed out', coalesce(i_msg_id::text, 'null'),
-                                     b.slot, b.co_name, b.queue_name)
-                       from pgque.slot b where b.sub_id = i_slot.sub_id),
-            hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
-    end if;
-end;
-$$;
-
 -- ===== api/repartition.sql =======================================================================
 
--- Gives a partitioned consumer another number of slots, in one transaction. Each unfinished event
--- goes to the new slot of its key, in order, and acked events are not delivered again. Waiting
--- events, retries and dead letters move as well. Producers, the ticker and other consumers continue
--- meanwhile. Workers must claim slots of the new number, and their calls for an earlier slot fail.
--- Returns the number of events that were copied because the slots were at different positions; 0 if
--- the number of slots does not change. Refuses while a slot has an open batch of claim_batch: its
--- results may be stored under its id, and its events would come again under another one.
+-- Gives a partitioned consumer another number of slots, once all its slots stand at one tick without
+-- an open batch. Until then a call asks for it: the slots get events up to the tick that the first of
+-- them has reached, and no farther. Repeat the call until it returns 0; it returns how many slots
+-- have not arrived. What was asked for is forgotten 10 minutes after the last call, and by a call
+-- with the present number. Events are delivered once, and in the order of their keys; retries and
+-- dead letters go to the new slot of their key. Producers, the ticker and other consumers continue
+-- meanwhile. Workers must then claim slots of the new number, and their calls for an earlier slot
+-- fail.
 -- locks: the consumer's row in partition_consumer, its retries and dead letters; waits for
 -- concurrent moves of its slots.
--- writes: partition_consumer, partition_slot_base, partition_held, consumer, subscription_base,
--- position_log, consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current
--- event table.
+-- writes: partition_consumer, partition_slot_base, consumer, subscription_base, position_log,
+-- consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current event table.
 create or replace function pgque.repartition(i_queue text, i_consumer text, i_slots integer)
 returns bigint
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue    pgque.queue := pgque.find_queue(i_queue);
-    v_n        integer;
-    v_old      pgque.slot_state[];
-    v_old_ids  integer[];
-    v_start    bigint;
-    v_carried  bigint;
+    v_queue   pgque.queue := pgque.find_queue(i_queue);
+    v_n       integer;
+    v_tick    bigint;
+    v_behind  bigint;
+    v_subs    pgque.subscription[];
+    v_old     pgque.partition_slot_base[];
 begin
     perform pgque.check_read_committed('repartitioning');
     perform pgque.check_adopted();
@@ -10306,38 +9917,58 @@ begin
     for update;
     if not found then
         perform pgque.refuse_unpartitioned(i_queue, i_consumer);
-    elsif v_n = i_slots then
-        return 0;
     end if;
 
-    v_old := pgque.stop_slots(v_queue.queue_id, i_consumer);
-    select array_agg(s.sub_id), max(case when s.page_from is null then s.sub_last_tick
-                                         else s.sub_next_tick end)
-    into v_old_ids, v_start
-    from unnest(v_old) s;
-    -- Waits for sessions that move a retry or replay a dead letter now; these become events.
-    perform from pgque.retry_queue r where r.ev_owner = any (v_old_ids) for update;
-    perform from pgque.dead_letter d
-    join pgque.subscription_base s on s.sub_queue = d.dl_queue_id and s.sub_consumer = d.dl_consumer_id
-    where s.sub_id = any (v_old_ids)
-    for update of d;
-
-    delete from pgque.partition_slot_base b where b.sub_id = any (v_old_ids);
-    update pgque.partition_consumer c set n = i_slots
+    loop
+        select array_agg(s), max(coalesce(s.sub_next_tick, s.sub_last_tick)) into v_subs, v_tick
+        from pgque.partition_slot_base b
+        join pgque.subscription s on s.sub_id = b.sub_id
+        where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
+        v_behind := (select count(*) from unnest(v_subs) s
+                     where v_n <> i_slots and (s.sub_batch is not null or s.sub_last_tick < v_tick));
+        exit when v_n = i_slots or v_behind > 0 or pgque.stop_slots(v_subs);
+    end loop;
+    update pgque.partition_consumer c
+    set n = case when v_behind > 0 then v_n else i_slots end,
+        change_tick = case when v_behind > 0 then v_tick end,
+        change_asked_at = case when v_behind > 0 then clock_timestamp() end
     where c.queue_id = v_queue.queue_id and c.co_name = i_consumer;
-    perform pgque.register_slots(i_queue, i_consumer, i_slots, 0, i_slots - 1, v_start);
-    update pgque.partition_slot_base b set is_subscribed = true
-    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
+    if v_n <> i_slots and v_behind = 0 then
+        with old as (
+            delete from pgque.partition_slot_base b
+            where b.queue_id = v_queue.queue_id and b.co_name = i_consumer
+            returning b as slot
+        )
+        select array_agg(o.slot) into v_old from old o;
+        perform pgque.register_slots(i_queue, i_consumer, i_slots, 0, i_slots - 1, v_tick);
+        perform pgque.hand_over(v_queue, i_consumer, v_old, v_n, i_slots, v_tick);
+    end if;
+    if v_n <> i_slots then
+        update pgque.partition_slot_base b set is_subscribed = true
+        where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
+    end if;
+    return v_behind;
+end;
+$$;
 
-    insert into pgque.consumer_deployment (sub_id, deployment, since)
-    select b.sub_id, d.deployment, d.since
+-- Returns where the next batch of a slot ends: at i_next_tick, but no farther than where the slots
+-- meet while another number of them is asked for; null if there is no next batch. Until it has
+-- arrived there, a slot always has one, whatever limits the caller has set.
+create or replace function pgque.limit_to_change(
+    i_sub_id integer, i_last_tick bigint, i_next_tick bigint)
+returns bigint
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_tick bigint;
+begin
+    select c.change_tick into v_tick
     from pgque.partition_slot_base b
-    cross join (select * from pgque.consumer_deployment where sub_id = any (v_old_ids) limit 1) d
-    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
-    perform pgque.move_failures(v_queue.queue_id, i_consumer, i_slots, v_old_ids);
-    v_carried := pgque.carry_over(v_queue, i_consumer, i_slots, v_old, v_start);
-    delete from pgque.subscription_base s where s.sub_id = any (v_old_ids);
-    return v_carried;
+    join pgque.partition_consumer c on c.queue_id = b.queue_id and c.co_name = b.co_name
+    where b.sub_id = i_sub_id
+      and c.change_asked_at > clock_timestamp() - interval '10 minutes';
+    return case when v_tick is null then i_next_tick
+                when v_tick > i_last_tick then least(i_next_tick, v_tick) end;
 end;
 $$;
 
@@ -10355,150 +9986,87 @@ begin
 end;
 $$;
 
--- Takes the leases of all slots of a consumer, and returns their positions. It waits for acks that
--- are not committed yet, and later ones fail. Refuses a slot with an open batch of claim_batch.
+-- Ends the leases of slots. Returns false if one of them was moved since its position was read, for
+-- example by an ack that was not committed yet.
 -- locks: waits for concurrent moves of the slots. writes: position_log.
-create or replace function pgque.stop_slots(i_queue_id integer, i_consumer text)
-returns pgque.slot_state[]
+create or replace function pgque.stop_slots(i_subs pgque.subscription[])
+returns boolean
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot  pgque.slot;
-    v_sub   pgque.subscription;
+    v_sub pgque.subscription;
 begin
-    for v_slot in
-        select b.* from pgque.slot b
-        where b.queue_id = i_queue_id and b.co_name = i_consumer
-        order by b.slot
-    loop
-        loop
-            select s.* into v_sub from pgque.subscription s where s.sub_id = v_slot.sub_id;
-            if v_sub.sub_batch is not null and v_sub.lease_ttl is null then
-                raise exception using
-                    errcode = 'PQ016',
-                    message = format('slot %s of consumer "%s" on queue "%s" has batch %s open',
-                                     v_slot.slot, i_consumer, v_slot.queue_name, v_sub.sub_batch),
-                    hint = 'Its results may be stored already: finish it first, and open no other '
-                           'batch of a slot until then.';
-            end if;
-            v_sub.lease_owner := null;
-            v_sub.lease_until := null;
-            v_sub.lease_epoch := v_sub.lease_epoch + 1;
-            v_sub.page_to := null;
-            v_sub.held_at := null;
-            exit when pgque.append_position(v_sub);
-        end loop;
+    foreach v_sub in array i_subs loop
+        v_sub.lease_owner := null;
+        v_sub.lease_until := null;
+        v_sub.lease_epoch := v_sub.lease_epoch + 1;
+        if not pgque.append_position(v_sub) then
+            return false;
+        end if;
     end loop;
-    return array(select s from pgque.slot_state s
-                 where s.queue_id = i_queue_id and s.co_name = i_consumer
-                 order by s.slot);
+    return true;
 end;
 $$;
 
--- Moves waiting events, retries and dead letters of slots to the new slot of their key.
--- locks: none beyond the caller's. writes: partition_held, retry_queue, dead_letter.
-create or replace function pgque.move_failures(
-    i_queue_id integer, i_consumer text, i_n integer, i_old_ids integer[])
+-- Gives the new slots what the earlier ones have apart from their position: the deployment, retries,
+-- dead letters, and events after the tick i_tick that are redelivered to an earlier slot alone.
+-- Adoption of a restored database gives a slot events of other slots too, which stay behind. Then it
+-- removes the earlier slots.
+-- locks: the retries and dead letters.
+-- writes: consumer_deployment, retry_queue, dead_letter, subscription_base, tick_request, the queue's
+-- current event table.
+create or replace function pgque.hand_over(
+    i_queue pgque.queue, i_consumer text, i_old pgque.partition_slot_base[], i_old_n integer,
+    i_n integer, i_tick bigint)
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_old_ids    integer[] := array(select o.sub_id from unnest(i_old) o);
+    v_consumers  integer[] := array(select s.sub_consumer from pgque.subscription_base s
+                                    where s.sub_id = any (v_old_ids));
+    v_snapshot   pg_snapshot := (pgque.find_tick(i_queue.queue_id, i_tick)).tick_snapshot;
+    v_rows       bigint;
 begin
-    update pgque.partition_held h set sub_id = b.sub_id
+    -- Waits for sessions that move a retry or replay a dead letter now; these become events.
+    perform from pgque.retry_queue r where r.ev_owner = any (v_old_ids) for update;
+    perform from pgque.dead_letter d
+    where d.dl_queue_id = i_queue.queue_id and d.dl_consumer_id = any (v_consumers)
+    for update;
+
+    insert into pgque.consumer_deployment (sub_id, deployment, since)
+    select b.sub_id, d.deployment, d.since
     from pgque.partition_slot_base b
-    where h.sub_id = any (i_old_ids)
-      and b.queue_id = i_queue_id and b.co_name = i_consumer
-      and b.slot = pgque.slot_of_key(h.ev_extra1, i_n);
+    cross join (select * from pgque.consumer_deployment where sub_id = any (v_old_ids) limit 1) d
+    where b.queue_id = i_queue.queue_id and b.co_name = i_consumer;
     update pgque.retry_queue r set ev_owner = b.sub_id
     from pgque.partition_slot_base b
-    where r.ev_owner = any (i_old_ids)
-      and b.queue_id = i_queue_id and b.co_name = i_consumer
+    where r.ev_owner = any (v_old_ids)
+      and b.queue_id = i_queue.queue_id and b.co_name = i_consumer
       and b.slot = pgque.slot_of_key(r.ev_extra1, i_n);
     update pgque.dead_letter d set dl_consumer_id = s.sub_consumer
     from pgque.partition_slot_base b
     join pgque.subscription_base s on s.sub_id = b.sub_id
-    where d.dl_queue_id = i_queue_id
-      and d.dl_consumer_id in (select o.sub_consumer from pgque.subscription_base o
-                               where o.sub_id = any (i_old_ids))
-      and b.queue_id = i_queue_id and b.co_name = i_consumer
+    where d.dl_queue_id = i_queue.queue_id and d.dl_consumer_id = any (v_consumers)
+      and b.queue_id = i_queue.queue_id and b.co_name = i_consumer
       and b.slot = pgque.slot_of_key(d.ev_extra1, i_n);
-end;
-$$;
-
--- Gives the new slots, which all begin at one tick, the unfinished events before this tick. Events
--- with a key become waiting events, which are delivered before later events of their key. Events
--- without a key have no order and become events for slot 0 only. Returns their number.
--- locks: none. writes: partition_held, tick_request, the queue's current event table.
-create or replace function pgque.carry_over(
-    i_queue pgque.queue, i_consumer text, i_n integer, i_old pgque.slot_state[], i_start bigint)
-returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_slot     pgque.slot_state;
-    v_carried  bigint := 0;
-    v_rows     bigint;
-begin
-    foreach v_slot in array i_old loop
-        execute format(  -- quoted: made by slot_backlog, and of numbers
-            'with unread as materialized (%s), '
-            'keyed as ('
-            '  insert into pgque.partition_held (sub_id, ev_id, ev_time, ev_txid, ev_retry, ev_type, '
-            '    ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            '  select b.sub_id, u.ev_id, u.ev_time, u.ev_txid, u.ev_retry, u.ev_type, u.ev_data, '
-            '    u.ev_extra1, u.ev_extra2, u.ev_extra3, u.ev_extra4 '
-            '  from unread u join pgque.partition_slot_base b '
-            '    on b.queue_id = $1 and b.co_name = $2 and b.slot = pgque.slot_of_key(u.ev_extra1, $3) '
-            '  where u.ev_extra1 is not null on conflict do nothing returning 1), '
-            'others as ('
-            '  insert into %s_%s (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
-            '    ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            '  select u.ev_id, u.ev_time, b.sub_id, u.ev_retry, u.ev_type, u.ev_data, '
-            '    u.ev_extra1, u.ev_extra2, u.ev_extra3, u.ev_extra4 '
-            '  from unread u join pgque.partition_slot_base b '
-            '    on b.queue_id = $1 and b.co_name = $2 and b.slot = 0 '
-            '  where u.ev_extra1 is null order by u.ev_id returning 1) '
-            'select (select count(*) from keyed) + (select count(*) from others)',
-            pgque.slot_backlog(v_slot, i_start), i_queue.queue_data_pfx, i_queue.queue_cur_table)
-        into v_rows using i_queue.queue_id, i_consumer, i_n;
-        v_carried := v_carried + v_rows;
-    end loop;
-    if v_carried > 0 then
+    execute format(  -- quoted: a number
+        'insert into pgque.event (ev_table, ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
+        '  ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+        'select $1, e.ev_id, e.ev_time, b.sub_id, e.ev_retry, e.ev_type, e.ev_data, '
+        '  e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4 '
+        'from pgque.event_%s e '
+        'join unnest($2) o on o.sub_id = e.ev_owner and o.slot = pgque.slot_of_key(e.ev_extra1, $3) '
+        'join pgque.partition_slot_base b on b.queue_id = o.queue_id and b.co_name = o.co_name '
+        '  and b.slot = pgque.slot_of_key(e.ev_extra1, $4) '
+        'where e.ev_txid >= pg_snapshot_xmin($5) and not pg_visible_in_snapshot(e.ev_txid, $5) '
+        'order by e.ev_id', i_queue.queue_id)
+    using i_queue.queue_id * 4 + i_queue.queue_cur_table, i_old, i_old_n, i_n, v_snapshot;
+    get diagnostics v_rows = row_count;
+    if v_rows > 0 then
         insert into pgque.tick_request (queue_id) values (i_queue.queue_id);
     end if;
-    return v_carried;
-end;
-$$;
-
--- Builds the SELECT of a slot's unfinished events that a slot beginning at a tick does not get: the
--- rest of the open batch after the last acked page, the events up to this tick, and later events
--- that are redelivered only to this slot. Adoption of a restored database gives it events of other
--- slots too, which it leaves out as any read of the slot does.
-create or replace function pgque.slot_backlog(i_slot pgque.slot_state, i_until bigint)
-returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_last   pg_snapshot := (pgque.find_tick(i_slot.queue_id, i_slot.sub_last_tick)).tick_snapshot;
-    v_until  pg_snapshot := (pgque.find_tick(i_slot.queue_id, i_until)).tick_snapshot;
-    v_next   pg_snapshot := v_last;
-    v_c      record;
-    v_where  text := 'false';
-begin
-    if i_slot.page_from is not null then
-        v_next := (pgque.find_tick(i_slot.queue_id, i_slot.sub_next_tick)).tick_snapshot;
-        v_c := pgque.snapshot_conditions(v_last, v_next);
-        v_where := format('(%s or %s) and ev_id > %s%s', v_c.in_range, coalesce(v_c.in_list, 'false'),
-                          i_slot.page_from, pgque.not_aside(i_slot.sub_id, i_slot.sub_batch));
-    end if;
-    v_c := pgque.snapshot_conditions(v_next, v_until);
-    return format(
-        'select * from pgque.event_%s where (%s or %s or %s) and (ev_owner is null or ev_owner = %s) '
-        'and pgque.slot_of_key(ev_extra1, %s) = %s union all '
-        'select * from pgque.event_%s where ev_txid >= %L and not pg_visible_in_snapshot(ev_txid, %L) '
-        'and ev_owner = %s and pgque.slot_of_key(ev_extra1, %s) = %s',
-        i_slot.queue_id, v_where, v_c.in_range, coalesce(v_c.in_list, 'false'), i_slot.sub_id,
-        i_slot.n, i_slot.slot, i_slot.queue_id, pg_snapshot_xmin(v_until), v_until, i_slot.sub_id,
-        i_slot.n, i_slot.slot);
+    delete from pgque.subscription_base s where s.sub_id = any (v_old_ids);
 end;
 $$;
 
@@ -10933,8 +10501,7 @@ begin
     for v_sub in
         select c.co_name,
                pgque.count_unfinished(s) as events,
-               (select count(*) from pgque.retry_queue r where r.ev_owner = s.sub_id)
-               + (select count(*) from pgque.partition_held h where h.sub_id = s.sub_id) as again
+               (select count(*) from pgque.retry_queue r where r.ev_owner = s.sub_id) as again
         from pgque.subscription s
         join pgque.consumer c on c.co_id = s.sub_consumer
         where s.sub_queue = v_queue.queue_id
@@ -12517,9 +12084,6 @@ begin
             into v_unread using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
             if v_unread
                or exists (select from pgque.retry_queue r where r.ev_queue = v_queue.queue_id)
-               or exists (select from pgque.partition_held h
-                          join pgque.subscription_base b on b.sub_id = h.sub_id
-                          where b.sub_queue = v_queue.queue_id)
                or exists (select from pgque.delayed_events d
                           where d.de_queue_name = v_queue.queue_name) then
                 v_names := array_append(v_names, format('"%s"', v_queue.queue_name));
@@ -12572,6 +12136,49 @@ begin
 end;
 $$;
 
+-- In 0.3, events could wait for a failed event of their key. They become retries of their slot, each
+-- due no earlier than those before it. The slot's page is handed out again, because what waited is in
+-- its batch now. A whole batch has to be finished first: its results may be stored without them.
+do $$
+declare
+    v_sub pgque.subscription;
+begin
+    if to_regclass('pgque.partition_held') is null then
+        return;
+    end if;
+    for v_sub in
+        select s.*
+        from pgque.subscription s
+        where s.sub_id in (select h.sub_id from pgque.partition_held h)
+    loop
+        if v_sub.sub_batch is not null and v_sub.lease_ttl is null then
+            raise exception using
+                errcode = 'PQ016',
+                message = (select format('slot "%s" on queue "%s" has batch %s open, and events that '
+                                         'wait for a failed one', c.co_name, q.queue_name,
+                                         v_sub.sub_batch)
+                           from pgque.consumer c, pgque.queue q
+                           where c.co_id = v_sub.sub_consumer and q.queue_id = v_sub.sub_queue),
+                hint = 'Finish this batch with the installed version, and upgrade then. Nothing was '
+                       'changed.';
+        end if;
+        v_sub.page_to := null;
+        perform pgque.append_position(v_sub);
+    end loop;
+    insert into pgque.retry_queue (
+        ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data,
+        ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+    select coalesce(max(h.retry_after) over (partition by h.sub_id, h.ev_extra1 order by h.ev_id),
+                    clock_timestamp()),
+           s.sub_queue, h.ev_id, h.ev_time, h.ev_txid, h.sub_id, h.ev_retry, h.ev_type, h.ev_data,
+           h.ev_extra1, h.ev_extra2, h.ev_extra3, h.ev_extra4
+    from pgque.partition_held h
+    join pgque.subscription_base s on s.sub_id = h.sub_id
+    on conflict do nothing;
+    drop table pgque.partition_held;
+end;
+$$;
+
 do $$
 declare
     v_names  constant text := (
@@ -12607,8 +12214,7 @@ from pgque_reader, pgque_writer, pgque_admin;
 -- Payloads that wait are for those who read payloads.
 grant select on
     pgque.config, pgque.dead_letter, pgque.delayed_events, pgque.retry_queue,
-    pgque.partition_consumer, pgque.partition_slot, pgque.partition_slot_status,
-    pgque.partition_held
+    pgque.partition_consumer, pgque.partition_slot, pgque.partition_slot_status
 to pgque_reader, pgque_admin;
 
 grant select on
@@ -12648,7 +12254,7 @@ begin
              dead_letter_batch dlq_export dlq_inspect dlq_summary enter_deployment error_rate
              event_retry finish_batch finished_before
              forget_replicated get_batch_events get_batch_info
-             get_consumer_info get_lease_info give_up_batch held_batch_events hold_batch in_flight
+             get_consumer_info get_lease_info give_up_batch hold_batch in_flight
              incarnation latency_percentiles lineage list_scheduled move_to_deployment nack
              nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
              queue_health queue_stats receive receive_coop receive_partitioned register_consumer

@@ -100,10 +100,9 @@ def _open_slots(
 ) -> list[ConsumerState] | str:
     """Opens the batches of slots that are due.
 
-    If the asset wants another number of slots, no batch is opened until those that are open are
-    acked: their results may be stored already, and their events must not come again in other
-    batches. Then the events that nobody has finished are divided among the new slots. Slots that
-    somebody has unsubscribed are named while the others have nothing to open.
+    If the asset wants another number of slots, each slot gets its events up to the same tick and no
+    farther. When all of these are acked, the number changes. Slots that somebody has unsubscribed
+    are named while the others have nothing to open.
 
     Raises:
         InvalidArgument: if the consumer is registered without slots.
@@ -116,12 +115,10 @@ def _open_slots(
     now = _count(slots)
     if partitions is None:
         return f"the consumer has {now} slots: set partitions={now} on its asset"
-    opened = [slot for slot in slots if slot.batch_id is not None]
     if now != partitions:
-        if opened:
-            return opened
         client.run(repartition(main.queue, main.consumer, partitions))
         _, *slots = client.run(consumer_states([(main.queue, main.consumer)], limits))
+    opened = [slot for slot in slots if slot.batch_id is not None]
     for slot in slots:
         if slot.is_due and not slot.is_live:
             opened += filter(None, [_open(client, slot, limits)])

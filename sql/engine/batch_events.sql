@@ -83,24 +83,9 @@ $$;
 
 -- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed:
 -- they are the same on every connection and at every time until the batch is finished, except for
--- those that set_events_aside takes out.
+-- those that set_events_aside takes out. For a batch without events it reads only the queue's parent
+-- table, which is empty.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
-returns text
-language plpgsql
-as $$
-declare
-    v_sub pgque.subscription := pgque.find_batch(i_batch_id);
-begin
-    if v_sub.sub_role = 'slot' then
-        return format('select %s from %s', i_columns, pgque.slot_rows(v_sub));
-    end if;
-    return pgque.tick_select(i_batch_id, i_columns);
-end;
-$$;
-
--- The same for the events between the ticks of a batch, whether or not they wait for an earlier event
--- of their key. For a batch without events it reads only the queue's parent table, which is empty.
-create or replace function pgque.tick_select(i_batch_id bigint, i_columns text)
 returns text
 language plpgsql
 as $$

@@ -3,7 +3,6 @@
 -- is a row for each pair in the order given, also if there is no such queue (queue_exists is false)
 -- or consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers. A
 -- partitioned consumer has a row of role partitioned, followed by those of its slots (slot/n).
--- A slot is also due for held events that a claim delivers, or drops because they have expired.
 -- lease_epoch counts the claims of the consumer so far; held_reason is set while its open batch is
 -- held (hold_batch). active_at is the time of the consumer's last move, read_at the time at which it
 -- was read, and deployment the one to which it belongs (enter_deployment). The call opens nothing
@@ -58,12 +57,9 @@ begin
            case when m.slots is not null then 'partitioned' else s.sub_role end, s.sub_batch,
            s.lease_owner, s.lease_until, coalesce(s.lease_until > clock_timestamp(), false),
            case when s.sub_batch is null and s.sub_last_tick is not null then
-               (pgque.find_next_tick(
+               pgque.limit_to_change(s.sub_id, s.sub_last_tick, (pgque.find_next_tick(
                     s.sub_queue, pgque.find_tick(s.sub_queue, s.sub_last_tick),
-                    i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id is not null
-               or s.sub_role = 'slot'
-                  and (exists (select from pgque.due_events(s.sub_id, clock_timestamp()))
-                       or pgque.has_expired_held(s.sub_id, pgque.event_cutoff(s.sub_queue)))
+                    i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id) is not null
            else false end,
            s.lease_epoch, h.reason, s.sub_active, clock_timestamp(),
            coalesce(d.deployment, (

@@ -57,18 +57,21 @@ $$;
 
 -- Closes a batch, for finish_batch, ack_batch and a move of the shared cursor. A subconsumer has no
 -- position afterwards: the cursor is its main consumer's. False when the position moved meanwhile.
--- locks: waits for a concurrent move of the same consumer. writes: position_log, partition_held.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean
 language plpgsql
 as $$
 begin
-    if i_sub.sub_role = 'slot' then
-        return pgque.close_slot_batch(i_sub);
+    if i_sub.page_to < 9223372036854775807 then  -- a page, after which its batch goes on
+        i_sub.page_from := i_sub.page_to;
+    else
+        i_sub.sub_last_tick := case when i_sub.sub_main is null then i_sub.sub_next_tick end;
+        i_sub.sub_batch := null;
+        i_sub.sub_next_tick := null;
+        i_sub.page_from := null;
     end if;
-    i_sub.sub_last_tick := case when i_sub.sub_main is null then i_sub.sub_next_tick end;
-    i_sub.sub_batch := null;
-    i_sub.sub_next_tick := null;
+    i_sub.page_to := null;
     return pgque.append_position(i_sub);
 end;
 $$;

@@ -103,7 +103,7 @@ end;
 $$;
 
 -- Finishes a leased batch; only the holder of the newest epoch can.
--- locks: waits for a concurrent move of the same consumer. writes: position_log, partition_held.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.ack_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
 language plpgsql security definer

@@ -25,14 +25,17 @@ begin
             perform pgque.check_only_batch(v_sub, i_queue, i_consumer, i_only);
         end if;
 
-        if v_sub.sub_role = 'slot' then
-            v_sub := pgque.begin_slot_batch(v_sub, i_max_count);
-        end if;
+        v_sub.lease_ttl := null;  -- a slot is no longer read in pages
+        v_sub.page_to := null;
         if v_sub.sub_batch is null then
             if v_sub.sub_next_tick is null then
                 v_sub.sub_next_tick := (pgque.find_next_tick(
                     v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick),
                     i_min_lag, i_min_count, i_min_interval, i_max_count, v_sub.sub_id)).tick_id;
+            end if;
+            if v_sub.sub_role = 'slot' then
+                v_sub.sub_next_tick := pgque.limit_to_change(
+                    v_sub.sub_id, v_sub.sub_last_tick, v_sub.sub_next_tick);
             end if;
             if v_sub.sub_next_tick is null then
                 return null;
@@ -133,7 +136,6 @@ begin
         v_row.lease_until := i_sub.lease_until;
         v_row.page_from := i_sub.page_from;
         v_row.page_to := i_sub.page_to;
-        v_row.held_at := i_sub.held_at;
     end if;
     if v_row.next_half = 0 then
         insert into pgque.position_log_0 values (v_row.*) on conflict (sub_id, pos_seq) do nothing;

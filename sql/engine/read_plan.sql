@@ -16,17 +16,10 @@ returns setof record
 language plpgsql security definer
 as $$
 declare
-    v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
     v_b      record := pgque.describe_batch(i_batch_id);
     v_where  text := format('%s and (%s or %s)', v_b.is_owned, v_b.in_range,
                             coalesce(v_b.in_list, 'false'));
 begin
-    if v_sub.sub_role = 'slot' and v_sub.sub_next_tick = v_sub.sub_last_tick then
-        return query select * from pgque.plan_held(i_batch_id);
-        return;
-    elsif v_sub.sub_role = 'slot' and pgque.has_held_events(v_sub.sub_id) then
-        v_where := format('%s and not exists %s', v_where, pgque.earlier_held(v_sub.sub_id));
-    end if;
     return query select * from pgque.plan_slices(v_b.tables, v_where, i_max_slices);
 end;
 $$;

@@ -4,7 +4,7 @@
 -- is live. A consumer that works without leases has to be stopped first. Events that were taken out
 -- before stay as they are. Returns how many were taken out.
 -- locks: waits for a concurrent move of the same consumer.
--- writes: position_log, dead_letter, set_aside, partition_held.
+-- writes: position_log, dead_letter, set_aside.
 create or replace function pgque.set_events_aside(
     i_batch_id bigint, i_event_ids bigint[], i_reason text)
 returns integer
@@ -37,9 +37,6 @@ begin
     values (v_sub.sub_id, i_batch_id, v_sub.lease_epoch, v_before || v_ids)
     on conflict (sub_id) do update
     set batch_id = excluded.batch_id, epoch = excluded.epoch, ev_ids = excluded.ev_ids;
-    if v_sub.held_at is not null then
-        delete from pgque.partition_held h where h.sub_id = v_sub.sub_id and h.ev_id = any (v_ids);
-    end if;
     return v_events;
 end;
 $$;

@@ -16,8 +16,7 @@ from pgque_reader, pgque_writer, pgque_admin;
 -- Payloads that wait are for those who read payloads.
 grant select on
     pgque.config, pgque.dead_letter, pgque.delayed_events, pgque.retry_queue,
-    pgque.partition_consumer, pgque.partition_slot, pgque.partition_slot_status,
-    pgque.partition_held
+    pgque.partition_consumer, pgque.partition_slot, pgque.partition_slot_status
 to pgque_reader, pgque_admin;
 
 grant select on
@@ -57,7 +56,7 @@ begin
              dead_letter_batch dlq_export dlq_inspect dlq_summary enter_deployment error_rate
              event_retry finish_batch finished_before
              forget_replicated get_batch_events get_batch_info
-             get_consumer_info get_lease_info give_up_batch held_batch_events hold_batch in_flight
+             get_consumer_info get_lease_info give_up_batch hold_batch in_flight
              incarnation latency_percentiles lineage list_scheduled move_to_deployment nack
              nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
              queue_health queue_stats receive receive_coop receive_partitioned register_consumer

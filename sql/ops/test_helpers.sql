@@ -72,8 +72,7 @@ begin
     for v_sub in
         select c.co_name,
                pgque.count_unfinished(s) as events,
-               (select count(*) from pgque.retry_queue r where r.ev_owner = s.sub_id)
-               + (select count(*) from pgque.partition_held h where h.sub_id = s.sub_id) as again
+               (select count(*) from pgque.retry_queue r where r.ev_owner = s.sub_id) as again
         from pgque.subscription s
         join pgque.consumer c on c.co_id = s.sub_consumer
         where s.sub_queue = v_queue.queue_id

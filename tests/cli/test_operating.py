@@ -182,21 +182,6 @@ class TestDrain:
         assert set(self.left(pgque, "--consumer", "mailer")) == {"mailer.host"}
         assert set(self.left(pgque, "--consumer", "billing")) == {"billing"}
 
-    def test_it_counts_what_a_slot_holds_back(self, pgque: Pgque, client: Client) -> None:
-        keyed = PartitionedConsumer(client, "orders", "keyed", slots=1)
-        keyed.subscribe(0)
-        keyed.set_policy("pause")
-        client.seek("orders", "billing", "latest", skip=True)
-        for payload in ("a", "b"):
-            client.send("orders", payload, partition_key="k")
-        tick(client)
-        slot = keyed.claim(0, worker="w")
-        assert slot is not None
-        first, *_ = slot.receive()
-        slot.nack(first.msg_id, retry_after=timedelta(hours=1))
-        slot.ack()
-        assert self.left(pgque, "--consumer", "keyed") == {"keyed#0/1": 2}
-
 
 class TestStatus:
     def test_empty_lists_say_what_to_do(self, pgque: Pgque) -> None:

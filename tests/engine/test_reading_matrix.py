@@ -243,7 +243,6 @@ WITHOUT_EVENTS = {
     "set_aside_epoch",
     "finished_before",  # counts event ids
     "event_dead",  # its caller has the event
-    "held_batch_events",  # no batch here has held events: see test_partition_batches.py
 }
 
 

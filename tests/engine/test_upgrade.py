@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from tests.conftest import INSTALL_SQL
-from tests.support import crowd
+from tests.support import crowd, slot_batches, slots
 from tests.support.databases import as_user, empty_database, owned_database
 from tests.support.queues import (
     Connection,
@@ -175,7 +175,7 @@ def test_every_row_is_kept(old: Connection, opened: Open, server: Any) -> None:
     columns = {
         table: [name for name in names if name in new[table]]
         for table, names in columns_of(old).items()
-        if table not in ("log_rotation", "rotation_floor")
+        if table not in ("log_rotation", "rotation_floor", "partition_held")  # see TestEventsThatWait
     }
     before = contents(old, columns)
     old.execute(INSTALL)
@@ -365,6 +365,54 @@ class TestLocks:
         once("before")
         old.execute(INSTALL)
         once("after")
+
+
+class TestEventsThatWait:
+    """In 0.3, with the policy pause, events waited for a failed event of their key."""
+
+    @pytest.fixture
+    def waiting(self, old: Connection) -> Connection:
+        """A slot that w holds: a1 failed and is due in an hour, a2 waits for it, b has no key.
+
+        a1 and a2 are acked. a3 is in a page that is not acked, which a3 is left out of.
+        """
+        make_queue(old, consumers=())
+        slots.subscribe(old, 0, 1)
+        slots.claim(old)
+        value(old, "select pgque.set_partition_policy('q', 'c', 'pause')")
+        first, *_ = slots.publish_keyed(old, ("a", "a1"), ("a", "a2"))
+        slots.receive(old, 0, 1)
+        slots.nack(old, first, 0, 1, after="1 hour")
+        slots.ack(old, 0, 1)
+        slots.publish_keyed(old, ("a", "a3"), (None, "b"))
+        assert slots.texts(slots.receive(old, 0, 1)) == ["b"]
+        return old
+
+    def test_are_delivered_by_retries(self, waiting: Connection) -> None:
+        waiting.execute(INSTALL)
+        assert slots.ack(waiting, 0, 1) == 0
+        assert slots.drain_slot(waiting, 0, 1) == ["a3", "b"]
+        found = rows(
+            waiting,
+            "select ev_data, ev_retry, ev_retry_after > now() + interval '50 minutes'"
+            " from pgque.retry_queue order by ev_id",
+        )
+        assert found == [("a1", 1, True), ("a2", None, True)]
+        waiting.execute("update pgque.retry_queue set ev_retry_after = now()")
+        value(waiting, "select pgque.maint_retry_events()")
+        tick(waiting)
+        assert slots.drain_slot(waiting, 0, 1) == ["a1", "a2"]
+
+    def test_let_an_open_batch_be_finished_first(self, waiting: Connection) -> None:
+        """Its results may be stored already, without the events that wait."""
+        slots.release(waiting)
+        claimed = slot_batches.taken(waiting, 0, 1)
+        with refused("PQ016", 'slot "c#0/1" on queue "q"', f"batch {claimed.batch} open"):
+            waiting.execute(INSTALL)
+        waiting.execute("rollback")
+        slot_batches.finish(waiting, claimed)
+        waiting.execute(INSTALL)
+        assert value(waiting, "select count(*) from pgque.retry_queue") == 3
 
 
 def owners(db: Connection) -> set[str]:

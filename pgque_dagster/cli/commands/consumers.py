@@ -19,12 +19,10 @@ from ..times import Age, QueuePosition
 _SECONDS_BETWEEN_LOOKS = 0.5
 _UNFINISHED: LiteralString = """
 select i.consumer_name, greatest(coalesce(i.pending_events, 0), (i.current_batch is not null)::int)
-       + coalesce(u.events, 0) + coalesce(h.held_events, 0)
+       + coalesce(u.events, 0)
 from (values (%s::text, %s::text[])) w (queue, consumers)
 cross join lateral pgque.get_consumer_info(w.queue) i
 left join lateral pgque.unticked_events(w.queue) u using (queue_name)
-left join pgque.partition_slot_status h on h.queue_name = w.queue
-     and i.consumer_name = format('%%s#%%s/%%s', h.consumer, h.slot, h.n)
 where w.consumers is null or i.consumer_name = any (w.consumers)
 """
 
@@ -154,9 +152,9 @@ def release(client: Client, queue: str, consumer: str, yes: bool) -> None:
 def drain(client: Client, queue: str, consumer: str | None, timeout: timedelta) -> None:
     """Wait until the consumers of QUEUE have finished all its events, also those that still come.
 
-    Subconsumers and slots count with their consumer. Events that wait for a retry do not count, but
-    those that a slot holds back behind one do. Dead letters do not. Consumes nothing itself: the
-    consumers have to run, and the ticker, too. Exits with 3 if events are left after --timeout.
+    Subconsumers and slots count with their consumer. Events that wait for a retry and dead letters
+    do not count. Consumes nothing itself: the consumers have to run, and the ticker, too. Exits
+    with 3 if events are left after --timeout.
     """
     ends_at = time.monotonic() + timeout.total_seconds()
     with announce_if_slow(f"waiting for the consumers of {queue}"):

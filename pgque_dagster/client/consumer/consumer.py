@@ -23,7 +23,6 @@ from ..errors import (
 )
 from ..lease import Renewals
 from ..models import HealthCheck, Limits
-from ..partitions import OnFailure
 from ..positions import Position
 from ..ranges import check_interval
 from ..signals import stopping_on_signals, stopping_on_unhandled_sigterm
@@ -58,7 +57,6 @@ class Consumer:
             it must be registered.
         subconsumer: a name for this process if several share the consumer's batches.
         slots: the number of slots if the consumer is partitioned.
-        on_failure: whether later events of a key wait for one that failed; with `slots` only.
         concurrency: how many events are handled at the same time if a handler is a coroutine
             function. Events of one key are handled in order.
         retry_after: how long an event that failed waits for its next delivery.
@@ -88,7 +86,6 @@ class Consumer:
         start_at: Position | None = None,
         subconsumer: str | None = None,
         slots: int | None = None,
-        on_failure: OnFailure = "skip",
         concurrency: int = 1,
         retry_after: timedelta = timedelta(minutes=1),
         limits: Limits = NO_LIMITS,
@@ -109,10 +106,6 @@ class Consumer:
                 "a partitioned consumer has neither subconsumers nor limits",
                 "Leave out slots, or the others.",
             )
-        if slots is None and on_failure != "skip":
-            raise InvalidArgument(
-                f"on_failure={on_failure!r} is for partitioned consumers", "Pass slots as well."
-            )
         self.name = name
         self.queue = queue
         self._url = url
@@ -132,7 +125,7 @@ class Consumer:
         self._source: Source = (
             BatchSource(queue, name, subconsumer, owner, lease, limits)
             if slots is None
-            else SlotSource(queue, name, slots, on_failure, owner, lease)
+            else SlotSource(queue, name, slots, owner, lease)
         )
 
     def on(self, *types: str, transactional: bool = False) -> Callable[[F], F]:
@@ -288,7 +281,6 @@ class Consumer:
                     self.name,
                     failed,
                     keeper.check,
-                    work.pauses,
                     checks_constraints,
                 )
                 self._handle(client, work, dispatch, messages)

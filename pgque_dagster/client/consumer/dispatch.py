@@ -27,7 +27,6 @@ class Dispatch:
         consumer: the consumer's name.
         failed: notes which messages failed.
         check: raises if the batch is no longer the consumer's.
-        pauses: whether later messages of a key wait for one that failed.
         checks_constraints: whether deferred constraints are checked after each transactional
             handler.
     """
@@ -38,25 +37,20 @@ class Dispatch:
         consumer: str,
         failed: Failed,
         check: Callable[[], None],
-        pauses: bool = False,
         checks_constraints: bool = False,
     ) -> None:
         self._handlers = handlers
         self._consumer = consumer
         self._failed = failed
         self._check = check
-        self._pauses = pauses
         self._checks_constraints = checks_constraints
-        self._paused: set[str] = set()
         self._is_observed = is_observed()
 
     def in_turn(self, messages: Sequence[Delivery], connection: Any = None) -> None:
         """Handles the messages in order; transactional handlers on the given connection."""
         for message in messages:
             self._check()
-            handler = self._admit(message)
-            if handler is not None:
-                self._handle(handler, message, connection)
+            self._handle(self._handlers.find(message), message, connection)
 
     async def in_tasks(self, messages: Sequence[Delivery], count: int) -> None:
         """Handles the messages in tasks, and plain handlers in threads, which do not block them."""
@@ -75,13 +69,6 @@ class Dispatch:
         await asyncio.gather(*others, return_exceptions=True)
         for task in done:
             task.result()
-
-    def _admit(self, message: Delivery) -> Handler | None:
-        """Returns the handler; None if the message waits for another one."""
-        if self._paused and message.key in self._paused:
-            # It is delivered after the one of its key that failed.
-            return None
-        return self._handlers.find(message)
 
     def _handle(self, handler: Handler, message: Delivery, connection: Any = None) -> None:
         result = None
@@ -102,12 +89,9 @@ class Dispatch:
             self._note_failure(message, error)
         if result is not None:
             handler.refuse(result)
-        self._note_done(message)
 
     async def _handle_async(self, message: Delivery) -> None:
-        handler = self._admit(message)
-        if handler is None:
-            return
+        handler = self._handlers.find(message)
         result = None
         try:
             with observed(message, self._consumer, self._failed):
@@ -127,7 +111,6 @@ class Dispatch:
             self._note_failure(message, error)
         if result is not None:
             handler.refuse(result)
-        self._note_done(message)
 
     def _note_failure(self, message: Delivery, error: BaseException) -> None:
         if self._failed.is_dead(message):
@@ -148,10 +131,6 @@ class Dispatch:
             exc_info=error if can_tell(error) else None,
             extra=_fields(message, self._consumer),
         )
-
-    def _note_done(self, message: Delivery) -> None:
-        if self._pauses and message.key is not None and message in self._failed:
-            self._paused.add(message.key)
 
 
 def _lanes(messages: Sequence[Delivery]) -> list[list[Delivery]]:

@@ -14,7 +14,7 @@ from ..errors import InvalidArgument, PgqueError
 from ..holder import Holder
 from ..lease import Keeper, LeaseKeeper
 from ..models import Limits, Message
-from ..partitions import OnFailure, PartitionedConsumer, Slot
+from ..partitions import PartitionedConsumer, Slot
 from ..positions import Position
 from .delivery import Failed, Pages
 
@@ -29,10 +29,7 @@ class BatchWork:
         queue: the queue's name.
         batch_id: the batch.
         batch: the claim.
-        pauses: whether later messages of a key wait for one that failed.
     """
-
-    pauses = False
 
     def __init__(self, batch: Batch, ttl: timedelta) -> None:
         self.queue = batch.queue
@@ -71,9 +68,8 @@ class SlotWork:
 
     batch_id: int | None = None
 
-    def __init__(self, queue: str, slot: Slot, client: Client, pauses: bool, page: Any) -> None:
+    def __init__(self, queue: str, slot: Slot, client: Client, page: Any) -> None:
         self.queue = queue
-        self.pauses = pauses
         self._slot = slot
         self._client = client
         self._page: list[Message] = page
@@ -157,14 +153,12 @@ class SlotSource:
         queue: str,
         consumer: str,
         slots: int,
-        on_failure: OnFailure,
         owner: str,
         ttl: timedelta,
     ) -> None:
         self.queue = queue
         self._consumer = consumer
         self._slots = slots
-        self._on_failure: OnFailure = on_failure
         self._owner = owner
         self._ttl = ttl
         self._next = itertools.cycle(range(slots))
@@ -184,7 +178,6 @@ class SlotSource:
         if start_at is not None:
             for slot in range(self._slots):
                 of.subscribe(slot)
-        of.set_policy(self._on_failure)
 
     def claim(self, client: Client) -> SlotWork | None:
         """Claims the next slot that is free and has events."""
@@ -200,7 +193,7 @@ class SlotSource:
                     slot.release()
                 raise
             if page:
-                return SlotWork(self.queue, slot, client, self._on_failure == "pause", page)
+                return SlotWork(self.queue, slot, client, page)
             slot.release()
         return None
 

@@ -93,7 +93,6 @@ class TestResults:
         ({"concurrency": "2"}, "concurrency"),
         ({"queue": ["q", "r"]}, "a consumer for each"),
         ({"slots": 2, "subconsumer": "x"}, "Leave out slots"),
-        ({"on_failure": "pause"}, "Pass slots"),
         ({"retry_after": 60}, "retry_after=60"),
         ({"retry_after": timedelta(seconds=-1)}, "retry_after"),
         ({"lease": 60}, "lease=60"),

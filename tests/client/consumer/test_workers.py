@@ -133,25 +133,6 @@ class TestPartitions:
         assert sorted(int(m.payload or "") for m in handled) == list(range(MANY))
         assert all(numbers == sorted(numbers) for numbers in by_key(handled).values())
 
-    def test_later_events_of_a_key_wait_for_one_that_failed(self, q: Queue) -> None:
-        consumer = q.consumer(
-            name="p", slots=1, on_failure="pause", start_at="latest", retry_after=timedelta(0)
-        )
-        handled: list[str | None] = []
-
-        @consumer.on()
-        def handle(message: Delivery) -> None:
-            handled.append(message.payload)
-            if handled == ["a1"]:
-                raise ValueError
-
-        with running(consumer) as errors:
-            wait_until(lambda: consumer.health().state == "idle")
-            q.send(Event("a1", key="a"), Event("b1", key="b"), Event("a2", key="a"))
-            wait_until(lambda: len(handled) >= 4 or bool(errors))
-        assert errors == []
-        assert handled == ["a1", "b1", "a1", "a2"]
-
     def test_an_event_of_a_partitioned_consumer_is_not_dead_lettered_at_once(
         self, q: Queue, caplog: pytest.LogCaptureFixture
     ) -> None:
