@@ -6,8 +6,13 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import InvalidArgument, Position
-from ..client.positions import write_position
-from ..client.ranges import LONGEST_LEASE, MOST_PARTITIONS, count_problem, duration_problem
+from ..client.ranges import (
+    LONGEST_LEASE,
+    MOST_PARTITIONS,
+    count_problem,
+    duration_problem,
+    write_position,
+)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import Client, ConsumerInfo, LeaseInfo, Limits
-from ..client.calls.states import ConsumerState, consumer_states
-from ..client.holder import Holder
+from ..client.holder import ConsumerState, Holder, consumer_states
 from ..project.consumers import AssetConsumer, consumers_of
 from ..project.keys import queue_key
 from ..project.naming import identifier

@@ -6,13 +6,12 @@ docs/partitions.md has the guarantees, and says what happens to later events aft
 from datetime import timedelta
 from typing import Literal
 
-from .calls.call import Call, Row, first, nothing
 from .client import Client
 from .errors import LeaseLost
 from .lease import Keeper
 from .models import Message
-from .positions import Position, write_position
-from .ranges import check_interval
+from .operation import Call, Row, first, nothing
+from .ranges import Position, check_interval, write_position
 
 OnFailure = Literal["skip", "pause"]
 

@@ -17,7 +17,6 @@ from pydantic import (
 )
 
 from ..client import InvalidArgument
-from ..client.positions import write_position
 from ..client.ranges import (
     LONGEST_WAIT,
     MOST_EVENTS,
@@ -25,6 +24,7 @@ from ..client.ranges import (
     count_problem,
     duration_problem,
     parse_duration,
+    write_position,
 )
 
 _Schema = dict[str, Any]

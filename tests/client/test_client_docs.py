@@ -60,7 +60,7 @@ def test_the_example_of_a_docstring_runs(name: str, database_url: str, db: Conne
 
 
 def test_the_important_methods_have_examples() -> None:
-    sending = {f"Producing.{name}" for name in ("send", "send_batch", "send_idem", "copy_events")}
+    sending = {f"_Operations.{name}" for name in ("send", "send_batch", "send_idem", "copy_events")}
     assert {"Client", "AsyncClient", "Consumer", *sending} <= set(EXAMPLES)
 
 

@@ -5,7 +5,7 @@ import signal
 import click
 
 from ...client import Ticker
-from ...client.signals import stopping_on_signals
+from ...client.running import stopping_on_signals
 from ..database import Database, pass_database
 from ..output import announce_if_slow, examples, show_result
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import click
 
 from ...client import Client, QueueNotFound
-from ...client.calls.queues import queue_names
 from ...client.models import FIRST_ENTRY_ID
-from ...client.near_names import QueueOfAddon
+from ...client.queues import QueueOfAddon, queue_names
 from ..database import Database, pass_database
 from ..errors import QueueToSendTo, guess_of, is_log
 from ..lines import Lines, checked

@@ -11,9 +11,8 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from ..backoff import PASSING, keep_running
+from ..batch import DEFAULT_TTL, NO_LIMITS
 from ..client import Client
-from ..consuming import DEFAULT_TTL, NO_LIMITS
 from ..errors import (
     BatchLeased,
     BatchNotOpen,
@@ -24,9 +23,8 @@ from ..errors import (
 from ..lease import Renewals
 from ..models import HealthCheck, Limits
 from ..partitions import OnFailure
-from ..positions import Position
-from ..ranges import check_interval
-from ..signals import stopping_on_signals, stopping_on_unhandled_sigterm
+from ..ranges import Position, check_interval
+from ..running import PASSING, keep_running, stopping_on_signals, stopping_on_unhandled_sigterm
 from .delivery import Pages
 from .dispatch import Dispatch
 from .handlers import Function, Handlers, check_types

@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Any
 
 from ..batch import Batch
-from ..calls.call import Row
 from ..models import Message
+from ..operation import Row
 from ..ranges import check_interval
 
 _LONGEST_REASON = 2000

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar, get_args
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from .. import calls
+from ..batch import DEFAULT_TTL, NO_LIMITS, identity
 from ..client import Client
 from ..connection import connect
 from ..consumer import Consumer, Delivery
@@ -18,7 +18,6 @@ from ..consumer.dispatch import Dispatch
 from ..consumer.handlers import Function
 from ..consumer.sources import BatchWork, Work
 from ..consumer.transactional import is_refusal
-from ..consuming import DEFAULT_TTL, NO_LIMITS
 from ..errors import (
     DatabaseError,
     InvalidArgument,
@@ -28,8 +27,9 @@ from ..errors import (
     translated,
 )
 from ..models import Limits
-from ..positions import Position
-from ..table_rights import Connection
+from ..ranges import Position
+from ..rights import Connection
+from ..ticks import tick_fingerprint
 from .completed import CompletedBatches, Span
 
 F = TypeVar("F", bound=Function)
@@ -173,7 +173,7 @@ class RemoteConsumer(Consumer):
             if found.tick_id is None or (lease and lease.batch_id == found.batch_id):
                 # Nothing is applied; or the batch is applied and only has to be acked.
                 return
-            tick = calls.batches.tick_fingerprint(self.queue, found.tick_id)
+            tick = tick_fingerprint(self.queue, found.tick_id)
             if client.run(tick) != found.fingerprint:
                 raise TicksUnavailable(
                     f"queue {self.queue} has no tick {found.tick_id} as the target has applied it",
@@ -262,7 +262,7 @@ class RemoteConsumer(Consumer):
         failed = messages.failed
         assert connection is not None
         lease = work.batch.lease
-        incarnation, *fingerprints = client.run(calls.batches.identity(work.queue, lease))
+        incarnation, *fingerprints = client.run(identity(work.queue, lease))
         batch = Span(
             work.batch.batch_id, lease.prev_tick_id, lease.tick_id, incarnation, *fingerprints
         )

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from pgque_dagster.client import Batch, Client, Consumer, Message
-from pgque_dagster.client.calls.ticks import next_tick
+from pgque_dagster.client.ticks import next_tick
 from tests.support.queues import PATIENCE_SECONDS, Connection, drain, rows, tick
 
 DONE = "create table done (nr serial, id text)"
