@@ -5,7 +5,6 @@ from .batch import Batch as Batch
 from .client import AsyncClient as AsyncClient
 from .client import Client as Client
 from .consumer import Consumer as Consumer
-from .consumer import ConsumerHealth as ConsumerHealth
 from .consumer import Delivery as Delivery
 from .errors import AddonMissing as AddonMissing
 from .errors import BatchLeased as BatchLeased

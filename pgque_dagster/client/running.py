@@ -15,17 +15,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def stopping_on_unhandled_sigterm(stop: Callable[[], None]) -> Iterator[None]:
-    """Calls `stop` at the first SIGTERM in the block, if it would end the process at once.
-
-    For an event loop, whose application may handle SIGTERM itself; asyncio handles SIGINT.
-    """
-    is_unhandled = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    with stopping_on_signals(stop, (signal.SIGTERM,) if is_unhandled else ()):
-        yield
-
-
-@contextmanager
 def stopping_on_signals(
     stop: Callable[[], None], numbers: Sequence[signal.Signals] = _SIGNALS
 ) -> Iterator[list[int]]:

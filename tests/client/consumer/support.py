@@ -144,6 +144,19 @@ def done(db: Connection) -> list[str]:
     return [text for (text,) in rows(db, "select id from done order by nr")]
 
 
+def noted_waits(consumer: Consumer) -> threading.Event:
+    """What is set once the consumer has found nothing to do."""
+    waits = threading.Event()
+    wait: Callable[..., None] = consumer._wait
+
+    def waiting(connection: Any) -> None:
+        waits.set()
+        wait(connection)
+
+    consumer._wait = waiting  # type: ignore[method-assign]
+    return waits
+
+
 def collect(consumer: Consumer, *types: str, **options: Any) -> list[str | None]:
     """Adds a handler that keeps the payloads, and returns them."""
     found: list[str | None] = []
