@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import dagster as dg
 
 from ..client import Batch, BatchLeased, BatchNotOpen, Client, Limits
-from ..client.calls.states import ConsumerState, consumer_states, needs_run
-from ..client.holder import Holder
+from ..client.batch import needs_run
+from ..client.holder import ConsumerState, Holder, consumer_states
 from ..client.ranges import DEFAULT_MAX_EVENTS
 from ..project.batch_run import BatchRun
 from ..project.consumers import names_of

@@ -7,8 +7,13 @@ import dagster as dg
 
 from ..client import InvalidArgument, Position
 from ..client.holder import Holder
-from ..client.positions import write_position
-from ..client.ranges import LONGEST_LEASE, MOST_PARTITIONS, count_problem, duration_problem
+from ..client.ranges import (
+    LONGEST_LEASE,
+    MOST_PARTITIONS,
+    count_problem,
+    duration_problem,
+    write_position,
+)
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from ..client import (
     ConsumerNotFound,
     PgqueError,
     QueueNotFound,
-    calls,
 )
 from ..client.read_batch import ReadBatch
+from ..client.registrations import enter_deployment
 from ..project.batch_run import BatchRun
 from ..project.consumers import refuse_rivals, warn_of_late_checks
 from ..project.keys import BATCH_ID, dead_letters_key
@@ -248,6 +248,4 @@ def _enter_deployment(
 ) -> None:
     deployment = pgque.deployment_of(context.instance)
     if deployment is not None:
-        client.run(
-            calls.consumers.enter_deployment(consumption.queue, consumption.consumer, deployment)
-        )
+        client.run(enter_deployment(consumption.queue, consumption.consumer, deployment))

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from ..client import Client, Limits, PgqueError
-from ..client.calls.states import consumer_states
+from ..client.holder import consumer_states
 from ..client.ranges import duration_problem
 from ..project.queue_report import consumer_lag
 from ..project.resource import PgqueResource

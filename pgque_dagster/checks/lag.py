@@ -7,8 +7,7 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import Client, Limits
-from ..client.calls.states import consumer_states
-from ..client.holder import Holder
+from ..client.holder import Holder, consumer_states
 from ..client.ranges import duration_problem
 from ..project.consumers import AssetConsumer, consumers_of
 from ..project.keys import queue_key

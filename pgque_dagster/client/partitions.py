@@ -5,13 +5,12 @@ docs/partitions.md has the guarantees.
 
 from datetime import timedelta
 
-from .calls.call import Call, Row, first, nothing
 from .client import Client
 from .errors import LeaseLost
 from .lease import Keeper
 from .models import Message
-from .positions import Position, write_position
-from .ranges import check_interval
+from .operation import Call, Row, first, nothing
+from .ranges import Position, check_interval, write_position
 
 
 def subscribe_slots(

@@ -17,8 +17,14 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from ..client import InvalidArgument
-from ..client.positions import write_position
-from ..client.ranges import LONGEST_WAIT, MOST_EVENTS, PATTERN, duration_problem, parse_duration
+from ..client.ranges import (
+    LONGEST_WAIT,
+    MOST_EVENTS,
+    PATTERN,
+    duration_problem,
+    parse_duration,
+    write_position,
+)
 
 _TEMPLATE = {"type": "string", "pattern": r"\{\{"}
 

@@ -21,12 +21,13 @@ from ..client import (
     Position,
     QueueNotFound,
     WrongConsumerRole,
-    calls,
 )
-from ..client.calls.states import ConsumerState, consumer_states
-from ..client.calls.ticks import is_new, register_at
+from ..client.holder import ConsumerState, consumer_states
+from ..client.installation import scheduler
 from ..client.partitions import subscribe_slots
+from ..client.queues import different_options, log_topic, logged_as, type_of_serial
 from ..client.rights import grant
+from ..client.ticks import is_new, register_at
 
 _NEW = timedelta(hours=1)
 _FIRST_TICK = 1
@@ -74,7 +75,7 @@ def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None
         QueueNotFound: if it is missing, and logs a topic or a serial queue.
     """
     try:
-        different = client.run(calls.queues.different_options(queue, options))
+        different = client.run(different_options(queue, options))
         if not different:
             return
         options = {name: options[name] for name, _, _ in different}
@@ -100,8 +101,8 @@ def ensure_topic(client: Client, topic: str) -> None:
         PermissionDenied: if it is not logged and the role lacks pgque_admin.
         InvalidArgument: if somebody else created a queue of that name.
     """
-    if client.run(calls.addons.logged_as("postgremq", topic)) is None:
-        _log(client, f"postgremq.{topic}", lambda: client.run(calls.addons.log_topic(topic)))
+    if client.run(logged_as("postgremq", topic)) is None:
+        _log(client, f"postgremq.{topic}", lambda: client.run(log_topic(topic)))
 
 
 def ensure_serial_queue(client: Client, name: str) -> None:
@@ -116,11 +117,11 @@ def ensure_serial_queue(client: Client, name: str) -> None:
 
     def create() -> None:
         with client.transaction():
-            if client.run(calls.addons.type_of_serial(name)) is None:
+            if client.run(type_of_serial(name)) is None:
                 client.serial.create(name, "SP")
             client.serial.log(name)
 
-    if client.run(calls.addons.logged_as("qgres", name)) is None:
+    if client.run(logged_as("qgres", name)) is None:
         _log(client, f"qgres.{name}", create)
 
 
@@ -238,7 +239,7 @@ def ensure_scheduled(client: Client) -> None:
     try:
         client.start()
     except PermissionDenied as error:
-        if client.run(calls.maintenance.scheduler()) is None:
+        if client.run(scheduler()) is None:
             raise _denied(
                 client,
                 "pg_cron has no jobs that tick the queues",

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from ..client.calls.states import ConsumerState
+from ..client.holder import ConsumerState
 from ..project.batch_run import BatchRun
 from ..project.naming import run_of_owner
 

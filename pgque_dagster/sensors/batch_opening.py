@@ -7,8 +7,7 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import Client, ConsumerInfo, Limits
-from ..client.calls.states import ConsumerState, consumer_states
-from ..client.holder import Holder
+from ..client.holder import ConsumerState, Holder, consumer_states
 from ..client.partitions import repartition, subscribe_slots
 from ..project.consumers import AssetConsumer
 from ..project.keys import CONSUMER, INCARNATION, QUEUE

@@ -21,17 +21,10 @@ from ..client import (
     ConsumerInfo,
     Limits,
     PgqueError,
-    calls,
 )
-from ..client.calls.states import (
-    ConsumerState,
-    consumer_states,
-    give_up,
-    hold,
-    needs_run,
-    set_aside_epoch,
-)
-from ..client.holder import Holder
+from ..client.batch import give_up, hold, needs_run, set_aside_epoch
+from ..client.holder import ConsumerState, Holder, consumer_states
+from ..client.registrations import enter_deployment
 from ..project.batch_run import BatchRun
 from ..project.consumers import AssetConsumer
 from ..project.keys import BATCH_ID, INCARNATION
@@ -194,7 +187,7 @@ def _open_due(
 def _enter(client: Client, main: ConsumerState, deployment: str | None) -> None:
     """Makes a new consumer one of this deployment. Refuses one of another deployment."""
     if deployment is not None and main.role is not None and main.deployment != deployment:
-        client.run(calls.consumers.enter_deployment(main.queue, main.consumer, deployment))
+        client.run(enter_deployment(main.queue, main.consumer, deployment))
 
 
 def _recorded_runs(

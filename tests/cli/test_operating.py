@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from click.testing import CliRunner
 
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
-from pgque_dagster.client.partitions import PartitionedConsumer
 from tests.cli.conftest import Pgque, Refused, last_words, started
 from tests.support.events import claim, publish, tick
 from tests.support.queues import PATIENCE_SECONDS

@@ -175,7 +175,8 @@ def test_every_row_is_kept(old: Connection, opened: Open, server: Any) -> None:
     columns = {
         table: [name for name in names if name in new[table]]
         for table, names in columns_of(old).items()
-        if table not in ("log_rotation", "rotation_floor", "partition_held")  # see TestEventsThatWait
+        if table
+        not in ("log_rotation", "rotation_floor", "partition_held")  # see TestEventsThatWait
     }
     before = contents(old, columns)
     old.execute(INSTALL)

@@ -11,9 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from pgque_dagster.client import Delivery, QueueMover, RemoteConsumer
+from pgque_dagster.client import Batch, Consumer, Delivery, QueueMover, RemoteConsumer
 from pgque_dagster.client.consumer.delivery import Failed
-from pgque_dagster.client.consumer.sources import BatchWork
 from pgque_dagster.client.remote.completed import CompletedBatches, Span
 
 BEFORE_COMMIT, BEFORE_ACK = "before the target's commit", "between the commit and the ack"
@@ -46,7 +45,7 @@ def watch(point: str, number: signal.Signals, reached: Path) -> None:
             reached.touch()
             os.kill(os.getpid(), number)
 
-    record, finish = CompletedBatches.record, BatchWork.finish
+    record, finish = CompletedBatches.record, Consumer._finish
     record_event = CompletedBatches.record_event
     events: Sequence[int] = []
 
@@ -61,14 +60,14 @@ def watch(point: str, number: signal.Signals, reached: Path) -> None:
         if len(events) == 2:
             at(IN_EVENT)
 
-    def finishing(self: BatchWork, failed: Failed) -> None:
+    def finishing(self: Consumer, batch: Batch, failed: Failed) -> None:
         at(BEFORE_ACK)
-        finish(self, failed)
+        finish(self, batch, failed)
 
     for owner, name, function in (
         (CompletedBatches, "record", recording),
         (CompletedBatches, "record_event", recording_event),
-        (BatchWork, "finish", finishing),
+        (Consumer, "_finish", finishing),
     ):
         setattr(owner, name, function)
 

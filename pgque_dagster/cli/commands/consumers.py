@@ -6,11 +6,13 @@ from typing import LiteralString
 
 import click
 
-from ...client import Client, ConsumerNotFound, Limits, PgqueError, calls
-from ...client.calls.call import Call
-from ...client.calls.states import consumer_states
-from ...client.holder import Holder
+from ...client import Client, ConsumerNotFound, Limits, PgqueError
+from ...client.batch import release as release_batch
+from ...client.holder import Holder, consumer_states
 from ...client.models import Lease
+from ...client.operation import Call
+from ...client.queues import check_queue
+from ...client.registrations import move_to_deployment
 from ..app import command
 from ..errors import NO
 from ..output import announce_if_slow, show_result
@@ -96,7 +98,7 @@ def seek(client: Client, queue: str, consumer: str, position: str, yes: bool) ->
 @command("pgque assign orders billing production")
 def assign(client: Client, queue: str, consumer: str, deployment: str) -> None:
     """Move CONSUMER of QUEUE to the DEPLOYMENT of Dagster that consumes from now on."""
-    earlier = client.run(calls.consumers.move_to_deployment(queue, consumer, deployment))
+    earlier = client.run(move_to_deployment(queue, consumer, deployment))
     moved = f", moved from {earlier}" if earlier else ""
     show_result(
         f"consumer {consumer} on {queue} belongs to deployment {deployment}{moved}",
@@ -127,7 +129,7 @@ def release(client: Client, queue: str, consumer: str, yes: bool) -> None:
             "If it does not run any more, or its work may be done again, add --yes.",
         )
     lease = Lease(found.batch_id, found.owner, found.epoch, found.until, 0, 0)
-    client.run(calls.batches.release(lease))
+    client.run(release_batch(lease))
     show_result(
         f"released the lease of {found.owner} on batch {found.batch_id}",
         queue=queue,
@@ -181,7 +183,7 @@ def _unfinished(client: Client, queue: str, consumer: str | None) -> dict[str, i
 
     A batch that is open counts as one, as it may be empty.
     """
-    client.run(calls.queues.check_queue(queue))
+    client.run(check_queue(queue))
     names = None
     if consumer is not None:
         states = client.run(consumer_states([(queue, consumer)], Limits()))

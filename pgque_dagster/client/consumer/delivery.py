@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Any
 
 from ..batch import Batch
-from ..calls.call import Row
 from ..models import Message
+from ..operation import Row
 from ..ranges import check_interval
 
 _LONGEST_REASON = 2000
@@ -48,12 +48,6 @@ class Failed:
     def is_dead(self, message: Message) -> bool:
         """Whether the message is to become a dead letter."""
         return message in self and self._by_id[message.msg_id][0] is None
-
-    def nacked(self) -> list[tuple[int, timedelta, str | None]]:
-        """Returns id, wait and reason of the messages to deliver again."""
-        return [
-            (id, after, reason) for id, (after, reason) in self._by_id.items() if after is not None
-        ]
 
     def discard(self, msg_ids: Collection[int]) -> None:
         """Forgets that some messages failed."""
@@ -112,12 +106,7 @@ class Delivery(Message):
         self.failed.nack(self, retry_after, reason)
 
     def dead_letter(self, reason: str) -> None:
-        """Makes the message a dead letter.
-
-        Raises:
-            InvalidArgument: if the consumer is partitioned; its events become dead letters only
-                when their retries run out.
-        """
+        """Makes the message a dead letter."""
         self.failed.dead_letter(self, reason)
 
 

@@ -20,7 +20,7 @@ from uuid import UUID
 import psycopg
 
 from ..errors import DatabaseError, InvalidArgument, TargetOutOfStep
-from ..table_rights import Connection, create_missing_table, needing
+from ..rights import Connection, create_missing_table, needing
 
 BATCHES = "pgque_completed_batch"
 EVENTS = "pgque_completed_event"

@@ -9,16 +9,13 @@ from typing import Literal, TypeVar, get_args
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from .. import calls
+from ..batch import DEFAULT_TTL, NO_LIMITS, Batch, identity
 from ..client import Client
 from ..connection import connect
 from ..consumer import Consumer, Delivery
 from ..consumer.delivery import Pages
-from ..consumer.dispatch import Dispatch
+from ..consumer.dispatch import Dispatch, is_refusal
 from ..consumer.handlers import Function
-from ..consumer.sources import BatchWork, Work
-from ..consumer.transactional import is_refusal
-from ..consuming import DEFAULT_TTL, NO_LIMITS
 from ..errors import (
     DatabaseError,
     InvalidArgument,
@@ -28,8 +25,9 @@ from ..errors import (
     translated,
 )
 from ..models import Limits
-from ..positions import Position
-from ..table_rights import Connection
+from ..ranges import Position
+from ..rights import Connection
+from ..ticks import tick_fingerprint
 from .completed import CompletedBatches, Span
 
 F = TypeVar("F", bound=Function)
@@ -173,7 +171,7 @@ class RemoteConsumer(Consumer):
             if found.tick_id is None or (lease and lease.batch_id == found.batch_id):
                 # Nothing is applied; or the batch is applied and only has to be acked.
                 return
-            tick = calls.batches.tick_fingerprint(self.queue, found.tick_id)
+            tick = tick_fingerprint(self.queue, found.tick_id)
             if client.run(tick) != found.fingerprint:
                 raise TicksUnavailable(
                     f"queue {self.queue} has no tick {found.tick_id} as the target has applied it",
@@ -238,39 +236,36 @@ class RemoteConsumer(Consumer):
             self._target_connection.close()
             self._target_connection = None
 
-    def _handle(self, client: Client, work: Work, dispatch: Dispatch, messages: Pages) -> None:
-        assert isinstance(work, BatchWork)
-        self._dispatch, name = dispatch, self._name_of(work)
+    def _handle(self, client: Client, claim: Batch, dispatch: Dispatch, messages: Pages) -> None:
+        self._dispatch, name = dispatch, self._name_of(claim)
         try:
             with translated(), self._refusing(name):
                 if self._target is None:
                     with client.transaction() as connection:
                         self._apply(messages, connection, name)
-                        work.finish(messages.failed)
+                        self._finish(claim, messages.failed)
                     return
                 if self._target_connection is None:
                     self._connect()
-                self._apply_in_target(client, work, messages, name)
+                self._apply_in_target(client, claim, messages, name)
             # Only now: the target has the batch, or had it before.
-            work.finish(messages.failed)
+            self._finish(claim, messages.failed)
         except BaseException:
             self._disconnect()
             raise
 
-    def _apply_in_target(self, client: Client, work: BatchWork, messages: Pages, name: str) -> None:
+    def _apply_in_target(self, client: Client, claim: Batch, messages: Pages, name: str) -> None:
         connection, completed = self._target_connection, self._completed
         failed = messages.failed
         assert connection is not None
-        lease = work.batch.lease
-        incarnation, *fingerprints = client.run(calls.batches.identity(work.queue, lease))
-        batch = Span(
-            work.batch.batch_id, lease.prev_tick_id, lease.tick_id, incarnation, *fingerprints
-        )
+        lease = claim.lease
+        incarnation, *fingerprints = client.run(identity(claim.queue, lease))
+        batch = Span(claim.batch_id, lease.prev_tick_id, lease.tick_id, incarnation, *fingerprints)
         completed.check_events(connection, batch.batch_id)
         if self._by_event:
             for message in chain(*messages):
                 with connection.transaction():
-                    if completed.lock(connection, batch, work.batch.renew):
+                    if completed.lock(connection, batch, claim.renew):
                         break
                     if completed.has_event(connection, batch.batch_id, message.msg_id):
                         continue
@@ -278,7 +273,7 @@ class RemoteConsumer(Consumer):
                     if message not in failed:
                         completed.record_event(connection, batch.batch_id, message.msg_id)
         with connection.transaction():
-            applied = completed.lock(connection, batch, work.batch.renew)
+            applied = completed.lock(connection, batch, claim.renew)
             if applied:
                 # What failed was not acked yet, so it is written with this ack.
                 failed.load(applied.failed)

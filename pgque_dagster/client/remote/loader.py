@@ -9,7 +9,7 @@ from psycopg import errors as pg
 from ..consumer import Delivery
 from ..errors import InvalidArgument, MalformedPayload, TargetRefused, told
 from ..models import Message
-from ..table_rights import Connection
+from ..rights import Connection
 from .changes import Change, read_change
 from .consumer import RemoteConsumer
 from .mover import refuse_tracking

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .. import calls
+from .. import producing, queues
 from ..client import Client
 from ..connection import connect
 from ..consumer import Delivery
 from ..errors import InvalidArgument, QueueNotFound
-from ..near_names import with_near_names
-from ..table_rights import Connection
+from ..queues import with_near_names
+from ..rights import Connection
 from .consumer import RemoteConsumer
 
 # Public functions, so that it needs no role of pgque in the target but pgque_writer.
@@ -66,18 +66,18 @@ class QueueMover(RemoteConsumer):
         try:
             # In a savepoint, so that the names can be read if it fails.
             with client.transaction():
-                client.run(calls.publishing.current_event_table(queue))
+                client.run(producing.current_event_table(queue))
         except QueueNotFound as error:
-            names = client.run(calls.queues.queue_names())
+            names = client.run(queues.queue_names())
             raise with_near_names(error, names) from error.__cause__
 
     def apply_batch(self, messages: Sequence[Delivery], connection: Connection) -> None:
         """Sends the events of a batch to the target queue."""
         client = Client(connection)
         if messages and self._keep_time:
-            client.run(calls.publishing.insert_messages(self._target_queue, messages))
+            client.run(producing.insert_messages(self._target_queue, messages))
         elif messages:
-            client.run(calls.publishing.copy_messages(self._target_queue, messages))
+            client.run(producing.copy_messages(self._target_queue, messages))
 
 
 def refuse_tracking(consumer: RemoteConsumer, options: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from psycopg import sql
 
 from ..encoding import encode
 from ..errors import InvalidArgument, MalformedPayload
-from ..table_rights import Connection
+from ..rights import Connection
 from .changes import Change
 
 _COLUMNS = """

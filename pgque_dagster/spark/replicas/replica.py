@@ -16,8 +16,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from ...client.calls.call import Call
 from ...client.errors import InvalidArgument, MalformedPayload
+from ...client.operation import Call
 from ...client.session import Session
 from ...client.source_tables import COPY, SourceTable, capture, captured_tables
 from ..batch import DRIVER_SIDE_EVENTS, SparkBatch, attempt_of

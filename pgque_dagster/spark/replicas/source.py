@@ -16,9 +16,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from ...client.calls.call import Call
 from ...client.connection import connect
 from ...client.errors import TransactionOutdated, translated
+from ...client.operation import Call
 from ...client.session import Session
 from ...client.source_tables import SourceTable
 from ..address import DatabaseAddress

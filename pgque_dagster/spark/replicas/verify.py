@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType, FloatType
 
-from ...client.calls.call import Call
+from ...client.operation import Call
 from ...client.session import Session
 from ...client.source_tables import COPY, SourceTable, captured_tables
 from .. import source as data_source

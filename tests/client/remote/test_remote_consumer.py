@@ -1,6 +1,5 @@
 """A batch is applied in another database exactly once, or nothing is until somebody decides."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -42,20 +41,6 @@ def test_a_consumer_in_the_database_of_the_queue_needs_no_table(q: Queue) -> Non
     q.run(consumer)
     assert q.done() == ["a", "b"]
     assert value(q.db, "select to_regclass('pgque_completed_batch')") is None
-
-
-def test_a_consumer_in_an_event_loop_applies_events_too(q: Queue, target: Target) -> None:
-    async def main() -> None:
-        consumer = target.consumer()
-        running = asyncio.create_task(consumer.run_async())
-        while not await asyncio.to_thread(q.is_acked):
-            await asyncio.sleep(0.01)
-        consumer.stop()
-        await running
-
-    q.send("a")
-    asyncio.run(main())
-    assert target.done() == ["a"]
 
 
 @pytest.mark.parametrize("tracking", ["batch", "event"])

@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.checks import build_consumer_lag_checks
 from pgque_dagster.client import Batch, Client, InvalidArgument
-from pgque_dagster.client.calls.states import ConsumerState, consumer_states
-from pgque_dagster.client.holder import Holder
+from pgque_dagster.client.holder import ConsumerState, Holder, consumer_states
 from pgque_dagster.client.models import Limits
 from pgque_dagster.client.partitions import (
     PartitionedConsumer,

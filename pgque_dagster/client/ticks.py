@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ..models import Lease
-from .batches import read_lease
-from .call import Call, Row
+from .batch import read_lease
+from .models import Lease
+from .operation import Call, Row, first
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def register_at(queue: str, consumer: str, tick: int) -> Call[bool]:
     return Call(
         "select pgque.register_consumer_at(%s, %s, %s) = 1",
         (queue, consumer, tick),
-        lambda rows: bool(rows[0][0]),
+        first,
     )
 
 
@@ -133,3 +133,8 @@ def window_ticks(queue: str, start: datetime, end: datetime) -> Call[TickWindow]
         (queue, start, end),
         lambda rows: TickWindow(*rows[0]),
     )
+
+
+def tick_fingerprint(queue: str, tick_id: int) -> Call[str | None]:
+    """Returns what tells a tick from another one of its number; None without such a tick."""
+    return Call("select pgque.tick_fingerprint(%s, %s)", (queue, tick_id), first)

@@ -6,7 +6,7 @@ id. `publish` receives the ids that count; only their rows become events.
 
 from collections.abc import Sequence
 
-from .call import Call
+from .operation import Call, first, nothing
 
 # The columns that a writer may fill, in order.
 COLUMNS = ("ev_type", "ev_data", "ev_extra1", "ev_extra2", "ev_extra3", "ev_extra4")
@@ -14,12 +14,12 @@ COLUMNS = ("ev_type", "ev_data", "ev_extra1", "ev_extra2", "ev_extra3", "ev_extr
 
 def open_staging(queue: str) -> Call[int]:
     """Creates a staging table; its id."""
-    return Call("select pgque.open_staging(%s)", (queue,), lambda rows: int(rows[0][0]))
+    return Call("select pgque.open_staging(%s)", (queue,), first)
 
 
 def table(staging_id: int) -> Call[str]:
     """The table to COPY into, quoted where needed."""
-    return Call("select pgque.staging_table(%s)", (staging_id,), lambda rows: str(rows[0][0]))
+    return Call("select pgque.staging_table(%s)", (staging_id,), first)
 
 
 def publish(staging_id: int, txids: Sequence[str], events: int) -> Call[int]:
@@ -33,10 +33,10 @@ def publish(staging_id: int, txids: Sequence[str], events: int) -> Call[int]:
     return Call(
         "select pgque.publish_staging(%s, %s::xid8[], %s)",
         (staging_id, list(txids), events),
-        lambda rows: int(rows[0][0]),
+        first,
     )
 
 
 def abort(staging_id: int) -> Call[None]:
     """Drops a staging that is not published."""
-    return Call("select pgque.abort_staging(%s)", (staging_id,), lambda rows: None)
+    return Call("select pgque.abort_staging(%s)", (staging_id,), nothing)

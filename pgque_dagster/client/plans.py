@@ -1,7 +1,7 @@
 """Slices of an open batch, or of a range of ticks, for parallel reading."""
 
-from ..models import ReadPlan, Slice
-from .call import Call, Row
+from .models import ReadPlan, Slice
+from .operation import Call, Row
 
 _COLUMNS = (
     "slice_sql, slice_from, set_columns,"

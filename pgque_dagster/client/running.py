@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT end a program after its current step."""
+"""Programs that run until they are stopped: by signals, and on after errors that pass."""
 
 import signal
 import threading
@@ -6,18 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from .errors import ConnectionFailed, DatabaseError, TransactionOutdated
+
+PASSING = (ConnectionFailed, DatabaseError, TransactionOutdated)
+_SHORTEST = 0.1
+_LONGEST = 30.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-@contextmanager
-def stopping_on_unhandled_sigterm(stop: Callable[[], None]) -> Iterator[None]:
-    """Calls `stop` at the first SIGTERM in the block, if it would end the process at once.
-
-    For an event loop, whose application may handle SIGTERM itself; asyncio handles SIGINT.
-    """
-    is_unhandled = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    with stopping_on_signals(stop, (signal.SIGTERM,) if is_unhandled else ()):
-        yield
 
 
 @contextmanager
@@ -53,3 +47,28 @@ def stopping_on_signals(
         yield received
     finally:
         restore()
+
+
+def keep_running(
+    work: Callable[[], Iterator[object]],
+    stopped: threading.Event,
+    passing: tuple[type[Exception], ...],
+    log: Callable[[Exception, str], None],
+) -> None:
+    """Works until `stopped` is set; begins again 0.1 s, 0.2 s, up to 30 s after errors that pass.
+
+    Args:
+        work: yields after each step that succeeded, from which on waits are short again.
+        stopped: ends the waits, and has to end `work`.
+        passing: the errors that pass.
+        log: is called with such an error, and a sentence about the wait.
+    """
+    wait = _SHORTEST
+    while not stopped.is_set():
+        try:
+            for _ in work():
+                wait = _SHORTEST
+        except passing as error:
+            log(error, f"Trying again in {wait:.1f} s.")
+            stopped.wait(wait)
+            wait = min(wait * 2, _LONGEST)
