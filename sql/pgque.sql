@@ -6805,7 +6805,8 @@ begin
 end;
 $$;
 
--- Moves retries that are due back into their queues, as events for their subscription only. It
+-- Moves retries that are due back into their queues, as events for their subscription only. Those of
+-- a batch that is still open stay: whoever takes it over may give the same events back again. It
 -- moves at most as many per queue as make a tick due (ticker_max_count), and the next ones only
 -- after those are in a tick, so that the batches are no larger than usual. It makes that tick
 -- itself. For a queue that is paused or has an external ticker, it makes no tick and waits for
@@ -6837,14 +6838,26 @@ begin
             continue when exists (select from pgque.tick_request r
                                   where r.queue_id = v_queue.queue_id);
         end if;
-        with due as (
+        with open_batch as materialized (
+            select coalesce(s.sub_main, s.sub_id) as ev_owner,
+                   l.tick_snapshot as last_snapshot, n.tick_snapshot as next_snapshot
+            from pgque.subscription s
+            join pgque.tick l on l.tick_queue = s.sub_queue and l.tick_id = s.sub_last_tick
+            join pgque.tick n on n.tick_queue = s.sub_queue and n.tick_id = s.sub_next_tick
+            where s.sub_queue = v_queue.queue_id and s.sub_batch is not null
+        ), due as (
             delete from pgque.retry_queue d using (
                 select r.ev_owner, r.ev_id
                 from pgque.retry_queue r
                 where r.ev_queue = v_queue.queue_id and r.ev_retry_after <= clock_timestamp()
+                  and not exists (
+                      select from open_batch b
+                      where b.ev_owner = r.ev_owner
+                        and pg_visible_in_snapshot(r.ev_txid, b.next_snapshot)
+                        and not pg_visible_in_snapshot(r.ev_txid, b.last_snapshot))
                 order by r.ev_retry_after
                 limit v_queue.queue_ticker_max_count
-                for update skip locked
+                for update of r skip locked
             ) r
             where d.ev_owner = r.ev_owner and d.ev_id = r.ev_id
             returning d.*
