@@ -35,7 +35,6 @@ grant execute on function
     pgq.get_consumer_info(text, text),
     pgq.quote_fqname(text),
     pgq.seq_getval(text),
-    pgq.refuse_role(text, text, text),
     pgq.version(),
     pgq_coop.version(),
     pgq_ext.version()
