@@ -19,6 +19,13 @@ combination becomes a function:
 
     overload qgres.add({queue_id integer | queue_name text}, text text) returns void
     as qgres._add({$1 | qgres.queue__get_id($1)}, $2);
+
+Copies are functions of the engine under another schema, with some texts replaced. Each text must be
+in each of the functions:
+
+    copy to pgq from pgque: jsontriga(), logutriga()
+    replace (grant pgque_writer) with (grant pgq_writer)
+    ;
 """
 
 import re
@@ -41,10 +48,16 @@ _LIST = re.compile(
 )
 _LISTED = re.compile(r"(\w+)\(([^)]*)\)")
 _SIGNATURE = re.compile(
-    r"^(?:create or replace function|forward) (?P<engine>\w+)\.(?P<name>\w+)"
-    r"\((?P<arguments>[^;]*?)\)\sreturns (?P<type>[^\n]+)",
+    r"^create or replace function (?P<engine>\w+)\.(?P<name>\w+)"
+    r"\((?P<arguments>[^;]*?)\)\nreturns (?P<type>[^\n]+)",
     re.MULTILINE,
 )
+_COPY = re.compile(
+    r"^copy to (?P<schema>\w+) from (?P<engine>\w+):(?P<names>[^\n]+)\n"
+    r"(?P<changes>(?:replace \(.*?\) with \(.*?\)\n)+);$",
+    re.MULTILINE | re.DOTALL,
+)
+_CHANGE = re.compile(r"replace \((.*?)\) with \((.*?)\)\n(?=replace|$)", re.DOTALL)
 _ENGINE_FOLDERS = ("engine", "api", "ops")
 _CHOICE = re.compile(r"\{([^}]*)\}")
 _OUT = re.compile(r"\bout (\w+)")
@@ -93,6 +106,7 @@ def write_out(root: Path, text: str, unpinned: Collection[str]) -> str:
         return _LANGUAGE.sub(lambda language: f"{language[0]} {path}", header, count=1)
 
     text = _LIST.sub(lambda found: _listed(root, found), text)
+    text = _COPY.sub(lambda found: _copied(root, found), text)
     return _HEADER.sub(pin, _FORWARD.sub(_function, text))
 
 
@@ -154,9 +168,7 @@ def _listed(root: Path, found: re.Match[str]) -> str:
     schema, engine = found["schema"], found["engine"]
     written, granted = [], []
     for name, types in _LISTED.findall(found["names"]):
-        signature = _signatures(root).get((engine, name, types))
-        if signature is None:
-            raise LookupError(f"sql/ has no function {engine}.{name}({types}) to forward to")
+        signature = _signature(root, engine, name, types)
         arguments, result = signature["arguments"], signature["type"]
         names = [each.split()[0] for each in _given(arguments)]
         function = _forward(
@@ -169,6 +181,29 @@ def _listed(root: Path, found: re.Match[str]) -> str:
     return "\n\n".join([*written, f"grant execute on function\n{grants}\nto {found['role']};"])
 
 
+def _copied(root: Path, found: re.Match[str]) -> str:
+    """Writes functions of the engine out under another schema."""
+    written = []
+    for name, types in _LISTED.findall(found["names"]):
+        head = _signature(root, found["engine"], name, types)
+        text = head.string[head.start() :].partition("\n$$;")[0] + "\n$$;"
+        changes = _CHANGE.findall(found["changes"])
+        renamed = (f"function {found['engine']}.", f"function {found['schema']}.")
+        for old, new in [renamed, *changes]:
+            if text.count(old) != 1:
+                raise LookupError(f"{found['engine']}.{name} does not have this text once: {old}")
+            text = text.replace(old, new)
+        written.append(f"-- As {found['engine']}.{name}, with changes.\n{text}")
+    return "\n\n".join(written)
+
+
+def _signature(root: Path, engine: str, name: str, types: str) -> re.Match[str]:
+    signature = _signatures(root).get((engine, name, types))
+    if signature is None:
+        raise LookupError(f"sql/ has no function {engine}.{name}({types})")
+    return signature
+
+
 @cache
 def _signatures(root: Path) -> dict[tuple[str, str, str], re.Match[str]]:
     """Returns the heads of the engine's functions by schema, name and types of arguments."""
@@ -176,7 +211,7 @@ def _signatures(root: Path) -> dict[tuple[str, str, str], re.Match[str]]:
     return {
         (found["engine"], found["name"], ", ".join(map(_type, _given(found["arguments"])))): found
         for file in files
-        for found in _SIGNATURE.finditer(file.read_text())
+        for found in _SIGNATURE.finditer(_FORWARD.sub(_function, file.read_text()))
     }
 
 
