@@ -6,8 +6,8 @@ the reason. A function that only passes its arguments on is two lines:
     forward pgq.finish_batch(x_batch_id bigint) returns integer
     as pgque.finish_batch(x_batch_id);
 
-It has the rights of its owner and a search_path of its schema in any case, and may return a row or
-rows (`returns record`, `returns setof record`). An overload runs with the rights of its caller, and
+It has the rights of its owner, and may return a row or rows (`returns record`, `returns setof
+record`). An overload runs with the rights of its caller, and
 the planner inlines it, so the names in it need their schemas:
 
     overload qgres.add(queue_id integer, text text) returns void
@@ -31,8 +31,7 @@ _ROWS = "return query select * from"
 _FUNCTION = """\
 create or replace function {schema}{name}({arguments})
 returns {type}
-language plpgsql security definer
-set search_path = {schema}, pg_catalog, pg_temp
+language plpgsql security definer{path}
 as $$
 begin
     {verb} {call};
@@ -70,7 +69,10 @@ def write_out(text: str, unpinned: Collection[str]) -> str:
         # In the same line, so that the numbers of lines are those of the file.
         return _LANGUAGE.sub(lambda language: f"{language[0]} {path}", header, count=1)
 
-    return _HEADER.sub(pin, _FORWARD.sub(_function, text))
+    def forward(found: re.Match[str]) -> str:
+        return _function(found, f"{found['schema']}{found['name']}" in unpinned)
+
+    return _HEADER.sub(pin, _FORWARD.sub(forward, text))
 
 
 def read_reasons(file: Path) -> dict[str, str]:
@@ -83,11 +85,12 @@ def read_reasons(file: Path) -> dict[str, str]:
     return reasons
 
 
-def _function(found: re.Match[str]) -> str:
+def _function(found: re.Match[str], is_unpinned: bool) -> str:
     if found["kind"] == "overload":
         return _OVERLOAD.format(**found.groupdict())
     kind = found["type"].split(" ")[0]
     row = f"select * into {', '.join(_OUT.findall(found['arguments']))} from"
     verbs = {"void": "perform", "setof": _ROWS, "table": _ROWS, "record": row}
     verb = verbs.get(kind, "return")
-    return _FUNCTION.format(verb=verb, **found.groupdict())
+    path = "" if is_unpinned else f"\nset search_path = {found['schema']}, pg_catalog, pg_temp"
+    return _FUNCTION.format(verb=verb, path=path, **found.groupdict())
