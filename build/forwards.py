@@ -30,7 +30,7 @@ in each of the functions:
 
 import re
 from collections.abc import Collection, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
@@ -65,8 +65,7 @@ _ROWS = "return query select * from"
 _FUNCTION = """\
 create or replace function {schema}{name}({arguments})
 returns {type}
-language plpgsql security definer
-set search_path = {schema}, pg_catalog, pg_temp
+language plpgsql security definer{path}
 as $$
 begin
     {verb} {call};
@@ -107,7 +106,7 @@ def write_out(root: Path, text: str, unpinned: Collection[str]) -> str:
 
     text = _LIST.sub(lambda found: _listed(root, found), text)
     text = _COPY.sub(lambda found: _copied(root, found), text)
-    return _HEADER.sub(pin, _FORWARD.sub(_function, text))
+    return _HEADER.sub(pin, _FORWARD.sub(partial(_function, unpinned=unpinned), text))
 
 
 def read_reasons(file: Path) -> dict[str, str]:
@@ -120,21 +119,28 @@ def read_reasons(file: Path) -> dict[str, str]:
     return reasons
 
 
-def _function(found: re.Match[str]) -> str:
+def _function(found: re.Match[str], unpinned: Collection[str] = ()) -> str:
     parts = found.groupdict()
     if found["kind"] == "overload":
         comment = f"-- A form of {parts['call'].partition('(')[0]}.\n"
         written = [_OVERLOAD.format(**(parts | each)) for each in _alternatives(parts)]
         return f"\n\n{comment}".join(written)
-    return _forward(**parts)
+    path = "" if f"{parts['schema']}{parts['name']}" in unpinned else _path(parts["schema"])
+    return _forward(**parts, path=path)
 
 
-def _forward(schema: str, name: str, arguments: str, type: str, call: str, **_: str) -> str:
+def _path(schema: str) -> str:
+    return f"\nset search_path = {schema}, pg_catalog, pg_temp"
+
+
+def _forward(
+    schema: str, name: str, arguments: str, type: str, call: str, path: str, **_: str
+) -> str:
     row = f"select * into {', '.join(_OUT.findall(arguments))} from"
     verbs = {"void": "perform", "setof": _ROWS, "table": _ROWS, "record": row}
     verb = verbs.get(type.split(" ")[0], "return")
     return _FUNCTION.format(
-        schema=schema, name=name, arguments=arguments, type=type, verb=verb, call=call
+        schema=schema, name=name, arguments=arguments, type=type, verb=verb, call=call, path=path
     )
 
 
@@ -172,7 +178,12 @@ def _listed(root: Path, found: re.Match[str]) -> str:
         arguments, result = signature["arguments"], signature["type"]
         names = [each.split()[0] for each in _given(arguments)]
         function = _forward(
-            schema, f".{name}", arguments, result, f"{engine}.{name}({', '.join(names)})"
+            schema,
+            f".{name}",
+            arguments,
+            result,
+            f"{engine}.{name}({', '.join(names)})",
+            _path(schema),
         )
         comment = f"-- Does what {engine}.{name} does.\n-- locks, writes: the same.\n"
         written.append(comment + function)

@@ -158,16 +158,10 @@ GROUPS = (
             "engine/info.sql",
             "ops/stats.sql",
             "ops/throughput.sql",
-            "ops/latency.sql",
             "ops/metrics.sql",
             "ops/health.sql",
             "ops/database_health.sql",
         ),
-    ),
-    Group(
-        "Test helpers",
-        "For tests of applications. A failed test raises PostgreSQL's `assert_failure` (P0004).",
-        ("ops/test_helpers.sql",),
     ),
     Group(
         "Names kept from PgQ",

@@ -258,15 +258,16 @@ begin
         from pg_proc p
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
-              'append_slot', 'begin_slot_batch', 'carry_over', 'check_slot_end',
-              'close_slot_batch', 'drop_expired_held', 'due_events', 'earlier_held',
-              'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page', 'follow_switch',
+              'append_slot', 'assert_dlq_empty', 'assert_empty', 'begin_slot_batch',
+              'carry_over', 'check_slot_end', 'close_slot_batch', 'count_unfinished',
+              'deliver_due', 'drop_expired_held', 'due_events', 'earlier_held', 'find_in_page',
+              'find_leased_slot', 'find_slot', 'finish_page', 'follow_switch',
               'has_expired_held', 'has_held_events', 'held_batch_events', 'hold_next_in_page',
-              'is_snapshot_held', 'maint_compact_history', 'maint_steps', 'move_event_tables',
-              'move_failures', 'note_attempt', 'note_switch', 'open_page', 'plan_held',
-              'run_maintenance', 'set_metadata_rotation_period', 'slot_backlog', 'slot_rows',
-              'slot_select', 'statement_end', 'stop_slots', 'tick_select', 'wait_for_log',
-              'write_position'])
+              'is_snapshot_held', 'latency_percentiles', 'maint_compact_history', 'maint_steps',
+              'move_event_tables', 'move_failures', 'note_attempt', 'note_switch', 'open_page',
+              'plan_held', 'retention_cost', 'run_maintenance', 'set_metadata_rotation_period',
+              'slot_backlog', 'slot_rows', 'slot_select', 'statement_end', 'stop_slots',
+              'test_consume', 'test_send', 'tick_select', 'wait_for_log', 'write_position'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
@@ -5342,7 +5343,6 @@ create or replace function pgque.next_batch(
     i_queue text, i_consumer text, i_subconsumer text, i_dead_interval interval default null)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (pgque.next_batch_custom(i_queue, i_consumer, i_subconsumer, null, null, null,
@@ -5484,7 +5484,8 @@ begin
     if i_sub.lease_owner is distinct from i_owner or i_sub.lease_epoch is distinct from i_epoch then
         raise exception using
             errcode = 'PQ012',
-            message = format('batch %s is not leased by "%s" under epoch %s: %s', i_sub.sub_batch,
+            message = format('%s is not leased by "%s" under epoch %s: %s',
+                             coalesce('batch ' || i_sub.sub_batch, 'the slot'),
                              coalesce(i_owner, 'null'), coalesce(i_epoch::text, 'null'),
                              case when i_sub.lease_owner is null then 'nobody holds it'
                                   else format('"%s" holds it under epoch %s until %s',
@@ -8574,10 +8575,8 @@ declare
     v_table  integer := v_queue.queue_id * 4 + v_queue.queue_cur_table;
 begin
     if payloads is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the array of payloads is null',
-            hint = 'Pass an array; an empty one sends nothing.';
+        perform pgque.refuse_value('the array of payloads is null', null,
+                                   'Pass an array; an empty one sends nothing.');
     end if;
     if v_queue.queue_disable_insert then
         perform pgque.refuse_insert(v_queue.queue_name);
@@ -8739,10 +8738,10 @@ begin
 end;
 $$;
 
--- Sends the entries that are due, at most the 100,000 oldest of each queue. Returns their number.
--- Entries of a queue closed by disable_insert wait until it is opened. If an entry of a queue
--- cannot be sent, the others are sent one by one, and a warning names it. Sequential scans are
--- disabled, because the plan may have been cached when there were few entries.
+-- Sends the entries that are due in the order of their times, at most the 100,000 oldest of each
+-- queue. Returns their number. Entries of a queue closed by disable_insert wait until it is opened,
+-- and if those of a queue cannot be sent, a warning says why. Sequential scans are disabled, because
+-- the plan may have been cached when there were few entries.
 -- locks: the entries; those that another session holds are left to it.
 -- writes: delayed_events, current event tables.
 create or replace function pgque.maint_deliver_delayed()
@@ -8753,9 +8752,9 @@ set lock_timeout = '1s'
 as $$
 declare
     v_now    constant timestamptz := clock_timestamp();
-    v_total  integer := 0;
     v_queue  pgque.queue;
-    v_id     bigint;
+    v_sent   integer;
+    v_total  integer := 0;
 begin
     for v_queue in
         select q.*
@@ -8769,63 +8768,30 @@ begin
         order by q.queue_id
     loop
         begin
-            v_total := v_total + pgque.deliver_due(v_queue, v_now, null);
-            continue;
+            with due as (
+                delete from pgque.delayed_events d
+                where d.ctid = any (array(
+                    select e.ctid
+                    from pgque.delayed_events e
+                    where e.de_queue_name = v_queue.queue_name and e.de_deliver_at <= v_now
+                    order by e.de_deliver_at, e.de_id
+                    limit 100000
+                    for update skip locked))
+                returning d.*
+            )
+            insert into pgque.event (
+                ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+            select v_queue.queue_id * 4 + v_queue.queue_cur_table, nextval(v_queue.queue_seq),
+                   d.de_type, d.de_data, d.de_extra1, d.de_extra2, d.de_extra3, d.de_extra4
+            from (select * from due order by de_deliver_at, de_id) d;
+            get diagnostics v_sent = row_count;
+            v_total := v_total + v_sent;
         exception
             when others then
-                null;  -- an entry cannot be sent: they are sent one by one
+                raise warning 'what is scheduled for queue "%" waits: %', v_queue.queue_name, sqlerrm;
         end;
-        for v_id in
-            select d.de_id
-            from pgque.delayed_events d
-            where d.de_queue_name = v_queue.queue_name and d.de_deliver_at <= v_now
-            order by d.de_deliver_at, d.de_id
-            limit 100000
-        loop
-            begin
-                v_total := v_total + pgque.deliver_due(v_queue, v_now, v_id);
-            exception
-                when others then
-                    raise warning 'entry % of queue "%" stays scheduled: %',
-                                  v_id, v_queue.queue_name, sqlerrm;
-            end;
-        end loop;
     end loop;
     return v_total;
-end;
-$$;
-
--- Sends a queue's due entries in order of their times, or only the given entry. Returns their
--- number.
--- locks: the entries; those that another session has locked are skipped.
--- writes: delayed_events, the queue's current event table.
-create or replace function pgque.deliver_due(
-    i_queue pgque.queue, i_now timestamptz, i_entry_id bigint)
-returns integer
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_sent integer;
-begin
-    with due as (
-        delete from pgque.delayed_events d
-        where d.ctid = any (array(
-            select e.ctid
-            from pgque.delayed_events e
-            where e.de_queue_name = i_queue.queue_name and e.de_deliver_at <= i_now
-              and (i_entry_id is null or e.de_id = i_entry_id)
-            order by e.de_deliver_at, e.de_id
-            limit 100000
-            for update skip locked))
-        returning d.*
-    )
-    insert into pgque.event (
-        ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-    select i_queue.queue_id * 4 + i_queue.queue_cur_table, nextval(i_queue.queue_seq), d.de_type, d.de_data,
-           d.de_extra1, d.de_extra2, d.de_extra3, d.de_extra4
-    from (select * from due order by de_deliver_at, de_id) d;
-    get diagnostics v_sent = row_count;
-    return v_sent;
 end;
 $$;
 
@@ -8902,10 +8868,9 @@ create or replace function pgque.send_idem(
     i_ttl interval default '1 hour', i_partition_key text default null)
 returns table (event_id bigint, deduped boolean)
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return query select * from pgque.send_idem(i_queue, i_type, i_payload::text, i_idem_key, i_ttl, i_partition_key);
+    return query select * from pgque.send_idem(i_queue, i_type, i_payload::pg_catalog.text, i_idem_key, i_ttl, i_partition_key);
 end;
 $$;
 
@@ -8935,8 +8900,8 @@ $$;
 -- locks: those of purge_idem. writes: idem.
 create or replace function pgque.maint_idem()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.purge_idem(null);
@@ -8948,15 +8913,11 @@ $$;
 create or replace function pgque.maint_idem(i_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
-    if v_queue.queue_id is null then
-        return 0;
-    end if;
-    return pgque.purge_idem(v_queue.queue_id);
+    return case when v_queue.queue_id is null then 0 else pgque.purge_idem(v_queue.queue_id) end;
 end;
 $$;
 
@@ -8966,6 +8927,7 @@ $$;
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_now     constant timestamptz := clock_timestamp();
@@ -9624,13 +9586,7 @@ as $$
 declare
     v_slot pgque.subscription;
 begin
-    if coalesce(i_worker, '') = '' or (i_ttl > '0' and i_ttl <= '1 day') is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no lease for worker "%s" with a time to live of %s',
-                             i_worker, coalesce(i_ttl::text, 'null')),
-            hint = 'Name the worker, and give it up to 1 day: as long its slot waits when it dies.';
-    end if;
+    perform pgque.check_lease(i_worker, i_ttl);
     loop
         v_slot := pgque.find_slot(i_queue, i_consumer, i_slot);
         if v_slot.sub_batch is not null and v_slot.lease_ttl is null then
@@ -9716,18 +9672,7 @@ begin
     perform pgque.check_slot_count(i_queue, i_consumer, b.n, i_n)
     from pgque.slot b
     where b.sub_id = v_slot.sub_id;
-    if v_slot.lease_owner is null or v_slot.lease_owner is distinct from i_worker then
-        raise exception using
-            errcode = 'PQ012',
-            message = format('slot %s of consumer "%s" on queue "%s" is not leased by "%s": %s',
-                             i_slot, i_consumer, i_queue, coalesce(i_worker, 'null'),
-                             case when v_slot.lease_owner is null then 'nobody holds it'
-                                  else format('"%s" holds it under epoch %s until %s',
-                                              v_slot.lease_owner, v_slot.lease_epoch,
-                                              v_slot.lease_until) end),
-            hint = 'Discard what was received under a lost lease, and claim the slot again with '
-                   'pgque.claim_slot.';
-    end if;
+    perform pgque.check_lease_holder(v_slot, coalesce(i_worker, ''), v_slot.lease_epoch);
     return v_slot;
 end;
 $$;
@@ -10451,174 +10396,6 @@ begin
 end;
 $$;
 
--- ===== ops/test_helpers.sql ======================================================================
-
--- For tests of applications: sends an event of type "test" and requests a tick. Events are
--- delivered after their commit, so call test_consume in another transaction. Returns the event's
--- id.
--- locks: those of send. writes: the queue's current event table, tick_request.
-create or replace function pgque.test_send(i_queue text, i_payload jsonb)
-returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.test_send(i_queue, 'test', i_payload);
-end;
-$$;
-
--- The same with another type.
--- locks: those of send. writes: the same.
-create or replace function pgque.test_send(i_queue text, i_type text, i_payload jsonb)
-returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_id bigint := pgque.send(i_queue, i_type, i_payload);
-begin
-    perform pgque.force_next_tick(i_queue);
-    return v_id;
-end;
-$$;
-
--- Ticks, takes the consumer's next batch with events, acks it and returns its messages. Raises an
--- error, and acks nothing, if there is no event or if an event has another type than expected.
--- locks: those of ticker, receive and ack. writes: the same.
-create or replace function pgque.test_consume(
-    i_queue text, i_consumer text, i_expected_type text default null)
-returns setof pgque.message
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_messages  pgque.message[];
-    v_other     pgque.message;
-begin
-    perform pgque.force_next_tick(i_queue);
-    perform pgque.ticker(i_queue);
-    v_messages := array(select m from pgque.receive(i_queue, i_consumer, 2147483647) m);
-    if cardinality(v_messages) = 0 then
-        raise exception using
-            errcode = 'assert_failure',
-            message = format('consumer "%s" on queue "%s" has no event to consume', i_consumer, i_queue),
-            hint = 'Send one in a transaction of its own; an event is delivered after its commit.';
-    end if;
-    select m.* into v_other
-    from unnest(v_messages) m
-    where m.type is distinct from i_expected_type
-    limit 1;
-    if found and i_expected_type is not null then
-        raise exception using
-            errcode = 'assert_failure',
-            message = format('event %s is of type "%s", expected "%s"',
-                             v_other.msg_id, v_other.type, i_expected_type),
-            detail = format('Its payload: %s', v_other.payload),
-            hint = format('Its batch %s stays open.', v_other.batch_id);
-    end if;
-    perform pgque.ack(v_messages[1].batch_id);
-    return query select m.* from unnest(v_messages) m;
-end;
-$$;
-
--- Raises an error if a consumer of the queue has not finished all events, including events without
--- a tick, in an open batch or waiting for a retry, or if events are scheduled (send_at). Counts
--- exactly, by reading the unfinished events.
-create or replace function pgque.assert_empty(i_queue text)
-returns boolean
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_queue      pgque.queue := pgque.find_queue(i_queue);
-    v_sub        record;
-    v_scheduled  bigint;
-begin
-    for v_sub in
-        select c.co_name,
-               pgque.count_unfinished(s) as events,
-               (select count(*) from pgque.retry_queue r where r.ev_owner = s.sub_id) as again
-        from pgque.subscription s
-        join pgque.consumer c on c.co_id = s.sub_consumer
-        where s.sub_queue = v_queue.queue_id
-        order by c.co_name
-    loop
-        if v_sub.events > 0 or v_sub.again > 0 then
-            raise exception using
-                errcode = 'assert_failure',
-                message = format('queue "%s" is not empty: consumer "%s" has %s events to finish and '
-                                 '%s to be delivered again', i_queue, v_sub.co_name, v_sub.events,
-                                 v_sub.again),
-                hint = 'Consume them, with pgque.test_consume or pgque.receive and pgque.ack.';
-        end if;
-    end loop;
-    select count(*) into v_scheduled from pgque.delayed_events d where d.de_queue_name = i_queue;
-    if v_scheduled > 0 then
-        raise exception using
-            errcode = 'assert_failure',
-            message = format('queue "%s" is not empty: %s events wait for their time',
-                             i_queue, v_scheduled),
-            hint = 'Cancel them with pgque.cancel_scheduled, or wait and run pgque.maint().';
-    end if;
-    return true;
-end;
-$$;
-
--- Returns the number of a subscription's unfinished events. For a worker of a shared consumer,
--- these are the events of its batch; for a slot, the events of its keys.
-create or replace function pgque.count_unfinished(i_sub pgque.subscription)
-returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_after  pg_snapshot;
-    v_up_to  pg_snapshot;
-    v_slot   pgque.slot;
-    v_count  bigint;
-begin
-    if i_sub.sub_last_tick is null then
-        return 0;
-    end if;
-    perform pgque.check_adopted();
-    v_after := (pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick)).tick_snapshot;
-    if i_sub.sub_main is not null then
-        v_up_to := (pgque.find_tick(i_sub.sub_queue, i_sub.sub_next_tick)).tick_snapshot;
-    end if;
-    select s.* into v_slot from pgque.slot s where s.sub_id = i_sub.sub_id;
-    execute format(
-        'select count(*) from pgque.%I e '
-        'where e.ev_txid >= pg_snapshot_xmin($1) '
-        'and not pg_visible_in_snapshot(e.ev_txid, $1) '
-        'and ($2 is null or pg_visible_in_snapshot(e.ev_txid, $2)) '
-        'and (e.ev_owner is null or e.ev_owner = $3) '
-        'and ($4 is null or $4 = pgque.slot_of_key(e.ev_extra1, $5))', format('event_%s', i_sub.sub_queue))
-    into v_count
-    using v_after, v_up_to, coalesce(i_sub.sub_main, i_sub.sub_id), v_slot.slot, v_slot.n;
-    return v_count;
-end;
-$$;
-
--- Raises an error if the queue has dead letters.
-create or replace function pgque.assert_dlq_empty(i_queue text)
-returns boolean
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_queue   pgque.queue := pgque.find_queue(i_queue);
-    v_count   bigint;
-    v_reason  text;
-begin
-    select count(*), (array_agg(d.dl_reason order by d.dl_id desc))[1] into v_count, v_reason
-    from pgque.dead_letter d
-    where d.dl_queue_id = v_queue.queue_id;
-    if v_count > 0 then
-        raise exception using
-            errcode = 'assert_failure',
-            message = format('queue "%s" has %s dead letters, the newest because: %s',
-                             i_queue, v_count, coalesce(v_reason, 'no reason given')),
-            hint = format('See them with: select * from pgque.dlq_inspect(%L);', i_queue);
-    end if;
-    return true;
-end;
-$$;
-
 -- ===== ops/stats.sql =============================================================================
 
 -- The views behind statistics, health and metrics: each queue with its last tick and the last
@@ -10905,10 +10682,8 @@ set jit = off
 as $$
 begin
     if i_threshold is null or i_threshold < '0' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no consumer is stuck after %s', coalesce(i_threshold::text, 'null')),
-            hint = 'Give an interval of 0 or more; the default is 1 hour.';
+        perform pgque.refuse_value('no consumer is stuck after %s', i_threshold::text,
+                                   'Give an interval of 0 or more; the default is 1 hour.');
     end if;
     perform pgque.check_logs_visible();
     return query
@@ -11043,71 +10818,6 @@ begin
 end;
 $$;
 
--- ===== ops/latency.sql ===========================================================================
-
--- Lists the batches whose opening and end are both in the position log, with their consumers. A
--- batch that ended because the consumer was moved is not listed. If another subconsumer took over a
--- dead one's batch, the batch ended for the dead one. Compaction empties the log, so this covers
--- minutes on a busy database and hours on a quiet one.
-create or replace view pgque.ended_batch as
-select s.sub_queue as queue_id,
-       coalesce(s.sub_main, s.sub_id) as sub_id,
-       p.sub_batch as batch_id,
-       p.opened_at,
-       p.ended_at,
-       e.tick_time,
-       e.tick_event_seq - b.tick_event_seq as events
-from (
-    select l.sub_id, l.sub_batch, l.sub_last_tick, l.sub_next_tick,
-           min(l.sub_active) over (partition by l.sub_id, l.sub_batch) as opened_at,
-           lead(l.sub_active) over w as ended_at,
-           lead(l.sub_batch) over w as batch_after,
-           lead(l.sub_last_tick) over w as tick_after
-    from pgque.position_log l
-    window w as (partition by l.sub_id order by l.pos_seq)
-) p
-join pgque.subscription_base s on s.sub_id = p.sub_id
-cross join lateral (
-    select t.tick_event_seq from pgque.tick t
-    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick limit 1
-) b
-cross join lateral (
-    select t.tick_time, t.tick_event_seq from pgque.tick t
-    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick limit 1
-) e
-where p.sub_batch is not null
-  and p.batch_after is null
-  and p.ended_at is not null
-  and (s.sub_main is not null or p.tick_after = p.sub_next_tick);
-
--- Returns percentiles of the time from a batch's last tick to its end, for the consumer's batches
--- that ended in the period, as far as pgque.ended_batch has them; nulls if there are none.
-create or replace function pgque.latency_percentiles(
-    i_queue_name text, i_consumer_name text, i_period interval)
-returns table (p50 interval, p95 interval, p99 interval)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
-as $$
-declare
-    v_sub pgque.subscription := pgque.find_subscription(i_queue_name, i_consumer_name);
-begin
-    if i_period is null or i_period <= '0' or i_period > '100 years' then
-        perform pgque.refuse_value('no latency over %s', i_period::text,
-                                   'Give a positive interval, for example ''1 hour''.');
-    end if;
-    perform pgque.check_logs_visible();
-    return query
-    select l.p[1], l.p[2], l.p[3]
-    from (
-        select percentile_cont('{0.5,0.95,0.99}'::double precision[])
-               within group (order by b.ended_at - b.tick_time) as p
-        from pgque.ended_batch b
-        where b.sub_id = v_sub.sub_id
-          and b.ended_at >= clock_timestamp() - i_period
-    ) l;
-end;
-$$;
-
 -- ===== ops/metrics.sql ===========================================================================
 
 -- The metrics of queues. What a queue's consumers acked is the sum of its counters and of the events
@@ -11183,6 +10893,41 @@ cross join (values
 ) m (nr, metric_name, metric_type)
 where c.figures[m.nr] is not null;
 
+-- Lists the batches whose opening and end are both in the position log, with their consumers. A
+-- batch that ended because the consumer was moved is not listed. If another subconsumer took over a
+-- dead one's batch, the batch ended for the dead one. Compaction empties the log, so this covers
+-- minutes on a busy database and hours on a quiet one.
+create or replace view pgque.ended_batch as
+select s.sub_queue as queue_id,
+       coalesce(s.sub_main, s.sub_id) as sub_id,
+       p.sub_batch as batch_id,
+       p.opened_at,
+       p.ended_at,
+       e.tick_time,
+       e.tick_event_seq - b.tick_event_seq as events
+from (
+    select l.sub_id, l.sub_batch, l.sub_last_tick, l.sub_next_tick,
+           min(l.sub_active) over (partition by l.sub_id, l.sub_batch) as opened_at,
+           lead(l.sub_active) over w as ended_at,
+           lead(l.sub_batch) over w as batch_after,
+           lead(l.sub_last_tick) over w as tick_after
+    from pgque.position_log l
+    window w as (partition by l.sub_id order by l.pos_seq)
+) p
+join pgque.subscription_base s on s.sub_id = p.sub_id
+cross join lateral (
+    select t.tick_event_seq from pgque.tick t
+    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick limit 1
+) b
+cross join lateral (
+    select t.tick_time, t.tick_event_seq from pgque.tick t
+    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick limit 1
+) e
+where p.sub_batch is not null
+  and p.batch_after is null
+  and p.ended_at is not null
+  and (s.sub_main is not null or p.tick_after = p.sub_next_tick);
+
 -- The size and processing time of the batches that ended in the last 5 minutes, by consumer.
 create or replace view pgque.batch_metric as
 with batches as (
@@ -11232,28 +10977,13 @@ begin
            array_position('{ok,unknown,warning,critical}', h.status)::numeric - 1,
            jsonb_build_object('queue', coalesce(h.queue_name, ''), 'check_name', h.check_name)
     from pgque.queue_health() h;
-    return query
-    select 'pgque.ticker.duration_seconds', 'gauge',
-           coalesce(extract(epoch from max(r.tick_time) - min(r.tick_time))::numeric, 0), '{}'::jsonb
-    from (
-        select newest.tick_time,
-               newest.tick_snapshot::text = first_value(newest.tick_snapshot::text) over (
-                   order by newest.tick_time desc) as is_last_run
-        from pgque.queue q
-        cross join lateral (
-            select * from pgque.tick t
-            where t.tick_queue = q.queue_id order by t.tick_id desc limit 1
-        ) newest
-        where not q.queue_external_ticker
-    ) r
-    where r.is_last_run;
 end;
 $$;
 
 -- ===== ops/database_health.sql ===================================================================
 
--- Returns the checks of the whole database: what schedules ticks, whether a restore was adopted,
--- and who keeps dead rows from being removed.
+-- Returns the checks of the whole database: whether a restore was adopted, whether the logs are
+-- rotated, and who keeps dead rows from being removed.
 create or replace function pgque.database_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -11268,30 +10998,6 @@ begin
                 else 'transaction ids are of this cluster' end
     from pgque.config c
     cross join pgque.origin o;
-
-    return query
-    select null::text, 'scheduler',
-           case when t.queues = 0 or t.late is not true then 'ok'
-                when c.scheduler is null then 'warning'
-                else 'critical' end,
-           format('%s, %s%s',
-                  case when c.scheduler is null then 'none started, so ticks come from outside'
-                       else format('ticks come from %s', c.scheduler) end,
-                  case when t.queues = 0 then 'and there is nothing to tick'
-                       else format('the last one %s ago',
-                                   date_trunc('milliseconds', clock_timestamp() - t.last_tick)) end,
-                  case when t.late and c.scheduler is null
-                       then ': run select pgque.start(); or a process that calls pgque.ticker()'
-                       when t.late then ': look at its jobs with select * from pgque.status();'
-                       else '' end)
-    from pgque.config c
-    cross join (
-        select count(*) as queues, max(q.tick_time) as last_tick,
-               bool_and(clock_timestamp() - q.tick_time
-                        > 2 * q.queue_ticker_idle_period + interval '10 seconds') as late
-        from pgque.queue_progress q
-        where not q.queue_ticker_paused and not q.queue_external_ticker
-    ) t;
 
     return query select null::text, 'log_rotation', l.status, l.detail from pgque.log_health() l;
 
@@ -11356,18 +11062,8 @@ begin
         return;
     end if;
 
-    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
-    into v_holder
-    from pg_locks l
-    left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-         and c.relkind in ('r', 'p') and c.relname ~ format('^%s_log', v_log.log_name)
-         and l.database = (select d.oid from pg_database d where d.datname = current_database())
-    left join pg_stat_activity a on a.pid = l.pid
-    where l.granted
-      and (c.oid is not null
-           or l.locktype = 'virtualxid' and l.virtualtransaction = any (v_log.holders))
-      and (l.pid is null or a.xact_start < clock_timestamp() - interval '10 seconds')
-      and l.pid is distinct from pg_backend_pid();
+    v_holder := pgque.lock_holders(
+        format('^%s(_log|$)', v_log.log_name), v_log.holders, interval '10 seconds');
     status := case when v_log.bytes < 1024 * 1024 * 1024 then 'warning' else 'critical' end;
     detail := format('the %s log has grown to %s, last rotated %s ago: %s', v_log.log_name,
                      pg_size_pretty(v_log.bytes),
@@ -11375,6 +11071,30 @@ begin
                      coalesce(v_holder || ' keeps it locked or may still read it: let it end its '
                               'transaction',
                               'see that pgque.maint() is called, and that no consumer is far behind'));
+end;
+$$;
+
+-- Names the sessions and prepared transactions that have begun before i_age and hold a lock on one of
+-- our tables whose name matches, or are among i_transactions (virtual transaction ids); null if there
+-- are none.
+create or replace function pgque.lock_holders(
+    i_tables text, i_transactions text[], i_age interval)
+returns text
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
+        from pg_locks l
+        left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+             and c.relkind in ('r', 'p') and c.relname ~ i_tables
+             and l.database = (select d.oid from pg_database d where d.datname = current_database())
+        left join pg_stat_activity a on a.pid = l.pid
+        where l.granted
+          and (c.oid is not null
+               or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
+          and (l.pid is null or a.xact_start <= clock_timestamp() - i_age)
+          and l.pid is distinct from pg_backend_pid());
 end;
 $$;
 
@@ -11499,45 +11219,9 @@ begin
 end;
 $$;
 
--- Says what a queue's retention costs: the size of the events that all consumers have finished, and
--- how many ticks are behind all consumers. Null without a retention. Events are stored in the order
--- in which they came, so the page of the first one that a consumer still needs shows how much of a
--- table is finished.
-create or replace function pgque.retention_cost(i_queue pgque.queue)
-returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_floor   pgque.tick;
-    v_table   text;
-    v_pages   bigint;
-    v_needed  bigint;
-    v_bytes   numeric := 0;
-begin
-    if i_queue.queue_retention is null then
-        return null;
-    end if;
-    v_floor := pgque.find_floor_tick(i_queue.queue_id);
-    for v_nr in 0 .. i_queue.queue_ntables - 1 loop
-        v_table := format('%s_%s', i_queue.queue_data_pfx, v_nr);
-        v_pages := pg_relation_size(to_regclass(v_table)) / current_setting('block_size')::bigint;
-        continue when v_pages = 0;
-        execute format('select (e.ctid::text::point)[0]::bigint from %s e '  -- quoted: a number's
-                       'where e.ev_txid >= $1 and not pg_visible_in_snapshot(e.ev_txid, $2) '
-                       'order by e.ev_txid limit 1', v_table)
-        into v_needed using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
-        v_bytes := v_bytes + pg_total_relation_size(to_regclass(v_table))
-                             * least(coalesce(v_needed, v_pages), v_pages) / v_pages;
-    end loop;
-    return format('retention %s keeps %s of finished events and %s ticks', i_queue.queue_retention,
-                  pg_size_pretty(v_bytes),
-                  greatest(v_floor.tick_id - pgque.find_retention_tick(i_queue), 0));
-end;
-$$;
-
 -- Checks rotation, which is due once per interval (rotation_interval) if the queue has events. It is
 -- held up if maintenance does not run, or if a consumer still needs the oldest events; a queue
--- without consumers does not hold it up. The detail has the cost of the queue's retention.
+-- without consumers does not hold it up.
 create or replace function pgque.rotation_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -11548,8 +11232,7 @@ begin
            case when t.is_fine then 'ok'
                 when t.age > 4 * t.period + interval '5 minutes' then 'critical'
                 else 'warning' end,
-           concat(format('last rotation %s ago, period %s', t.age, t.period),
-                  ', ' || pgque.retention_cost(q), case
+           concat(format('last rotation %s ago, period %s', t.age, t.period), case
                 when t.is_fine then ''
                 when slowest.tick_time < clock_timestamp() - t.period
                 then format(': consumer "%s" still needs old events; let it catch up, or end it with '
@@ -11595,21 +11278,16 @@ declare
     v_holder  text;
     v_unread  boolean;
 begin
-    select string_agg(coalesce('session ' || l.pid, 'a prepared transaction'), ', ') into v_holder
-    from pgque.snapshot_wait w
-    join pg_locks l on l.locktype = 'virtualxid' and l.virtualtransaction = any (w.holders)
-    where w.wait_name = format('queue %s', i_queue.queue_id);
+    v_holder := pgque.lock_holders(
+        null, (select w.holders from pgque.snapshot_wait w
+               where w.wait_name = format('queue %s', i_queue.queue_id)), '0');
     if v_holder is not null then
         return format('%s may still read what would be truncated: let it end its transaction; '
                       'rotation waits for %s at most', v_holder,
                       (select max(r.patience) from pgque.log_rotation r));
     end if;
 
-    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
-    into v_holder
-    from pg_locks l
-    where l.granted and l.relation = to_regclass(v_table) and l.pid is distinct from pg_backend_pid()
-      and l.database = (select d.oid from pg_database d where d.datname = current_database());
+    v_holder := pgque.lock_holders(format('^%s$', split_part(v_table, '.', 2)), null, '0');
     if v_holder is not null then
         return format('%s uses table %s, which is emptied next: let it end its transaction',
                       v_holder, v_table);
@@ -12288,7 +11966,7 @@ begin
              event_retry finish_batch finished_before
              forget_replicated get_batch_events get_batch_info
              get_consumer_info get_lease_info give_up_batch hold_batch in_flight
-             incarnation latency_percentiles lineage list_scheduled move_to_deployment nack
+             incarnation lineage list_scheduled move_to_deployment nack
              nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
              queue_health queue_stats receive receive_coop receive_partitioned register_consumer
              register_consumer_at register_subconsumer release_batch release_slot renew_batch
@@ -12299,7 +11977,7 @@ begin
              unregister_consumer unregister_subconsumer unsubscribe unsubscribe_slot
              unsubscribe_subconsumer unticked_events window_ticks'),
             ('pgque_admin',
-             'adopt_restored_database assert_dlq_empty assert_empty batch_event_sql
+             'adopt_restored_database batch_event_sql
              batch_event_tables batch_retry begin_slot create_queue dlq_purge
              drop_queue event_dead event_retry_raw find_tick_helper force_next_tick force_tick
              get_batch_cursor grant_perms insert_event_raw maint maint_addon
@@ -12311,7 +11989,7 @@ begin
              pause_queue
              quote_fqname renew_incarnation renew_lineage resume_queue run_maintenance seq_getval seq_setval
              set_metadata_rotation_period set_queue_config set_snapshot_patience
-             set_tick_period_ms start status stop test_consume test_send ticker ticker_loop
+             set_tick_period_ms start status stop ticker ticker_loop
              ticker_pace tune_storage upgrade_schema')
         ) g (roles, names)
         cross join regexp_split_to_table(g.names, '\s+') n (name)

@@ -69,7 +69,8 @@ begin
     if i_sub.lease_owner is distinct from i_owner or i_sub.lease_epoch is distinct from i_epoch then
         raise exception using
             errcode = 'PQ012',
-            message = format('batch %s is not leased by "%s" under epoch %s: %s', i_sub.sub_batch,
+            message = format('%s is not leased by "%s" under epoch %s: %s',
+                             coalesce('batch ' || i_sub.sub_batch, 'the slot'),
                              coalesce(i_owner, 'null'), coalesce(i_epoch::text, 'null'),
                              case when i_sub.lease_owner is null then 'nobody holds it'
                                   else format('"%s" holds it under epoch %s until %s',
