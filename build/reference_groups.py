@@ -134,7 +134,6 @@ GROUPS = (
             "engine/log_halves.sql",
             "engine/counters.sql",
             "engine/history.sql",
-            "engine/metadata_rotation.sql",
             "engine/periods.sql",
         ),
     ),

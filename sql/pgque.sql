@@ -258,9 +258,9 @@ begin
         from pg_proc p
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
-              'append_slot', 'check_slot_end', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
+              'append_slot', 'check_slot_end', 'count_between', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
               'follow_switch', 'hold_next_in_page', 'is_snapshot_held', 'maint_compact_history',
-              'maint_steps', 'move_event_tables', 'note_attempt', 'note_switch', 'open_page',
+              'maint_rotate_metadata', 'maint_steps', 'move_event_tables', 'note_attempt', 'note_switch', 'open_page',
               'run_maintenance', 'set_metadata_rotation_period', 'slot_select', 'statement_end',
               'wait_for_log', 'write_position'])
     loop
@@ -1791,10 +1791,9 @@ begin
 end;
 $$;
 
--- What maintenance may drop, each by a statement under a lock on its parent: event tables of dropped
--- queues, with the sequences of their ids, and groups without queues that get no new ones. The
--- constraint shows that a queue was dropped: while a dump is restored, the queues come after the
--- events.
+-- What maintenance may drop, each by a statement under a lock on its group: event tables of dropped
+-- queues, with the sequences of their ids. The constraint shows that a queue was dropped: while a dump
+-- is restored, the queues come after the events.
 create or replace function pgque.left_objects(out parent text, out statement text)
 returns setof record
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
@@ -1808,15 +1807,7 @@ begin
     join pg_inherits t on t.inhparent = g.inhrelid
     join pg_class c on c.oid = t.inhrelid
     join pg_constraint d on d.conrelid = c.oid and d.conname = 'queue_was_dropped'
-    where g.inhparent = 'pgque.event'::regclass
-    union all
-    select g.inhparent::regclass::text, format('drop table pgque.%I', c.relname)
-    from pg_inherits g
-    join pg_class c on c.oid = g.inhrelid
-    where g.inhparent = 'pgque.event'::regclass
-      and not exists (select from pg_inherits t where t.inhparent = g.inhrelid)
-      and substring(c.relname from '^event_group_([0-9]+)$')::integer
-          < (select max(q.queue_id) / 64 from pgque.queue q);
+    where g.inhparent = 'pgque.event'::regclass;
 end;
 $$;
 
@@ -1825,7 +1816,7 @@ $$;
 -- producers of other queues have locked until they commit. So the call waits 10 ms at most for each
 -- parent, and the next call repeats it. Returns how much it dropped. What cannot be dropped, because
 -- somebody's view reads it for example, is named in a warning.
--- locks: a group, or pgque.event, exclusively, until the transaction ends. writes: the catalog.
+-- locks: a group, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -1837,29 +1828,24 @@ declare
     v_dropped  integer := 0;
 begin
     perform pgque.check_read_committed('maintenance');
-    begin
-        for v_left in select l.parent, l.statement from pgque.left_objects() l loop
-            continue when v_left.parent = any (v_busy);
-            begin
-                perform pgque.commit_locally();
-                execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
-                -- Until the lock was taken, the group may have got a queue, or another session dropped it.
-                if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
-                    execute v_left.statement;
-                    v_dropped := v_dropped + 1;
-                end if;
-            exception
-                when lock_not_available then
-                    v_busy := array_append(v_busy, v_left.parent);
-                when others then
-                    raise warning '%: %', v_left.statement, sqlerrm;
-            end;
-            exit when v_dropped = 10;
-        end loop;
-    exception
-        when lock_not_available then
-            null;  -- an installation holds the locks that the list needs
-    end;
+    for v_left in select l.parent, l.statement from pgque.left_objects() l loop
+        continue when v_left.parent = any (v_busy);
+        begin
+            perform pgque.commit_locally();
+            execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
+            -- Until the lock was taken, another session may have dropped it.
+            if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
+                execute v_left.statement;
+                v_dropped := v_dropped + 1;
+            end if;
+        exception
+            when lock_not_available then
+                v_busy := array_append(v_busy, v_left.parent);
+            when others then
+                raise warning '%: %', v_left.statement, sqlerrm;
+        end;
+        exit when v_dropped = 10;
+    end loop;
     return v_dropped;
 end;
 $$;
@@ -3889,22 +3875,6 @@ end;
 $$;
 
 -- ===== engine/periods.sql ========================================================================
-
--- Sets the shortest time between two rotations of the logs of positions and ticks; returns it.
--- locks: the row of config. writes: config.
-create or replace function pgque.set_metadata_rotation_period(p_period interval)
-returns interval
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if p_period is null or p_period < '0' then
-        perform pgque.refuse_value('no rotation of metadata every %s', p_period::text,
-                                   'Give an interval of 0 or more; the default is 2 minutes.');
-    end if;
-    update pgque.config set metadata_rotation_period = p_period;
-    return p_period;
-end;
-$$;
 
 -- Sets how long the logs of positions and ticks keep rows that an old snapshot may still read;
 -- returns that time. A transaction whose snapshot is older gets a serialization failure when it
@@ -7205,6 +7175,17 @@ $$;
 
 -- ===== engine/compaction.sql =====================================================================
 
+-- The logs whose rotation is due: metadata_rotation_period has passed since the last time, or they are
+-- on their second half. maint_steps lists them; the functions below do not look at the time.
+create or replace view pgque.rotation_due as
+select r.log_name
+from pgque.log_rotation r
+cross join pgque.config c
+left join pgque.log l on l.log_name = r.log_name
+where r.rotated_at is null
+   or r.rotated_at <= clock_timestamp() - c.metadata_rotation_period
+   or l.half = 1;
+
 -- Compaction of the logs of positions and ticks (schema/log.sql). It copies the rows that are still
 -- needed to the other half and makes that half current. A consumer waits a few milliseconds for it,
 -- or up to a second, if others keep the lock (set_lock_wait). A snapshot older than the switch finds
@@ -7246,7 +7227,8 @@ $$;
 -- Switches the log of positions to the other half, if that half is empty: away from half 0 when it
 -- has outgrown its subscriptions, and back from half 1 at once. Returns how many positions stay
 -- behind that nobody needs, at least 1, or 0 if it did not switch.
--- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log.
+-- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log,
+-- log_rotation.
 create or replace function pgque.maint_compact_positions()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -7276,6 +7258,7 @@ begin
                    format('pgque.position_log_%s', v_half));
     update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
     where l.log_name = 'position';
+    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = 'position';
     return greatest(v_before - pgque.move_positions((1 - v_half)::smallint), 1);
 exception
     when lock_not_available then
@@ -7402,7 +7385,8 @@ begin
         ) t;
         update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
         where l.log_name = 'tick';
-        update pgque.log_rotation r set is_copied = false where r.log_name = 'tick';
+        update pgque.log_rotation r set is_copied = false, rotated_at = clock_timestamp()
+        where r.log_name = 'tick';
     exception
         when lock_not_available then
             return 0;
@@ -7478,7 +7462,7 @@ $$;
 -- Adds up the counters to one row per consumer and one row per queue for its ended registrations.
 -- Retries and dead letters go to the history by minute, from which rows that are older than
 -- history_period are deleted. Returns how many counters it removed.
--- locks: the rows it deletes. writes: counter_log, history.
+-- locks: the rows it deletes. writes: counter_log, history, log_rotation.
 create or replace function pgque.maint_compact_counters()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -7512,78 +7496,11 @@ begin
         group by 1, 2
     )
     select (select count(*) from gone) - (select count(*) from kept) into v_removed;
+    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = 'counter';
     return v_removed;
 exception
     when lock_not_available then  -- an upgrade has the tables
         return 0;
-end;
-$$;
-
--- ===== engine/metadata_rotation.sql ==============================================================
-
--- The logs that may be rotated now: their period is over, or they are on their second half.
-create or replace view pgque.rotation_due as
-select r.log_name
-from pgque.log_rotation r
-cross join pgque.config c
-left join pgque.log l on l.log_name = r.log_name
-where r.rotated_at is null
-   or r.rotated_at <= clock_timestamp() - c.metadata_rotation_period
-   or l.half = 1;
-
--- Rotates one log (position, tick, counter) if metadata_rotation_period has passed since
--- the last time and the log holds enough obsolete rows. A log on its second half goes back to the
--- first as soon as that is empty. Returns 1 if it rotated the log, else 0. Skips a log that another
--- session is rotating.
--- locks: the log's row in log_rotation; those of the compaction. writes: what that writes.
-create or replace function pgque.maint_rotate_metadata(i_log text)
-returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
-as $$
-declare
-    v_dropped integer;
-begin
-    perform pgque.check_log_name(i_log);
-    if not exists (select from pgque.rotation_due d where d.log_name = i_log) then
-        return 0;
-    end if;
-    perform from pgque.log_rotation r where r.log_name = i_log for update skip locked;
-    if not found then
-        return 0;
-    end if;
-    v_dropped := case i_log
-        when 'position' then pgque.maint_compact_positions()
-        when 'tick' then pgque.maint_compact_ticks()
-        else pgque.maint_compact_counters() end;
-    if v_dropped <= 0 then
-        return 0;
-    end if;
-    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = i_log;
-    return 1;
-end;
-$$;
-
--- Rotates all logs, and empties the halves that are no longer needed. The half of the ticks comes
--- last, so that no copy is made under its lock. Returns how many logs it rotated.
--- locks: those of maint_empty_half and of the form above. writes: the same.
-create or replace function pgque.maint_rotate_metadata()
-returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
-as $$
-declare
-    v_log   text;
-    v_done  integer := 0;
-begin
-    perform pgque.maint_copy_ticks();
-    foreach v_log in array array['counter', 'tick'] loop
-        v_done := v_done + pgque.maint_rotate_metadata(v_log);
-    end loop;
-    perform pgque.maint_empty_half('position');
-    v_done := v_done + pgque.maint_rotate_metadata('position');
-    perform pgque.maint_empty_half('tick');
-    return v_done;
 end;
 $$;
 
@@ -8048,15 +7965,14 @@ begin
     ) s (func_name, is_due)
     where s.is_due;
     return query
-    select s.func_name, s.log_name
+    select s.func_name, s.func_arg
     from (values
-        ('maint_rotate_metadata', 'counter'), ('maint_rotate_metadata', 'tick'),
-        ('maint_empty_half', 'position'), ('maint_rotate_metadata', 'position'),
-        ('maint_empty_half', 'tick')
-    ) s (func_name, log_name)
-    where case s.func_name
-        when 'maint_empty_half' then s.log_name in (select h.log_name from pgque.left_half h)
-        else s.log_name in (select d.log_name from pgque.rotation_due d) end;
+        ('maint_compact_counters', null, 'counter'), ('maint_compact_ticks', null, 'tick'),
+        ('maint_empty_half', 'position', null), ('maint_compact_positions', null, 'position'),
+        ('maint_empty_half', 'tick', null)
+    ) s (func_name, func_arg, due_log)
+    where s.due_log in (select d.log_name from pgque.rotation_due d)
+       or s.func_arg in (select h.log_name from pgque.left_half h);
     return query
     select 'maint_event_tables', null::text where exists (select from pgque.left_objects());
     return query select 'maint_addon', m from pgque.addon_maintenance() m;
@@ -12667,11 +12583,11 @@ begin
              maint_compact_counters maint_compact_positions
              maint_compact_ticks maint_copy_ticks maint_cron_log maint_deliver_delayed
              maint_empty_half maint_event_tables maint_idem maint_loop maint_operations
-             maint_pause maint_retry_events maint_rotate_metadata maint_rotate_tables_step1
+             maint_pause maint_retry_events maint_rotate_tables_step1
              maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat next_run_hint
              pause_queue
              quote_fqname renew_incarnation renew_lineage resume_queue run_maintenance seq_getval seq_setval
-             set_metadata_rotation_period set_queue_config set_snapshot_patience
+             set_queue_config set_snapshot_patience
              set_tick_period_ms start status stop test_consume test_send ticker ticker_loop
              ticker_pace tune_storage upgrade_schema')
         ) g (roles, names)
