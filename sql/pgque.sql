@@ -258,7 +258,7 @@ begin
         from pg_proc p
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
-              'append_slot', 'check_slot_end', 'count_between', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
+              'append_slot', 'check_log_name', 'check_slot_end', 'count_between', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
               'follow_switch', 'hold_next_in_page', 'is_snapshot_held', 'maint_compact_history',
               'maint_rotate_metadata', 'maint_steps', 'move_event_tables', 'note_attempt', 'note_switch', 'open_page',
               'run_maintenance', 'set_metadata_rotation_period', 'slot_select', 'statement_end',
@@ -1303,19 +1303,6 @@ begin
 end;
 $$;
 
--- Refuses an unknown log name.
-create or replace function pgque.check_log_name(i_log text)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if not exists (select from pgque.log_rotation r where r.log_name = i_log) then
-        perform pgque.refuse_value('there is no log "%s"', i_log,
-                                   'Name one of counter, position and tick.');
-    end if;
-end;
-$$;
-
 -- The halves that a switch left, or that a copy filled which was rolled back: they are to be emptied
 -- before the next switch.
 create or replace view pgque.left_half as
@@ -1337,7 +1324,9 @@ as $$
 declare
     v_left record;
 begin
-    perform pgque.check_log_name(i_log);
+    if i_log is null or i_log not in ('position', 'tick') then
+        perform pgque.refuse_value('log "%s" has no halves', i_log, 'Name position or tick.');
+    end if;
     perform pgque.check_read_committed('compaction');
     perform from pgque.log_rotation r where r.log_name = i_log for update skip locked;
     if not found then
@@ -2165,40 +2154,38 @@ begin
 end;
 $$;
 
--- Refuses options that are not a JSON object, unknown parameters, and JSON values of another type
--- than their parameter's, such as a number for a period, which would have no unit. A string is
--- accepted here and checked when it is read as the parameter's type.
+-- Refuses options that are not a JSON object, unknown parameters, and a JSON value of another type than
+-- its parameter's, such as a number for a period, which would have no unit. A string is accepted here
+-- and checked when it is read as the parameter's type.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_option record;
+    v_wrong text;
 begin
     if jsonb_typeof(i_options) is distinct from 'object' then
-        perform pgque.refuse_parameter(
-            format('the options of queue "%s" are no JSON object: %s', i_queue,
-                   coalesce(i_options::text, 'null')));
-    end if;
-    for v_option in
-        select o.key, o.value, jsonb_typeof(o.value) as given, p.param_type
+        v_wrong := format('the options of queue "%s" are no JSON object: %s', i_queue,
+                          coalesce(i_options::text, 'null'));
+    else
+        select case when p.param_type is null then format('a queue has no parameter "%s"', o.key)
+               else format('option %s takes %s, not the JSON %s %s', o.key,
+                           case p.param_type when 'integer' then 'a number'
+                                             when 'boolean' then 'true or false'
+                                             else 'a string' end,
+                           jsonb_typeof(o.value), o.value) end
+        into v_wrong
         from jsonb_each(i_options) o
         left join pgque.queue_parameters() p on p.param_name = o.key
-    loop
-        if v_option.param_type is null then
-            perform pgque.refuse_parameter(
-                format('a queue has no parameter "%s"', v_option.key));
-        elsif v_option.given not in ('string', 'null')
-              and (v_option.given, v_option.param_type) not in (
-                  ('number', 'integer'), ('boolean', 'boolean')) then
-            perform pgque.refuse_parameter(
-                format('option %s takes %s, not the JSON %s %s', v_option.key,
-                       case v_option.param_type when 'integer' then 'a number'
-                                                when 'boolean' then 'true or false'
-                                                else 'a string' end,
-                       v_option.given, v_option.value));
-        end if;
-    end loop;
+        where p.param_type is null
+           or jsonb_typeof(o.value) not in ('string', 'null')
+              and (jsonb_typeof(o.value), p.param_type) not in (
+                  ('number', 'integer'), ('boolean', 'boolean'))
+        limit 1;
+    end if;
+    if v_wrong is not null then
+        perform pgque.refuse_parameter(v_wrong);
+    end if;
 end;
 $$;
 
@@ -3331,10 +3318,7 @@ declare
     v_name    text := substr(i_name, v_dot + 1);
 begin
     if i_name is null or v_schema = '' or v_name = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" names no object', coalesce(i_name, 'null')),
-            hint = 'Pass name, or schema.name.';
+        perform pgque.refuse_value('"%s" names no object', i_name, 'Pass name, or schema.name.');
     end if;
     return format('%I.%I', v_schema, v_name);
 end;
@@ -3350,10 +3334,8 @@ declare
     v_seq regclass := to_regclass(pgque.quote_fqname(i_seq_name));
 begin
     if not exists (select from pgque.queue q where to_regclass(q.queue_event_seq) = v_seq) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" is not the event sequence of a queue', i_seq_name),
-            hint = 'They stand in pgque.queue, queue_event_seq.';
+        perform pgque.refuse_value('"%s" is not the event sequence of a queue', i_seq_name,
+                                   'They stand in pgque.queue, queue_event_seq.');
     end if;
     return v_seq;
 end;
@@ -3384,10 +3366,8 @@ declare
     v_last  bigint := pgque.seq_getval(i_seq_name);
 begin
     if i_new_value is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the new value is null',
-            hint = 'Pass the last id that was given out elsewhere.';
+        perform pgque.refuse_value('the new value is null', null,
+                                   'Pass the last id that was given out elsewhere.');
     end if;
     if i_new_value >= v_last + 100000 then
         execute format('alter sequence %s owned by none', v_seq);  -- quoted: regclass quotes itself
@@ -3937,11 +3917,10 @@ begin
             v_is_known := false;
     end;
     if v_is_known is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" is no position in a queue', coalesce(i_position, 'null')),
-            hint = 'Pass earliest, latest, the number of a tick, or a time that is past, such as '
-                   '2026-05-24 18:00+00.';
+        perform pgque.refuse_value(
+            '"%s" is no position in a queue', i_position,
+            'Pass earliest, latest, the number of a tick, or a time that is past, such as '
+            '2026-05-24 18:00+00.');
     end if;
 end;
 $$;
@@ -4254,10 +4233,8 @@ language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if coalesce(i_consumer, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the consumer name is null or empty',
-            hint = 'Pass a name, one for each independent reader of the queue.';
+        perform pgque.refuse_value('the consumer name is null or empty', null,
+                                   'Pass a name, one for each independent reader of the queue.');
     end if;
 end;
 $$;
@@ -5727,10 +5704,8 @@ declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
     if coalesce(i_reason, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no reason to hold batch %s', i_batch_id),
-            hint = 'Say what failed and what to do: whoever is on call reads it.';
+        perform pgque.refuse_value('no reason to hold batch %s', i_batch_id::text,
+                                   'Say what failed and what to do: whoever is on call reads it.');
     end if;
     perform pgque.refuse_pages(v_sub);
     if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then
@@ -7850,10 +7825,8 @@ as $$
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('transaction_isolation') = 'read committed' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" gets no tick with a snapshot of a statement', i_queue),
-            hint = 'Begin the transaction with ISOLATION LEVEL REPEATABLE READ.';
+        perform pgque.refuse_value('queue "%s" gets no tick with a snapshot of a statement', i_queue,
+                                   'Begin the transaction with ISOLATION LEVEL REPEATABLE READ.');
     end if;
     perform pgque.force_next_tick(i_queue);
     return pgque.ticker(i_queue);

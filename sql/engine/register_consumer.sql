@@ -62,10 +62,8 @@ language plpgsql immutable
 as $$
 begin
     if coalesce(i_consumer, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the consumer name is null or empty',
-            hint = 'Pass a name, one for each independent reader of the queue.';
+        perform pgque.refuse_value('the consumer name is null or empty', null,
+                                   'Pass a name, one for each independent reader of the queue.');
     end if;
 end;
 $$;

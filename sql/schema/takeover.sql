@@ -111,7 +111,7 @@ begin
         from pg_proc p
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
-              'append_slot', 'check_slot_end', 'count_between', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
+              'append_slot', 'check_log_name', 'check_slot_end', 'count_between', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
               'follow_switch', 'hold_next_in_page', 'is_snapshot_held', 'maint_compact_history',
               'maint_rotate_metadata', 'maint_steps', 'move_event_tables', 'note_attempt', 'note_switch', 'open_page',
               'run_maintenance', 'set_metadata_rotation_period', 'slot_select', 'statement_end',
