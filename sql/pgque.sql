@@ -471,7 +471,7 @@ insert into pgque.log_rotation (log_name)
 values ('tick'), ('position'), ('counter')
 on conflict do nothing;
 
--- What waits until no snapshot is left from before a change (engine/snapshot_wait.sql). holders are the
+-- What waits until no snapshot is left from before a change (engine/rotation/snapshot_wait.sql). holders are the
 -- transactions that held a snapshot when the wait began. The snapshots of standbys have to be newer
 -- than marked_by, which was set at marked_at.
 create table if not exists pgque.snapshot_wait (
@@ -840,7 +840,7 @@ create table if not exists pgque.held_batch (
 );
 
 -- Events of open batches that are dead letters before their batch is finished: every read of the
--- batch leaves them out (engine/set_aside.sql). A row counts only while its batch is open, so an ack
+-- batch leaves them out (engine/batches/set_aside.sql). A row counts only while its batch is open, so an ack
 -- writes nothing here. It does not depend on the dead letters, which may be replayed or purged first.
 -- epoch is the consumer's epoch since the last of them was set aside.
 create table if not exists pgque.set_aside (
@@ -1177,7 +1177,7 @@ begin
 end;
 $$;
 
--- ===== engine/snapshot_wait.sql ==================================================================
+-- ===== engine/rotation/snapshot_wait.sql =========================================================
 
 -- Waits for snapshots. TRUNCATE empties a table for old snapshots, too, and a dump takes its snapshot
 -- first and its locks later. So what was given up by a change is truncated when no snapshot is left
@@ -1257,7 +1257,7 @@ begin
 end;
 $$;
 
--- ===== engine/log_halves.sql =====================================================================
+-- ===== engine/rotation/log_halves.sql ============================================================
 
 -- Shared functions of the logs with two halves (schema/log.sql).
 --
@@ -1353,7 +1353,7 @@ exception
 end;
 $$;
 
--- ===== engine/counters.sql =======================================================================
+-- ===== engine/positions/counters.sql =============================================================
 
 -- Records that a consumer moved from one tick to another without finishing the events between them;
 -- i_from_tick is null for a new consumer. See pgque.counter_log. Tables that it replicates are then
@@ -1449,7 +1449,7 @@ create or replace trigger count_dead_letters after insert on pgque.dead_letter
 referencing new table as added
 for each statement execute function pgque.count_dead_letters();
 
--- ===== engine/lineage.sql ========================================================================
+-- ===== engine/restore/lineage.sql ================================================================
 
 -- The lives of a database. A promoted standby, or a recovery that stops early, goes on without the
 -- last transactions, so ids that those had given out are given out again with another meaning. Both
@@ -1589,7 +1589,7 @@ begin
 end;
 $$;
 
--- ===== engine/read_functions.sql =================================================================
+-- ===== engine/queues/read_functions.sql ==========================================================
 
 -- Builds the two functions of a queue, event_<n>_tables and event_<n>_read.
 -- The first finds the children with events of a range of transactions: it probes the index of each
@@ -1642,7 +1642,7 @@ begin
 end;
 $$;
 
--- ===== engine/storage.sql ========================================================================
+-- ===== engine/queues/storage.sql =================================================================
 
 -- Sets the rights on a queue's tables and sequence; call it again after a restore without
 -- privileges. Writers may insert only the columns that they fill, so that COPY into the current
@@ -1723,7 +1723,7 @@ begin
 end;
 $$;
 
--- ===== engine/event_tables.sql ===================================================================
+-- ===== engine/queues/event_tables.sql ============================================================
 
 -- Makes a child a partition of its queue's event table.
 -- locks: both, exclusively. writes: the catalog.
@@ -1839,7 +1839,7 @@ begin
 end;
 $$;
 
--- ===== engine/create_queue.sql ===================================================================
+-- ===== engine/queues/create_queue.sql ============================================================
 
 -- Creates a queue: its event tables, id sequence, functions and first tick. Returns 1, or 0 if it
 -- existed. Producers of other queues continue meanwhile.
@@ -1989,7 +1989,7 @@ begin
 end;
 $$;
 
--- ===== engine/config.sql =========================================================================
+-- ===== engine/queues/config.sql ==================================================================
 
 -- The parameters that users can set, with their types; each is a column of pgque.queue.
 create or replace function pgque.queue_parameters(out param_name text, out param_type text)
@@ -2085,7 +2085,7 @@ execute function pgque.apply_disable_insert();
 -- Also with session_replication_role = replica, so that the rights on the tables always match the row.
 alter table pgque.queue enable always trigger apply_disable_insert;
 
--- ===== engine/queue_options.sql ==================================================================
+-- ===== engine/queues/queue_options.sql ===========================================================
 
 -- Creates a queue with the parameters of set_queue_config, given as one JSON object. If the queue
 -- exists, it gets these parameters and keeps the others, so the call can be repeated. Returns 1, or
@@ -2213,7 +2213,7 @@ begin
 end;
 $$;
 
--- ===== engine/insert_event.sql ===================================================================
+-- ===== engine/events/insert_event.sql ============================================================
 
 -- Publishing runs for every event, so insert_event and send are flat: each is one static statement,
 -- calls no wrapper, has no SET clause, and qualifies every name and operator. The statement finds
@@ -2324,7 +2324,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_arguments.sql ==============================================================
+-- ===== engine/triggers/trigger_arguments.sql =====================================================
 
 -- Parses the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order.
 -- `fields` has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. Nothing is
@@ -2430,7 +2430,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_checks.sql =================================================================
+-- ===== engine/triggers/trigger_checks.sql ========================================================
 
 -- Refuses operations and arguments that a trigger of this kind does not support.
 create or replace function pgque.check_firing(
@@ -2545,7 +2545,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_row.sql ====================================================================
+-- ===== engine/triggers/trigger_row.sql ===========================================================
 
 -- Returns the columns of a table in the order of its rows, without dropped ones, and the primary
 -- key's columns in the order of the key.
@@ -2660,7 +2660,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_event.sql ==================================================================
+-- ===== engine/triggers/trigger_event.sql =========================================================
 
 -- Inserts a trigger's event. The fields are ev_type, ev_data, ev_extra1 to 4; expressions replace
 -- some of them, or prevent the event. The expressions run with the rights and the search_path of
@@ -2685,7 +2685,7 @@ begin
 end;
 $$;
 
--- ===== engine/jsontriga.sql ======================================================================
+-- ===== engine/triggers/jsontriga.sql =============================================================
 
 -- Trigger: each change of a row becomes an event with the row as JSON. Arguments and formats are in
 -- docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
@@ -2751,7 +2751,7 @@ begin
 end;
 $$;
 
--- ===== engine/logutriga.sql ======================================================================
+-- ===== engine/triggers/logutriga.sql =============================================================
 
 -- Trigger: each change of a row becomes an event with the row url-encoded. Arguments and formats
 -- are in docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
@@ -2842,7 +2842,7 @@ begin
 end;
 $$;
 
--- ===== engine/sqltriga.sql =======================================================================
+-- ===== engine/triggers/sqltriga.sql ==============================================================
 
 -- Trigger: each change of a row becomes an event with a fragment of SQL, which its consumer
 -- completes. docs/triggers.md describes arguments and formats. It runs with the rights and the
@@ -2943,7 +2943,7 @@ begin
 end;
 $$;
 
--- ===== engine/capture.sql ========================================================================
+-- ===== engine/triggers/capture.sql ===============================================================
 
 -- Trigger of capture(): each statement that changes the table makes an event for each row that it
 -- changed. docs/capture.md has the format. It runs with the rights of whoever changes the table. The
@@ -3304,7 +3304,7 @@ as $$
     order by 1, 2;
 $$;
 
--- ===== engine/sequences.sql ======================================================================
+-- ===== engine/events/sequences.sql ===============================================================
 
 -- Returns a name quoted for SQL. The first dot separates schema and name; without a dot the schema
 -- is public.
@@ -3380,7 +3380,7 @@ begin
 end;
 $$;
 
--- ===== engine/ticker.sql =========================================================================
+-- ===== engine/ticks/ticker.sql ===================================================================
 
 -- Returns the snapshot that a tick stores. A transaction that already has an id counts as finished
 -- in its own snapshot, although it may still insert events. So the ticker's own id is added to
@@ -3650,7 +3650,7 @@ begin
 end;
 $$;
 
--- ===== engine/ticker_loop.sql ====================================================================
+-- ===== engine/ticks/ticker_loop.sql ==============================================================
 
 -- Procedures that work during one slot of a scheduler and commit after each step. A procedure that
 -- commits cannot pin its search_path, so these leave all computation to functions that pin theirs.
@@ -3763,7 +3763,7 @@ begin
 end;
 $$;
 
--- ===== engine/external_tick.sql ==================================================================
+-- ===== engine/ticks/external_tick.sql ============================================================
 
 -- Inserts a tick whose id, time and event sequence come from elsewhere, for example when a queue is
 -- replicated. The queue must have external_ticker; ids must grow, and event sequences must not
@@ -3891,7 +3891,7 @@ begin
 end;
 $$;
 
--- ===== engine/seek.sql ===========================================================================
+-- ===== engine/positions/seek.sql =================================================================
 
 -- Where a consumer starts or continues: earliest (the oldest tick whose events all exist), latest
 -- (the newest tick), a tick's number, or a time. A time means the newest tick up to which all ticks
@@ -4086,7 +4086,7 @@ begin
 end;
 $$;
 
--- ===== engine/window_ticks.sql ===================================================================
+-- ===== engine/ticks/window_ticks.sql =============================================================
 
 -- Finds the ticks around the events of a time window. It begins at i_start and ends before i_end. An
 -- event is in the window of the tick with which it became visible. So each event is in exactly one
@@ -4167,7 +4167,7 @@ begin
 end;
 $$;
 
--- ===== engine/register_consumer.sql ==============================================================
+-- ===== engine/positions/register_consumer.sql ====================================================
 
 -- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null
 -- means the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick
@@ -4385,7 +4385,7 @@ begin
 end;
 $$;
 
--- ===== engine/subconsumer.sql ====================================================================
+-- ===== engine/positions/subconsumer.sql ==========================================================
 
 -- Cooperative consumers: several workers, the subconsumers, share the cursor of one consumer. Each
 -- is a subscription of its own, named consumer.subconsumer, that holds at most one batch and points
@@ -4642,7 +4642,7 @@ begin
 end;
 $$;
 
--- ===== engine/find_next_tick.sql =================================================================
+-- ===== engine/ticks/find_next_tick.sql ===========================================================
 
 -- Returns the tick that ends the next batch after i_last, or null. This is the nearest tick that is
 -- older than the lag and meets the minimum count or the minimum interval. With a maximum count, it
@@ -4745,7 +4745,7 @@ begin
 end;
 $$;
 
--- ===== engine/next_batch.sql =====================================================================
+-- ===== engine/batches/next_batch.sql =============================================================
 
 -- Returns a consumer's open batch, or opens the next one. With an owner, it takes the lease on the
 -- batch, or takes it over, under a new epoch. With i_only, only the open batch with that id is
@@ -5063,7 +5063,7 @@ begin
 end;
 $$;
 
--- ===== engine/finish_batch.sql ===================================================================
+-- ===== engine/batches/finish_batch.sql ===========================================================
 
 -- Finishes a batch: the consumer's position moves to the batch's last tick. A batch under a live
 -- lease is finished by its holder, with ack_batch. The common case is one statement for each half,
@@ -5140,7 +5140,7 @@ begin
 end;
 $$;
 
--- ===== engine/coop.sql ===========================================================================
+-- ===== engine/batches/coop.sql ===================================================================
 
 -- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, else
 -- the batch after the shared cursor. In one transaction, it writes a position of its own, then
@@ -5351,7 +5351,7 @@ begin
 end;
 $$;
 
--- ===== engine/lease.sql ==========================================================================
+-- ===== engine/batches/lease.sql ==================================================================
 
 -- Opens the next batch under a lease, or takes over the open batch if its lease is free or has
 -- expired. The epoch is a fencing token: after a takeover the earlier holder can neither renew nor
@@ -5508,7 +5508,7 @@ begin
 end;
 $$;
 
--- ===== engine/claim_ticks.sql ====================================================================
+-- ===== engine/batches/claim_ticks.sql ============================================================
 
 -- Opens the events between two ticks as the consumer's batch, under a lease. For a reader that
 -- keeps its own record of its progress, such as a streaming query with a checkpoint. This finishes
@@ -5688,7 +5688,7 @@ begin
 end;
 $$;
 
--- ===== engine/hold_batch.sql =====================================================================
+-- ===== engine/batches/hold_batch.sql =============================================================
 
 -- Marks an open batch as held: all attempts at it failed, and later batches wait until somebody
 -- looks into it. consumer_states() and queue_health() show it, with the reason, until the batch is
@@ -5730,7 +5730,7 @@ begin
 end;
 $$;
 
--- ===== engine/set_aside.sql ======================================================================
+-- ===== engine/batches/set_aside.sql ==============================================================
 
 -- Makes events of an open batch dead letters at once and takes them out of the batch, which stays
 -- open: its next reads, and those of later attempts, no longer have them. For a person whom an event
@@ -5822,7 +5822,7 @@ begin
 end;
 $$;
 
--- ===== engine/deployment.sql =====================================================================
+-- ===== engine/positions/deployment.sql ===========================================================
 
 -- Makes sure that a consumer belongs to a deployment: the first one that asks gets it, and any
 -- other is refused. So a second Dagster with the same assets, such as a branch deployment or a
@@ -5929,7 +5929,7 @@ begin
 end;
 $$;
 
--- ===== engine/consumer_states.sql ================================================================
+-- ===== engine/positions/consumer_states.sql ======================================================
 
 -- The states of many consumers at once, for a scheduler of batches: which batch each has open, who
 -- holds its lease, and, if none is open, whether the next one could open within the limits. There
@@ -6029,7 +6029,7 @@ begin
 end;
 $$;
 
--- ===== engine/batch_events.sql ===================================================================
+-- ===== engine/batches/batch_events.sql ===========================================================
 
 -- The conditions on ev_txid that select a batch. The transactions that finished between two
 -- snapshots are a range (those that began after the first) and a list (those in progress at the
@@ -6262,7 +6262,7 @@ begin
 end;
 $$;
 
--- ===== engine/cursor.sql =========================================================================
+-- ===== engine/batches/cursor.sql =================================================================
 
 -- Opens a cursor over a batch's events and returns the first ones; FETCH in the same transaction
 -- returns the others. i_extra_where is SQL from the caller, so this runs with the caller's rights,
@@ -6316,7 +6316,7 @@ begin
 end;
 $$;
 
--- ===== engine/read_plan.sql ======================================================================
+-- ===== engine/batches/read_plan.sql ==============================================================
 
 -- Splits an open batch into slices that can be read in parallel: ranges of blocks between the first
 -- and the last one that hold rows of the batch. Each slice is one SQL text that any connection with
@@ -6441,7 +6441,7 @@ begin
 end;
 $$;
 
--- ===== engine/range_plan.sql =====================================================================
+-- ===== engine/batches/range_plan.sql =============================================================
 
 -- Splits the events between two ticks into slices, as batch_read_plan does for a batch: those that
 -- became visible after the first tick and up to the second. Without a consumer, these are the
@@ -6521,7 +6521,7 @@ begin
 end;
 $$;
 
--- ===== engine/retry.sql ==========================================================================
+-- ===== engine/retries/retry.sql ==================================================================
 
 -- Schedules events of an open batch for another delivery to the same consumer. Events that have
 -- used up their retries become dead letters, with the reason. Reads the batch once. Returns how
@@ -6833,7 +6833,7 @@ begin
 end;
 $$;
 
--- ===== engine/retry_raw.sql ======================================================================
+-- ===== engine/retries/retry_raw.sql ==============================================================
 
 -- Schedules an event, given in full, as a retry of a consumer. This is for consumers that store
 -- events themselves. Without an id, the event gets a new one. Returns its id; an event that was
@@ -6905,7 +6905,7 @@ begin
 end;
 $$;
 
--- ===== engine/rotation.sql =======================================================================
+-- ===== engine/rotation/rotation.sql ==============================================================
 
 -- Returns the newest tick that every consumer of a queue has passed, or the last tick if no
 -- consumer is registered. Nobody needs the events that its snapshot sees.
@@ -7148,7 +7148,7 @@ begin
 end;
 $$;
 
--- ===== engine/compaction.sql =====================================================================
+-- ===== engine/rotation/compaction.sql ============================================================
 
 -- The logs whose rotation is due: metadata_rotation_period has passed since the last time, or they are
 -- on their second half. maint_steps lists them; the functions below do not look at the time.
@@ -7370,7 +7370,7 @@ begin
 end;
 $$;
 
--- ===== engine/history.sql ========================================================================
+-- ===== engine/rotation/history.sql ===============================================================
 
 -- The minimum period that throughput and error rates cover, for the functions that drop history and
 -- those that read it.
@@ -7479,7 +7479,7 @@ exception
 end;
 $$;
 
--- ===== engine/restore.sql ========================================================================
+-- ===== engine/restore/restore.sql ================================================================
 
 -- Adoption after pg_restore. The transaction ids in restored ticks and events come from the old
 -- cluster and cannot be compared with those of the new one. So nothing is ticked, read or truncated
@@ -7690,7 +7690,7 @@ begin
 end;
 $$;
 
--- ===== engine/replica.sql ========================================================================
+-- ===== engine/triggers/replica.sql ===============================================================
 
 -- Replicas: the changes of captured tables, applied to a copy of each (docs/replicas.md).
 
@@ -7893,7 +7893,7 @@ begin
 end;
 $$;
 
--- ===== engine/maint.sql ==========================================================================
+-- ===== engine/rotation/maint.sql =================================================================
 
 -- Lists the steps of maintenance that are due, in their order: functions of this schema, with no or one
 -- argument. Ticks are copied first, so that no lock is held during the copy. The logs are switched late,
@@ -8062,7 +8062,7 @@ begin
 end;
 $$;
 
--- ===== engine/maint_loop.sql =====================================================================
+-- ===== engine/rotation/maint_loop.sql ============================================================
 
 -- Maintenance by a scheduler, step by step. Each step has a transaction of its own, so that the two
 -- steps of a rotation are in different transactions, no lock outlasts its step, and a step that
@@ -8131,7 +8131,7 @@ begin
 end;
 $$;
 
--- ===== engine/info.sql ===========================================================================
+-- ===== engine/queues/info.sql ====================================================================
 
 -- Each queue with its settings, the age of its last tick, the count of events since then, and the
 -- events per second of the last 20 ticks. No row for a queue that does not exist.
