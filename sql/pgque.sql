@@ -1084,6 +1084,19 @@ begin
 end;
 $$;
 
+-- The same for calls that do nothing if the queue or the consumer does not exist: returns null then.
+create or replace function pgque.look_for_subscription(i_queue text, i_consumer text)
+returns pgque.subscription
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.find_subscription(i_queue, i_consumer);
+exception
+    when sqlstate 'PQ001' or sqlstate 'PQ002' then
+        return null;
+end;
+$$;
+
 -- Raises the error for a consumer that has slots, and for a slot that it does not have: registered
 -- under that name, a consumer would get the events of all keys.
 create or replace function pgque.refuse_partitioned(
@@ -3331,9 +3344,10 @@ returns regclass
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_seq regclass := to_regclass(pgque.quote_fqname(i_seq_name));
+    v_seq regclass := (select q.queue_seq from pgque.queue q
+                       where q.queue_seq = to_regclass(pgque.quote_fqname(i_seq_name)));
 begin
-    if not exists (select from pgque.queue q where to_regclass(q.queue_event_seq) = v_seq) then
+    if v_seq is null then
         perform pgque.refuse_value('"%s" is not the event sequence of a queue', i_seq_name,
                                    'They stand in pgque.queue, queue_event_seq.');
     end if;
@@ -3795,11 +3809,7 @@ begin
         perform pgque.refuse_tick(v_queue);
     end if;
 
-    select t.* into v_last
-    from pgque.tick t
-    where t.tick_queue = v_queue.queue_id
-    order by t.tick_id desc
-    limit 1;
+    v_last := pgque.find_newest_tick(v_queue.queue_id);
     if i_tick_id is null or i_tick_id <= v_last.tick_id
        or i_event_seq is null or i_event_seq < v_last.tick_event_seq
        or i_orig_timestamp is null or not isfinite(i_orig_timestamp) then
@@ -4181,14 +4191,12 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(x_queue_name);
-    v_tick   bigint;
-    v_new    integer;
+    v_new    integer := pgque.register_consumer(x_queue_name, x_consumer_name,
+                                                coalesce(x_tick_pos::text, 'latest'));
 begin
-    perform pgque.check_consumer_name(x_consumer_name);
-    v_tick := pgque.hold_tick(v_queue.queue_id, coalesce(x_tick_pos::text, 'latest'));
-    v_new := pgque.add_consumer(v_queue.queue_id, x_consumer_name, v_tick);
     if v_new = 0 and x_tick_pos is not null then
-        perform pgque.move_consumer(x_queue_name, x_consumer_name, x_tick_pos);
+        perform pgque.move_consumer(x_queue_name, x_consumer_name,
+                                    pgque.hold_tick(v_queue.queue_id, x_tick_pos::text));
     end if;
     return v_new;
 end;
@@ -4334,14 +4342,8 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub pgque.subscription;
+    v_sub pgque.subscription := pgque.look_for_subscription(x_queue_name, x_consumer_name);
 begin
-    begin
-        v_sub := pgque.find_subscription(x_queue_name, x_consumer_name);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     if v_sub.sub_role = 'slot' then
         perform pgque.refuse_cooperative(v_sub, x_queue_name, x_consumer_name);
     end if;
@@ -4576,7 +4578,7 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
-    v_main  pgque.subscription;
+    v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
     v_sub   pgque.subscription;
 begin
     if i_batch_handling is null or i_batch_handling not in (0, 1) then
@@ -4584,12 +4586,6 @@ begin
             'there is no batch handling %s', i_batch_handling::text,
             '0 refuses while a batch is open, 1 schedules its events for another delivery.');
     end if;
-    begin
-        v_main := pgque.find_subscription(i_queue, i_consumer);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     perform from pgque.subscription_base b where b.sub_id = v_main.sub_id for no key update;
     v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
     if v_sub.sub_id is null then
@@ -5300,15 +5296,9 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
-    v_main  pgque.subscription;
+    v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
     v_sub   pgque.subscription;
 begin
-    begin
-        v_main := pgque.find_subscription(i_queue, i_consumer);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     loop
         v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
         if v_sub.sub_id is null then
@@ -6913,16 +6903,10 @@ create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_floor bigint;
 begin
-    select min(s.sub_last_tick) into v_floor
-    from pgque.subscription s
-    where s.sub_queue = i_queue_id;
-    if v_floor is null then
-        select max(t.tick_id) into v_floor from pgque.tick t where t.tick_queue = i_queue_id;
-    end if;
-    return pgque.find_tick(i_queue_id, v_floor);
+    return pgque.find_tick(i_queue_id, coalesce(
+        (select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
+        (select max(t.tick_id) from pgque.tick t where t.tick_queue = i_queue_id)));
 end;
 $$;
 
@@ -6970,14 +6954,10 @@ create or replace function pgque.find_truncation_floor(i_queue_id integer)
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_floor     constant bigint := (pgque.find_floor_tick(i_queue_id)).tick_id;
-    v_retained  bigint;
 begin
-    select pgque.find_retention_tick(q) into v_retained
-    from pgque.queue q
-    where q.queue_id = i_queue_id;
-    return pgque.find_tick(i_queue_id, least(v_floor, v_retained));
+    return pgque.find_tick(i_queue_id, least(
+        (pgque.find_floor_tick(i_queue_id)).tick_id,
+        (select pgque.find_retention_tick(q) from pgque.queue q where q.queue_id = i_queue_id)));
 end;
 $$;
 

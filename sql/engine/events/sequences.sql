@@ -23,9 +23,10 @@ returns regclass
 language plpgsql stable
 as $$
 declare
-    v_seq regclass := to_regclass(pgque.quote_fqname(i_seq_name));
+    v_seq regclass := (select q.queue_seq from pgque.queue q
+                       where q.queue_seq = to_regclass(pgque.quote_fqname(i_seq_name)));
 begin
-    if not exists (select from pgque.queue q where to_regclass(q.queue_event_seq) = v_seq) then
+    if v_seq is null then
         perform pgque.refuse_value('"%s" is not the event sequence of a queue', i_seq_name,
                                    'They stand in pgque.queue, queue_event_seq.');
     end if;
