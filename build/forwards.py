@@ -218,7 +218,7 @@ def _signature(root: Path, engine: str, name: str, types: str) -> re.Match[str]:
 @cache
 def _signatures(root: Path) -> dict[tuple[str, str, str], re.Match[str]]:
     """Returns the heads of the engine's functions by schema, name and types of arguments."""
-    files = (file for folder in _ENGINE_FOLDERS for file in (root / "sql" / folder).glob("*.sql"))
+    files = (file for folder in _ENGINE_FOLDERS for file in (root / "sql" / folder).rglob("*.sql"))
     return {
         (found["engine"], found["name"], ", ".join(map(_type, _given(found["arguments"])))): found
         for file in files

@@ -259,15 +259,17 @@ begin
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
               'append_slot', 'assert_dlq_empty', 'assert_empty', 'begin_slot_batch',
-              'carry_over', 'check_slot_end', 'close_slot_batch', 'count_unfinished',
-              'deliver_due', 'drop_expired_held', 'due_events', 'earlier_held', 'find_in_page',
-              'find_leased_slot', 'find_slot', 'finish_page', 'follow_switch',
-              'has_expired_held', 'has_held_events', 'held_batch_events', 'hold_next_in_page',
-              'is_snapshot_held', 'latency_percentiles', 'maint_compact_history', 'maint_steps',
-              'move_event_tables', 'move_failures', 'note_attempt', 'note_switch', 'open_page',
-              'plan_held', 'retention_cost', 'run_maintenance', 'set_metadata_rotation_period',
-              'slot_backlog', 'slot_rows', 'slot_select', 'statement_end', 'stop_slots',
-              'test_consume', 'test_send', 'tick_select', 'wait_for_log', 'write_position'])
+              'carry_over', 'check_log_name', 'check_slot_end', 'close_slot_batch',
+              'count_between', 'count_unfinished', 'deliver_due', 'drop_expired_held',
+              'due_events', 'earlier_held', 'find_in_page', 'find_leased_slot', 'find_slot',
+              'finish_page', 'follow_switch', 'has_expired_held', 'has_held_events',
+              'held_batch_events', 'hold_next_in_page', 'is_snapshot_held',
+              'latency_percentiles', 'maint_compact_history', 'maint_rotate_metadata',
+              'maint_steps', 'move_event_tables', 'move_failures', 'note_attempt', 'note_switch',
+              'open_page', 'plan_held', 'retention_cost', 'run_maintenance',
+              'set_metadata_rotation_period', 'slot_backlog', 'slot_rows', 'slot_select',
+              'statement_end', 'stop_slots', 'test_consume', 'test_send', 'tick_select',
+              'wait_for_log', 'write_position'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
@@ -476,7 +478,7 @@ insert into pgque.log_rotation (log_name)
 values ('tick'), ('position'), ('counter')
 on conflict do nothing;
 
--- What waits until no snapshot is left from before a change (engine/snapshot_wait.sql). holders are the
+-- What waits until no snapshot is left from before a change (engine/rotation/snapshot_wait.sql). holders are the
 -- transactions that held a snapshot when the wait began. The snapshots of standbys have to be newer
 -- than marked_by, which was set at marked_at.
 create table if not exists pgque.snapshot_wait (
@@ -843,7 +845,7 @@ create table if not exists pgque.held_batch (
 );
 
 -- Events of open batches that are dead letters before their batch is finished: every read of the
--- batch leaves them out (engine/set_aside.sql). A row counts only while its batch is open, so an ack
+-- batch leaves them out (engine/batches/set_aside.sql). A row counts only while its batch is open, so an ack
 -- writes nothing here. It does not depend on the dead letters, which may be replayed or purged first.
 -- epoch is the consumer's epoch since the last of them was set aside.
 create table if not exists pgque.set_aside (
@@ -1087,6 +1089,19 @@ begin
 end;
 $$;
 
+-- The same for calls that do nothing if the queue or the consumer does not exist: returns null then.
+create or replace function pgque.look_for_subscription(i_queue text, i_consumer text)
+returns pgque.subscription
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.find_subscription(i_queue, i_consumer);
+exception
+    when sqlstate 'PQ001' or sqlstate 'PQ002' then
+        return null;
+end;
+$$;
+
 -- Raises the error for a consumer that has slots, and for a slot that it does not have: registered
 -- under that name, a consumer would get the events of all keys.
 create or replace function pgque.refuse_partitioned(
@@ -1180,7 +1195,7 @@ begin
 end;
 $$;
 
--- ===== engine/snapshot_wait.sql ==================================================================
+-- ===== engine/rotation/snapshot_wait.sql =========================================================
 
 -- Waits for snapshots. TRUNCATE empties a table for old snapshots, too, and a dump takes its snapshot
 -- first and its locks later. So what was given up by a change is truncated when no snapshot is left
@@ -1260,7 +1275,7 @@ begin
 end;
 $$;
 
--- ===== engine/log_halves.sql =====================================================================
+-- ===== engine/rotation/log_halves.sql ============================================================
 
 -- Shared functions of the logs with two halves (schema/log.sql).
 --
@@ -1306,19 +1321,6 @@ begin
 end;
 $$;
 
--- Refuses an unknown log name.
-create or replace function pgque.check_log_name(i_log text)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if not exists (select from pgque.log_rotation r where r.log_name = i_log) then
-        perform pgque.refuse_value('there is no log "%s"', i_log,
-                                   'Name one of counter, position and tick.');
-    end if;
-end;
-$$;
-
 -- The halves that a switch left, or that a copy filled which was rolled back: they are to be emptied
 -- before the next switch.
 create or replace view pgque.left_half as
@@ -1340,7 +1342,9 @@ as $$
 declare
     v_left record;
 begin
-    perform pgque.check_log_name(i_log);
+    if i_log is null or i_log not in ('position', 'tick') then
+        perform pgque.refuse_value('log "%s" has no halves', i_log, 'Name position or tick.');
+    end if;
     perform pgque.check_read_committed('compaction');
     perform from pgque.log_rotation r where r.log_name = i_log for update skip locked;
     if not found then
@@ -1367,7 +1371,7 @@ exception
 end;
 $$;
 
--- ===== engine/counters.sql =======================================================================
+-- ===== engine/positions/counters.sql =============================================================
 
 -- Records that a consumer moved from one tick to another without finishing the events between them;
 -- i_from_tick is null for a new consumer. See pgque.counter_log. Tables that it replicates are then
@@ -1463,7 +1467,7 @@ create or replace trigger count_dead_letters after insert on pgque.dead_letter
 referencing new table as added
 for each statement execute function pgque.count_dead_letters();
 
--- ===== engine/lineage.sql ========================================================================
+-- ===== engine/restore/lineage.sql ================================================================
 
 -- The lives of a database. A promoted standby, or a recovery that stops early, goes on without the
 -- last transactions, so ids that those had given out are given out again with another meaning. Both
@@ -1603,7 +1607,7 @@ begin
 end;
 $$;
 
--- ===== engine/read_functions.sql =================================================================
+-- ===== engine/queues/read_functions.sql ==========================================================
 
 -- Builds the two functions of a queue, event_<n>_tables and event_<n>_read.
 -- The first finds the children with events of a range of transactions: it probes the index of each
@@ -1656,7 +1660,7 @@ begin
 end;
 $$;
 
--- ===== engine/storage.sql ========================================================================
+-- ===== engine/queues/storage.sql =================================================================
 
 -- Sets the rights on a queue's tables and sequence; call it again after a restore without
 -- privileges. Writers may insert only the columns that they fill, so that COPY into the current
@@ -1737,7 +1741,7 @@ begin
 end;
 $$;
 
--- ===== engine/event_tables.sql ===================================================================
+-- ===== engine/queues/event_tables.sql ============================================================
 
 -- Makes a child a partition of its queue's event table.
 -- locks: both, exclusively. writes: the catalog.
@@ -1794,10 +1798,9 @@ begin
 end;
 $$;
 
--- What maintenance may drop, each by a statement under a lock on its parent: event tables of dropped
--- queues, with the sequences of their ids, and groups without queues that get no new ones. The
--- constraint shows that a queue was dropped: while a dump is restored, the queues come after the
--- events.
+-- What maintenance may drop, each by a statement under a lock on its group: event tables of dropped
+-- queues, with the sequences of their ids. The constraint shows that a queue was dropped: while a dump
+-- is restored, the queues come after the events.
 create or replace function pgque.left_objects(out parent text, out statement text)
 returns setof record
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
@@ -1811,15 +1814,7 @@ begin
     join pg_inherits t on t.inhparent = g.inhrelid
     join pg_class c on c.oid = t.inhrelid
     join pg_constraint d on d.conrelid = c.oid and d.conname = 'queue_was_dropped'
-    where g.inhparent = 'pgque.event'::regclass
-    union all
-    select g.inhparent::regclass::text, format('drop table pgque.%I', c.relname)
-    from pg_inherits g
-    join pg_class c on c.oid = g.inhrelid
-    where g.inhparent = 'pgque.event'::regclass
-      and not exists (select from pg_inherits t where t.inhparent = g.inhrelid)
-      and substring(c.relname from '^event_group_([0-9]+)$')::integer
-          < (select max(q.queue_id) / 64 from pgque.queue q);
+    where g.inhparent = 'pgque.event'::regclass;
 end;
 $$;
 
@@ -1828,7 +1823,7 @@ $$;
 -- producers of other queues have locked until they commit. So the call waits 10 ms at most for each
 -- parent, and the next call repeats it. Returns how much it dropped. What cannot be dropped, because
 -- somebody's view reads it for example, is named in a warning.
--- locks: a group, or pgque.event, exclusively, until the transaction ends. writes: the catalog.
+-- locks: a group, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -1840,34 +1835,29 @@ declare
     v_dropped  integer := 0;
 begin
     perform pgque.check_read_committed('maintenance');
-    begin
-        for v_left in select l.parent, l.statement from pgque.left_objects() l loop
-            continue when v_left.parent = any (v_busy);
-            begin
-                perform pgque.commit_locally();
-                execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
-                -- Until the lock was taken, the group may have got a queue, or another session dropped it.
-                if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
-                    execute v_left.statement;
-                    v_dropped := v_dropped + 1;
-                end if;
-            exception
-                when lock_not_available then
-                    v_busy := array_append(v_busy, v_left.parent);
-                when others then
-                    raise warning '%: %', v_left.statement, sqlerrm;
-            end;
-            exit when v_dropped = 10;
-        end loop;
-    exception
-        when lock_not_available then
-            null;  -- an installation holds the locks that the list needs
-    end;
+    for v_left in select l.parent, l.statement from pgque.left_objects() l loop
+        continue when v_left.parent = any (v_busy);
+        begin
+            perform pgque.commit_locally();
+            execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
+            -- Until the lock was taken, another session may have dropped it.
+            if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
+                execute v_left.statement;
+                v_dropped := v_dropped + 1;
+            end if;
+        exception
+            when lock_not_available then
+                v_busy := array_append(v_busy, v_left.parent);
+            when others then
+                raise warning '%: %', v_left.statement, sqlerrm;
+        end;
+        exit when v_dropped = 10;
+    end loop;
     return v_dropped;
 end;
 $$;
 
--- ===== engine/create_queue.sql ===================================================================
+-- ===== engine/queues/create_queue.sql ============================================================
 
 -- Creates a queue: its event tables, id sequence, functions and first tick. Returns 1, or 0 if it
 -- existed. Producers of other queues continue meanwhile.
@@ -2017,7 +2007,7 @@ begin
 end;
 $$;
 
--- ===== engine/config.sql =========================================================================
+-- ===== engine/queues/config.sql ==================================================================
 
 -- The parameters that users can set, with their types; each is a column of pgque.queue.
 create or replace function pgque.queue_parameters(out param_name text, out param_type text)
@@ -2113,7 +2103,7 @@ execute function pgque.apply_disable_insert();
 -- Also with session_replication_role = replica, so that the rights on the tables always match the row.
 alter table pgque.queue enable always trigger apply_disable_insert;
 
--- ===== engine/queue_options.sql ==================================================================
+-- ===== engine/queues/queue_options.sql ===========================================================
 
 -- Creates a queue with the parameters of set_queue_config, given as one JSON object. If the queue
 -- exists, it gets these parameters and keeps the others, so the call can be repeated. Returns 1, or
@@ -2182,40 +2172,38 @@ begin
 end;
 $$;
 
--- Refuses options that are not a JSON object, unknown parameters, and JSON values of another type
--- than their parameter's, such as a number for a period, which would have no unit. A string is
--- accepted here and checked when it is read as the parameter's type.
+-- Refuses options that are not a JSON object, unknown parameters, and a JSON value of another type than
+-- its parameter's, such as a number for a period, which would have no unit. A string is accepted here
+-- and checked when it is read as the parameter's type.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_option record;
+    v_wrong text;
 begin
     if jsonb_typeof(i_options) is distinct from 'object' then
-        perform pgque.refuse_parameter(
-            format('the options of queue "%s" are no JSON object: %s', i_queue,
-                   coalesce(i_options::text, 'null')));
-    end if;
-    for v_option in
-        select o.key, o.value, jsonb_typeof(o.value) as given, p.param_type
+        v_wrong := format('the options of queue "%s" are no JSON object: %s', i_queue,
+                          coalesce(i_options::text, 'null'));
+    else
+        select case when p.param_type is null then format('a queue has no parameter "%s"', o.key)
+               else format('option %s takes %s, not the JSON %s %s', o.key,
+                           case p.param_type when 'integer' then 'a number'
+                                             when 'boolean' then 'true or false'
+                                             else 'a string' end,
+                           jsonb_typeof(o.value), o.value) end
+        into v_wrong
         from jsonb_each(i_options) o
         left join pgque.queue_parameters() p on p.param_name = o.key
-    loop
-        if v_option.param_type is null then
-            perform pgque.refuse_parameter(
-                format('a queue has no parameter "%s"', v_option.key));
-        elsif v_option.given not in ('string', 'null')
-              and (v_option.given, v_option.param_type) not in (
-                  ('number', 'integer'), ('boolean', 'boolean')) then
-            perform pgque.refuse_parameter(
-                format('option %s takes %s, not the JSON %s %s', v_option.key,
-                       case v_option.param_type when 'integer' then 'a number'
-                                                when 'boolean' then 'true or false'
-                                                else 'a string' end,
-                       v_option.given, v_option.value));
-        end if;
-    end loop;
+        where p.param_type is null
+           or jsonb_typeof(o.value) not in ('string', 'null')
+              and (jsonb_typeof(o.value), p.param_type) not in (
+                  ('number', 'integer'), ('boolean', 'boolean'))
+        limit 1;
+    end if;
+    if v_wrong is not null then
+        perform pgque.refuse_parameter(v_wrong);
+    end if;
 end;
 $$;
 
@@ -2243,7 +2231,7 @@ begin
 end;
 $$;
 
--- ===== engine/insert_event.sql ===================================================================
+-- ===== engine/events/insert_event.sql ============================================================
 
 -- Publishing runs for every event, so insert_event and send are flat: each is one static statement,
 -- calls no wrapper, has no SET clause, and qualifies every name and operator. The statement finds
@@ -2354,7 +2342,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_arguments.sql ==============================================================
+-- ===== engine/triggers/trigger_arguments.sql =====================================================
 
 -- Parses the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order.
 -- `fields` has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. Nothing is
@@ -2460,7 +2448,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_checks.sql =================================================================
+-- ===== engine/triggers/trigger_checks.sql ========================================================
 
 -- Refuses operations and arguments that a trigger of this kind does not support.
 create or replace function pgque.check_firing(
@@ -2575,7 +2563,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_row.sql ====================================================================
+-- ===== engine/triggers/trigger_row.sql ===========================================================
 
 -- Returns the columns of a table in the order of its rows, without dropped ones, and the primary
 -- key's columns in the order of the key.
@@ -2690,7 +2678,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_event.sql ==================================================================
+-- ===== engine/triggers/trigger_event.sql =========================================================
 
 -- Inserts a trigger's event. The fields are ev_type, ev_data, ev_extra1 to 4; expressions replace
 -- some of them, or prevent the event. The expressions run with the rights and the search_path of
@@ -2715,7 +2703,7 @@ begin
 end;
 $$;
 
--- ===== engine/jsontriga.sql ======================================================================
+-- ===== engine/triggers/jsontriga.sql =============================================================
 
 -- Trigger: each change of a row becomes an event with the row as JSON. Arguments and formats are in
 -- docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
@@ -2781,7 +2769,7 @@ begin
 end;
 $$;
 
--- ===== engine/logutriga.sql ======================================================================
+-- ===== engine/triggers/logutriga.sql =============================================================
 
 -- Trigger: each change of a row becomes an event with the row url-encoded. Arguments and formats
 -- are in docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
@@ -2872,7 +2860,7 @@ begin
 end;
 $$;
 
--- ===== engine/sqltriga.sql =======================================================================
+-- ===== engine/triggers/sqltriga.sql ==============================================================
 
 -- Trigger: each change of a row becomes an event with a fragment of SQL, which its consumer
 -- completes. docs/triggers.md describes arguments and formats. It runs with the rights and the
@@ -2973,7 +2961,7 @@ begin
 end;
 $$;
 
--- ===== engine/capture.sql ========================================================================
+-- ===== engine/triggers/capture.sql ===============================================================
 
 -- Trigger of capture(): each statement that changes the table makes an event for each row that it
 -- changed. docs/capture.md has the format. It runs with the rights of whoever changes the table. The
@@ -3334,7 +3322,7 @@ as $$
     order by 1, 2;
 $$;
 
--- ===== engine/sequences.sql ======================================================================
+-- ===== engine/events/sequences.sql ===============================================================
 
 -- Returns a name quoted for SQL. The first dot separates schema and name; without a dot the schema
 -- is public.
@@ -3348,10 +3336,7 @@ declare
     v_name    text := substr(i_name, v_dot + 1);
 begin
     if i_name is null or v_schema = '' or v_name = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" names no object', coalesce(i_name, 'null')),
-            hint = 'Pass name, or schema.name.';
+        perform pgque.refuse_value('"%s" names no object', i_name, 'Pass name, or schema.name.');
     end if;
     return format('%I.%I', v_schema, v_name);
 end;
@@ -3364,13 +3349,12 @@ returns regclass
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_seq regclass := to_regclass(pgque.quote_fqname(i_seq_name));
+    v_seq regclass := (select q.queue_seq from pgque.queue q
+                       where q.queue_seq = to_regclass(pgque.quote_fqname(i_seq_name)));
 begin
-    if not exists (select from pgque.queue q where to_regclass(q.queue_event_seq) = v_seq) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" is not the event sequence of a queue', i_seq_name),
-            hint = 'They stand in pgque.queue, queue_event_seq.';
+    if v_seq is null then
+        perform pgque.refuse_value('"%s" is not the event sequence of a queue', i_seq_name,
+                                   'They stand in pgque.queue, queue_event_seq.');
     end if;
     return v_seq;
 end;
@@ -3401,10 +3385,8 @@ declare
     v_last  bigint := pgque.seq_getval(i_seq_name);
 begin
     if i_new_value is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the new value is null',
-            hint = 'Pass the last id that was given out elsewhere.';
+        perform pgque.refuse_value('the new value is null', null,
+                                   'Pass the last id that was given out elsewhere.');
     end if;
     if i_new_value >= v_last + 100000 then
         execute format('alter sequence %s owned by none', v_seq);  -- quoted: regclass quotes itself
@@ -3417,7 +3399,7 @@ begin
 end;
 $$;
 
--- ===== engine/ticker.sql =========================================================================
+-- ===== engine/ticks/ticker.sql ===================================================================
 
 -- Returns the snapshot that a tick stores. A transaction that already has an id counts as finished
 -- in its own snapshot, although it may still insert events. So the ticker's own id is added to
@@ -3687,7 +3669,7 @@ begin
 end;
 $$;
 
--- ===== engine/ticker_loop.sql ====================================================================
+-- ===== engine/ticks/ticker_loop.sql ==============================================================
 
 -- Procedures that work during one slot of a scheduler and commit after each step. A procedure that
 -- commits cannot pin its search_path, so these leave all computation to functions that pin theirs.
@@ -3800,7 +3782,7 @@ begin
 end;
 $$;
 
--- ===== engine/external_tick.sql ==================================================================
+-- ===== engine/ticks/external_tick.sql ============================================================
 
 -- Inserts a tick whose id, time and event sequence come from elsewhere, for example when a queue is
 -- replicated. The queue must have external_ticker; ids must grow, and event sequences must not
@@ -3832,11 +3814,7 @@ begin
         perform pgque.refuse_tick(v_queue);
     end if;
 
-    select t.* into v_last
-    from pgque.tick t
-    where t.tick_queue = v_queue.queue_id
-    order by t.tick_id desc
-    limit 1;
+    v_last := pgque.find_newest_tick(v_queue.queue_id);
     if i_tick_id is null or i_tick_id <= v_last.tick_id
        or i_event_seq is null or i_event_seq < v_last.tick_event_seq
        or i_orig_timestamp is null or not isfinite(i_orig_timestamp) then
@@ -3893,22 +3871,6 @@ $$;
 
 -- ===== engine/periods.sql ========================================================================
 
--- Sets the shortest time between two rotations of the logs of positions and ticks; returns it.
--- locks: the row of config. writes: config.
-create or replace function pgque.set_metadata_rotation_period(p_period interval)
-returns interval
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if p_period is null or p_period < '0' then
-        perform pgque.refuse_value('no rotation of metadata every %s', p_period::text,
-                                   'Give an interval of 0 or more; the default is 2 minutes.');
-    end if;
-    update pgque.config set metadata_rotation_period = p_period;
-    return p_period;
-end;
-$$;
-
 -- Sets how long the logs of positions and ticks keep rows that an old snapshot may still read;
 -- returns that time. A transaction whose snapshot is older gets a serialization failure when it
 -- reads a log for the first time, and a dump lacks the rows.
@@ -3944,7 +3906,7 @@ begin
 end;
 $$;
 
--- ===== engine/seek.sql ===========================================================================
+-- ===== engine/positions/seek.sql =================================================================
 
 -- Where a consumer starts or continues: earliest (the oldest tick whose events all exist), latest
 -- (the newest tick), a tick's number, or a time. A time means the newest tick up to which all ticks
@@ -3970,11 +3932,10 @@ begin
             v_is_known := false;
     end;
     if v_is_known is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" is no position in a queue', coalesce(i_position, 'null')),
-            hint = 'Pass earliest, latest, the number of a tick, or a time that is past, such as '
-                   '2026-05-24 18:00+00.';
+        perform pgque.refuse_value(
+            '"%s" is no position in a queue', i_position,
+            'Pass earliest, latest, the number of a tick, or a time that is past, such as '
+            '2026-05-24 18:00+00.');
     end if;
 end;
 $$;
@@ -4140,7 +4101,7 @@ begin
 end;
 $$;
 
--- ===== engine/window_ticks.sql ===================================================================
+-- ===== engine/ticks/window_ticks.sql =============================================================
 
 -- Finds the ticks around the events of a time window. It begins at i_start and ends before i_end. An
 -- event is in the window of the tick with which it became visible. So each event is in exactly one
@@ -4221,7 +4182,7 @@ begin
 end;
 $$;
 
--- ===== engine/register_consumer.sql ==============================================================
+-- ===== engine/positions/register_consumer.sql ====================================================
 
 -- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null
 -- means the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick
@@ -4235,14 +4196,12 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(x_queue_name);
-    v_tick   bigint;
-    v_new    integer;
+    v_new    integer := pgque.register_consumer(x_queue_name, x_consumer_name,
+                                                coalesce(x_tick_pos::text, 'latest'));
 begin
-    perform pgque.check_consumer_name(x_consumer_name);
-    v_tick := pgque.hold_tick(v_queue.queue_id, coalesce(x_tick_pos::text, 'latest'));
-    v_new := pgque.add_consumer(v_queue.queue_id, x_consumer_name, v_tick);
     if v_new = 0 and x_tick_pos is not null then
-        perform pgque.move_consumer(x_queue_name, x_consumer_name, x_tick_pos);
+        perform pgque.move_consumer(x_queue_name, x_consumer_name,
+                                    pgque.hold_tick(v_queue.queue_id, x_tick_pos::text));
     end if;
     return v_new;
 end;
@@ -4287,10 +4246,8 @@ language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if coalesce(i_consumer, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the consumer name is null or empty',
-            hint = 'Pass a name, one for each independent reader of the queue.';
+        perform pgque.refuse_value('the consumer name is null or empty', null,
+                                   'Pass a name, one for each independent reader of the queue.');
     end if;
 end;
 $$;
@@ -4390,14 +4347,8 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub pgque.subscription;
+    v_sub pgque.subscription := pgque.look_for_subscription(x_queue_name, x_consumer_name);
 begin
-    begin
-        v_sub := pgque.find_subscription(x_queue_name, x_consumer_name);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     if v_sub.sub_role = 'slot' then
         perform pgque.refuse_cooperative(v_sub, x_queue_name, x_consumer_name);
     end if;
@@ -4441,7 +4392,7 @@ begin
 end;
 $$;
 
--- ===== engine/subconsumer.sql ====================================================================
+-- ===== engine/positions/subconsumer.sql ==========================================================
 
 -- Cooperative consumers: several workers, the subconsumers, share the cursor of one consumer. Each
 -- is a subscription of its own, named consumer.subconsumer, that holds at most one batch and points
@@ -4632,7 +4583,7 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
-    v_main  pgque.subscription;
+    v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
     v_sub   pgque.subscription;
 begin
     if i_batch_handling is null or i_batch_handling not in (0, 1) then
@@ -4640,12 +4591,6 @@ begin
             'there is no batch handling %s', i_batch_handling::text,
             '0 refuses while a batch is open, 1 schedules its events for another delivery.');
     end if;
-    begin
-        v_main := pgque.find_subscription(i_queue, i_consumer);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     perform from pgque.subscription_base b where b.sub_id = v_main.sub_id for no key update;
     v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
     if v_sub.sub_id is null then
@@ -4698,7 +4643,7 @@ begin
 end;
 $$;
 
--- ===== engine/find_next_tick.sql =================================================================
+-- ===== engine/ticks/find_next_tick.sql ===========================================================
 
 -- Returns the tick that ends the next batch after i_last, or null. This is the nearest tick that is
 -- older than the lag and meets the minimum count or the minimum interval. With a maximum count, it
@@ -4801,7 +4746,7 @@ begin
 end;
 $$;
 
--- ===== engine/next_batch.sql =====================================================================
+-- ===== engine/batches/next_batch.sql =============================================================
 
 -- Returns a consumer's open batch, or opens the next one. With an owner, it takes the lease on the
 -- batch, or takes it over, under a new epoch. With i_only, only the open batch with that id is
@@ -5121,7 +5066,7 @@ begin
 end;
 $$;
 
--- ===== engine/finish_batch.sql ===================================================================
+-- ===== engine/batches/finish_batch.sql ===========================================================
 
 -- Finishes a batch: the consumer's position moves to the batch's last tick. A batch under a live
 -- lease is finished by its holder, with ack_batch. The common case is one statement for each half,
@@ -5201,7 +5146,7 @@ begin
 end;
 $$;
 
--- ===== engine/coop.sql ===========================================================================
+-- ===== engine/batches/coop.sql ===================================================================
 
 -- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, else
 -- the batch after the shared cursor. In one transaction, it writes a position of its own, then
@@ -5360,15 +5305,9 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
-    v_main  pgque.subscription;
+    v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
     v_sub   pgque.subscription;
 begin
-    begin
-        v_main := pgque.find_subscription(i_queue, i_consumer);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     loop
         v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
         if v_sub.sub_id is null then
@@ -5411,7 +5350,7 @@ begin
 end;
 $$;
 
--- ===== engine/lease.sql ==========================================================================
+-- ===== engine/batches/lease.sql ==================================================================
 
 -- Opens the next batch under a lease, or takes over the open batch if its lease is free or has
 -- expired. The epoch is a fencing token: after a takeover the earlier holder can neither renew nor
@@ -5569,7 +5508,7 @@ begin
 end;
 $$;
 
--- ===== engine/claim_ticks.sql ====================================================================
+-- ===== engine/batches/claim_ticks.sql ============================================================
 
 -- Opens the events between two ticks as the consumer's batch, under a lease. For a reader that
 -- keeps its own record of its progress, such as a streaming query with a checkpoint. This finishes
@@ -5749,7 +5688,7 @@ begin
 end;
 $$;
 
--- ===== engine/hold_batch.sql =====================================================================
+-- ===== engine/batches/hold_batch.sql =============================================================
 
 -- Marks an open batch as held: all attempts at it failed, and later batches wait until somebody
 -- looks into it. consumer_states() and queue_health() show it, with the reason, until the batch is
@@ -5765,10 +5704,8 @@ declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
     if coalesce(i_reason, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no reason to hold batch %s', i_batch_id),
-            hint = 'Say what failed and what to do: whoever is on call reads it.';
+        perform pgque.refuse_value('no reason to hold batch %s', i_batch_id::text,
+                                   'Say what failed and what to do: whoever is on call reads it.');
     end if;
     perform pgque.refuse_pages(v_sub);
     if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then
@@ -5793,7 +5730,7 @@ begin
 end;
 $$;
 
--- ===== engine/set_aside.sql ======================================================================
+-- ===== engine/batches/set_aside.sql ==============================================================
 
 -- Makes events of an open batch dead letters at once and takes them out of the batch, which stays
 -- open: its next reads, and those of later attempts, no longer have them. For a person whom an event
@@ -5882,7 +5819,7 @@ begin
 end;
 $$;
 
--- ===== engine/deployment.sql =====================================================================
+-- ===== engine/positions/deployment.sql ===========================================================
 
 -- Makes sure that a consumer belongs to a deployment: the first one that asks gets it, and any
 -- other is refused. So a second Dagster with the same assets, such as a branch deployment or a
@@ -5989,7 +5926,7 @@ begin
 end;
 $$;
 
--- ===== engine/consumer_states.sql ================================================================
+-- ===== engine/positions/consumer_states.sql ======================================================
 
 -- The states of many consumers at once, for a scheduler of batches: which batch each has open, who
 -- holds its lease, and, if none is open, whether the next one could open within the limits. There
@@ -6085,7 +6022,7 @@ begin
 end;
 $$;
 
--- ===== engine/batch_events.sql ===================================================================
+-- ===== engine/batches/batch_events.sql ===========================================================
 
 -- The conditions on ev_txid that select a batch. The transactions that finished between two
 -- snapshots are a range (those that began after the first) and a list (those in progress at the
@@ -6303,7 +6240,7 @@ begin
 end;
 $$;
 
--- ===== engine/cursor.sql =========================================================================
+-- ===== engine/batches/cursor.sql =================================================================
 
 -- Opens a cursor over a batch's events and returns the first ones; FETCH in the same transaction
 -- returns the others. i_extra_where is SQL from the caller, so this runs with the caller's rights,
@@ -6357,7 +6294,7 @@ begin
 end;
 $$;
 
--- ===== engine/read_plan.sql ======================================================================
+-- ===== engine/batches/read_plan.sql ==============================================================
 
 -- Splits an open batch into slices that can be read in parallel: ranges of blocks between the first
 -- and the last one that hold rows of the batch. Each slice is one SQL text that any connection with
@@ -6475,7 +6412,7 @@ begin
 end;
 $$;
 
--- ===== engine/range_plan.sql =====================================================================
+-- ===== engine/batches/range_plan.sql =============================================================
 
 -- Splits the events between two ticks into slices, as batch_read_plan does for a batch: those that
 -- became visible after the first tick and up to the second. Without a consumer, these are the
@@ -6555,7 +6492,7 @@ begin
 end;
 $$;
 
--- ===== engine/retry.sql ==========================================================================
+-- ===== engine/retries/retry.sql ==================================================================
 
 -- Schedules events of an open batch for another delivery to the same consumer. Events that have
 -- used up their retries become dead letters, with the reason. Reads the batch once. Returns how
@@ -6880,7 +6817,7 @@ begin
 end;
 $$;
 
--- ===== engine/retry_raw.sql ======================================================================
+-- ===== engine/retries/retry_raw.sql ==============================================================
 
 -- Schedules an event, given in full, as a retry of a consumer. This is for consumers that store
 -- events themselves. Without an id, the event gets a new one. Returns its id; an event that was
@@ -6952,7 +6889,7 @@ begin
 end;
 $$;
 
--- ===== engine/rotation.sql =======================================================================
+-- ===== engine/rotation/rotation.sql ==============================================================
 
 -- Returns the newest tick that every consumer of a queue has passed, or the last tick if no
 -- consumer is registered. Nobody needs the events that its snapshot sees.
@@ -6960,16 +6897,10 @@ create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_floor bigint;
 begin
-    select min(s.sub_last_tick) into v_floor
-    from pgque.subscription s
-    where s.sub_queue = i_queue_id;
-    if v_floor is null then
-        select max(t.tick_id) into v_floor from pgque.tick t where t.tick_queue = i_queue_id;
-    end if;
-    return pgque.find_tick(i_queue_id, v_floor);
+    return pgque.find_tick(i_queue_id, coalesce(
+        (select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
+        (select max(t.tick_id) from pgque.tick t where t.tick_queue = i_queue_id)));
 end;
 $$;
 
@@ -7017,14 +6948,10 @@ create or replace function pgque.find_truncation_floor(i_queue_id integer)
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_floor     constant bigint := (pgque.find_floor_tick(i_queue_id)).tick_id;
-    v_retained  bigint;
 begin
-    select pgque.find_retention_tick(q) into v_retained
-    from pgque.queue q
-    where q.queue_id = i_queue_id;
-    return pgque.find_tick(i_queue_id, least(v_floor, v_retained));
+    return pgque.find_tick(i_queue_id, least(
+        (pgque.find_floor_tick(i_queue_id)).tick_id,
+        (select pgque.find_retention_tick(q) from pgque.queue q where q.queue_id = i_queue_id)));
 end;
 $$;
 
@@ -7195,7 +7122,18 @@ begin
 end;
 $$;
 
--- ===== engine/compaction.sql =====================================================================
+-- ===== engine/rotation/compaction.sql ============================================================
+
+-- The logs whose rotation is due: metadata_rotation_period has passed since the last time, or they are
+-- on their second half. maint_steps lists them; the functions below do not look at the time.
+create or replace view pgque.rotation_due as
+select r.log_name
+from pgque.log_rotation r
+cross join pgque.config c
+left join pgque.log l on l.log_name = r.log_name
+where r.rotated_at is null
+   or r.rotated_at <= clock_timestamp() - c.metadata_rotation_period
+   or l.half = 1;
 
 -- Compaction of the logs of positions and ticks (schema/log.sql). It copies the rows that are still
 -- needed to the other half and makes that half current. A consumer waits a few milliseconds for it,
@@ -7238,7 +7176,8 @@ $$;
 -- Switches the log of positions to the other half, if that half is empty: away from half 0 when it
 -- has outgrown its subscriptions, and back from half 1 at once. Returns how many positions stay
 -- behind that nobody needs, at least 1, or 0 if it did not switch.
--- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log.
+-- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log,
+-- log_rotation.
 create or replace function pgque.maint_compact_positions()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -7268,6 +7207,7 @@ begin
                    format('pgque.position_log_%s', v_half));
     update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
     where l.log_name = 'position';
+    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = 'position';
     return greatest(v_before - pgque.move_positions((1 - v_half)::smallint), 1);
 exception
     when lock_not_available then
@@ -7394,7 +7334,8 @@ begin
         ) t;
         update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
         where l.log_name = 'tick';
-        update pgque.log_rotation r set is_copied = false where r.log_name = 'tick';
+        update pgque.log_rotation r set is_copied = false, rotated_at = clock_timestamp()
+        where r.log_name = 'tick';
     exception
         when lock_not_available then
             return 0;
@@ -7403,7 +7344,7 @@ begin
 end;
 $$;
 
--- ===== engine/history.sql ========================================================================
+-- ===== engine/rotation/history.sql ===============================================================
 
 -- The minimum period that throughput and error rates cover, for the functions that drop history and
 -- those that read it.
@@ -7470,7 +7411,7 @@ $$;
 -- Adds up the counters to one row per consumer and one row per queue for its ended registrations.
 -- Retries and dead letters go to the history by minute, from which rows that are older than
 -- history_period are deleted. Returns how many counters it removed.
--- locks: the rows it deletes. writes: counter_log, history.
+-- locks: the rows it deletes. writes: counter_log, history, log_rotation.
 create or replace function pgque.maint_compact_counters()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -7504,6 +7445,7 @@ begin
         group by 1, 2
     )
     select (select count(*) from gone) - (select count(*) from kept) into v_removed;
+    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = 'counter';
     return v_removed;
 exception
     when lock_not_available then  -- an upgrade has the tables
@@ -7511,75 +7453,7 @@ exception
 end;
 $$;
 
--- ===== engine/metadata_rotation.sql ==============================================================
-
--- The logs that may be rotated now: their period is over, or they are on their second half.
-create or replace view pgque.rotation_due as
-select r.log_name
-from pgque.log_rotation r
-cross join pgque.config c
-left join pgque.log l on l.log_name = r.log_name
-where r.rotated_at is null
-   or r.rotated_at <= clock_timestamp() - c.metadata_rotation_period
-   or l.half = 1;
-
--- Rotates one log (position, tick, counter) if metadata_rotation_period has passed since
--- the last time and the log holds enough obsolete rows. A log on its second half goes back to the
--- first as soon as that is empty. Returns 1 if it rotated the log, else 0. Skips a log that another
--- session is rotating.
--- locks: the log's row in log_rotation; those of the compaction. writes: what that writes.
-create or replace function pgque.maint_rotate_metadata(i_log text)
-returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
-as $$
-declare
-    v_dropped integer;
-begin
-    perform pgque.check_log_name(i_log);
-    if not exists (select from pgque.rotation_due d where d.log_name = i_log) then
-        return 0;
-    end if;
-    perform from pgque.log_rotation r where r.log_name = i_log for update skip locked;
-    if not found then
-        return 0;
-    end if;
-    v_dropped := case i_log
-        when 'position' then pgque.maint_compact_positions()
-        when 'tick' then pgque.maint_compact_ticks()
-        else pgque.maint_compact_counters() end;
-    if v_dropped <= 0 then
-        return 0;
-    end if;
-    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = i_log;
-    return 1;
-end;
-$$;
-
--- Rotates all logs, and empties the halves that are no longer needed. The half of the ticks comes
--- last, so that no copy is made under its lock. Returns how many logs it rotated.
--- locks: those of maint_empty_half and of the form above. writes: the same.
-create or replace function pgque.maint_rotate_metadata()
-returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
-as $$
-declare
-    v_log   text;
-    v_done  integer := 0;
-begin
-    perform pgque.maint_copy_ticks();
-    foreach v_log in array array['counter', 'tick'] loop
-        v_done := v_done + pgque.maint_rotate_metadata(v_log);
-    end loop;
-    perform pgque.maint_empty_half('position');
-    v_done := v_done + pgque.maint_rotate_metadata('position');
-    perform pgque.maint_empty_half('tick');
-    return v_done;
-end;
-$$;
-
--- ===== engine/restore.sql ========================================================================
+-- ===== engine/restore/restore.sql ================================================================
 
 -- Adoption after pg_restore. The transaction ids in restored ticks and events come from the old
 -- cluster and cannot be compared with those of the new one. So nothing is ticked, read or truncated
@@ -7790,7 +7664,7 @@ begin
 end;
 $$;
 
--- ===== engine/replica.sql ========================================================================
+-- ===== engine/triggers/replica.sql ===============================================================
 
 -- Replicas: the changes of captured tables, applied to a copy of each (docs/replicas.md).
 
@@ -7925,10 +7799,8 @@ as $$
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('transaction_isolation') = 'read committed' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" gets no tick with a snapshot of a statement', i_queue),
-            hint = 'Begin the transaction with ISOLATION LEVEL REPEATABLE READ.';
+        perform pgque.refuse_value('queue "%s" gets no tick with a snapshot of a statement', i_queue,
+                                   'Begin the transaction with ISOLATION LEVEL REPEATABLE READ.');
     end if;
     perform pgque.force_next_tick(i_queue);
     return pgque.ticker(i_queue);
@@ -8015,7 +7887,7 @@ begin
 end;
 $$;
 
--- ===== engine/maint.sql ==========================================================================
+-- ===== engine/rotation/maint.sql =================================================================
 
 -- Lists the steps of maintenance that are due, in their order: functions of this schema, with no or one
 -- argument. Ticks are copied first, so that no lock is held during the copy. The logs are switched late,
@@ -8060,15 +7932,14 @@ begin
     ) s (func_name, is_due)
     where s.is_due;
     return query
-    select s.func_name, s.log_name
+    select s.func_name, s.func_arg
     from (values
-        ('maint_rotate_metadata', 'counter'), ('maint_rotate_metadata', 'tick'),
-        ('maint_empty_half', 'position'), ('maint_rotate_metadata', 'position'),
-        ('maint_empty_half', 'tick')
-    ) s (func_name, log_name)
-    where case s.func_name
-        when 'maint_empty_half' then s.log_name in (select h.log_name from pgque.left_half h)
-        else s.log_name in (select d.log_name from pgque.rotation_due d) end;
+        ('maint_compact_counters', null, 'counter'), ('maint_compact_ticks', null, 'tick'),
+        ('maint_empty_half', 'position', null), ('maint_compact_positions', null, 'position'),
+        ('maint_empty_half', 'tick', null)
+    ) s (func_name, func_arg, due_log)
+    where s.due_log in (select d.log_name from pgque.rotation_due d)
+       or s.func_arg in (select h.log_name from pgque.left_half h);
     return query
     select 'maint_event_tables', null::text where exists (select from pgque.left_objects());
     return query select 'maint_addon', m from pgque.addon_maintenance() m;
@@ -8185,7 +8056,7 @@ begin
 end;
 $$;
 
--- ===== engine/maint_loop.sql =====================================================================
+-- ===== engine/rotation/maint_loop.sql ============================================================
 
 -- Maintenance by a scheduler, step by step. Each step has a transaction of its own, so that the two
 -- steps of a rotation are in different transactions, no lock outlasts its step, and a step that
@@ -8254,7 +8125,7 @@ begin
 end;
 $$;
 
--- ===== engine/info.sql ===========================================================================
+-- ===== engine/queues/info.sql ====================================================================
 
 -- Each queue with its settings, the age of its last tick, the count of events since then, and the
 -- events per second of the last 20 ticks. No row for a queue that does not exist.
@@ -11984,11 +11855,11 @@ begin
              maint_compact_counters maint_compact_positions
              maint_compact_ticks maint_copy_ticks maint_cron_log maint_deliver_delayed
              maint_empty_half maint_event_tables maint_idem maint_loop maint_operations
-             maint_pause maint_retry_events maint_rotate_metadata maint_rotate_tables_step1
+             maint_pause maint_retry_events maint_rotate_tables_step1
              maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat next_run_hint
              pause_queue
              quote_fqname renew_incarnation renew_lineage resume_queue run_maintenance seq_getval seq_setval
-             set_metadata_rotation_period set_queue_config set_snapshot_patience
+             set_queue_config set_snapshot_patience
              set_tick_period_ms start status stop ticker ticker_loop
              ticker_pace tune_storage upgrade_schema')
         ) g (roles, names)

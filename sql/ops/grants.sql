@@ -75,11 +75,11 @@ begin
              maint_compact_counters maint_compact_positions
              maint_compact_ticks maint_copy_ticks maint_cron_log maint_deliver_delayed
              maint_empty_half maint_event_tables maint_idem maint_loop maint_operations
-             maint_pause maint_retry_events maint_rotate_metadata maint_rotate_tables_step1
+             maint_pause maint_retry_events maint_rotate_tables_step1
              maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat next_run_hint
              pause_queue
              quote_fqname renew_incarnation renew_lineage resume_queue run_maintenance seq_getval seq_setval
-             set_metadata_rotation_period set_queue_config set_snapshot_patience
+             set_queue_config set_snapshot_patience
              set_tick_period_ms start status stop ticker ticker_loop
              ticker_pace tune_storage upgrade_schema')
         ) g (roles, names)

@@ -276,7 +276,7 @@ class TestNeverDown:
 class TestCompaction:
     def test_maintenance_does_it_at_intervals(self, worked: Connection) -> None:
         bloat_counters(worked)
-        assert value(worked, "select pgque.maint_rotate_metadata()") == 1
+        value(worked, "select pgque.maint()")
         assert value(worked, "select count(*) from pgque.counter_log") < 10
 
     def test_an_older_one_sees_the_numbers_of_its_time(

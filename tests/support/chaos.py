@@ -137,8 +137,7 @@ def maintain(db: Connection, random: Random, name: str) -> None:
     value(db, "select pgque.maint()")
     if random.random() < 0.2:  # more often than maint does it
         db.execute("update pgque.log_rotation set rotated_at = null")
-        value(db, "select pgque.maint_rotate_metadata('position')")
-        value(db, "select pgque.maint_rotate_metadata('tick')")
+        value(db, "select pgque.maint()")
     pause(random, 0.05)
 
 

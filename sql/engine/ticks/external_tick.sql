@@ -28,11 +28,7 @@ begin
         perform pgque.refuse_tick(v_queue);
     end if;
 
-    select t.* into v_last
-    from pgque.tick t
-    where t.tick_queue = v_queue.queue_id
-    order by t.tick_id desc
-    limit 1;
+    v_last := pgque.find_newest_tick(v_queue.queue_id);
     if i_tick_id is null or i_tick_id <= v_last.tick_id
        or i_event_seq is null or i_event_seq < v_last.tick_event_seq
        or i_orig_timestamp is null or not isfinite(i_orig_timestamp) then

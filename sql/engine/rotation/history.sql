@@ -63,7 +63,7 @@ $$;
 -- Adds up the counters to one row per consumer and one row per queue for its ended registrations.
 -- Retries and dead letters go to the history by minute, from which rows that are older than
 -- history_period are deleted. Returns how many counters it removed.
--- locks: the rows it deletes. writes: counter_log, history.
+-- locks: the rows it deletes. writes: counter_log, history, log_rotation.
 create or replace function pgque.maint_compact_counters()
 returns integer
 language plpgsql security definer
@@ -97,6 +97,7 @@ begin
         group by 1, 2
     )
     select (select count(*) from gone) - (select count(*) from kept) into v_removed;
+    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = 'counter';
     return v_removed;
 exception
     when lock_not_available then  -- an upgrade has the tables

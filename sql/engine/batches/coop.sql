@@ -150,15 +150,9 @@ language plpgsql security definer
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
-    v_main  pgque.subscription;
+    v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
     v_sub   pgque.subscription;
 begin
-    begin
-        v_main := pgque.find_subscription(i_queue, i_consumer);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     loop
         v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
         if v_sub.sub_id is null then

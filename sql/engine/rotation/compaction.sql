@@ -1,3 +1,14 @@
+-- The logs whose rotation is due: metadata_rotation_period has passed since the last time, or they are
+-- on their second half. maint_steps lists them; the functions below do not look at the time.
+create or replace view pgque.rotation_due as
+select r.log_name
+from pgque.log_rotation r
+cross join pgque.config c
+left join pgque.log l on l.log_name = r.log_name
+where r.rotated_at is null
+   or r.rotated_at <= clock_timestamp() - c.metadata_rotation_period
+   or l.half = 1;
+
 -- Compaction of the logs of positions and ticks (schema/log.sql). It copies the rows that are still
 -- needed to the other half and makes that half current. A consumer waits a few milliseconds for it,
 -- or up to a second, if others keep the lock (set_lock_wait). A snapshot older than the switch finds
@@ -39,7 +50,8 @@ $$;
 -- Switches the log of positions to the other half, if that half is empty: away from half 0 when it
 -- has outgrown its subscriptions, and back from half 1 at once. Returns how many positions stay
 -- behind that nobody needs, at least 1, or 0 if it did not switch.
--- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log.
+-- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log,
+-- log_rotation.
 create or replace function pgque.maint_compact_positions()
 returns integer
 language plpgsql security definer
@@ -69,6 +81,7 @@ begin
                    format('pgque.position_log_%s', v_half));
     update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
     where l.log_name = 'position';
+    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = 'position';
     return greatest(v_before - pgque.move_positions((1 - v_half)::smallint), 1);
 exception
     when lock_not_available then
@@ -195,7 +208,8 @@ begin
         ) t;
         update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
         where l.log_name = 'tick';
-        update pgque.log_rotation r set is_copied = false where r.log_name = 'tick';
+        update pgque.log_rotation r set is_copied = false, rotated_at = clock_timestamp()
+        where r.log_name = 'tick';
     exception
         when lock_not_available then
             return 0;

@@ -10,14 +10,12 @@ language plpgsql security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(x_queue_name);
-    v_tick   bigint;
-    v_new    integer;
+    v_new    integer := pgque.register_consumer(x_queue_name, x_consumer_name,
+                                                coalesce(x_tick_pos::text, 'latest'));
 begin
-    perform pgque.check_consumer_name(x_consumer_name);
-    v_tick := pgque.hold_tick(v_queue.queue_id, coalesce(x_tick_pos::text, 'latest'));
-    v_new := pgque.add_consumer(v_queue.queue_id, x_consumer_name, v_tick);
     if v_new = 0 and x_tick_pos is not null then
-        perform pgque.move_consumer(x_queue_name, x_consumer_name, x_tick_pos);
+        perform pgque.move_consumer(x_queue_name, x_consumer_name,
+                                    pgque.hold_tick(v_queue.queue_id, x_tick_pos::text));
     end if;
     return v_new;
 end;
@@ -62,10 +60,8 @@ language plpgsql immutable
 as $$
 begin
     if coalesce(i_consumer, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the consumer name is null or empty',
-            hint = 'Pass a name, one for each independent reader of the queue.';
+        perform pgque.refuse_value('the consumer name is null or empty', null,
+                                   'Pass a name, one for each independent reader of the queue.');
     end if;
 end;
 $$;
@@ -158,14 +154,8 @@ returns integer
 language plpgsql security definer
 as $$
 declare
-    v_sub pgque.subscription;
+    v_sub pgque.subscription := pgque.look_for_subscription(x_queue_name, x_consumer_name);
 begin
-    begin
-        v_sub := pgque.find_subscription(x_queue_name, x_consumer_name);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     if v_sub.sub_role = 'slot' then
         perform pgque.refuse_cooperative(v_sub, x_queue_name, x_consumer_name);
     end if;

@@ -53,10 +53,9 @@ begin
 end;
 $$;
 
--- What maintenance may drop, each by a statement under a lock on its parent: event tables of dropped
--- queues, with the sequences of their ids, and groups without queues that get no new ones. The
--- constraint shows that a queue was dropped: while a dump is restored, the queues come after the
--- events.
+-- What maintenance may drop, each by a statement under a lock on its group: event tables of dropped
+-- queues, with the sequences of their ids. The constraint shows that a queue was dropped: while a dump
+-- is restored, the queues come after the events.
 create or replace function pgque.left_objects(out parent text, out statement text)
 returns setof record
 language plpgsql stable
@@ -70,15 +69,7 @@ begin
     join pg_inherits t on t.inhparent = g.inhrelid
     join pg_class c on c.oid = t.inhrelid
     join pg_constraint d on d.conrelid = c.oid and d.conname = 'queue_was_dropped'
-    where g.inhparent = 'pgque.event'::regclass
-    union all
-    select g.inhparent::regclass::text, format('drop table pgque.%I', c.relname)
-    from pg_inherits g
-    join pg_class c on c.oid = g.inhrelid
-    where g.inhparent = 'pgque.event'::regclass
-      and not exists (select from pg_inherits t where t.inhparent = g.inhrelid)
-      and substring(c.relname from '^event_group_([0-9]+)$')::integer
-          < (select max(q.queue_id) / 64 from pgque.queue q);
+    where g.inhparent = 'pgque.event'::regclass;
 end;
 $$;
 
@@ -87,7 +78,7 @@ $$;
 -- producers of other queues have locked until they commit. So the call waits 10 ms at most for each
 -- parent, and the next call repeats it. Returns how much it dropped. What cannot be dropped, because
 -- somebody's view reads it for example, is named in a warning.
--- locks: a group, or pgque.event, exclusively, until the transaction ends. writes: the catalog.
+-- locks: a group, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer
 language plpgsql security definer
@@ -99,29 +90,24 @@ declare
     v_dropped  integer := 0;
 begin
     perform pgque.check_read_committed('maintenance');
-    begin
-        for v_left in select l.parent, l.statement from pgque.left_objects() l loop
-            continue when v_left.parent = any (v_busy);
-            begin
-                perform pgque.commit_locally();
-                execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
-                -- Until the lock was taken, the group may have got a queue, or another session dropped it.
-                if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
-                    execute v_left.statement;
-                    v_dropped := v_dropped + 1;
-                end if;
-            exception
-                when lock_not_available then
-                    v_busy := array_append(v_busy, v_left.parent);
-                when others then
-                    raise warning '%: %', v_left.statement, sqlerrm;
-            end;
-            exit when v_dropped = 10;
-        end loop;
-    exception
-        when lock_not_available then
-            null;  -- an installation holds the locks that the list needs
-    end;
+    for v_left in select l.parent, l.statement from pgque.left_objects() l loop
+        continue when v_left.parent = any (v_busy);
+        begin
+            perform pgque.commit_locally();
+            execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
+            -- Until the lock was taken, another session may have dropped it.
+            if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
+                execute v_left.statement;
+                v_dropped := v_dropped + 1;
+            end if;
+        exception
+            when lock_not_available then
+                v_busy := array_append(v_busy, v_left.parent);
+            when others then
+                raise warning '%: %', v_left.statement, sqlerrm;
+        end;
+        exit when v_dropped = 10;
+    end loop;
     return v_dropped;
 end;
 $$;

@@ -4,16 +4,10 @@ create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
 language plpgsql
 as $$
-declare
-    v_floor bigint;
 begin
-    select min(s.sub_last_tick) into v_floor
-    from pgque.subscription s
-    where s.sub_queue = i_queue_id;
-    if v_floor is null then
-        select max(t.tick_id) into v_floor from pgque.tick t where t.tick_queue = i_queue_id;
-    end if;
-    return pgque.find_tick(i_queue_id, v_floor);
+    return pgque.find_tick(i_queue_id, coalesce(
+        (select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
+        (select max(t.tick_id) from pgque.tick t where t.tick_queue = i_queue_id)));
 end;
 $$;
 
@@ -61,14 +55,10 @@ create or replace function pgque.find_truncation_floor(i_queue_id integer)
 returns pgque.tick
 language plpgsql
 as $$
-declare
-    v_floor     constant bigint := (pgque.find_floor_tick(i_queue_id)).tick_id;
-    v_retained  bigint;
 begin
-    select pgque.find_retention_tick(q) into v_retained
-    from pgque.queue q
-    where q.queue_id = i_queue_id;
-    return pgque.find_tick(i_queue_id, least(v_floor, v_retained));
+    return pgque.find_tick(i_queue_id, least(
+        (pgque.find_floor_tick(i_queue_id)).tick_id,
+        (select pgque.find_retention_tick(q) from pgque.queue q where q.queue_id = i_queue_id)));
 end;
 $$;
 

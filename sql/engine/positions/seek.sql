@@ -22,11 +22,10 @@ begin
             v_is_known := false;
     end;
     if v_is_known is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" is no position in a queue', coalesce(i_position, 'null')),
-            hint = 'Pass earliest, latest, the number of a tick, or a time that is past, such as '
-                   '2026-05-24 18:00+00.';
+        perform pgque.refuse_value(
+            '"%s" is no position in a queue', i_position,
+            'Pass earliest, latest, the number of a tick, or a time that is past, such as '
+            '2026-05-24 18:00+00.');
     end if;
 end;
 $$;

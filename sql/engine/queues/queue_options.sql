@@ -65,40 +65,38 @@ begin
 end;
 $$;
 
--- Refuses options that are not a JSON object, unknown parameters, and JSON values of another type
--- than their parameter's, such as a number for a period, which would have no unit. A string is
--- accepted here and checked when it is read as the parameter's type.
+-- Refuses options that are not a JSON object, unknown parameters, and a JSON value of another type than
+-- its parameter's, such as a number for a period, which would have no unit. A string is accepted here
+-- and checked when it is read as the parameter's type.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
 language plpgsql stable
 as $$
 declare
-    v_option record;
+    v_wrong text;
 begin
     if jsonb_typeof(i_options) is distinct from 'object' then
-        perform pgque.refuse_parameter(
-            format('the options of queue "%s" are no JSON object: %s', i_queue,
-                   coalesce(i_options::text, 'null')));
-    end if;
-    for v_option in
-        select o.key, o.value, jsonb_typeof(o.value) as given, p.param_type
+        v_wrong := format('the options of queue "%s" are no JSON object: %s', i_queue,
+                          coalesce(i_options::text, 'null'));
+    else
+        select case when p.param_type is null then format('a queue has no parameter "%s"', o.key)
+               else format('option %s takes %s, not the JSON %s %s', o.key,
+                           case p.param_type when 'integer' then 'a number'
+                                             when 'boolean' then 'true or false'
+                                             else 'a string' end,
+                           jsonb_typeof(o.value), o.value) end
+        into v_wrong
         from jsonb_each(i_options) o
         left join pgque.queue_parameters() p on p.param_name = o.key
-    loop
-        if v_option.param_type is null then
-            perform pgque.refuse_parameter(
-                format('a queue has no parameter "%s"', v_option.key));
-        elsif v_option.given not in ('string', 'null')
-              and (v_option.given, v_option.param_type) not in (
-                  ('number', 'integer'), ('boolean', 'boolean')) then
-            perform pgque.refuse_parameter(
-                format('option %s takes %s, not the JSON %s %s', v_option.key,
-                       case v_option.param_type when 'integer' then 'a number'
-                                                when 'boolean' then 'true or false'
-                                                else 'a string' end,
-                       v_option.given, v_option.value));
-        end if;
-    end loop;
+        where p.param_type is null
+           or jsonb_typeof(o.value) not in ('string', 'null')
+              and (jsonb_typeof(o.value), p.param_type) not in (
+                  ('number', 'integer'), ('boolean', 'boolean'))
+        limit 1;
+    end if;
+    if v_wrong is not null then
+        perform pgque.refuse_parameter(v_wrong);
+    end if;
 end;
 $$;
 

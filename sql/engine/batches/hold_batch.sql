@@ -12,10 +12,8 @@ declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
     if coalesce(i_reason, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no reason to hold batch %s', i_batch_id),
-            hint = 'Say what failed and what to do: whoever is on call reads it.';
+        perform pgque.refuse_value('no reason to hold batch %s', i_batch_id::text,
+                                   'Say what failed and what to do: whoever is on call reads it.');
     end if;
     perform pgque.refuse_pages(v_sub);
     if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then

@@ -131,10 +131,8 @@ as $$
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('transaction_isolation') = 'read committed' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" gets no tick with a snapshot of a statement', i_queue),
-            hint = 'Begin the transaction with ISOLATION LEVEL REPEATABLE READ.';
+        perform pgque.refuse_value('queue "%s" gets no tick with a snapshot of a statement', i_queue,
+                                   'Begin the transaction with ISOLATION LEVEL REPEATABLE READ.');
     end if;
     perform pgque.force_next_tick(i_queue);
     return pgque.ticker(i_queue);

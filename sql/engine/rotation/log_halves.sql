@@ -42,19 +42,6 @@ begin
 end;
 $$;
 
--- Refuses an unknown log name.
-create or replace function pgque.check_log_name(i_log text)
-returns void
-language plpgsql
-as $$
-begin
-    if not exists (select from pgque.log_rotation r where r.log_name = i_log) then
-        perform pgque.refuse_value('there is no log "%s"', i_log,
-                                   'Name one of counter, position and tick.');
-    end if;
-end;
-$$;
-
 -- The halves that a switch left, or that a copy filled which was rolled back: they are to be emptied
 -- before the next switch.
 create or replace view pgque.left_half as
@@ -76,7 +63,9 @@ as $$
 declare
     v_left record;
 begin
-    perform pgque.check_log_name(i_log);
+    if i_log is null or i_log not in ('position', 'tick') then
+        perform pgque.refuse_value('log "%s" has no halves', i_log, 'Name position or tick.');
+    end if;
     perform pgque.check_read_committed('compaction');
     perform from pgque.log_rotation r where r.log_name = i_log for update skip locked;
     if not found then

@@ -187,7 +187,7 @@ language plpgsql security definer
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
-    v_main  pgque.subscription;
+    v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
     v_sub   pgque.subscription;
 begin
     if i_batch_handling is null or i_batch_handling not in (0, 1) then
@@ -195,12 +195,6 @@ begin
             'there is no batch handling %s', i_batch_handling::text,
             '0 refuses while a batch is open, 1 schedules its events for another delivery.');
     end if;
-    begin
-        v_main := pgque.find_subscription(i_queue, i_consumer);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     perform from pgque.subscription_base b where b.sub_id = v_main.sub_id for no key update;
     v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
     if v_sub.sub_id is null then

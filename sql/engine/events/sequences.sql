@@ -10,10 +10,7 @@ declare
     v_name    text := substr(i_name, v_dot + 1);
 begin
     if i_name is null or v_schema = '' or v_name = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" names no object', coalesce(i_name, 'null')),
-            hint = 'Pass name, or schema.name.';
+        perform pgque.refuse_value('"%s" names no object', i_name, 'Pass name, or schema.name.');
     end if;
     return format('%I.%I', v_schema, v_name);
 end;
@@ -26,13 +23,12 @@ returns regclass
 language plpgsql stable
 as $$
 declare
-    v_seq regclass := to_regclass(pgque.quote_fqname(i_seq_name));
+    v_seq regclass := (select q.queue_seq from pgque.queue q
+                       where q.queue_seq = to_regclass(pgque.quote_fqname(i_seq_name)));
 begin
-    if not exists (select from pgque.queue q where to_regclass(q.queue_event_seq) = v_seq) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" is not the event sequence of a queue', i_seq_name),
-            hint = 'They stand in pgque.queue, queue_event_seq.';
+    if v_seq is null then
+        perform pgque.refuse_value('"%s" is not the event sequence of a queue', i_seq_name,
+                                   'They stand in pgque.queue, queue_event_seq.');
     end if;
     return v_seq;
 end;
@@ -63,10 +59,8 @@ declare
     v_last  bigint := pgque.seq_getval(i_seq_name);
 begin
     if i_new_value is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the new value is null',
-            hint = 'Pass the last id that was given out elsewhere.';
+        perform pgque.refuse_value('the new value is null', null,
+                                   'Pass the last id that was given out elsewhere.');
     end if;
     if i_new_value >= v_last + 100000 then
         execute format('alter sequence %s owned by none', v_seq);  -- quoted: regclass quotes itself

@@ -41,15 +41,14 @@ begin
     ) s (func_name, is_due)
     where s.is_due;
     return query
-    select s.func_name, s.log_name
+    select s.func_name, s.func_arg
     from (values
-        ('maint_rotate_metadata', 'counter'), ('maint_rotate_metadata', 'tick'),
-        ('maint_empty_half', 'position'), ('maint_rotate_metadata', 'position'),
-        ('maint_empty_half', 'tick')
-    ) s (func_name, log_name)
-    where case s.func_name
-        when 'maint_empty_half' then s.log_name in (select h.log_name from pgque.left_half h)
-        else s.log_name in (select d.log_name from pgque.rotation_due d) end;
+        ('maint_compact_counters', null, 'counter'), ('maint_compact_ticks', null, 'tick'),
+        ('maint_empty_half', 'position', null), ('maint_compact_positions', null, 'position'),
+        ('maint_empty_half', 'tick', null)
+    ) s (func_name, func_arg, due_log)
+    where s.due_log in (select d.log_name from pgque.rotation_due d)
+       or s.func_arg in (select h.log_name from pgque.left_half h);
     return query
     select 'maint_event_tables', null::text where exists (select from pgque.left_objects());
     return query select 'maint_addon', m from pgque.addon_maintenance() m;
