@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 
 from ..checks.alerts import Alert, build_pgque_alerts
 from ..jobs.queue_jobs import build_pgque_jobs
-from ..project.registration import declaring_option
 from ..project.resource import PgqueResource
 from ..sensors.ticker_sensor import build_pgque_ticker_sensor
 from .batch_consumer import BatchConsumerComponent
@@ -121,9 +120,7 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
         queues = list(all_components(context, QueueComponent))
         options["queue_options"] = _with_retention(self.queue_options, queues)
         named = [queue.queue for queue in queues]
-        logged = [f"postgremq.{topic}" for topic in self.topics]
-        logged += [f"qgres.{queue}" for queue in self.serial_queues]
-        named = [*self.queues, *self.queue_options, *named, *logged]
+        named = [*self.queues, *self.queue_options, *named]
         options["queues"] = list(dict.fromkeys(named))
         consumers = list(all_components(context, BatchConsumerComponent))
         _check_consumers(consumers, options["queues"])
@@ -173,9 +170,7 @@ def _check_consumers(consumers: Iterable[BatchConsumerComponent], queues: list[s
 
 def _check_declared(who: str, queue: str, queues: list[str]) -> None:
     if queue not in queues:
-        option, name = declaring_option(queue)
-        way = "add a QueueComponent for it, or " if option == "queues" else ""
         raise dg.DagsterInvalidDefinitionError(
-            f"{who} is on queue {queue!r}, which is not declared: {way}add {name} to `{option}` of "
-            "the PgqueComponent"
+            f"{who} is on queue {queue!r}, which is not declared: add a QueueComponent for it, or "
+            f"add {queue} to `queues` of the PgqueComponent"
         )

@@ -111,7 +111,7 @@ class Shop:
                 return self._command(url, part)
             if part.startswith("pgque_") and part.endswith(("letters", "_queue")):
                 return self._job(url, part)
-            if part in ("topics", "serial_queues", "build_message_queue_defs"):
+            if part == "build_message_queue_defs":
                 self._make_addons()
             return str(self._parts(url)[part]())
         except Exception as error:
@@ -145,8 +145,6 @@ class Shop:
             "PgqueResource.health": lambda: self._resource(url).health(),
             "queues": declare(queues=["a new one"]),
             "queue_options": declare(queue_options={"orders": {"max_retries": 17}}),
-            "topics": declare(topics=["orders"]),
-            "serial_queues": declare(serial_queues=["orders"]),
             "ticking: pg_cron": declare(ticking="pg_cron"),
             "pgque_asset": materialize(revenue),
             "pgque_multi_asset": materialize(several),

@@ -337,9 +337,9 @@ def test_the_resource_logs_partitions_that_are_named_each(
 ) -> None:
     parts = [f"Orders#{part}" for part in range(4)]
     with pytest.raises(DatabaseError, match='"orders" already exists with 4 partitions') as error:
-        PgqueResource(url=database_url, serial_queues=["orders"]).database_url()
+        PgqueResource(url=database_url, queues=["qgres.orders"]).database_url()
     assert '"Orders#0" to "Orders#3"' in str(error.value)
-    PgqueResource(url=database_url, serial_queues=parts).database_url()
+    PgqueResource(url=database_url, queues=[f"qgres.{part}" for part in parts]).database_url()
     logs = [f"qgres.{part}" for part in parts]
     for log in logs:
         value(parted, "select pgque.register_consumer(%s, 'c')", log)
