@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     )
     from .components import (
         BatchConsumerComponent,
-        MessageQueueComponent,
         PgqueComponent,
         QueueComponent,
         TableReplicaComponent,
@@ -64,7 +63,6 @@ __all__ = [
     "DeltaBatchIOManager",
     "EmbeddedPostgres",
     "IcebergBatchIOManager",
-    "MessageQueueComponent",
     "ParquetBatchIOManager",
     "PgqueComponent",
     "PgqueResource",
@@ -101,7 +99,6 @@ _MODULES = {
     "DeltaBatchIOManager": "assets",
     "EmbeddedPostgres": "embedded",
     "IcebergBatchIOManager": "assets",
-    "MessageQueueComponent": "components",
     "ParquetBatchIOManager": "assets",
     "PgqueComponent": "components",
     "PgqueResource": "project.resource",

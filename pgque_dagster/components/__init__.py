@@ -4,7 +4,6 @@ A component only composes what the Python API builds.
 """
 
 from .batch_consumer import BatchConsumerComponent
-from .message_queue import MessageQueueComponent
 from .pgque import PgqueComponent
 from .queue import QueueComponent
 from .table_replica import TableReplicaComponent
@@ -12,7 +11,6 @@ from .window import WindowComponent
 
 __all__ = [
     "BatchConsumerComponent",
-    "MessageQueueComponent",
     "PgqueComponent",
     "QueueComponent",
     "TableReplicaComponent",

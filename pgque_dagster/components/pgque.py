@@ -117,9 +117,7 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the resources, the jobs, and the ticker and alert sensors."""
         options = {name: getattr(self, name) for name in PgqueResource.model_fields}
-        queues = list(all_components(context, QueueComponent))
-        options["queue_options"] = _with_retention(self.queue_options, queues)
-        named = [queue.queue for queue in queues]
+        named = [queue.queue for queue in all_components(context, QueueComponent)]
         named = [*self.queues, *self.queue_options, *named]
         options["queues"] = list(dict.fromkeys(named))
         consumers = list(all_components(context, BatchConsumerComponent))
@@ -137,24 +135,6 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
         if self.alerts is not None:
             sensors.append(build_pgque_alerts(options["queues"], **self.alerts.arguments()))
         return dg.Definitions(resources=resources, jobs=build_pgque_jobs(), sensors=sensors)
-
-
-def _with_retention(
-    queue_options: dict[str, dict[str, Any]], queues: Iterable[QueueComponent]
-) -> dict[str, dict[str, Any]]:
-    """Returns the parameters of queues, with the retentions that their components set."""
-    options = {queue: dict(parameters) for queue, parameters in queue_options.items()}
-    for each in queues:
-        if each.retention is None:
-            continue
-        parameters = options.setdefault(each.queue, {})
-        if "retention" in parameters:
-            raise dg.DagsterInvalidDefinitionError(
-                f"the QueueComponent of {each.queue} sets retention, and so do `queue_options` of "
-                "the PgqueComponent: leave one out"
-            )
-        parameters["retention"] = f"{each.retention.days} days {each.retention.seconds} seconds"
-    return options
 
 
 def _check_consumers(consumers: Iterable[BatchConsumerComponent], queues: list[str]) -> None:

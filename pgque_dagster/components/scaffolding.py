@@ -106,14 +106,6 @@ class QueueScaffolder(_Scaffolder):
         }
 
 
-class MessageQueueScaffolder(_Scaffolder):
-    """Writes a commented MessageQueueComponent for the queue with the name of the folder."""
-
-    def attributes(self, request: dg.ScaffoldRequest[Any]) -> dict[str, Any]:
-        """Returns the queue, and when its check fails."""
-        return {"queue": request.target_path.name, "max_dead_letters": 0, "max_unfinished": None}
-
-
 class ConsumerParams(BaseModel):
     """Options of the commands that scaffold a consumer, or an asset of windows."""
 

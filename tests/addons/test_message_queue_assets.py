@@ -1,8 +1,7 @@
-"""Queues of messages in the lineage: the check on dead letters and backlog, in Python and YAML."""
+"""Queues of messages in the lineage: the check on dead letters and backlog."""
 
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -11,7 +10,6 @@ import pytest
 from pgque_dagster import PgqueResource, build_message_queue_defs
 from pgque_dagster.client import Client
 from tests.support.databases import empty_database
-from tests.support.dg_project import DgProject
 from tests.support.queues import connect, value
 
 LEASE = timedelta(seconds=30)
@@ -62,25 +60,3 @@ def test_dead_letters_and_a_limited_backlog_fail_and_say_what_to_do(client: Clie
 
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="max_unfinished is -1"):
         build_message_queue_defs(["emails"], max_unfinished=-1)
-
-
-def test_yaml_that_is_scaffolded_or_written_builds_the_same(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = DgProject(tmp_path)
-    monkeypatch.chdir(project.folder)
-    monkeypatch.syspath_prepend(project.folder)
-    project.run("scaffold", "defs", "pgque_dagster.MessageQueueComponent", "emails")
-    assert evaluate(client, project.load()).passed
-    client.messages.publish("mail", {"to": "ada"})
-    client.messages.nack(*client.messages.consume("emails", visibility=LEASE))
-    with connect(client.url) as db:
-        assert value(db, "select postgremq.move_messages_to_dlq()") == 1
-    found = evaluate(client, project.load())
-    assert found.description == "1 dead letters, 0 allowed"
-    assert found.severity == dg.AssetCheckSeverity.ERROR
-    (project.defs / "emails" / "defs.yaml").write_text(
-        "type: pgque_dagster.MessageQueueComponent\nattributes: {queue: emails, severity: WARN}\n"
-    )
-    found = evaluate(client, project.load())
-    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)

@@ -42,9 +42,7 @@ from tests.support.queues import connect
 DOCS = Path(__file__).parent.parent.parent / "docs"
 ROLES = ("pgque_reader", "pgque_writer", "pgque_admin")
 # Parts that a test of a project in YAML covers, below.
-COMPONENTS = {
-    *("QueueComponent", "BatchConsumerComponent", "WindowComponent", "MessageQueueComponent")
-}
+COMPONENTS = {*("QueueComponent", "BatchConsumerComponent", "WindowComponent")}
 
 
 def documented() -> list[tuple[str, str]]:
@@ -142,7 +140,6 @@ class Shop:
             return lambda: self._check(url, list(checks))
 
         return {
-            "PgqueResource.health": lambda: self._resource(url).health(),
             "queues": declare(queues=["a new one"]),
             "queue_options": declare(queue_options={"orders": {"max_retries": 17}}),
             "ticking: pg_cron": declare(ticking="pg_cron"),
