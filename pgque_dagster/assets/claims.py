@@ -10,8 +10,7 @@ from ..client.calls.states import ConsumerState, consumer_states, needs_run
 from ..client.holder import Holder
 from ..client.ranges import DEFAULT_MAX_EVENTS
 from ..project.consumers import names_of
-from ..project.keys import BATCH_ID, INCARNATION, holder_of
-from ..project.naming import owner_of_step
+from ..project.keys import BATCH_ID, INCARNATION, holder_of, owner_of_step
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
 from .consumption import Consumption
 

@@ -7,8 +7,7 @@ import dagster as dg
 
 from ..client import HealthCheck
 from ..project.consumers import consumers_of_location
-from ..project.keys import queue_key
-from ..project.naming import identifier
+from ..project.keys import identifier, queue_key
 from ..project.queue_report import consumer_lag
 from ..project.resource import PgqueResource
 from .orphans import CHECK as CONSUMER_ASSETS

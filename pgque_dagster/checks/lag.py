@@ -10,8 +10,7 @@ from ..client import Client, ConsumerInfo, LeaseInfo, Limits
 from ..client.calls.states import ConsumerState, consumer_states
 from ..client.holder import Holder
 from ..project.consumers import AssetConsumer, consumers_of
-from ..project.keys import queue_key
-from ..project.naming import identifier
+from ..project.keys import identifier, queue_key
 from ..project.queue_report import consumer_lag
 from ..project.resource import PgqueResource
 from ..sensors.attempts import name_batch

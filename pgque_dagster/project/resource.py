@@ -13,7 +13,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from .. import installer
-from ..client import Client, HealthCheck
+from ..client import Client
 from ..client.pool import ClientPool
 from .deployment import deployment_name
 from .registration import addon_of, ensure_queue, ensure_scheduled
@@ -139,15 +139,6 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         if self.deployment is not None:
             return self.deployment
         return None if self.url is None else deployment_name(instance)
-
-    def health(self) -> list[HealthCheck]:
-        """Returns the health checks of the database and of each queue, with what to do.
-
-        Raises:
-            ConnectionFailed: if the database cannot be reached.
-        """
-        with self.client() as client:
-            return client.health()
 
     def _prepare(self, url: str) -> None:
         queues = list(dict.fromkeys([*self.queues, *self.queue_options]))

@@ -15,8 +15,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from ..client.calls.states import ConsumerState
-from ..project.keys import ATTEMPT, EPOCH, REQUESTED_AT
-from ..project.naming import run_of_owner
+from ..project.keys import ATTEMPT, EPOCH, REQUESTED_AT, run_of_owner
 
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
