@@ -6,8 +6,7 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import HealthCheck
-from ..project.keys import queue_key
-from ..project.naming import identifier
+from ..project.keys import identifier, queue_key
 from ..project.queue_report import consumer_lag
 from ..project.resource import PgqueResource
 from .tables import table

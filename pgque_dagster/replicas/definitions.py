@@ -12,9 +12,8 @@ from ..assets.step import executors_address
 from ..checks import build_consumer_lag_checks
 from ..client import InvalidArgument, PgqueError
 from ..client.source_tables import capture_new, captured_tables, copy_again
-from ..project.keys import ROWS, TABLE
+from ..project.keys import ROWS, TABLE, identifier
 from ..project.lineage import build_queue_assets
-from ..project.naming import identifier
 from ..project.registration import ensure_consumer, ensure_queue
 from ..project.resource import PgqueResource
 from ..project.step_errors import log_error_line
