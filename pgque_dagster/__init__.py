@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .project.keys import dead_letters_key, queue_key
     from .project.lineage import build_queue_assets
     from .project.resource import PgqueResource
-    from .replicas import build_table_replicas
+    from .replicas import DeltaReplicas, PostgresReplicas, build_table_replicas
     from .sensors import (
         build_pgque_observation_sensor,
         build_pgque_schedule,
@@ -62,6 +62,7 @@ __all__ = [
     "Alert",
     "BatchConsumerComponent",
     "DeltaBatchIOManager",
+    "DeltaReplicas",
     "EmbeddedPostgres",
     "IcebergBatchIOManager",
     "MessageQueueComponent",
@@ -69,6 +70,7 @@ __all__ = [
     "PgqueComponent",
     "PgqueResource",
     "PostgresBatchIOManager",
+    "PostgresReplicas",
     "QueueComponent",
     "SparkBatch",
     "TableReplicaComponent",
@@ -99,6 +101,7 @@ _MODULES = {
     "Alert": "checks",
     "BatchConsumerComponent": "components",
     "DeltaBatchIOManager": "assets",
+    "DeltaReplicas": "replicas",
     "EmbeddedPostgres": "embedded",
     "IcebergBatchIOManager": "assets",
     "MessageQueueComponent": "components",
@@ -106,6 +109,7 @@ _MODULES = {
     "PgqueComponent": "components",
     "PgqueResource": "project.resource",
     "PostgresBatchIOManager": "assets",
+    "PostgresReplicas": "replicas",
     "QueueComponent": "components",
     "SparkBatch": "spark",
     "TableReplicaComponent": "components",

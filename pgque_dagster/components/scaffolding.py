@@ -153,8 +153,11 @@ attributes:
   tables:
 $tables
 
-  # The folder or URL of the lake; the replica of public.orders is in public/orders.
-  base_dir: "{{ context.project_root }}/lake"
+  # The folder or URL of the lake; the replica of public.orders is in public/orders. For tables of
+  # another database: type: postgres, with its url; or with the schema of the replicas.
+  target:
+    type: delta
+    base_dir: "{{ context.project_root }}/lake"
 
   # How long a change waits for others before a run applies it, and the lag that fails the check.
   max_age: 60s

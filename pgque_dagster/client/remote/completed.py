@@ -19,7 +19,10 @@ from uuid import UUID
 
 import psycopg
 
+from .. import calls
 from ..errors import DatabaseError, InvalidArgument, TargetOutOfStep
+from ..models import Lease
+from ..session import Session
 from ..table_rights import Connection, create_missing_table, needing
 
 BATCHES = "pgque_completed_batch"
@@ -54,6 +57,12 @@ class Span:
     incarnation: UUID
     prev_fingerprint: str | None
     fingerprint: str | None
+
+    @staticmethod
+    def of(session: Session, queue: str, lease: Lease) -> "Span":
+        """Looks up what identifies a leased batch of a queue."""
+        incarnation, *fingerprints = session.run(calls.batches.identity(queue, lease))
+        return Span(lease.batch_id, lease.prev_tick_id, lease.tick_id, incarnation, *fingerprints)
 
 
 @dataclass(frozen=True)
@@ -160,9 +169,7 @@ class CompletedBatches:
         """Returns the last batch that was applied."""
         return self._select(connection, "") or Completed(*[None] * 6)
 
-    def lock(
-        self, connection: Connection, batch: Span, check_lease: Callable[[], object]
-    ) -> Completed | None:
+    def take(self, connection: Connection, check_lease: Callable[[], object]) -> Completed:
         """Locks the row until the end of the transaction. Call it first in the transaction.
 
         If a session holds the lock that belongs to an attempt which lost its lease, such as a
@@ -170,20 +177,30 @@ class CompletedBatches:
 
         Args:
             connection: of the target.
-            batch: the batch to apply.
             check_lease: raises if this attempt has lost the lease in the queue's database.
 
         Returns:
-            The batch, if it is applied already; else None.
+            The last batch that was applied.
 
         Raises:
-            TargetOutOfStep: if the batch does not follow the last one that was applied.
             DatabaseError: if another session holds the lock and cannot be terminated.
         """
         found = self._select(connection, "for update skip locked")
         if found is None:
             check_lease()
             found = self._take_lock(connection)
+        return found
+
+    def lock(
+        self, connection: Connection, batch: Span, check_lease: Callable[[], object]
+    ) -> Completed | None:
+        """Locks the row as `take` does. Returns the batch, if it is applied already; else None.
+
+        Raises:
+            TargetOutOfStep: if the batch does not follow the last one that was applied.
+            DatabaseError: as for `take`.
+        """
+        found = self.take(connection, check_lease)
         if found.has(batch):
             return found
         if not found.precedes(batch):

@@ -261,11 +261,7 @@ class RemoteConsumer(Consumer):
         connection, completed = self._target_connection, self._completed
         failed = messages.failed
         assert connection is not None
-        lease = work.batch.lease
-        incarnation, *fingerprints = client.run(calls.batches.identity(work.queue, lease))
-        batch = Span(
-            work.batch.batch_id, lease.prev_tick_id, lease.tick_id, incarnation, *fingerprints
-        )
+        batch = Span.of(client, work.queue, work.batch.lease)
         completed.check_events(connection, batch.batch_id)
         if self._by_event:
             for message in chain(*messages):
