@@ -101,7 +101,7 @@ def replicate(
                 target,
                 log,
                 has_batch=last.has(span),
-                follows=last.precedes(span),
+                follows=last.tick_id is not None and last.precedes(span),
             )
             completed.record(there, span, None)
             for standing in copied:
@@ -148,7 +148,7 @@ def _apply(
     with ExitStack() as stack:
         if any(reasons):
             standings = [
-                each.mended(session, queue) if reason else each
+                each.mended(session) if reason else each
                 for each, reason in zip(standings, reasons, strict=True)
             ]
             tables = replicas_of(there, target, [each.source for each in standings], owner)

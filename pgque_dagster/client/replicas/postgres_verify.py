@@ -25,7 +25,6 @@ from .verification import (
     REPLICA_GONE,
     Verification,
     last_acked_tick,
-    why_held,
 )
 
 
@@ -45,14 +44,14 @@ def verify(
         InvalidArgument: if the table is not there, or the replica is somebody else's table.
         TransactionOutdated: if no tick could be made beside others.
     """
-    source = SourceTable.find(session, table)
+    (standing,) = find_standings(session, queue, consumer, [table])
+    source = standing.source
 
     def held(why: str, tick_id: int | None = None) -> Verification:
         return Verification(source.name, tick_id, None, held=why)
 
-    if why := why_held(session, queue, consumer, source):
-        return held(why)
-    (standing,) = find_standings(session, queue, consumer, [table])
+    if standing.why_held is not None:
+        return held(standing.why_held)
     acked = last_acked_tick(session, queue, consumer)
     completed = CompletedBatches(queue, consumer)
     with connected_target(session, target) as there:

@@ -55,17 +55,34 @@ class Copied:
 
 @dataclass(frozen=True)
 class Standing:
-    """A captured table at a batch.
+    """A table to replicate, at a batch.
 
     Attributes:
+        queue: the queue of its changes.
         source: the table.
-        problem: what is wrong with its triggers.
+        is_captured: whether it has triggers.
+        problem: what is wrong with them.
         copied: its last copy, if the batch of that was acked.
     """
 
+    queue: str
     source: SourceTable
+    is_captured: bool
     problem: str | None
     copied: Copied | None
+
+    @property
+    def why_held(self) -> str | None:
+        """Why the replica is not known to be equal, whatever its rows are."""
+        if not self.is_captured:
+            return f"the table is not captured into queue {self.queue}"
+        if self.problem is not None:
+            return self.problem
+        if self.copied is None:
+            return "it has not been copied in this life of the database"
+        if self.copied.shape != self.source.shape:
+            return "the table was altered, and the next batch copies it"
+        return None
 
     def copy_reason(
         self,
@@ -79,7 +96,16 @@ class Standing:
             stored: returns the snapshot of the copy that the replica has; None without one.
             kinds: the types of the table's events in the batch.
             later: returns the types of those that are not in the last copy.
+
+        Raises:
+            InvalidArgument: if the table is not captured.
         """
+        if not self.is_captured:
+            raise InvalidArgument(
+                f"table {self.source.name} is not captured into queue {self.queue}",
+                f"Capture it, as the table's owner: select pgque.capture('{self.source.name}', "
+                f"'{self.queue}'); it is copied again after that.",
+            )
         if self.copied is None:
             return "it is new, or the consumer has passed over events"
         if self.problem is not None:
@@ -101,14 +127,14 @@ class Standing:
                 return "somebody asked for it"
         return None
 
-    def mended(self, session: Session, queue: str) -> "Standing":
+    def mended(self, session: Session) -> "Standing":
         """Returns the table after its triggers were made again, if something is wrong with them.
 
         Call it before the snapshot of a copy is taken.
         """
         if self.problem is None:
             return self
-        capture(session, queue, self.source.name)
+        capture(session, self.queue, self.source.name)
         return replace(self, source=SourceTable.find(session, self.source.name), problem=None)
 
     def check_unchanged(self, session: Session) -> None:
@@ -138,7 +164,7 @@ def find_standings(
         tables: their names.
 
     Raises:
-        InvalidArgument: if a table cannot be replicated, is named twice or is not captured.
+        InvalidArgument: if a table cannot be replicated, or is named twice.
     """
     sources = [SourceTable.find(session, name) for name in tables]
     if len({source.name for source in sources}) < len(sources):
@@ -154,14 +180,16 @@ def find_standings(
             lambda rows: {name: Copied(copied, shape) for name, copied, shape in rows},
         )
     )
-    for source in sources:
-        if source.name not in problems:
-            raise InvalidArgument(
-                f"table {source.name} is not captured into queue {queue}",
-                f"Capture it, as the table's owner: select pgque.capture('{source.name}', "
-                f"'{queue}'); it is copied again after that.",
-            )
-    return [Standing(source, problems[source.name], copies.get(source.name)) for source in sources]
+    return [
+        Standing(
+            queue,
+            source,
+            source.name in problems,
+            problems.get(source.name),
+            copies.get(source.name),
+        )
+        for source in sources
+    ]
 
 
 def check_known(

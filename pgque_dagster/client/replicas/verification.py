@@ -1,11 +1,10 @@
-"""What comparing a replica with its table finds, and what keeps them from being compared."""
+"""What comparing a replica with its table finds."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from ..calls.call import Call
 from ..session import Session
-from ..source_tables import SourceTable, captured_tables
 
 # How many differences are named.
 SHOWN = 10
@@ -53,28 +52,6 @@ class Verification:
     def is_equal(self) -> bool:
         """Whether the rows are proven to be the same."""
         return self.held is None and not self.differences
-
-
-def why_held(session: Session, queue: str, consumer: str, source: SourceTable) -> str | None:
-    """Returns why the replica is not known to be equal, whatever its rows are."""
-    captured = captured_tables(session, queue)
-    if source.name not in captured:
-        return f"the table is not captured into queue {queue}"
-    problem = captured[source.name]
-    shape = session.run(
-        Call(
-            "select max(shape) from pgque.replicated_tables(%s, %s) where table_name = %s",
-            (queue, consumer, source.name),
-            lambda rows: rows[0][0],
-        )
-    )
-    if problem is not None:
-        return str(problem)
-    if shape is None:
-        return "it has not been copied in this life of the database"
-    if shape != source.shape:
-        return "the table was altered, and the next batch copies it"
-    return None
 
 
 def last_acked_tick(session: Session, queue: str, consumer: str) -> int:

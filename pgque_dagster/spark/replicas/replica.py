@@ -107,7 +107,7 @@ def _kinds(events: DataFrame) -> set[str]:
 def _copy(batch: SparkBatch, standing: Standing, replica: DeltaReplica, reason: str) -> Replicated:
     """Copies a table in a snapshot that was taken after its shape was seen."""
     session, attempt = batch.claim.session, attempt_of(batch)
-    standing = standing.mended(session, batch.queue)
+    standing = standing.mended(session)
     source = standing.source
     with Snapshot.taken(attempt.url) as snapshot:
         rows = rows_at(batch.spark, session, attempt.address, source, snapshot)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType, FloatType
 
 from ...client.replicas.snapshot import Snapshot
-from ...client.replicas.standing import TRUNCATE
+from ...client.replicas.standing import TRUNCATE, find_standings
 from ...client.replicas.verification import (
     ALTERED,
     NEXT_COPIES,
@@ -21,7 +21,6 @@ from ...client.replicas.verification import (
     Difference,
     Verification,
     last_acked_tick,
-    why_held,
 )
 from ...client.session import Session
 from ...client.source_tables import COPY, SourceTable
@@ -68,9 +67,10 @@ def verify(
         TransactionOutdated: if no tick could be made beside others.
     """
     address = address or DatabaseAddress(url)
-    source = SourceTable.find(session, table)
-    if held := why_held(session, queue, consumer, source):
-        return Verification(source.name, None, None, held=held)
+    (standing,) = find_standings(session, queue, consumer, [table])
+    source = standing.source
+    if standing.why_held is not None:
+        return Verification(source.name, None, None, held=standing.why_held)
     acked = last_acked_tick(session, queue, consumer)
     replica = DeltaReplica(base_dir, source, storage_options)
     state = replica.state()

@@ -260,6 +260,16 @@ def lose_a_batch(postgres: PostgresReplication) -> None:
     )
 
 
+def test_a_target_without_its_record_gets_another_copy(postgres: PostgresReplication) -> None:
+    postgres.sql("create table t (id int primary key); insert into t values (1), (2)")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    postgres.there("drop table pgque_completed_batch; delete from t where id = 1")
+    postgres.sql("insert into t values (3)")
+    postgres.catch_up()
+    postgres.check()
+
+
 def test_a_target_that_lost_batches_gets_another_copy(postgres: PostgresReplication) -> None:
     postgres.sql("create table t (id int primary key); insert into t values (1)")
     postgres.capture("public.t")
