@@ -286,3 +286,19 @@ def test_dagster_finds_no_components_where_spark_is_not_installed(
     monkeypatch.setattr(pgque_dagster, "find_spec", lambda package: None)
 
     assert "QueueComponent" not in dir(pgque_dagster)
+
+
+def test_a_replica_names_its_target(project: DgProject) -> None:
+    head = (
+        "type: pgque_dagster.TableReplicaComponent\nattributes:\n  name: shop\n"
+        "  tables: [public.t]\n  target:\n    type: postgres\n"
+    )
+    project.write("pgque", "type: pgque_dagster.PgqueComponent\n")
+    project.write("shop", f"{head}    schema: copies\n")
+    replicas = project.load().resolve_assets_def(["shop", "public", "t"])
+    (spec,) = replicas.specs
+    assert "postgres" in spec.kinds
+    project.write("bank", head)
+    with pytest.raises(Exception, match="defs") as raised:
+        project.load()
+    assert "name the schema of the replicas" in str(raised.value.__cause__)
