@@ -21,6 +21,7 @@ from ..client.read_batch import ReadBatch
 from . import failed_events, source
 from .address import DatabaseAddress
 from .attempt import BatchAttempt
+from .options import DEFAULT_SLICES, plan_option
 from .payload import changes, parsing
 from .payload.malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_options
 from .payload.malformed_columns import MALFORMED, check_kept
@@ -28,7 +29,6 @@ from .payload.row_parser import MissingColumns
 from .payload.schema import Schema, parse_schema
 from .payload.slices import PayloadSlices
 from .reading import arrow
-from .reading.options import DEFAULT_SLICES, plan_option
 from .written import Written
 
 # Smaller batches are read faster on the driver: docs/decisions/0003-arrow-over-adbc.md.

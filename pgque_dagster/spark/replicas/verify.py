@@ -14,10 +14,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType, FloatType
 
 from ...client.calls.call import Call
+from ...client.calls.plans import tick_range_plan
 from ...client.session import Session
 from ...client.source_tables import COPY, SourceTable, captured_tables
-from .. import source as data_source
 from ..address import DatabaseAddress
+from ..options import DEFAULT_SLICES
+from ..reading import arrow
 from .delta import DeltaReplica
 from .net_changes import CHANGE_COLUMNS, DELETED, TRUNCATE, net_changes
 from .source import Snapshot, is_after, rows_at, spark_columns
@@ -100,7 +102,7 @@ def verify(
         InvalidArgument: if the table or the replica is not there.
         TransactionOutdated: if no tick could be made beside others.
     """
-    address = address or DatabaseAddress(url)
+    found_at = address or DatabaseAddress(url)
     source = SourceTable.find(session, table)
     if held := _held(session, queue, consumer, source):
         return Verification(source.name, None, None, held=held)
@@ -119,12 +121,14 @@ def verify(
         )
     from_tick = max(acked, state.tick_id)
     with Snapshot.of_tick(url, queue) as (tick_id, snapshot):
-        data_source.register(spark)
+        plan = session.run(tick_range_plan(queue, from_tick, tick_id, DEFAULT_SLICES))
         events = (
-            spark.read.format("pgque")
-            .options(**address.options(), queue=queue, columns=",".join(CHANGE_COLUMNS))
-            .options(from_tick=str(from_tick), to_tick=str(tick_id))
-            .load()
+            arrow.read_in_tasks(
+                spark,
+                plan.slices,
+                lambda part: arrow.read_slice(found_at.resolve(), part, CHANGE_COLUMNS),
+                arrow.spark_schema(CHANGE_COLUMNS),
+            )
             .where(f.col("ev_extra1") == source.name)
             .where(is_after(state.copied))
             .coalesce(_PARTITIONS)
@@ -137,7 +141,7 @@ def verify(
                     source.name, tick_id, state.version, held="the next batch copies the table"
                 )
             stored = _with_changes(replica.read(spark, state.version), events, source)
-            rows = rows_at(spark, session, address, source, snapshot)
+            rows = rows_at(spark, session, found_at, source, snapshot)
             found = _compare(rows, stored, source)
         finally:
             events.unpersist()
