@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .cluster.java import JavaMissing
     from .cluster.shipping import ship
     from .payload.changes import parse_changes
-    from .payload.parsing import parse_payloads
+    from .payload.json_parser import parse_payloads
     from .sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink, once_per_batch
     from .source import register
 
@@ -48,7 +48,7 @@ _MODULES = {
     "clear_executor_errors": "cluster.executor_errors",
     "once_per_batch": "sinks.postgres.once",
     "parse_changes": "payload.changes",
-    "parse_payloads": "payload.parsing",
+    "parse_payloads": "payload.json_parser",
     "register": "source",
     "ship": "cluster.shipping",
 }
