@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from .cluster.shipping import ship
     from .payload.changes import parse_changes
     from .payload.json_parser import parse_payloads
-    from .sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink, once_per_batch
+    from .sinks.delta.sink import DeltaSink
+    from .sinks.files.sink import ParquetSink
+    from .sinks.iceberg.sink import IcebergSink
+    from .sinks.postgres.once import once_per_batch
+    from .sinks.postgres.sink import PostgresSink
     from .source import register
 
 __all__ = [
