@@ -5,7 +5,8 @@ commit together with its retries and dead letters.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +21,6 @@ from ..client.models import ReadPlan
 from ..client.read_batch import ReadBatch
 from . import failed_events, source
 from .address import DatabaseAddress
-from .attempt import BatchAttempt
 from .options import DEFAULT_SLICES, plan_option
 from .payload import parsing
 from .payload.changes import ChangeFormat
@@ -34,6 +34,30 @@ from .written import Written
 # Smaller batches are read faster on the driver: docs/decisions/0003-arrow-over-adbc.md.
 DRIVER_SIDE_EVENTS = 20_000
 DRIVER_SIDE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class BatchAttempt:
+    """What sinks need to know about an attempt at a batch, and users do not.
+
+    Attributes:
+        claim: the claim.
+        url: the database, as the driver reaches it. It may contain a password.
+        address: how executors find the database.
+        written: the sinks that have this attempt's results.
+    """
+
+    claim: ReadBatch
+    url: str = field(repr=False)
+    address: DatabaseAddress
+    written: Written
+
+    @property
+    def identity(self) -> str:
+        """A name of the batch that no other batch has, not even one of a new installation."""
+        claim = self.claim
+        made_at = claim.info().end.astimezone(UTC)
+        return f"{claim.queue}/{claim.consumer}/{claim.batch_id}@{made_at.isoformat()}"
 
 
 class SparkBatch:
