@@ -20,6 +20,10 @@ _INTEGERS: dict[type[t.DataType], tuple[int, pa.DataType, int]] = {
     t.IntegerType: (32, pa.int32(), 9),
     t.LongType: (64, pa.int64(), 18),
 }
+_FLOATING: dict[type[t.DataType], pa.DataType] = {
+    t.DoubleType: pa.float64(),
+    t.FloatType: pa.float32(),
+}
 # Numbers that are not infinite as a float. -0 is read one by one.
 _FLOATS = r"-?[1-9][0-9]{0,17}(?:\.[0-9]{1,20})?(?:e[+-]?[01]?[0-9])?|0|-?0\.[0-9]{1,20}"
 # Arrow reads fractions of at most six digits.
@@ -82,10 +86,9 @@ def printed_reader(data_type: t.DataType, nullable: bool, path: str) -> ScalarRe
         bits, arrow, digits = _INTEGERS[kind]
         whole = f"-?(?:0|[1-9][0-9]{{0,{digits - 1}}})"
         return from_text(arrow, partial(values.printed_integer, bits=bits), whole)
-    if kind is t.DoubleType:
-        return from_text(pa.float64(), values.printed_double, _FLOATS)
-    if kind is t.FloatType:
-        return from_text(pa.float32(), values.printed_float, _FLOATS)
+    if kind in _FLOATING:
+        arrow = _FLOATING[kind]
+        return from_text(arrow, partial(values.printed_floating, kind=arrow), _FLOATS)
     if kind is t.BooleanType:
         return EachReader(name, nullable, pa.bool_(), str, values.printed_boolean)
     if kind is t.BinaryType:
@@ -117,10 +120,12 @@ def _reader(data_type: t.DataType, nullable: bool, path: str) -> Reader:
         return ScalarReader(name, nullable, arrow, bounded(bits), take)
     if kind is t.BooleanType:
         return ScalarReader(name, nullable, pa.bool_(), bool, values.take_boolean)
-    if kind is t.DoubleType:
-        return ScalarReader(name, nullable, pa.float64(), float, values.take_double)
-    if kind is t.FloatType:
-        return TextReader(name, nullable, pa.float32(), msgspec.Raw, values.take_float, _FLOATS)
+    if kind in _FLOATING:
+        arrow = _FLOATING[kind]
+        take_floating = partial(values.take_floating, kind=arrow)
+        if kind is t.DoubleType:
+            return ScalarReader(name, nullable, arrow, float, take_floating)
+        return TextReader(name, nullable, arrow, msgspec.Raw, take_floating, _FLOATS)
     if kind is t.BinaryType:
         return EachReader(name, nullable, pa.binary(), str, values.take_binary)
     if kind is t.TimestampType:

@@ -70,17 +70,8 @@ def take_decimal(value: Any, precision: int, scale: int) -> Decimal:
     return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
 
 
-def take_double(value: Any) -> float:
-    """Takes numbers, as the nearest double, which must be finite."""
-    return _nearest(value, pa.float64())
-
-
-def take_float(value: Any) -> float:
-    """Takes numbers, as the nearest single-precision float, which must be finite."""
-    return _nearest(value, pa.float32())
-
-
-def _nearest(value: Any, kind: pa.DataType) -> float:
+def take_floating(value: Any, kind: pa.DataType) -> float:
+    """Takes numbers, as the nearest value of an Arrow type, which must be finite."""
     if not isinstance(value, Number):
         raise Misfit
     nearest: float = pa.scalar(str(value)).cast(kind).as_py()
@@ -137,20 +128,11 @@ def printed_integer(text: str, bits: int) -> int:
     return take_integer(_number(text), bits)
 
 
-def printed_double(text: str) -> float:
-    """Takes numbers, as the nearest double, NaN and the infinities."""
-    return _printed(text, pa.float64())
-
-
-def printed_float(text: str) -> float:
-    """Takes numbers, as the nearest single-precision float, NaN and the infinities."""
-    return _printed(text, pa.float32())
-
-
-def _printed(text: str, kind: pa.DataType) -> float:
+def printed_floating(text: str, kind: pa.DataType) -> float:
+    """Takes numbers, as the nearest value of an Arrow type, NaN and the infinities."""
     if text in _NOT_FINITE:
         return float(text)
-    nearest = _nearest(_number(text), kind)
+    nearest = take_floating(_number(text), kind)
     return math.copysign(nearest, -1) if text.startswith("-") else nearest
 
 
