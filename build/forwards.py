@@ -48,8 +48,8 @@ _LIST = re.compile(
 )
 _LISTED = re.compile(r"(\w+)\(([^)]*)\)")
 _SIGNATURE = re.compile(
-    r"^(?:create or replace function|forward) (?P<engine>\w+)\.(?P<name>\w+)"
-    r"\((?P<arguments>[^;]*?)\)\sreturns (?P<type>[^\n]+)",
+    r"^create or replace function (?P<engine>\w+)\.(?P<name>\w+)"
+    r"\((?P<arguments>[^;]*?)\)\nreturns (?P<type>[^\n]+)",
     re.MULTILINE,
 )
 _COPY = re.compile(
@@ -186,9 +186,10 @@ def _copied(root: Path, found: re.Match[str]) -> str:
     written = []
     for name, types in _LISTED.findall(found["names"]):
         head = _signature(root, found["engine"], name, types)
-        text = head.string[head.start() : head.string.index("\n$$;\n", head.start())] + "\n$$;"
+        text = head.string[head.start() :].partition("\n$$;")[0] + "\n$$;"
         changes = _CHANGE.findall(found["changes"])
-        for old, new in [(f" {found['engine']}.{name}(", f" {found['schema']}.{name}("), *changes]:
+        renamed = (f"function {found['engine']}.", f"function {found['schema']}.")
+        for old, new in [renamed, *changes]:
             if text.count(old) != 1:
                 raise LookupError(f"{found['engine']}.{name} does not have this text once: {old}")
             text = text.replace(old, new)
@@ -210,7 +211,7 @@ def _signatures(root: Path) -> dict[tuple[str, str, str], re.Match[str]]:
     return {
         (found["engine"], found["name"], ", ".join(map(_type, _given(found["arguments"])))): found
         for file in files
-        for found in _SIGNATURE.finditer(file.read_text())
+        for found in _SIGNATURE.finditer(_FORWARD.sub(_function, file.read_text()))
     }
 
 

@@ -1295,23 +1295,6 @@ begin
 end;
 $$;
 
--- The same for all queues.
-create or replace function pgq.get_queue_info(
-    out queue_name text, out queue_ntables integer, out queue_cur_table integer,
-    out queue_rotation_period interval, out queue_switch_time timestamptz,
-    out queue_external_ticker boolean, out queue_ticker_paused boolean,
-    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
-    out queue_ticker_idle_period interval, out ticker_lag interval,
-    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
-returns setof record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return query select * from pgq.get_queue_info(null);
-end;
-$$;
-
 -- Each consumer with its lag, its open batch, and the number of events that wait. A subconsumer
 -- without a batch has no position: its lag is null, and 0 events wait for it.
 create or replace function pgq.get_consumer_info(
@@ -1329,7 +1312,25 @@ begin
 end;
 $$;
 
--- The same for one queue.
+-- The forms with fewer arguments.
+-- As pgque.get_queue_info, with changes.
+create or replace function pgq.get_queue_info(
+    out queue_name text, out queue_ntables integer, out queue_cur_table integer,
+    out queue_rotation_period interval, out queue_switch_time timestamptz,
+    out queue_external_ticker boolean, out queue_ticker_paused boolean,
+    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
+    out queue_ticker_idle_period interval, out ticker_lag interval,
+    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
+returns setof record
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return query select * from pgq.get_queue_info(null);
+end;
+$$;
+
+-- As pgque.get_consumer_info, with changes.
 create or replace function pgq.get_consumer_info(
     i_queue_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
@@ -1343,7 +1344,7 @@ begin
 end;
 $$;
 
--- The same for all queues.
+-- As pgque.get_consumer_info, with changes.
 create or replace function pgq.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
@@ -1848,34 +1849,14 @@ grant execute on function
     pgq_ext.version()
 to public;
 
-grant execute on function
-    pgq.insert_event(text, text, text),
-    pgq.insert_event(text, text, text, text, text, text, text),
-    pgq.current_event_table(text),
-    pgq.jsontriga(),
-    pgq.logutriga(),
-    pgq.sqltriga(),
-    pgq.check_tx_limit(text)
-to pgq_writer;
+select pgque.grant_execute('pgq', 'pgq_writer',
+    'insert_event current_event_table jsontriga logutriga sqltriga check_tx_limit');
 
-grant execute on function
-    pgq.batch_event_tables(bigint),
-    pgq.unregister_consumer(text, text),
-    pgq.next_batch(text, text),
-    pgq.get_batch_events(bigint),
-    pgq.get_batch_cursor(bigint, text, integer, text),
-    pgq.get_batch_cursor(bigint, text, integer)
-to pgq_reader;
+select pgque.grant_execute('pgq', 'pgq_reader',
+    'batch_event_tables unregister_consumer next_batch get_batch_events get_batch_cursor');
 
-grant execute on function
-    pgq.maint_tables_to_vacuum(),
-    pgq.maint_operations(),
-    pgq.maint(),
-    pgq.upgrade_schema(),
-    pgq.grant_perms(text),
-    pgq.create_queue(text),
-    pgq.insert_event_raw(text, bigint, timestamptz, integer, integer,
-                         text, text, text, text, text, text)
-to pgq_admin;
+select pgque.grant_execute('pgq', 'pgq_admin',
+    'maint_tables_to_vacuum maint_operations maint upgrade_schema grant_perms create_queue
+    insert_event_raw');
 
 commit;
