@@ -244,7 +244,9 @@ begin
 end;
 $$;
 
--- What an earlier version had, from 0.3.0 on, and this version has not, or with other arguments.
+-- What an earlier version had, from 0.3.0 on, and this version has not, or with other arguments. Other
+-- functions of 0.3 that are gone (tests/engine/test_upgrade.py has their names) stay in the database: a
+-- session that waits for this upgrade may call them next. Version 0.5 drops them.
 do $$
 declare
     v_function regprocedure;
@@ -258,11 +260,9 @@ begin
         from pg_proc p
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
-              'append_slot', 'check_log_name', 'check_slot_end', 'count_between', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
-              'follow_switch', 'hold_next_in_page', 'is_snapshot_held', 'maint_compact_history',
-              'maint_rotate_metadata', 'maint_steps', 'move_event_tables', 'note_attempt', 'note_switch', 'open_page',
-              'run_maintenance', 'set_metadata_rotation_period', 'slot_select', 'statement_end',
-              'wait_for_log', 'write_position'])
+              'append_slot', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
+              'follow_switch', 'hold_next_in_page', 'maint_steps', 'move_event_tables', 'open_page',
+              'run_maintenance', 'set_metadata_rotation_period', 'slot_select', 'write_position'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
@@ -1215,8 +1215,8 @@ end;
 $$;
 
 -- Whether one of these transactions still runs, or one on a standby that reports its snapshots
--- (hot_standby_feedback) and has one from before i_marked_by.
-create or replace function pgque.is_snapshot_held(i_holders text[], i_marked_by xid8)
+-- (hot_standby_feedback) and has one from before i_left_by.
+create or replace function pgque.is_snapshot_held(i_holders text[], i_left_by xid8)
 returns boolean
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
@@ -1228,8 +1228,8 @@ begin
                          union all
                          select s.xmin from pg_replication_slots s) standby
                    where standby.xmin is not null
-                     and (standby.xmin = i_marked_by::xid
-                          or not pgque.is_written_since(standby.xmin, i_marked_by)));
+                     and (standby.xmin = i_left_by::xid
+                          or not pgque.is_written_since(standby.xmin, i_left_by)));
 end;
 $$;
 
@@ -4038,8 +4038,9 @@ returns record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub   pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
-    v_from  bigint;
+    v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_from   bigint;
+    v_batch  bigint;
 begin
     if v_sub.sub_role in ('coop_member', 'slot') then
         perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
@@ -4047,7 +4048,19 @@ begin
     tick_id := pgque.hold_tick(v_sub.sub_queue, i_position);
     loop
         v_sub := pgque.find_subscription(i_queue, i_consumer);
-        perform pgque.check_no_batch(v_sub, i_queue, i_consumer, tick_id);
+        select s.sub_batch into v_batch  -- its own, or a subconsumer's
+        from pgque.subscription s
+        where v_sub.sub_id in (s.sub_id, s.sub_main) and s.sub_batch is not null
+        limit 1;
+        if v_batch is not null then
+            raise exception using
+                errcode = 'PQ016',
+                message = format('consumer "%s" on queue "%s" has batch %s open',
+                                 i_consumer, i_queue, v_batch),
+                hint = format('Finish it first. To give up a batch that nobody holds, whose events '
+                              'then come again or are passed over: select '
+                              'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer, tick_id);
+        end if;
         v_from := v_sub.sub_last_tick;
         skipped_events := pgque.count_between(
             pgque.find_tick(v_sub.sub_queue, v_from), pgque.find_tick(v_sub.sub_queue, tick_id),
@@ -4068,31 +4081,6 @@ begin
         exit when pgque.append_position(v_sub);
     end loop;
     perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, tick_id);
-end;
-$$;
-
--- Refuses to move a consumer that has a batch open, itself or by a subconsumer.
-create or replace function pgque.check_no_batch(
-    i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_batch bigint;
-begin
-    select s.sub_batch into v_batch
-    from pgque.subscription s
-    where i_sub.sub_id in (s.sub_id, s.sub_main) and s.sub_batch is not null
-    limit 1;
-    if v_batch is not null then
-        raise exception using
-            errcode = 'PQ016',
-            message = format('consumer "%s" on queue "%s" has batch %s open',
-                             i_consumer, i_queue, v_batch),
-            hint = format('Finish it first. To give up a batch that nobody holds, whose events '
-                          'then come again or are passed over: select '
-                          'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer, i_tick);
-    end if;
 end;
 $$;
 
@@ -4128,7 +4116,22 @@ begin
                              coalesce(i_end::text, 'null')),
             hint = 'Pass two times, the earlier one first.';
     end if;
-    perform pgque.check_window_retained(v_queue, v_oldest, i_start, i_end);
+    if v_oldest.tick_id = 1 and v_oldest.tick_time >= i_end then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('the window from %s to %s is older than queue "%s", which was created %s',
+                             i_start, i_end, i_queue, v_oldest.tick_time),
+            hint = 'Begin with a window that has a part of the queue''s life.';
+    elsif v_oldest.tick_id > 1 and v_oldest.tick_time >= i_start then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('the window from %s to %s of queue "%s" is %s: the oldest tick is %s, '
+                             'of %s', i_start, i_end, i_queue,
+                             case when v_oldest.tick_time >= i_end then 'gone' else 'partly gone' end,
+                             v_oldest.tick_id, v_oldest.tick_time),
+            hint = 'Its events cannot be read again. To retain events longer in future, set the '
+                   'queue''s parameter retention.';
+    end if;
     if not exists (select from pgque.tick t
                    where t.tick_queue = v_queue.queue_id and t.tick_time >= i_end) then
         raise exception using
@@ -4151,38 +4154,13 @@ begin
 end;
 $$;
 
--- Refuses a window of which a part or all is no longer retained, or is older than the queue.
-create or replace function pgque.check_window_retained(
-    i_queue pgque.queue, i_oldest pgque.tick, i_start timestamptz, i_end timestamptz)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_oldest.tick_id = 1 and i_oldest.tick_time >= i_end then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s is older than queue "%s", which was created %s',
-                             i_start, i_end, i_queue.queue_name, i_oldest.tick_time),
-            hint = 'Begin with a window that has a part of the queue''s life.';
-    elsif i_oldest.tick_id > 1 and i_oldest.tick_time >= i_start then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s of queue "%s" is %s: the oldest tick is %s, '
-                             'of %s', i_start, i_end, i_queue.queue_name,
-                             case when i_oldest.tick_time >= i_end then 'gone' else 'partly gone' end,
-                             i_oldest.tick_id, i_oldest.tick_time),
-            hint = 'Its events cannot be read again. To retain events longer in future, set the '
-                   'queue''s parameter retention.';
-    end if;
-end;
-$$;
-
 -- ===== engine/positions/register_consumer.sql ====================================================
 
 -- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null
 -- means the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick
--- moves it there, and null leaves it where it is.
--- locks: tick, against compaction, and the queue's row, against rotation, until commit.
+-- moves it there and cancels its open batch, unless that is leased, and null leaves it where it is.
+-- locks: tick, against compaction, and the queue's row, against rotation, until commit; waits for a
+-- concurrent move of the consumer.
 -- writes: consumer, subscription_base, position_log, counter_log, rotation_floor.
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
@@ -4190,60 +4168,29 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue  pgque.queue := pgque.find_queue(x_queue_name);
-    v_new    integer := pgque.register_consumer(x_queue_name, x_consumer_name,
-                                                coalesce(x_tick_pos::text, 'latest'));
+    v_new   integer := pgque.register_consumer(x_queue_name, x_consumer_name,
+                                               coalesce(x_tick_pos::text, 'latest'));
+    v_sub   pgque.subscription;
+    v_from  bigint;
 begin
-    if v_new = 0 and x_tick_pos is not null then
-        perform pgque.move_consumer(x_queue_name, x_consumer_name,
-                                    pgque.hold_tick(v_queue.queue_id, x_tick_pos::text));
+    if v_new = 1 or x_tick_pos is null then
+        return v_new;
     end if;
-    return v_new;
-end;
-$$;
-
--- Adds a consumer at a tick, unless it is registered. Returns 1, or 0 if it was registered.
--- locks: none; the caller holds the tick. writes: consumer, subscription_base, position_log,
--- counter_log.
-create or replace function pgque.add_consumer(i_queue_id integer, i_consumer text, i_tick bigint)
-returns integer
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_sub_id integer;
-begin
-    if exists (select from pgque.partition_consumer c
-               where c.queue_id = i_queue_id and c.co_name = i_consumer) then
-        raise exception using
-            errcode = 'PQ015',
-            message = format('consumer "%s" is a partitioned one: it has slots', i_consumer),
-            hint = 'Consume by its slots. To have it without slots, end each of them with '
-                   'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
-    end if;
-    insert into pgque.consumer (co_name) values (i_consumer) on conflict do nothing;
-    insert into pgque.subscription_base (sub_queue, sub_consumer)
-    select i_queue_id, c.co_id from pgque.consumer c where c.co_name = i_consumer
-    on conflict do nothing
-    returning sub_id into v_sub_id;
-    if v_sub_id is null then
-        return 0;
-    end if;
-    perform pgque.begin_positions(v_sub_id, i_tick);
-    perform pgque.count_move(i_queue_id, v_sub_id, null, i_tick);
-    return 1;
-end;
-$$;
-
--- Refuses a consumer without a name.
-create or replace function pgque.check_consumer_name(i_consumer text)
-returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if coalesce(i_consumer, '') = '' then
-        perform pgque.refuse_value('the consumer name is null or empty', null,
-                                   'Pass a name, one for each independent reader of the queue.');
-    end if;
+    perform pgque.hold_tick((pgque.find_queue(x_queue_name)).queue_id, x_tick_pos::text);
+    loop
+        v_sub := pgque.find_subscription(x_queue_name, x_consumer_name);
+        if v_sub.sub_role in ('coop_member', 'slot') then
+            perform pgque.refuse_cooperative(v_sub, x_queue_name, x_consumer_name);
+        end if;
+        perform pgque.check_not_leased(v_sub, x_queue_name, x_consumer_name, null);
+        v_from := v_sub.sub_last_tick;
+        v_sub.sub_last_tick := x_tick_pos;
+        v_sub.sub_batch := null;
+        v_sub.sub_next_tick := null;
+        exit when pgque.append_position(v_sub);
+    end loop;
+    perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, x_tick_pos);
+    return 0;
 end;
 $$;
 
@@ -4262,33 +4209,6 @@ begin
     v_sub.lease_epoch := 0;
     v_sub.next_half := (select l.half from pgque.log l where l.log_name = 'position');
     perform pgque.append_position(v_sub);
-end;
-$$;
-
--- Moves a registered consumer to another tick and cancels its open batch. Refuses if that is
--- leased.
--- locks: waits for a concurrent move of the same consumer. writes: position_log, counter_log.
-create or replace function pgque.move_consumer(i_queue text, i_consumer text, i_tick bigint)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_sub   pgque.subscription;
-    v_from  bigint;
-begin
-    loop
-        v_sub := pgque.find_subscription(i_queue, i_consumer);
-        if v_sub.sub_role in ('coop_member', 'slot') then
-            perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
-        end if;
-        perform pgque.check_not_leased(v_sub, i_queue, i_consumer, null);
-        v_from := v_sub.sub_last_tick;
-        v_sub.sub_last_tick := i_tick;
-        v_sub.sub_batch := null;
-        v_sub.sub_next_tick := null;
-        exit when pgque.append_position(v_sub);
-    end loop;
-    perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, i_tick);
 end;
 $$;
 
@@ -4314,9 +4234,14 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(x_queue_name);
+    v_queue   pgque.queue := pgque.find_queue(x_queue_name);
+    v_tick    bigint;
+    v_sub_id  integer;
 begin
-    perform pgque.check_consumer_name(x_consumer_id);
+    if coalesce(x_consumer_id, '') = '' then
+        perform pgque.refuse_value('the consumer name is null or empty', null,
+                                   'Pass a name, one for each independent reader of the queue.');
+    end if;
     perform pgque.check_position(i_start_at);
     if exists (select
                from pgque.subscription_base s
@@ -4324,8 +4249,26 @@ begin
                where s.sub_queue = v_queue.queue_id and c.co_name = x_consumer_id) then
         return 0;
     end if;
-    return pgque.add_consumer(v_queue.queue_id, x_consumer_id,
-                              pgque.hold_tick(v_queue.queue_id, i_start_at));
+    v_tick := pgque.hold_tick(v_queue.queue_id, i_start_at);
+    if exists (select from pgque.partition_consumer c
+               where c.queue_id = v_queue.queue_id and c.co_name = x_consumer_id) then
+        raise exception using
+            errcode = 'PQ015',
+            message = format('consumer "%s" is a partitioned one: it has slots', x_consumer_id),
+            hint = 'Consume by its slots. To have it without slots, end each of them with '
+                   'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
+    end if;
+    insert into pgque.consumer (co_name) values (x_consumer_id) on conflict do nothing;
+    insert into pgque.subscription_base (sub_queue, sub_consumer)
+    select v_queue.queue_id, c.co_id from pgque.consumer c where c.co_name = x_consumer_id
+    on conflict do nothing
+    returning sub_id into v_sub_id;
+    if v_sub_id is null then
+        return 0;
+    end if;
+    perform pgque.begin_positions(v_sub_id, v_tick);
+    perform pgque.count_move(v_queue.queue_id, v_sub_id, null, v_tick);
+    return 1;
 end;
 $$;
 
@@ -4429,8 +4372,19 @@ begin
         perform from pgque.subscription_base b where b.sub_id = v_main.sub_id for no key update;
         continue when not found;
         v_main := pgque.find_subscription(i_queue, i_consumer);
-        continue when not pgque.make_cooperative(
-            v_main, i_queue, i_consumer, v_created or coalesce(i_convert_normal, false));
+        if v_main.sub_role <> 'coop_main' then
+            if v_main.sub_role <> 'normal' or not (v_created or i_convert_normal is true) then
+                perform pgque.refuse_cooperative(v_main, i_queue, i_consumer);
+            elsif v_main.sub_batch is not null then
+                raise exception using
+                    errcode = 'PQ016',
+                    message = format('consumer "%s" on queue "%s" has batch %s open',
+                                     i_consumer, i_queue, v_main.sub_batch),
+                    hint = 'Finish it first; then the consumer can become a cooperative one.';
+            end if;
+            continue when not pgque.append_position(v_main);  -- a batch may be open now
+            update pgque.subscription_base set sub_role = 'coop_main' where sub_id = v_main.sub_id;
+        end if;
 
         insert into pgque.subscription_base (sub_queue, sub_consumer, sub_role, sub_main)
         values (v_main.sub_queue, v_co_id, 'coop_member', v_main.sub_id)
@@ -4459,36 +4413,6 @@ begin
             'Pass the name that the workers share, and one of the worker''s own.');
     end if;
     return format('%s.%s', i_consumer, i_subconsumer);
-end;
-$$;
-
--- Makes a normal consumer the main consumer of cooperative workers, if i_allowed is true. Returns
--- false if its position moved meanwhile, because a batch may be open now.
--- locks: waits for a concurrent move of the consumer. writes: subscription_base, position_log.
-create or replace function pgque.make_cooperative(
-    i_main pgque.subscription, i_queue text, i_consumer text, i_allowed boolean)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_main.sub_role = 'coop_main' then
-        return true;
-    end if;
-    if i_main.sub_role <> 'normal' or not i_allowed then
-        perform pgque.refuse_cooperative(i_main, i_queue, i_consumer);
-    end if;
-    if i_main.sub_batch is not null then
-        raise exception using
-            errcode = 'PQ016',
-            message = format('consumer "%s" on queue "%s" has batch %s open',
-                             i_consumer, i_queue, i_main.sub_batch),
-            hint = 'Finish it first; then the consumer can become a cooperative one.';
-    end if;
-    if not pgque.append_position(i_main) then
-        return false;
-    end if;
-    update pgque.subscription_base set sub_role = 'coop_main' where sub_id = i_main.sub_id;
-    return true;
 end;
 $$;
 
@@ -4644,7 +4568,8 @@ $$;
 -- older than the lag and meets the minimum count or the minimum interval. With a maximum count, it
 -- is the farthest tick that stays within that count. Counts are differences of event ids, so they
 -- are upper estimates if transactions rolled back. Redelivered events get no new ids, so with an
--- owner the events themselves are counted before several ticks become one batch.
+-- owner the events themselves are counted before several ticks become one batch, and if they are too
+-- many, it is an earlier tick.
 create or replace function pgque.find_next_tick(
     i_queue_id integer, i_last pgque.tick,
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
@@ -4683,33 +4608,18 @@ begin
       and t.tick_time <= v_newest
     order by t.tick_event_seq desc, t.tick_id desc
     limit 1;
-    if not found or i_owner_id is null then
-        return case when found then v_far else v_near end;
+    if not found then
+        return v_near;
     end if;
-
-    return pgque.narrow_to_count(i_last, v_near, v_far, i_owner_id, i_max_count);
-end;
-$$;
-
--- Returns a tick up to which a consumer gets at most i_max_count events: i_far, or one that it finds by
--- halving the way back to i_near; i_near if even that one exceeds the maximum.
-create or replace function pgque.narrow_to_count(
-    i_last pgque.tick, i_near pgque.tick, i_far pgque.tick, i_owner_id integer,
-    i_max_count integer)
-returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    while i_far.tick_id > i_near.tick_id
-          and pgque.count_between(i_last, i_far, i_owner_id, i_max_count) > i_max_count loop
-        select t.* into i_far
+    while i_owner_id is not null and v_far.tick_id > v_near.tick_id
+          and pgque.count_between(i_last, v_far, i_owner_id, i_max_count) > i_max_count loop
+        select t.* into v_far  -- halves the way back to the nearest one
         from pgque.tick t
-        where t.tick_queue = i_last.tick_queue
-          and t.tick_id <= (i_near.tick_id + i_far.tick_id) / 2
+        where t.tick_queue = i_queue_id and t.tick_id <= (v_near.tick_id + v_far.tick_id) / 2
         order by t.tick_id desc
         limit 1;
     end loop;
-    return i_far;
+    return v_far;
 end;
 $$;
 
@@ -6163,19 +6073,6 @@ as $$
 begin
     return query select unnest((pgque.describe_batch(x_batch_id)).tables);
 end;
-$$;
-
--- Returns nulls. A session that an upgrade finds in get_batch_events of version 0.3 calls it next,
--- and then reads the batch by batch_event_sql. It goes with version 0.5.
-create or replace function pgque.find_small_batch(
-    i_batch_id bigint,
-    out sub_queue integer, out from_txid xid8, out end_txid xid8, out running pg_snapshot,
-    out list xid8[], out owner_id integer, out cutoff timestamptz)
-returns record
-language sql set search_path = pgque, pg_catalog, pg_temp
-as $$
-    select null::integer, null::xid8, null::xid8, null::pg_snapshot, null::xid8[], null::integer,
-           null::timestamptz;
 $$;
 
 -- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is

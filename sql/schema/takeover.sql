@@ -97,7 +97,9 @@ begin
 end;
 $$;
 
--- What an earlier version had, from 0.3.0 on, and this version has not, or with other arguments.
+-- What an earlier version had, from 0.3.0 on, and this version has not, or with other arguments. Other
+-- functions of 0.3 that are gone (tests/engine/test_upgrade.py has their names) stay in the database: a
+-- session that waits for this upgrade may call them next. Version 0.5 drops them.
 do $$
 declare
     v_function regprocedure;
@@ -111,11 +113,9 @@ begin
         from pg_proc p
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
-              'append_slot', 'check_log_name', 'check_slot_end', 'count_between', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
-              'follow_switch', 'hold_next_in_page', 'is_snapshot_held', 'maint_compact_history',
-              'maint_rotate_metadata', 'maint_steps', 'move_event_tables', 'note_attempt', 'note_switch', 'open_page',
-              'run_maintenance', 'set_metadata_rotation_period', 'slot_select', 'statement_end',
-              'wait_for_log', 'write_position'])
+              'append_slot', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
+              'follow_switch', 'hold_next_in_page', 'maint_steps', 'move_event_tables', 'open_page',
+              'run_maintenance', 'set_metadata_rotation_period', 'slot_select', 'write_position'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;

@@ -21,8 +21,8 @@ end;
 $$;
 
 -- Whether one of these transactions still runs, or one on a standby that reports its snapshots
--- (hot_standby_feedback) and has one from before i_marked_by.
-create or replace function pgque.is_snapshot_held(i_holders text[], i_marked_by xid8)
+-- (hot_standby_feedback) and has one from before i_left_by.
+create or replace function pgque.is_snapshot_held(i_holders text[], i_left_by xid8)
 returns boolean
 language plpgsql
 as $$
@@ -34,8 +34,8 @@ begin
                          union all
                          select s.xmin from pg_replication_slots s) standby
                    where standby.xmin is not null
-                     and (standby.xmin = i_marked_by::xid
-                          or not pgque.is_written_since(standby.xmin, i_marked_by)));
+                     and (standby.xmin = i_left_by::xid
+                          or not pgque.is_written_since(standby.xmin, i_left_by)));
 end;
 $$;
 
