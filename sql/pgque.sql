@@ -1196,47 +1196,12 @@ $$;
 -- first and its locks later. So what was given up by a change is truncated when no snapshot is left
 -- from before the change.
 
--- The transactions of this database that hold a snapshot now. A transaction that begins later has a
--- newer snapshot. Autovacuum reads no event, and may take hours over a large table.
-create or replace function pgque.snapshot_holders()
-returns text[]
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return array(
-        select l.virtualtransaction
-        from pg_stat_activity a
-        join pg_locks l on l.pid = a.pid and l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock'
-        where a.datname = current_database()
-          and a.backend_xmin is not null
-          and a.backend_type is distinct from 'autovacuum worker'
-          and a.pid <> pg_backend_pid());
-end;
-$$;
-
--- Whether one of these transactions still runs, or one on a standby that reports its snapshots
--- (hot_standby_feedback) and has one from before i_left_by.
-create or replace function pgque.is_snapshot_held(i_holders text[], i_left_by xid8)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return exists (select from pg_locks l
-                   where l.locktype = 'virtualxid' and l.virtualtransaction = any (i_holders))
-        or exists (select
-                   from (select r.backend_xmin as xmin from pg_stat_replication r
-                         union all
-                         select s.xmin from pg_replication_slots s) standby
-                   where standby.xmin is not null
-                     and (standby.xmin = i_left_by::xid
-                          or not pgque.is_written_since(standby.xmin, i_left_by)));
-end;
-$$;
-
 -- Whether all snapshots see a change, such as a transaction's, so that what nobody needs since then may
 -- be truncated. Called again under the same name until it returns true. The first call for a change
--- records who holds a snapshot; it has to be in a later transaction than the change if i_change is that
--- transaction. It returns true after the snapshot patience in any case. While it waits, it moves
+-- records who holds a snapshot, since a transaction that begins later has a newer one; it has to be in a
+-- later transaction than the change if i_change is that transaction. Autovacuum reads no event, and may
+-- take hours over a large table. A standby that reports its snapshots (hot_standby_feedback) counts, too.
+-- It returns true after the snapshot patience in any case. While it waits, it moves
 -- marked_by to its own transaction each minute: a report on a standby that began after the change locks
 -- the tables as well, and the replay of a TRUNCATE would wait for it.
 -- locks: none; the caller holds one under which nobody else asks for this name. writes:
@@ -1256,11 +1221,26 @@ begin
     if v_wait.change is distinct from i_change then
         delete from pgque.snapshot_wait w where w.wait_name = i_name;
         insert into pgque.snapshot_wait as w (wait_name, change, holders)
-        values (i_name, i_change, pgque.snapshot_holders())
+        values (i_name, i_change, array(
+            select l.virtualtransaction
+            from pg_stat_activity a
+            join pg_locks l on l.pid = a.pid and l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock'
+            where a.datname = current_database()
+              and a.backend_xmin is not null
+              and a.backend_type is distinct from 'autovacuum worker'
+              and a.pid <> pg_backend_pid()))
         returning w.* into v_wait;
     end if;
     if clock_timestamp() >= v_wait.began_at + v_patience
-       or not pgque.is_snapshot_held(v_wait.holders, v_wait.marked_by) then
+       or not exists (select from pg_locks l
+                      where l.locktype = 'virtualxid' and l.virtualtransaction = any (v_wait.holders))
+          and not exists (select
+                          from (select r.backend_xmin as xmin from pg_stat_replication r
+                                union all
+                                select s.xmin from pg_replication_slots s) standby
+                          where standby.xmin is not null
+                            and (standby.xmin = v_wait.marked_by::xid
+                                 or not pgque.is_written_since(standby.xmin, v_wait.marked_by))) then
         return true;
     end if;
     update pgque.snapshot_wait w
@@ -2445,28 +2425,6 @@ $$;
 
 -- ===== engine/triggers/trigger_checks.sql ========================================================
 
--- Refuses operations and arguments that a trigger of this kind does not support.
-create or replace function pgque.check_firing(
-    i_trigger text, i_when text, i_level text, i_op text, i_skip boolean, i_needs_row boolean)
-returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_op <> 'TRUNCATE' and i_level <> 'ROW' then
-        perform pgque.refuse_trigger(i_trigger, 'fires once a statement and so sees no row',
-                                     'Create it with: for each row.');
-    elsif i_skip and (i_when = 'AFTER' or i_op = 'TRUNCATE') then
-        perform pgque.refuse_trigger(
-            i_trigger, format('cannot skip: it fires %s %s', lower(i_when), i_op),
-            'SKIP works in triggers before insert, update or delete, for each row.');
-    elsif i_op = 'TRUNCATE' and i_needs_row then
-        perform pgque.refuse_trigger(
-            i_trigger, 'has arguments that need a row, and TRUNCATE has none',
-            'Create a trigger of its own for truncate, without backup and EXPR arguments.');
-    end if;
-end;
-$$;
-
 -- Refuses names in pkey= and ignore= that are not columns. A misspelt name would send a column that
 -- was meant to be ignored, or leave a column out of the key.
 create or replace function pgque.check_columns(i_trigger text, i_names text[], i_named text[])
@@ -2642,9 +2600,19 @@ begin
             v_trigger, format('%s is denied', i_op),
             'The trigger has the argument deny: change the table where its data comes from.');
     end if;
-    perform pgque.check_firing(v_trigger, i_when, i_level, i_op, v_args.skip,
-                               v_args.backup or v_args.condition is not null
-                               or num_nonnulls(variadic v_args.fields) > 0);
+    if i_op <> 'TRUNCATE' and i_level <> 'ROW' then
+        perform pgque.refuse_trigger(v_trigger, 'fires once a statement and so sees no row',
+                                     'Create it with: for each row.');
+    elsif v_args.skip and (i_when = 'AFTER' or i_op = 'TRUNCATE') then
+        perform pgque.refuse_trigger(
+            v_trigger, format('cannot skip: it fires %s %s', lower(i_when), i_op),
+            'SKIP works in triggers before insert, update or delete, for each row.');
+    elsif i_op = 'TRUNCATE' and (v_args.backup or v_args.condition is not null
+                                 or num_nonnulls(variadic v_args.fields) > 0) then
+        perform pgque.refuse_trigger(
+            v_trigger, 'has arguments that need a row, and TRUNCATE has none',
+            'Create a trigger of its own for truncate, without backup and EXPR arguments.');
+    end if;
     queue := v_args.queue;
     skip := v_args.skip;
     backup := v_args.backup;
@@ -2899,7 +2867,9 @@ begin
 end;
 $$;
 
--- Returns the text after `insert into table`, `update table set` or `delete from table where`.
+-- Returns the text after `insert into table`, `update table set` or `delete from table where`. An update
+-- sets the columns that changed. If no column changed, it sets the key to itself, so that the statement
+-- stays valid.
 create or replace function pgque.change_fragment(
     i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
 returns text
@@ -2912,33 +2882,18 @@ begin
                           string_agg(coalesce(quote_literal(value), 'null'), ',' order by nr))
             from unnest(i_names, i_sent, i_new) with ordinality c (name, sent, value, nr)
             where sent)
-        when 'UPDATE' then pgque.update_fragment(i_names, i_sent, i_key, i_old, i_new)
+        when 'UPDATE' then format('%s where %s', coalesce(
+            (select string_agg(format('%I=%s', name, quote_nullable(becomes)), ',' order by nr)
+             from unnest(i_names, i_sent, i_old, i_new) with ordinality
+                  c (name, sent, was, becomes, nr)
+             where sent and was is distinct from becomes),
+            (select format('%I=%L', name, becomes)
+             from unnest(i_names, i_new) with ordinality c (name, becomes, nr)
+             where name = any (i_key)
+             order by nr
+             limit 1)), pgque.key_fragment(i_names, i_key, i_new))
         when 'DELETE' then pgque.key_fragment(i_names, i_key, i_old)
         else '' end;
-end;
-$$;
-
--- Returns the text after `update table set`: the columns that changed. If no column changed, the
--- key is set to itself, so that the statement stays valid.
-create or replace function pgque.update_fragment(
-    i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
-returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_set text;
-begin
-    select string_agg(format('%I=%s', name, quote_nullable(becomes)), ',' order by nr) into v_set
-    from unnest(i_names, i_sent, i_old, i_new) with ordinality c (name, sent, was, becomes, nr)
-    where sent and was is distinct from becomes;
-    if v_set is null then
-        select format('%I=%L', name, becomes) into v_set
-        from unnest(i_names, i_new) with ordinality c (name, becomes, nr)
-        where name = any (i_key)
-        order by nr
-        limit 1;
-    end if;
-    return format('%s where %s', v_set, pgque.key_fragment(i_names, i_key, i_new));
 end;
 $$;
 
@@ -3271,18 +3226,6 @@ as $$
     select 'pgque_capture_' || left(md5(i_queue), 12);
 $$;
 
--- The arguments of a trigger from pg_trigger.tgargs, where a zero byte ends each.
-create or replace function pgque.trigger_texts(i_args bytea)
-returns text[]
-language sql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
-    select array_agg(convert_from(decode(replace(part, ' ', ''), 'hex'), getdatabaseencoding())
-                     order by nr)
-    from string_to_table(regexp_replace(encode(i_args, 'hex'), '(..)', e'\\1 ', 'g'), '00 ')
-             with ordinality p (part, nr)
-    where part <> '';
-$$;
-
 -- The tables that capture() has sent to a queue, or to all, and what is wrong with each: changes that
 -- it does not see, such as those of a partition that came later. problem is null if nothing is.
 create or replace function pgque.captured_tables(
@@ -3292,8 +3235,14 @@ returns setof record
 language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
     with capturing as (
-        select t.tgname, t.tgenabled, t.tgrelid::regclass as captured, pgque.trigger_texts(t.tgargs) as args
+        select t.tgname, t.tgenabled, t.tgrelid::regclass as captured, a.args
         from pg_trigger t
+        cross join lateral (  -- a zero byte ends each
+            select array_agg(convert_from(decode(replace(part, ' ', ''), 'hex'), getdatabaseencoding())
+                             order by nr) as args
+            from string_to_table(regexp_replace(encode(t.tgargs, 'hex'), '(..)', e'\\1 ', 'g'), '00 ')
+                 with ordinality p (part, nr)
+            where part <> '') a
         where t.tgfoid = 'pgque.capture_change()'::regprocedure and t.tgtype & 16 <> 0
     )
     select c.args[1], c.args[2], pgque.key_of_table(c.captured), case
@@ -3470,35 +3419,25 @@ where not q.queue_external_ticker
        or last_tick.tick_time > clock_timestamp()
        or exists (select from pgque.tick_request r where r.queue_id = q.queue_id));
 
--- Whether no other transaction of this database can have taken an id: none has a transaction id, and
--- none runs a statement, which holds a snapshot from before it draws an id until it has one. Only an
--- id that somebody draws with nextval(), in a statement of its own, could be missed.
-create or replace function pgque.is_alone()
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    perform pg_stat_clear_snapshot();  -- or an earlier answer of this transaction is given again
-    return not exists (select
-                       from pg_stat_get_activity(null) a
-                       join pg_database d on d.oid = a.datid and d.datname = current_database()
-                       where (a.backend_xid is not null or a.backend_xmin is not null)
-                         and a.pid <> pg_backend_pid())
-       and not exists (select from pg_prepared_xact());
-end;
-$$;
-
 -- Lists the sequences from which an unfinished transaction may have taken an id: nextval() locks
 -- the sequence before it gives an id out, until its transaction ends. written_seqs are locked by a
 -- transaction that has an id and so may have written events. touched_seqs are locked by one that
--- only reads the sequence, as a ticker does, or has not written yet. The locks are read only if there
--- is such a transaction, because PostgreSQL walks through the whole table of locks.
+-- only reads the sequence, as a ticker does, or has not written yet. PostgreSQL walks through the whole
+-- table of locks, so it is read only if another transaction of this database has an id, or runs a
+-- statement, which holds a snapshot from before it draws an id until it has one. Only an id that somebody
+-- draws with nextval(), in a statement of its own, could be missed.
 create or replace function pgque.unfinished_seqs(out written_seqs oid[], out touched_seqs oid[])
 returns record
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if pgque.is_alone() then
+    perform pg_stat_clear_snapshot();  -- or an earlier answer of this transaction is given again
+    if not exists (select
+                   from pg_stat_get_activity(null) a
+                   join pg_database d on d.oid = a.datid and d.datname = current_database()
+                   where (a.backend_xid is not null or a.backend_xmin is not null)
+                     and a.pid <> pg_backend_pid())
+       and not exists (select from pg_prepared_xact()) then
         written_seqs := '{}';
         touched_seqs := '{}';
         return;
@@ -12403,11 +12342,11 @@ begin
              'add_field_columns capture capture_change capture_columns capture_condition
              capture_name capture_relations capture_table capture_truncate captured_tables
              change_fragment change_letter check_captured
-             check_columns check_firing check_key describe_change
+             check_columns check_key describe_change
              insert_change is_change_sent is_changed_within jsontriga key_fragment key_of_table
              logutriga refuse_change refuse_trigger row_as_json row_as_url split_row sqltriga
-             table_columns trigger_arguments trigger_expressions trigger_texts uncapture
-             update_fragment url_encode'),
+             table_columns trigger_arguments trigger_expressions uncapture
+             url_encode'),
             ('pgque_reader',
              'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode
              claim_batch claim_coop claim_slot claim_ticks consumer_states consumer_stats

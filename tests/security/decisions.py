@@ -30,11 +30,10 @@ snapshot_tick staging_table
 TRIGGERS = """
 capture capture_change capture_columns capture_condition capture_name capture_relations
 capture_table capture_truncate captured_tables check_captured is_changed_within key_of_table
-trigger_texts uncapture add_field_columns change_fragment change_letter check_columns
-check_firing check_key
-describe_change insert_change is_change_sent jsontriga key_fragment logutriga refuse_change
-refuse_trigger row_as_json row_as_url split_row sqltriga table_columns trigger_arguments
-trigger_expressions update_fragment url_encode source_columns table_shape
+uncapture add_field_columns change_fragment change_letter check_columns check_key describe_change
+insert_change is_change_sent jsontriga key_fragment logutriga refuse_change refuse_trigger
+row_as_json row_as_url split_row sqltriga table_columns trigger_arguments trigger_expressions
+url_encode source_columns table_shape
 """
 READER_AND_WRITER = "different_options get_queue_info version"
 ADMIN = """
@@ -68,10 +67,10 @@ find_dead_subconsumer find_deployed find_event_seq find_floor_tick find_in_page 
 find_leased_slot find_newest_tick find_next_tick find_oldest_tick find_origin find_queue
 find_retained_tick find_retention_tick find_slot find_subconsumer find_subscription find_tick
 find_tick_before find_truncation_floor finish_page first_event_time follow_timeline has_cron
-has_expired_held has_held_events history_period hold_next_in_page hold_tick is_alone is_seen_by_all
-is_snapshot_held is_tick_log_retained is_timeline_followed is_written_since keep_tick_history
-left_objects left_table_health lock_tables log_health look_for_queue look_for_subscription
-maint_steps make_ticks move_aside move_failures move_positions next_batch_id not_aside open_batch
+has_expired_held has_held_events history_period hold_next_in_page hold_tick is_seen_by_all
+is_tick_log_retained is_timeline_followed is_written_since keep_tick_history left_objects
+left_table_health lock_tables log_health look_for_queue look_for_subscription maint_steps
+make_ticks move_aside move_failures move_positions next_batch_id not_aside open_batch
 open_coop_batch open_event_tables open_page pick_events plan_held plan_slices purge_cron_log
 purge_idem queue_parameters read_messages read_timeline refuse_cooperative refuse_downgrade
 refuse_insert refuse_locked refuse_pages refuse_parameter refuse_partitioned refuse_registered
@@ -79,8 +78,8 @@ refuse_send_idem refuse_slot refuse_staging refuse_tick refuse_unpartitioned ref
 register_slots removable_stagings remove_jobs renumber_events renumber_positions resend_dead_letter
 retention_cost rotation_health rotation_interval rotation_obstacle scheduler_status settle_events
 settle_floor slice_from slot_backlog slot_condition slot_end slot_rows snapshot_conditions
-snapshot_holders stop_slots subconsumer_name subscribe_slot_at table_locks tick_select
-tick_snapshot ticker_health time_buckets set_lock_wait unfinished_seqs xmin_health
+stop_slots subconsumer_name subscribe_slot_at table_locks tick_select tick_snapshot ticker_health
+time_buckets set_lock_wait unfinished_seqs xmin_health
 """
 
 DECISIONS: dict[str, frozenset[str]] = {
