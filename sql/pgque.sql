@@ -244,7 +244,9 @@ begin
 end;
 $$;
 
--- What an earlier version had, from 0.3.0 on, and this version has not, or with other arguments.
+-- What an earlier version had, from 0.3.0 on, and this version has not, or with other arguments. Other
+-- functions of 0.3 that are gone (tests/engine/test_upgrade.py has their names) stay in the database: a
+-- session that waits for this upgrade may call them next. Version 0.5 drops them.
 do $$
 declare
     v_function regprocedure;
@@ -259,17 +261,14 @@ begin
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
               'append_slot', 'assert_dlq_empty', 'assert_empty', 'begin_slot_batch',
-              'carry_over', 'check_log_name', 'check_slot_end', 'close_slot_batch',
-              'count_between', 'count_unfinished', 'deliver_due', 'drop_expired_held',
-              'due_events', 'earlier_held', 'find_in_page', 'find_leased_slot', 'find_slot',
-              'finish_page', 'follow_switch', 'has_expired_held', 'has_held_events',
-              'held_batch_events', 'hold_next_in_page', 'is_snapshot_held',
-              'latency_percentiles', 'maint_compact_history', 'maint_rotate_metadata',
-              'maint_steps', 'move_event_tables', 'move_failures', 'note_attempt', 'note_switch',
+              'carry_over', 'close_slot_batch', 'count_unfinished', 'deliver_due',
+              'drop_expired_held', 'due_events', 'earlier_held', 'find_in_page',
+              'find_leased_slot', 'find_slot', 'finish_page', 'follow_switch',
+              'has_expired_held', 'has_held_events', 'held_batch_events', 'hold_next_in_page',
+              'latency_percentiles', 'maint_steps', 'move_event_tables', 'move_failures',
               'open_page', 'plan_held', 'retention_cost', 'run_maintenance',
               'set_metadata_rotation_period', 'slot_backlog', 'slot_rows', 'slot_select',
-              'statement_end', 'stop_slots', 'test_consume', 'test_send', 'tick_select',
-              'wait_for_log', 'write_position'])
+              'stop_slots', 'test_consume', 'test_send', 'tick_select', 'write_position'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
@@ -1201,47 +1200,12 @@ $$;
 -- first and its locks later. So what was given up by a change is truncated when no snapshot is left
 -- from before the change.
 
--- The transactions of this database that hold a snapshot now. A transaction that begins later has a
--- newer snapshot. Autovacuum reads no event, and may take hours over a large table.
-create or replace function pgque.snapshot_holders()
-returns text[]
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return array(
-        select l.virtualtransaction
-        from pg_stat_activity a
-        join pg_locks l on l.pid = a.pid and l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock'
-        where a.datname = current_database()
-          and a.backend_xmin is not null
-          and a.backend_type is distinct from 'autovacuum worker'
-          and a.pid <> pg_backend_pid());
-end;
-$$;
-
--- Whether one of these transactions still runs, or one on a standby that reports its snapshots
--- (hot_standby_feedback) and has one from before i_marked_by.
-create or replace function pgque.is_snapshot_held(i_holders text[], i_marked_by xid8)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return exists (select from pg_locks l
-                   where l.locktype = 'virtualxid' and l.virtualtransaction = any (i_holders))
-        or exists (select
-                   from (select r.backend_xmin as xmin from pg_stat_replication r
-                         union all
-                         select s.xmin from pg_replication_slots s) standby
-                   where standby.xmin is not null
-                     and (standby.xmin = i_marked_by::xid
-                          or not pgque.is_written_since(standby.xmin, i_marked_by)));
-end;
-$$;
-
 -- Whether all snapshots see a change, such as a transaction's, so that what nobody needs since then may
 -- be truncated. Called again under the same name until it returns true. The first call for a change
--- records who holds a snapshot; it has to be in a later transaction than the change if i_change is that
--- transaction. It returns true after the snapshot patience in any case. While it waits, it moves
+-- records who holds a snapshot, since a transaction that begins later has a newer one; it has to be in a
+-- later transaction than the change if i_change is that transaction. Autovacuum reads no event, and may
+-- take hours over a large table. A standby that reports its snapshots (hot_standby_feedback) counts, too.
+-- It returns true after the snapshot patience in any case. While it waits, it moves
 -- marked_by to its own transaction each minute: a report on a standby that began after the change locks
 -- the tables as well, and the replay of a TRUNCATE would wait for it.
 -- locks: none; the caller holds one under which nobody else asks for this name. writes:
@@ -1261,11 +1225,26 @@ begin
     if v_wait.change is distinct from i_change then
         delete from pgque.snapshot_wait w where w.wait_name = i_name;
         insert into pgque.snapshot_wait as w (wait_name, change, holders)
-        values (i_name, i_change, pgque.snapshot_holders())
+        values (i_name, i_change, array(
+            select l.virtualtransaction
+            from pg_stat_activity a
+            join pg_locks l on l.pid = a.pid and l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock'
+            where a.datname = current_database()
+              and a.backend_xmin is not null
+              and a.backend_type is distinct from 'autovacuum worker'
+              and a.pid <> pg_backend_pid()))
         returning w.* into v_wait;
     end if;
     if clock_timestamp() >= v_wait.began_at + v_patience
-       or not pgque.is_snapshot_held(v_wait.holders, v_wait.marked_by) then
+       or not exists (select from pg_locks l
+                      where l.locktype = 'virtualxid' and l.virtualtransaction = any (v_wait.holders))
+          and not exists (select
+                          from (select r.backend_xmin as xmin from pg_stat_replication r
+                                union all
+                                select s.xmin from pg_replication_slots s) standby
+                          where standby.xmin is not null
+                            and (standby.xmin = v_wait.marked_by::xid
+                                 or not pgque.is_written_since(standby.xmin, v_wait.marked_by))) then
         return true;
     end if;
     update pgque.snapshot_wait w
@@ -2450,28 +2429,6 @@ $$;
 
 -- ===== engine/triggers/trigger_checks.sql ========================================================
 
--- Refuses operations and arguments that a trigger of this kind does not support.
-create or replace function pgque.check_firing(
-    i_trigger text, i_when text, i_level text, i_op text, i_skip boolean, i_needs_row boolean)
-returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_op <> 'TRUNCATE' and i_level <> 'ROW' then
-        perform pgque.refuse_trigger(i_trigger, 'fires once a statement and so sees no row',
-                                     'Create it with: for each row.');
-    elsif i_skip and (i_when = 'AFTER' or i_op = 'TRUNCATE') then
-        perform pgque.refuse_trigger(
-            i_trigger, format('cannot skip: it fires %s %s', lower(i_when), i_op),
-            'SKIP works in triggers before insert, update or delete, for each row.');
-    elsif i_op = 'TRUNCATE' and i_needs_row then
-        perform pgque.refuse_trigger(
-            i_trigger, 'has arguments that need a row, and TRUNCATE has none',
-            'Create a trigger of its own for truncate, without backup and EXPR arguments.');
-    end if;
-end;
-$$;
-
 -- Refuses names in pkey= and ignore= that are not columns. A misspelt name would send a column that
 -- was meant to be ignored, or leave a column out of the key.
 create or replace function pgque.check_columns(i_trigger text, i_names text[], i_named text[])
@@ -2647,9 +2604,19 @@ begin
             v_trigger, format('%s is denied', i_op),
             'The trigger has the argument deny: change the table where its data comes from.');
     end if;
-    perform pgque.check_firing(v_trigger, i_when, i_level, i_op, v_args.skip,
-                               v_args.backup or v_args.condition is not null
-                               or num_nonnulls(variadic v_args.fields) > 0);
+    if i_op <> 'TRUNCATE' and i_level <> 'ROW' then
+        perform pgque.refuse_trigger(v_trigger, 'fires once a statement and so sees no row',
+                                     'Create it with: for each row.');
+    elsif v_args.skip and (i_when = 'AFTER' or i_op = 'TRUNCATE') then
+        perform pgque.refuse_trigger(
+            v_trigger, format('cannot skip: it fires %s %s', lower(i_when), i_op),
+            'SKIP works in triggers before insert, update or delete, for each row.');
+    elsif i_op = 'TRUNCATE' and (v_args.backup or v_args.condition is not null
+                                 or num_nonnulls(variadic v_args.fields) > 0) then
+        perform pgque.refuse_trigger(
+            v_trigger, 'has arguments that need a row, and TRUNCATE has none',
+            'Create a trigger of its own for truncate, without backup and EXPR arguments.');
+    end if;
     queue := v_args.queue;
     skip := v_args.skip;
     backup := v_args.backup;
@@ -2904,7 +2871,9 @@ begin
 end;
 $$;
 
--- Returns the text after `insert into table`, `update table set` or `delete from table where`.
+-- Returns the text after `insert into table`, `update table set` or `delete from table where`. An update
+-- sets the columns that changed. If no column changed, it sets the key to itself, so that the statement
+-- stays valid.
 create or replace function pgque.change_fragment(
     i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
 returns text
@@ -2917,33 +2886,18 @@ begin
                           string_agg(coalesce(quote_literal(value), 'null'), ',' order by nr))
             from unnest(i_names, i_sent, i_new) with ordinality c (name, sent, value, nr)
             where sent)
-        when 'UPDATE' then pgque.update_fragment(i_names, i_sent, i_key, i_old, i_new)
+        when 'UPDATE' then format('%s where %s', coalesce(
+            (select string_agg(format('%I=%s', name, quote_nullable(becomes)), ',' order by nr)
+             from unnest(i_names, i_sent, i_old, i_new) with ordinality
+                  c (name, sent, was, becomes, nr)
+             where sent and was is distinct from becomes),
+            (select format('%I=%L', name, becomes)
+             from unnest(i_names, i_new) with ordinality c (name, becomes, nr)
+             where name = any (i_key)
+             order by nr
+             limit 1)), pgque.key_fragment(i_names, i_key, i_new))
         when 'DELETE' then pgque.key_fragment(i_names, i_key, i_old)
         else '' end;
-end;
-$$;
-
--- Returns the text after `update table set`: the columns that changed. If no column changed, the
--- key is set to itself, so that the statement stays valid.
-create or replace function pgque.update_fragment(
-    i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
-returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_set text;
-begin
-    select string_agg(format('%I=%s', name, quote_nullable(becomes)), ',' order by nr) into v_set
-    from unnest(i_names, i_sent, i_old, i_new) with ordinality c (name, sent, was, becomes, nr)
-    where sent and was is distinct from becomes;
-    if v_set is null then
-        select format('%I=%L', name, becomes) into v_set
-        from unnest(i_names, i_new) with ordinality c (name, becomes, nr)
-        where name = any (i_key)
-        order by nr
-        limit 1;
-    end if;
-    return format('%s where %s', v_set, pgque.key_fragment(i_names, i_key, i_new));
 end;
 $$;
 
@@ -3276,18 +3230,6 @@ as $$
     select 'pgque_capture_' || left(md5(i_queue), 12);
 $$;
 
--- The arguments of a trigger from pg_trigger.tgargs, where a zero byte ends each.
-create or replace function pgque.trigger_texts(i_args bytea)
-returns text[]
-language sql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
-    select array_agg(convert_from(decode(replace(part, ' ', ''), 'hex'), getdatabaseencoding())
-                     order by nr)
-    from string_to_table(regexp_replace(encode(i_args, 'hex'), '(..)', e'\\1 ', 'g'), '00 ')
-             with ordinality p (part, nr)
-    where part <> '';
-$$;
-
 -- The tables that capture() has sent to a queue, or to all, and what is wrong with each: changes that
 -- it does not see, such as those of a partition that came later. problem is null if nothing is.
 create or replace function pgque.captured_tables(
@@ -3297,8 +3239,14 @@ returns setof record
 language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
     with capturing as (
-        select t.tgname, t.tgenabled, t.tgrelid::regclass as captured, pgque.trigger_texts(t.tgargs) as args
+        select t.tgname, t.tgenabled, t.tgrelid::regclass as captured, a.args
         from pg_trigger t
+        cross join lateral (  -- a zero byte ends each
+            select array_agg(convert_from(decode(replace(part, ' ', ''), 'hex'), getdatabaseencoding())
+                             order by nr) as args
+            from string_to_table(regexp_replace(encode(t.tgargs, 'hex'), '(..)', e'\\1 ', 'g'), '00 ')
+                 with ordinality p (part, nr)
+            where part <> '') a
         where t.tgfoid = 'pgque.capture_change()'::regprocedure and t.tgtype & 16 <> 0
     )
     select c.args[1], c.args[2], pgque.key_of_table(c.captured), case
@@ -3475,35 +3423,25 @@ where not q.queue_external_ticker
        or last_tick.tick_time > clock_timestamp()
        or exists (select from pgque.tick_request r where r.queue_id = q.queue_id));
 
--- Whether no other transaction of this database can have taken an id: none has a transaction id, and
--- none runs a statement, which holds a snapshot from before it draws an id until it has one. Only an
--- id that somebody draws with nextval(), in a statement of its own, could be missed.
-create or replace function pgque.is_alone()
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    perform pg_stat_clear_snapshot();  -- or an earlier answer of this transaction is given again
-    return not exists (select
-                       from pg_stat_get_activity(null) a
-                       join pg_database d on d.oid = a.datid and d.datname = current_database()
-                       where (a.backend_xid is not null or a.backend_xmin is not null)
-                         and a.pid <> pg_backend_pid())
-       and not exists (select from pg_prepared_xact());
-end;
-$$;
-
 -- Lists the sequences from which an unfinished transaction may have taken an id: nextval() locks
 -- the sequence before it gives an id out, until its transaction ends. written_seqs are locked by a
 -- transaction that has an id and so may have written events. touched_seqs are locked by one that
--- only reads the sequence, as a ticker does, or has not written yet. The locks are read only if there
--- is such a transaction, because PostgreSQL walks through the whole table of locks.
+-- only reads the sequence, as a ticker does, or has not written yet. PostgreSQL walks through the whole
+-- table of locks, so it is read only if another transaction of this database has an id, or runs a
+-- statement, which holds a snapshot from before it draws an id until it has one. Only an id that somebody
+-- draws with nextval(), in a statement of its own, could be missed.
 create or replace function pgque.unfinished_seqs(out written_seqs oid[], out touched_seqs oid[])
 returns record
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if pgque.is_alone() then
+    perform pg_stat_clear_snapshot();  -- or an earlier answer of this transaction is given again
+    if not exists (select
+                   from pg_stat_get_activity(null) a
+                   join pg_database d on d.oid = a.datid and d.datname = current_database()
+                   where (a.backend_xid is not null or a.backend_xmin is not null)
+                     and a.pid <> pg_backend_pid())
+       and not exists (select from pg_prepared_xact()) then
         written_seqs := '{}';
         touched_seqs := '{}';
         return;
@@ -4043,8 +3981,9 @@ returns record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub   pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
-    v_from  bigint;
+    v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_from   bigint;
+    v_batch  bigint;
 begin
     if v_sub.sub_role in ('coop_member', 'slot') then
         perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
@@ -4052,7 +3991,19 @@ begin
     tick_id := pgque.hold_tick(v_sub.sub_queue, i_position);
     loop
         v_sub := pgque.find_subscription(i_queue, i_consumer);
-        perform pgque.check_no_batch(v_sub, i_queue, i_consumer, tick_id);
+        select s.sub_batch into v_batch  -- its own, or a subconsumer's
+        from pgque.subscription s
+        where v_sub.sub_id in (s.sub_id, s.sub_main) and s.sub_batch is not null
+        limit 1;
+        if v_batch is not null then
+            raise exception using
+                errcode = 'PQ016',
+                message = format('consumer "%s" on queue "%s" has batch %s open',
+                                 i_consumer, i_queue, v_batch),
+                hint = format('Finish it first. To give up a batch that nobody holds, whose events '
+                              'then come again or are passed over: select '
+                              'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer, tick_id);
+        end if;
         v_from := v_sub.sub_last_tick;
         skipped_events := pgque.count_between(
             pgque.find_tick(v_sub.sub_queue, v_from), pgque.find_tick(v_sub.sub_queue, tick_id),
@@ -4073,31 +4024,6 @@ begin
         exit when pgque.append_position(v_sub);
     end loop;
     perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, tick_id);
-end;
-$$;
-
--- Refuses to move a consumer that has a batch open, itself or by a subconsumer.
-create or replace function pgque.check_no_batch(
-    i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_batch bigint;
-begin
-    select s.sub_batch into v_batch
-    from pgque.subscription s
-    where i_sub.sub_id in (s.sub_id, s.sub_main) and s.sub_batch is not null
-    limit 1;
-    if v_batch is not null then
-        raise exception using
-            errcode = 'PQ016',
-            message = format('consumer "%s" on queue "%s" has batch %s open',
-                             i_consumer, i_queue, v_batch),
-            hint = format('Finish it first. To give up a batch that nobody holds, whose events '
-                          'then come again or are passed over: select '
-                          'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer, i_tick);
-    end if;
 end;
 $$;
 
@@ -4133,7 +4059,22 @@ begin
                              coalesce(i_end::text, 'null')),
             hint = 'Pass two times, the earlier one first.';
     end if;
-    perform pgque.check_window_retained(v_queue, v_oldest, i_start, i_end);
+    if v_oldest.tick_id = 1 and v_oldest.tick_time >= i_end then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('the window from %s to %s is older than queue "%s", which was created %s',
+                             i_start, i_end, i_queue, v_oldest.tick_time),
+            hint = 'Begin with a window that has a part of the queue''s life.';
+    elsif v_oldest.tick_id > 1 and v_oldest.tick_time >= i_start then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('the window from %s to %s of queue "%s" is %s: the oldest tick is %s, '
+                             'of %s', i_start, i_end, i_queue,
+                             case when v_oldest.tick_time >= i_end then 'gone' else 'partly gone' end,
+                             v_oldest.tick_id, v_oldest.tick_time),
+            hint = 'Its events cannot be read again. To retain events longer in future, set the '
+                   'queue''s parameter retention.';
+    end if;
     if not exists (select from pgque.tick t
                    where t.tick_queue = v_queue.queue_id and t.tick_time >= i_end) then
         raise exception using
@@ -4156,38 +4097,13 @@ begin
 end;
 $$;
 
--- Refuses a window of which a part or all is no longer retained, or is older than the queue.
-create or replace function pgque.check_window_retained(
-    i_queue pgque.queue, i_oldest pgque.tick, i_start timestamptz, i_end timestamptz)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_oldest.tick_id = 1 and i_oldest.tick_time >= i_end then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s is older than queue "%s", which was created %s',
-                             i_start, i_end, i_queue.queue_name, i_oldest.tick_time),
-            hint = 'Begin with a window that has a part of the queue''s life.';
-    elsif i_oldest.tick_id > 1 and i_oldest.tick_time >= i_start then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s of queue "%s" is %s: the oldest tick is %s, '
-                             'of %s', i_start, i_end, i_queue.queue_name,
-                             case when i_oldest.tick_time >= i_end then 'gone' else 'partly gone' end,
-                             i_oldest.tick_id, i_oldest.tick_time),
-            hint = 'Its events cannot be read again. To retain events longer in future, set the '
-                   'queue''s parameter retention.';
-    end if;
-end;
-$$;
-
 -- ===== engine/positions/register_consumer.sql ====================================================
 
 -- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null
 -- means the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick
--- moves it there, and null leaves it where it is.
--- locks: tick, against compaction, and the queue's row, against rotation, until commit.
+-- moves it there and cancels its open batch, unless that is leased, and null leaves it where it is.
+-- locks: tick, against compaction, and the queue's row, against rotation, until commit; waits for a
+-- concurrent move of the consumer.
 -- writes: consumer, subscription_base, position_log, counter_log, rotation_floor.
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
@@ -4195,60 +4111,29 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue  pgque.queue := pgque.find_queue(x_queue_name);
-    v_new    integer := pgque.register_consumer(x_queue_name, x_consumer_name,
-                                                coalesce(x_tick_pos::text, 'latest'));
+    v_new   integer := pgque.register_consumer(x_queue_name, x_consumer_name,
+                                               coalesce(x_tick_pos::text, 'latest'));
+    v_sub   pgque.subscription;
+    v_from  bigint;
 begin
-    if v_new = 0 and x_tick_pos is not null then
-        perform pgque.move_consumer(x_queue_name, x_consumer_name,
-                                    pgque.hold_tick(v_queue.queue_id, x_tick_pos::text));
+    if v_new = 1 or x_tick_pos is null then
+        return v_new;
     end if;
-    return v_new;
-end;
-$$;
-
--- Adds a consumer at a tick, unless it is registered. Returns 1, or 0 if it was registered.
--- locks: none; the caller holds the tick. writes: consumer, subscription_base, position_log,
--- counter_log.
-create or replace function pgque.add_consumer(i_queue_id integer, i_consumer text, i_tick bigint)
-returns integer
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_sub_id integer;
-begin
-    if exists (select from pgque.partition_consumer c
-               where c.queue_id = i_queue_id and c.co_name = i_consumer) then
-        raise exception using
-            errcode = 'PQ015',
-            message = format('consumer "%s" is a partitioned one: it has slots', i_consumer),
-            hint = 'Consume by its slots. To have it without slots, end each of them with '
-                   'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
-    end if;
-    insert into pgque.consumer (co_name) values (i_consumer) on conflict do nothing;
-    insert into pgque.subscription_base (sub_queue, sub_consumer)
-    select i_queue_id, c.co_id from pgque.consumer c where c.co_name = i_consumer
-    on conflict do nothing
-    returning sub_id into v_sub_id;
-    if v_sub_id is null then
-        return 0;
-    end if;
-    perform pgque.begin_positions(v_sub_id, i_tick);
-    perform pgque.count_move(i_queue_id, v_sub_id, null, i_tick);
-    return 1;
-end;
-$$;
-
--- Refuses a consumer without a name.
-create or replace function pgque.check_consumer_name(i_consumer text)
-returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if coalesce(i_consumer, '') = '' then
-        perform pgque.refuse_value('the consumer name is null or empty', null,
-                                   'Pass a name, one for each independent reader of the queue.');
-    end if;
+    perform pgque.hold_tick((pgque.find_queue(x_queue_name)).queue_id, x_tick_pos::text);
+    loop
+        v_sub := pgque.find_subscription(x_queue_name, x_consumer_name);
+        if v_sub.sub_role in ('coop_member', 'slot') then
+            perform pgque.refuse_cooperative(v_sub, x_queue_name, x_consumer_name);
+        end if;
+        perform pgque.check_not_leased(v_sub, x_queue_name, x_consumer_name, null);
+        v_from := v_sub.sub_last_tick;
+        v_sub.sub_last_tick := x_tick_pos;
+        v_sub.sub_batch := null;
+        v_sub.sub_next_tick := null;
+        exit when pgque.append_position(v_sub);
+    end loop;
+    perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, x_tick_pos);
+    return 0;
 end;
 $$;
 
@@ -4267,33 +4152,6 @@ begin
     v_sub.lease_epoch := 0;
     v_sub.next_half := (select l.half from pgque.log l where l.log_name = 'position');
     perform pgque.append_position(v_sub);
-end;
-$$;
-
--- Moves a registered consumer to another tick and cancels its open batch. Refuses if that is
--- leased.
--- locks: waits for a concurrent move of the same consumer. writes: position_log, counter_log.
-create or replace function pgque.move_consumer(i_queue text, i_consumer text, i_tick bigint)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_sub   pgque.subscription;
-    v_from  bigint;
-begin
-    loop
-        v_sub := pgque.find_subscription(i_queue, i_consumer);
-        if v_sub.sub_role in ('coop_member', 'slot') then
-            perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
-        end if;
-        perform pgque.check_not_leased(v_sub, i_queue, i_consumer, null);
-        v_from := v_sub.sub_last_tick;
-        v_sub.sub_last_tick := i_tick;
-        v_sub.sub_batch := null;
-        v_sub.sub_next_tick := null;
-        exit when pgque.append_position(v_sub);
-    end loop;
-    perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, i_tick);
 end;
 $$;
 
@@ -4319,9 +4177,14 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(x_queue_name);
+    v_queue   pgque.queue := pgque.find_queue(x_queue_name);
+    v_tick    bigint;
+    v_sub_id  integer;
 begin
-    perform pgque.check_consumer_name(x_consumer_id);
+    if coalesce(x_consumer_id, '') = '' then
+        perform pgque.refuse_value('the consumer name is null or empty', null,
+                                   'Pass a name, one for each independent reader of the queue.');
+    end if;
     perform pgque.check_position(i_start_at);
     if exists (select
                from pgque.subscription_base s
@@ -4329,8 +4192,26 @@ begin
                where s.sub_queue = v_queue.queue_id and c.co_name = x_consumer_id) then
         return 0;
     end if;
-    return pgque.add_consumer(v_queue.queue_id, x_consumer_id,
-                              pgque.hold_tick(v_queue.queue_id, i_start_at));
+    v_tick := pgque.hold_tick(v_queue.queue_id, i_start_at);
+    if exists (select from pgque.partition_consumer c
+               where c.queue_id = v_queue.queue_id and c.co_name = x_consumer_id) then
+        raise exception using
+            errcode = 'PQ015',
+            message = format('consumer "%s" is a partitioned one: it has slots', x_consumer_id),
+            hint = 'Consume by its slots. To have it without slots, end each of them with '
+                   'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
+    end if;
+    insert into pgque.consumer (co_name) values (x_consumer_id) on conflict do nothing;
+    insert into pgque.subscription_base (sub_queue, sub_consumer)
+    select v_queue.queue_id, c.co_id from pgque.consumer c where c.co_name = x_consumer_id
+    on conflict do nothing
+    returning sub_id into v_sub_id;
+    if v_sub_id is null then
+        return 0;
+    end if;
+    perform pgque.begin_positions(v_sub_id, v_tick);
+    perform pgque.count_move(v_queue.queue_id, v_sub_id, null, v_tick);
+    return 1;
 end;
 $$;
 
@@ -4434,8 +4315,19 @@ begin
         perform from pgque.subscription_base b where b.sub_id = v_main.sub_id for no key update;
         continue when not found;
         v_main := pgque.find_subscription(i_queue, i_consumer);
-        continue when not pgque.make_cooperative(
-            v_main, i_queue, i_consumer, v_created or coalesce(i_convert_normal, false));
+        if v_main.sub_role <> 'coop_main' then
+            if v_main.sub_role <> 'normal' or not (v_created or i_convert_normal is true) then
+                perform pgque.refuse_cooperative(v_main, i_queue, i_consumer);
+            elsif v_main.sub_batch is not null then
+                raise exception using
+                    errcode = 'PQ016',
+                    message = format('consumer "%s" on queue "%s" has batch %s open',
+                                     i_consumer, i_queue, v_main.sub_batch),
+                    hint = 'Finish it first; then the consumer can become a cooperative one.';
+            end if;
+            continue when not pgque.append_position(v_main);  -- a batch may be open now
+            update pgque.subscription_base set sub_role = 'coop_main' where sub_id = v_main.sub_id;
+        end if;
 
         insert into pgque.subscription_base (sub_queue, sub_consumer, sub_role, sub_main)
         values (v_main.sub_queue, v_co_id, 'coop_member', v_main.sub_id)
@@ -4464,36 +4356,6 @@ begin
             'Pass the name that the workers share, and one of the worker''s own.');
     end if;
     return format('%s.%s', i_consumer, i_subconsumer);
-end;
-$$;
-
--- Makes a normal consumer the main consumer of cooperative workers, if i_allowed is true. Returns
--- false if its position moved meanwhile, because a batch may be open now.
--- locks: waits for a concurrent move of the consumer. writes: subscription_base, position_log.
-create or replace function pgque.make_cooperative(
-    i_main pgque.subscription, i_queue text, i_consumer text, i_allowed boolean)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_main.sub_role = 'coop_main' then
-        return true;
-    end if;
-    if i_main.sub_role <> 'normal' or not i_allowed then
-        perform pgque.refuse_cooperative(i_main, i_queue, i_consumer);
-    end if;
-    if i_main.sub_batch is not null then
-        raise exception using
-            errcode = 'PQ016',
-            message = format('consumer "%s" on queue "%s" has batch %s open',
-                             i_consumer, i_queue, i_main.sub_batch),
-            hint = 'Finish it first; then the consumer can become a cooperative one.';
-    end if;
-    if not pgque.append_position(i_main) then
-        return false;
-    end if;
-    update pgque.subscription_base set sub_role = 'coop_main' where sub_id = i_main.sub_id;
-    return true;
 end;
 $$;
 
@@ -4649,7 +4511,8 @@ $$;
 -- older than the lag and meets the minimum count or the minimum interval. With a maximum count, it
 -- is the farthest tick that stays within that count. Counts are differences of event ids, so they
 -- are upper estimates if transactions rolled back. Redelivered events get no new ids, so with an
--- owner the events themselves are counted before several ticks become one batch.
+-- owner the events themselves are counted before several ticks become one batch, and if they are too
+-- many, it is an earlier tick.
 create or replace function pgque.find_next_tick(
     i_queue_id integer, i_last pgque.tick,
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
@@ -4688,33 +4551,18 @@ begin
       and t.tick_time <= v_newest
     order by t.tick_event_seq desc, t.tick_id desc
     limit 1;
-    if not found or i_owner_id is null then
-        return case when found then v_far else v_near end;
+    if not found then
+        return v_near;
     end if;
-
-    return pgque.narrow_to_count(i_last, v_near, v_far, i_owner_id, i_max_count);
-end;
-$$;
-
--- Returns a tick up to which a consumer gets at most i_max_count events: i_far, or one that it finds by
--- halving the way back to i_near; i_near if even that one exceeds the maximum.
-create or replace function pgque.narrow_to_count(
-    i_last pgque.tick, i_near pgque.tick, i_far pgque.tick, i_owner_id integer,
-    i_max_count integer)
-returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    while i_far.tick_id > i_near.tick_id
-          and pgque.count_between(i_last, i_far, i_owner_id, i_max_count) > i_max_count loop
-        select t.* into i_far
+    while i_owner_id is not null and v_far.tick_id > v_near.tick_id
+          and pgque.count_between(i_last, v_far, i_owner_id, i_max_count) > i_max_count loop
+        select t.* into v_far  -- halves the way back to the nearest one
         from pgque.tick t
-        where t.tick_queue = i_last.tick_queue
-          and t.tick_id <= (i_near.tick_id + i_far.tick_id) / 2
+        where t.tick_queue = i_queue_id and t.tick_id <= (v_near.tick_id + v_far.tick_id) / 2
         order by t.tick_id desc
         limit 1;
     end loop;
-    return i_far;
+    return v_far;
 end;
 $$;
 
@@ -6151,19 +5999,6 @@ as $$
 begin
     return query select unnest((pgque.describe_batch(x_batch_id)).tables);
 end;
-$$;
-
--- Returns nulls. A session that an upgrade finds in get_batch_events of version 0.3 calls it next,
--- and then reads the batch by batch_event_sql. It goes with version 0.5.
-create or replace function pgque.find_small_batch(
-    i_batch_id bigint,
-    out sub_queue integer, out from_txid xid8, out end_txid xid8, out running pg_snapshot,
-    out list xid8[], out owner_id integer, out cutoff timestamptz)
-returns record
-language sql set search_path = pgque, pg_catalog, pg_temp
-as $$
-    select null::integer, null::xid8, null::xid8, null::pg_snapshot, null::xid8[], null::integer,
-           null::timestamptz;
 $$;
 
 -- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is
@@ -11825,11 +11660,11 @@ begin
              'add_field_columns capture capture_change capture_columns capture_condition
              capture_name capture_relations capture_table capture_truncate captured_tables
              change_fragment change_letter check_captured
-             check_columns check_firing check_key describe_change
+             check_columns check_key describe_change
              insert_change is_change_sent is_changed_within jsontriga key_fragment key_of_table
              logutriga refuse_change refuse_trigger row_as_json row_as_url split_row sqltriga
-             table_columns trigger_arguments trigger_expressions trigger_texts uncapture
-             update_fragment url_encode'),
+             table_columns trigger_arguments trigger_expressions uncapture
+             url_encode'),
             ('pgque_reader',
              'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode
              claim_batch claim_coop claim_slot claim_ticks consumer_states consumer_stats

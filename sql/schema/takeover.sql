@@ -97,7 +97,9 @@ begin
 end;
 $$;
 
--- What an earlier version had, from 0.3.0 on, and this version has not, or with other arguments.
+-- What an earlier version had, from 0.3.0 on, and this version has not, or with other arguments. Other
+-- functions of 0.3 that are gone (tests/engine/test_upgrade.py has their names) stay in the database: a
+-- session that waits for this upgrade may call them next. Version 0.5 drops them.
 do $$
 declare
     v_function regprocedure;
@@ -112,17 +114,14 @@ begin
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
               'append_slot', 'assert_dlq_empty', 'assert_empty', 'begin_slot_batch',
-              'carry_over', 'check_log_name', 'check_slot_end', 'close_slot_batch',
-              'count_between', 'count_unfinished', 'deliver_due', 'drop_expired_held',
-              'due_events', 'earlier_held', 'find_in_page', 'find_leased_slot', 'find_slot',
-              'finish_page', 'follow_switch', 'has_expired_held', 'has_held_events',
-              'held_batch_events', 'hold_next_in_page', 'is_snapshot_held',
-              'latency_percentiles', 'maint_compact_history', 'maint_rotate_metadata',
-              'maint_steps', 'move_event_tables', 'move_failures', 'note_attempt', 'note_switch',
+              'carry_over', 'close_slot_batch', 'count_unfinished', 'deliver_due',
+              'drop_expired_held', 'due_events', 'earlier_held', 'find_in_page',
+              'find_leased_slot', 'find_slot', 'finish_page', 'follow_switch',
+              'has_expired_held', 'has_held_events', 'held_batch_events', 'hold_next_in_page',
+              'latency_percentiles', 'maint_steps', 'move_event_tables', 'move_failures',
               'open_page', 'plan_held', 'retention_cost', 'run_maintenance',
               'set_metadata_rotation_period', 'slot_backlog', 'slot_rows', 'slot_select',
-              'statement_end', 'stop_slots', 'test_consume', 'test_send', 'tick_select',
-              'wait_for_log', 'write_position'])
+              'stop_slots', 'test_consume', 'test_send', 'tick_select', 'write_position'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;

@@ -1,5 +1,6 @@
 """From every release to this version: under load, with all that was there, to the same end."""
 
+import re
 import secrets
 import subprocess
 import time
@@ -70,6 +71,14 @@ WHERE = {
     "inheritance": "c.relnamespace = 'pgque'::regnamespace and c.relkind = 'r' and attnum > 0",
     "types": "typnamespace = 'pgque'::regnamespace",
 }
+
+# What a session of the old version that waits for the upgrade may call next.
+STAYS = re.compile(
+    r"pgque\.(add_consumer|check_consumer_name|check_firing|check_log_name|check_no_batch|check_slot_end"
+    r"|check_window_retained|find_small_batch|maint_compact_history|maint_rotate_metadata"
+    r"|make_cooperative|move_consumer|narrow_to_count|note_attempt|note_switch|statement_end"
+    r"|is_snapshot_held|snapshot_holders|update_fragment|wait_for_log|count_between\(text)"
+)
 
 
 @pytest.fixture
@@ -215,6 +224,9 @@ def test_the_schema_is_that_of_a_fresh_installation(
         old.execute(INSTALL)
         upgraded, new = catalog(old), catalog(fresh)
         fresh.close()
+    upgraded["functions"] = [
+        function for function in upgraded["functions"] if not STAYS.match(function[0])
+    ]
     for kind, found in new.items():
         assert upgraded[kind] == found, kind
 

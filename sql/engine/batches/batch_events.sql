@@ -127,19 +127,6 @@ begin
 end;
 $$;
 
--- Returns nulls. A session that an upgrade finds in get_batch_events of version 0.3 calls it next,
--- and then reads the batch by batch_event_sql. It goes with version 0.5.
-create or replace function pgque.find_small_batch(
-    i_batch_id bigint,
-    out sub_queue integer, out from_txid xid8, out end_txid xid8, out running pg_snapshot,
-    out list xid8[], out owner_id integer, out cutoff timestamptz)
-returns record
-language sql
-as $$
-    select null::integer, null::xid8, null::xid8, null::pg_snapshot, null::xid8[], null::integer,
-           null::timestamptz;
-$$;
-
 -- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is
 -- found and read by two statements with cached plans. From 1000 event ids on, a plan made for the
 -- batch saves more than planning costs, so batch_event_sql makes a new statement. It also handles

@@ -1,7 +1,8 @@
 -- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null
 -- means the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick
--- moves it there, and null leaves it where it is.
--- locks: tick, against compaction, and the queue's row, against rotation, until commit.
+-- moves it there and cancels its open batch, unless that is leased, and null leaves it where it is.
+-- locks: tick, against compaction, and the queue's row, against rotation, until commit; waits for a
+-- concurrent move of the consumer.
 -- writes: consumer, subscription_base, position_log, counter_log, rotation_floor.
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
@@ -9,60 +10,29 @@ returns integer
 language plpgsql security definer
 as $$
 declare
-    v_queue  pgque.queue := pgque.find_queue(x_queue_name);
-    v_new    integer := pgque.register_consumer(x_queue_name, x_consumer_name,
-                                                coalesce(x_tick_pos::text, 'latest'));
+    v_new   integer := pgque.register_consumer(x_queue_name, x_consumer_name,
+                                               coalesce(x_tick_pos::text, 'latest'));
+    v_sub   pgque.subscription;
+    v_from  bigint;
 begin
-    if v_new = 0 and x_tick_pos is not null then
-        perform pgque.move_consumer(x_queue_name, x_consumer_name,
-                                    pgque.hold_tick(v_queue.queue_id, x_tick_pos::text));
+    if v_new = 1 or x_tick_pos is null then
+        return v_new;
     end if;
-    return v_new;
-end;
-$$;
-
--- Adds a consumer at a tick, unless it is registered. Returns 1, or 0 if it was registered.
--- locks: none; the caller holds the tick. writes: consumer, subscription_base, position_log,
--- counter_log.
-create or replace function pgque.add_consumer(i_queue_id integer, i_consumer text, i_tick bigint)
-returns integer
-language plpgsql
-as $$
-declare
-    v_sub_id integer;
-begin
-    if exists (select from pgque.partition_consumer c
-               where c.queue_id = i_queue_id and c.co_name = i_consumer) then
-        raise exception using
-            errcode = 'PQ015',
-            message = format('consumer "%s" is a partitioned one: it has slots', i_consumer),
-            hint = 'Consume by its slots. To have it without slots, end each of them with '
-                   'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
-    end if;
-    insert into pgque.consumer (co_name) values (i_consumer) on conflict do nothing;
-    insert into pgque.subscription_base (sub_queue, sub_consumer)
-    select i_queue_id, c.co_id from pgque.consumer c where c.co_name = i_consumer
-    on conflict do nothing
-    returning sub_id into v_sub_id;
-    if v_sub_id is null then
-        return 0;
-    end if;
-    perform pgque.begin_positions(v_sub_id, i_tick);
-    perform pgque.count_move(i_queue_id, v_sub_id, null, i_tick);
-    return 1;
-end;
-$$;
-
--- Refuses a consumer without a name.
-create or replace function pgque.check_consumer_name(i_consumer text)
-returns void
-language plpgsql immutable
-as $$
-begin
-    if coalesce(i_consumer, '') = '' then
-        perform pgque.refuse_value('the consumer name is null or empty', null,
-                                   'Pass a name, one for each independent reader of the queue.');
-    end if;
+    perform pgque.hold_tick((pgque.find_queue(x_queue_name)).queue_id, x_tick_pos::text);
+    loop
+        v_sub := pgque.find_subscription(x_queue_name, x_consumer_name);
+        if v_sub.sub_role in ('coop_member', 'slot') then
+            perform pgque.refuse_cooperative(v_sub, x_queue_name, x_consumer_name);
+        end if;
+        perform pgque.check_not_leased(v_sub, x_queue_name, x_consumer_name, null);
+        v_from := v_sub.sub_last_tick;
+        v_sub.sub_last_tick := x_tick_pos;
+        v_sub.sub_batch := null;
+        v_sub.sub_next_tick := null;
+        exit when pgque.append_position(v_sub);
+    end loop;
+    perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, x_tick_pos);
+    return 0;
 end;
 $$;
 
@@ -84,33 +54,6 @@ begin
 end;
 $$;
 
--- Moves a registered consumer to another tick and cancels its open batch. Refuses if that is
--- leased.
--- locks: waits for a concurrent move of the same consumer. writes: position_log, counter_log.
-create or replace function pgque.move_consumer(i_queue text, i_consumer text, i_tick bigint)
-returns void
-language plpgsql
-as $$
-declare
-    v_sub   pgque.subscription;
-    v_from  bigint;
-begin
-    loop
-        v_sub := pgque.find_subscription(i_queue, i_consumer);
-        if v_sub.sub_role in ('coop_member', 'slot') then
-            perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
-        end if;
-        perform pgque.check_not_leased(v_sub, i_queue, i_consumer, null);
-        v_from := v_sub.sub_last_tick;
-        v_sub.sub_last_tick := i_tick;
-        v_sub.sub_batch := null;
-        v_sub.sub_next_tick := null;
-        exit when pgque.append_position(v_sub);
-    end loop;
-    perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, i_tick);
-end;
-$$;
-
 -- Registers a consumer at the last tick: it gets the events that are not in a tick yet, and all
 -- later ones.
 -- locks: those of register_consumer_at. writes: the same.
@@ -126,9 +69,14 @@ returns integer
 language plpgsql security definer
 as $$
 declare
-    v_queue pgque.queue := pgque.find_queue(x_queue_name);
+    v_queue   pgque.queue := pgque.find_queue(x_queue_name);
+    v_tick    bigint;
+    v_sub_id  integer;
 begin
-    perform pgque.check_consumer_name(x_consumer_id);
+    if coalesce(x_consumer_id, '') = '' then
+        perform pgque.refuse_value('the consumer name is null or empty', null,
+                                   'Pass a name, one for each independent reader of the queue.');
+    end if;
     perform pgque.check_position(i_start_at);
     if exists (select
                from pgque.subscription_base s
@@ -136,8 +84,26 @@ begin
                where s.sub_queue = v_queue.queue_id and c.co_name = x_consumer_id) then
         return 0;
     end if;
-    return pgque.add_consumer(v_queue.queue_id, x_consumer_id,
-                              pgque.hold_tick(v_queue.queue_id, i_start_at));
+    v_tick := pgque.hold_tick(v_queue.queue_id, i_start_at);
+    if exists (select from pgque.partition_consumer c
+               where c.queue_id = v_queue.queue_id and c.co_name = x_consumer_id) then
+        raise exception using
+            errcode = 'PQ015',
+            message = format('consumer "%s" is a partitioned one: it has slots', x_consumer_id),
+            hint = 'Consume by its slots. To have it without slots, end each of them with '
+                   'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
+    end if;
+    insert into pgque.consumer (co_name) values (x_consumer_id) on conflict do nothing;
+    insert into pgque.subscription_base (sub_queue, sub_consumer)
+    select v_queue.queue_id, c.co_id from pgque.consumer c where c.co_name = x_consumer_id
+    on conflict do nothing
+    returning sub_id into v_sub_id;
+    if v_sub_id is null then
+        return 0;
+    end if;
+    perform pgque.begin_positions(v_sub_id, v_tick);
+    perform pgque.count_move(v_queue.queue_id, v_sub_id, null, v_tick);
+    return 1;
 end;
 $$;
 

@@ -133,8 +133,9 @@ returns record
 language plpgsql security definer
 as $$
 declare
-    v_sub   pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
-    v_from  bigint;
+    v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_from   bigint;
+    v_batch  bigint;
 begin
     if v_sub.sub_role in ('coop_member', 'slot') then
         perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
@@ -142,7 +143,19 @@ begin
     tick_id := pgque.hold_tick(v_sub.sub_queue, i_position);
     loop
         v_sub := pgque.find_subscription(i_queue, i_consumer);
-        perform pgque.check_no_batch(v_sub, i_queue, i_consumer, tick_id);
+        select s.sub_batch into v_batch  -- its own, or a subconsumer's
+        from pgque.subscription s
+        where v_sub.sub_id in (s.sub_id, s.sub_main) and s.sub_batch is not null
+        limit 1;
+        if v_batch is not null then
+            raise exception using
+                errcode = 'PQ016',
+                message = format('consumer "%s" on queue "%s" has batch %s open',
+                                 i_consumer, i_queue, v_batch),
+                hint = format('Finish it first. To give up a batch that nobody holds, whose events '
+                              'then come again or are passed over: select '
+                              'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer, tick_id);
+        end if;
         v_from := v_sub.sub_last_tick;
         skipped_events := pgque.count_between(
             pgque.find_tick(v_sub.sub_queue, v_from), pgque.find_tick(v_sub.sub_queue, tick_id),
@@ -163,30 +176,5 @@ begin
         exit when pgque.append_position(v_sub);
     end loop;
     perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, tick_id);
-end;
-$$;
-
--- Refuses to move a consumer that has a batch open, itself or by a subconsumer.
-create or replace function pgque.check_no_batch(
-    i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint)
-returns void
-language plpgsql
-as $$
-declare
-    v_batch bigint;
-begin
-    select s.sub_batch into v_batch
-    from pgque.subscription s
-    where i_sub.sub_id in (s.sub_id, s.sub_main) and s.sub_batch is not null
-    limit 1;
-    if v_batch is not null then
-        raise exception using
-            errcode = 'PQ016',
-            message = format('consumer "%s" on queue "%s" has batch %s open',
-                             i_consumer, i_queue, v_batch),
-            hint = format('Finish it first. To give up a batch that nobody holds, whose events '
-                          'then come again or are passed over: select '
-                          'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer, i_tick);
-    end if;
 end;
 $$;

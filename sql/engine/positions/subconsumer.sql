@@ -38,8 +38,19 @@ begin
         perform from pgque.subscription_base b where b.sub_id = v_main.sub_id for no key update;
         continue when not found;
         v_main := pgque.find_subscription(i_queue, i_consumer);
-        continue when not pgque.make_cooperative(
-            v_main, i_queue, i_consumer, v_created or coalesce(i_convert_normal, false));
+        if v_main.sub_role <> 'coop_main' then
+            if v_main.sub_role <> 'normal' or not (v_created or i_convert_normal is true) then
+                perform pgque.refuse_cooperative(v_main, i_queue, i_consumer);
+            elsif v_main.sub_batch is not null then
+                raise exception using
+                    errcode = 'PQ016',
+                    message = format('consumer "%s" on queue "%s" has batch %s open',
+                                     i_consumer, i_queue, v_main.sub_batch),
+                    hint = 'Finish it first; then the consumer can become a cooperative one.';
+            end if;
+            continue when not pgque.append_position(v_main);  -- a batch may be open now
+            update pgque.subscription_base set sub_role = 'coop_main' where sub_id = v_main.sub_id;
+        end if;
 
         insert into pgque.subscription_base (sub_queue, sub_consumer, sub_role, sub_main)
         values (v_main.sub_queue, v_co_id, 'coop_member', v_main.sub_id)
@@ -68,36 +79,6 @@ begin
             'Pass the name that the workers share, and one of the worker''s own.');
     end if;
     return format('%s.%s', i_consumer, i_subconsumer);
-end;
-$$;
-
--- Makes a normal consumer the main consumer of cooperative workers, if i_allowed is true. Returns
--- false if its position moved meanwhile, because a batch may be open now.
--- locks: waits for a concurrent move of the consumer. writes: subscription_base, position_log.
-create or replace function pgque.make_cooperative(
-    i_main pgque.subscription, i_queue text, i_consumer text, i_allowed boolean)
-returns boolean
-language plpgsql
-as $$
-begin
-    if i_main.sub_role = 'coop_main' then
-        return true;
-    end if;
-    if i_main.sub_role <> 'normal' or not i_allowed then
-        perform pgque.refuse_cooperative(i_main, i_queue, i_consumer);
-    end if;
-    if i_main.sub_batch is not null then
-        raise exception using
-            errcode = 'PQ016',
-            message = format('consumer "%s" on queue "%s" has batch %s open',
-                             i_consumer, i_queue, i_main.sub_batch),
-            hint = 'Finish it first; then the consumer can become a cooperative one.';
-    end if;
-    if not pgque.append_position(i_main) then
-        return false;
-    end if;
-    update pgque.subscription_base set sub_role = 'coop_main' where sub_id = i_main.sub_id;
-    return true;
 end;
 $$;
 

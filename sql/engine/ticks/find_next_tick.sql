@@ -2,7 +2,8 @@
 -- older than the lag and meets the minimum count or the minimum interval. With a maximum count, it
 -- is the farthest tick that stays within that count. Counts are differences of event ids, so they
 -- are upper estimates if transactions rolled back. Redelivered events get no new ids, so with an
--- owner the events themselves are counted before several ticks become one batch.
+-- owner the events themselves are counted before several ticks become one batch, and if they are too
+-- many, it is an earlier tick.
 create or replace function pgque.find_next_tick(
     i_queue_id integer, i_last pgque.tick,
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
@@ -41,33 +42,18 @@ begin
       and t.tick_time <= v_newest
     order by t.tick_event_seq desc, t.tick_id desc
     limit 1;
-    if not found or i_owner_id is null then
-        return case when found then v_far else v_near end;
+    if not found then
+        return v_near;
     end if;
-
-    return pgque.narrow_to_count(i_last, v_near, v_far, i_owner_id, i_max_count);
-end;
-$$;
-
--- Returns a tick up to which a consumer gets at most i_max_count events: i_far, or one that it finds by
--- halving the way back to i_near; i_near if even that one exceeds the maximum.
-create or replace function pgque.narrow_to_count(
-    i_last pgque.tick, i_near pgque.tick, i_far pgque.tick, i_owner_id integer,
-    i_max_count integer)
-returns pgque.tick
-language plpgsql
-as $$
-begin
-    while i_far.tick_id > i_near.tick_id
-          and pgque.count_between(i_last, i_far, i_owner_id, i_max_count) > i_max_count loop
-        select t.* into i_far
+    while i_owner_id is not null and v_far.tick_id > v_near.tick_id
+          and pgque.count_between(i_last, v_far, i_owner_id, i_max_count) > i_max_count loop
+        select t.* into v_far  -- halves the way back to the nearest one
         from pgque.tick t
-        where t.tick_queue = i_last.tick_queue
-          and t.tick_id <= (i_near.tick_id + i_far.tick_id) / 2
+        where t.tick_queue = i_queue_id and t.tick_id <= (v_near.tick_id + v_far.tick_id) / 2
         order by t.tick_id desc
         limit 1;
     end loop;
-    return i_far;
+    return v_far;
 end;
 $$;
 

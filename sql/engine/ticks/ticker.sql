@@ -72,35 +72,25 @@ where not q.queue_external_ticker
        or last_tick.tick_time > clock_timestamp()
        or exists (select from pgque.tick_request r where r.queue_id = q.queue_id));
 
--- Whether no other transaction of this database can have taken an id: none has a transaction id, and
--- none runs a statement, which holds a snapshot from before it draws an id until it has one. Only an
--- id that somebody draws with nextval(), in a statement of its own, could be missed.
-create or replace function pgque.is_alone()
-returns boolean
-language plpgsql
-as $$
-begin
-    perform pg_stat_clear_snapshot();  -- or an earlier answer of this transaction is given again
-    return not exists (select
-                       from pg_stat_get_activity(null) a
-                       join pg_database d on d.oid = a.datid and d.datname = current_database()
-                       where (a.backend_xid is not null or a.backend_xmin is not null)
-                         and a.pid <> pg_backend_pid())
-       and not exists (select from pg_prepared_xact());
-end;
-$$;
-
 -- Lists the sequences from which an unfinished transaction may have taken an id: nextval() locks
 -- the sequence before it gives an id out, until its transaction ends. written_seqs are locked by a
 -- transaction that has an id and so may have written events. touched_seqs are locked by one that
--- only reads the sequence, as a ticker does, or has not written yet. The locks are read only if there
--- is such a transaction, because PostgreSQL walks through the whole table of locks.
+-- only reads the sequence, as a ticker does, or has not written yet. PostgreSQL walks through the whole
+-- table of locks, so it is read only if another transaction of this database has an id, or runs a
+-- statement, which holds a snapshot from before it draws an id until it has one. Only an id that somebody
+-- draws with nextval(), in a statement of its own, could be missed.
 create or replace function pgque.unfinished_seqs(out written_seqs oid[], out touched_seqs oid[])
 returns record
 language plpgsql
 as $$
 begin
-    if pgque.is_alone() then
+    perform pg_stat_clear_snapshot();  -- or an earlier answer of this transaction is given again
+    if not exists (select
+                   from pg_stat_get_activity(null) a
+                   join pg_database d on d.oid = a.datid and d.datname = current_database()
+                   where (a.backend_xid is not null or a.backend_xmin is not null)
+                     and a.pid <> pg_backend_pid())
+       and not exists (select from pg_prepared_xact()) then
         written_seqs := '{}';
         touched_seqs := '{}';
         return;

@@ -28,7 +28,22 @@ begin
                              coalesce(i_end::text, 'null')),
             hint = 'Pass two times, the earlier one first.';
     end if;
-    perform pgque.check_window_retained(v_queue, v_oldest, i_start, i_end);
+    if v_oldest.tick_id = 1 and v_oldest.tick_time >= i_end then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('the window from %s to %s is older than queue "%s", which was created %s',
+                             i_start, i_end, i_queue, v_oldest.tick_time),
+            hint = 'Begin with a window that has a part of the queue''s life.';
+    elsif v_oldest.tick_id > 1 and v_oldest.tick_time >= i_start then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('the window from %s to %s of queue "%s" is %s: the oldest tick is %s, '
+                             'of %s', i_start, i_end, i_queue,
+                             case when v_oldest.tick_time >= i_end then 'gone' else 'partly gone' end,
+                             v_oldest.tick_id, v_oldest.tick_time),
+            hint = 'Its events cannot be read again. To retain events longer in future, set the '
+                   'queue''s parameter retention.';
+    end if;
     if not exists (select from pgque.tick t
                    where t.tick_queue = v_queue.queue_id and t.tick_time >= i_end) then
         raise exception using
@@ -48,31 +63,5 @@ begin
     seq_end := v_last.tick_event_seq;
     lag := clock_timestamp() - v_last.tick_time;
     attempt := pg_current_xact_id()::text::bigint;
-end;
-$$;
-
--- Refuses a window of which a part or all is no longer retained, or is older than the queue.
-create or replace function pgque.check_window_retained(
-    i_queue pgque.queue, i_oldest pgque.tick, i_start timestamptz, i_end timestamptz)
-returns void
-language plpgsql
-as $$
-begin
-    if i_oldest.tick_id = 1 and i_oldest.tick_time >= i_end then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s is older than queue "%s", which was created %s',
-                             i_start, i_end, i_queue.queue_name, i_oldest.tick_time),
-            hint = 'Begin with a window that has a part of the queue''s life.';
-    elsif i_oldest.tick_id > 1 and i_oldest.tick_time >= i_start then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s of queue "%s" is %s: the oldest tick is %s, '
-                             'of %s', i_start, i_end, i_queue.queue_name,
-                             case when i_oldest.tick_time >= i_end then 'gone' else 'partly gone' end,
-                             i_oldest.tick_id, i_oldest.tick_time),
-            hint = 'Its events cannot be read again. To retain events longer in future, set the '
-                   'queue''s parameter retention.';
-    end if;
 end;
 $$;

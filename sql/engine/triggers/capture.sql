@@ -311,18 +311,6 @@ as $$
     select 'pgque_capture_' || left(md5(i_queue), 12);
 $$;
 
--- The arguments of a trigger from pg_trigger.tgargs, where a zero byte ends each.
-create or replace function pgque.trigger_texts(i_args bytea)
-returns text[]
-language sql stable
-as $$
-    select array_agg(convert_from(decode(replace(part, ' ', ''), 'hex'), getdatabaseencoding())
-                     order by nr)
-    from string_to_table(regexp_replace(encode(i_args, 'hex'), '(..)', e'\\1 ', 'g'), '00 ')
-             with ordinality p (part, nr)
-    where part <> '';
-$$;
-
 -- The tables that capture() has sent to a queue, or to all, and what is wrong with each: changes that
 -- it does not see, such as those of a partition that came later. problem is null if nothing is.
 create or replace function pgque.captured_tables(
@@ -332,8 +320,14 @@ returns setof record
 language sql stable
 as $$
     with capturing as (
-        select t.tgname, t.tgenabled, t.tgrelid::regclass as captured, pgque.trigger_texts(t.tgargs) as args
+        select t.tgname, t.tgenabled, t.tgrelid::regclass as captured, a.args
         from pg_trigger t
+        cross join lateral (  -- a zero byte ends each
+            select array_agg(convert_from(decode(replace(part, ' ', ''), 'hex'), getdatabaseencoding())
+                             order by nr) as args
+            from string_to_table(regexp_replace(encode(t.tgargs, 'hex'), '(..)', e'\\1 ', 'g'), '00 ')
+                 with ordinality p (part, nr)
+            where part <> '') a
         where t.tgfoid = 'pgque.capture_change()'::regprocedure and t.tgtype & 16 <> 0
     )
     select c.args[1], c.args[2], pgque.key_of_table(c.captured), case

@@ -40,7 +40,9 @@ begin
 end;
 $$;
 
--- Returns the text after `insert into table`, `update table set` or `delete from table where`.
+-- Returns the text after `insert into table`, `update table set` or `delete from table where`. An update
+-- sets the columns that changed. If no column changed, it sets the key to itself, so that the statement
+-- stays valid.
 create or replace function pgque.change_fragment(
     i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
 returns text
@@ -53,33 +55,18 @@ begin
                           string_agg(coalesce(quote_literal(value), 'null'), ',' order by nr))
             from unnest(i_names, i_sent, i_new) with ordinality c (name, sent, value, nr)
             where sent)
-        when 'UPDATE' then pgque.update_fragment(i_names, i_sent, i_key, i_old, i_new)
+        when 'UPDATE' then format('%s where %s', coalesce(
+            (select string_agg(format('%I=%s', name, quote_nullable(becomes)), ',' order by nr)
+             from unnest(i_names, i_sent, i_old, i_new) with ordinality
+                  c (name, sent, was, becomes, nr)
+             where sent and was is distinct from becomes),
+            (select format('%I=%L', name, becomes)
+             from unnest(i_names, i_new) with ordinality c (name, becomes, nr)
+             where name = any (i_key)
+             order by nr
+             limit 1)), pgque.key_fragment(i_names, i_key, i_new))
         when 'DELETE' then pgque.key_fragment(i_names, i_key, i_old)
         else '' end;
-end;
-$$;
-
--- Returns the text after `update table set`: the columns that changed. If no column changed, the
--- key is set to itself, so that the statement stays valid.
-create or replace function pgque.update_fragment(
-    i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
-returns text
-language plpgsql immutable
-as $$
-declare
-    v_set text;
-begin
-    select string_agg(format('%I=%s', name, quote_nullable(becomes)), ',' order by nr) into v_set
-    from unnest(i_names, i_sent, i_old, i_new) with ordinality c (name, sent, was, becomes, nr)
-    where sent and was is distinct from becomes;
-    if v_set is null then
-        select format('%I=%L', name, becomes) into v_set
-        from unnest(i_names, i_new) with ordinality c (name, becomes, nr)
-        where name = any (i_key)
-        order by nr
-        limit 1;
-    end if;
-    return format('%s where %s', v_set, pgque.key_fragment(i_names, i_key, i_new));
 end;
 $$;
 

@@ -80,9 +80,19 @@ begin
             v_trigger, format('%s is denied', i_op),
             'The trigger has the argument deny: change the table where its data comes from.');
     end if;
-    perform pgque.check_firing(v_trigger, i_when, i_level, i_op, v_args.skip,
-                               v_args.backup or v_args.condition is not null
-                               or num_nonnulls(variadic v_args.fields) > 0);
+    if i_op <> 'TRUNCATE' and i_level <> 'ROW' then
+        perform pgque.refuse_trigger(v_trigger, 'fires once a statement and so sees no row',
+                                     'Create it with: for each row.');
+    elsif v_args.skip and (i_when = 'AFTER' or i_op = 'TRUNCATE') then
+        perform pgque.refuse_trigger(
+            v_trigger, format('cannot skip: it fires %s %s', lower(i_when), i_op),
+            'SKIP works in triggers before insert, update or delete, for each row.');
+    elsif i_op = 'TRUNCATE' and (v_args.backup or v_args.condition is not null
+                                 or num_nonnulls(variadic v_args.fields) > 0) then
+        perform pgque.refuse_trigger(
+            v_trigger, 'has arguments that need a row, and TRUNCATE has none',
+            'Create a trigger of its own for truncate, without backup and EXPR arguments.');
+    end if;
     queue := v_args.queue;
     skip := v_args.skip;
     backup := v_args.backup;
