@@ -1,7 +1,6 @@
 -- Returns what is wrong and what to do about it: a row for each queue and check, and for each
 -- consumer the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no
--- queue. The status is ok, warning, critical, or unknown if the installing role may not see what
--- the check needs.
+-- queue. The status is ok, warning or critical.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql security definer

@@ -83,8 +83,8 @@ renumber_positions resend_dead_letter rotation_health rotation_interval
 rotation_obstacle scheduler_status settle_events settle_floor slice_from
 limit_to_change hand_over slot_condition slot_end snapshot_conditions snapshot_holders
 statement_end stop_slots
-subconsumer_name subscribe_slot_at table_locks tick_snapshot ticker_health time_buckets
-unfinished_seqs wait_for_log xmin_health
+subconsumer_name subscribe_slots_at table_locks tick_snapshot ticker_health time_buckets
+unfinished_seqs wait_for_log
 """
 
 DECISIONS: dict[str, frozenset[str]] = {
