@@ -11480,7 +11480,9 @@ as $$
 begin
     return query
     with consumer as materialized (
-        select p.*, q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
+        select p.sub_id, p.sub_queue, p.co_name, p.sub_active, p.sub_last_tick, p.sub_batch,
+               p.lease_owner, p.lease_until, p.lease_epoch,
+               q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
                case when p.sub_last_tick < p.newest_tick
                     then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
                     when p.sub_main is null
