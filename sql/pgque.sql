@@ -268,10 +268,12 @@ begin
               'latency_percentiles', 'maint_steps', 'move_event_tables', 'move_failures',
               'open_page', 'plan_held', 'retention_cost', 'run_maintenance',
               'set_metadata_rotation_period', 'slot_backlog', 'slot_rows', 'slot_select',
-              'stop_slots', 'test_consume', 'test_send', 'tick_select', 'write_position'])
+              'stop_slots', 'test_consume', 'test_send', 'tick_select', 'subscribe_slot_at',
+              'register_slots', 'write_position', 'xmin_health'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
+    drop view if exists pgque.xmin_holder;
 end;
 $$;
 
@@ -8373,11 +8375,8 @@ declare
     v_id     bigint;
 begin
     if i_deliver_at is null or i_deliver_at = 'infinity' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no delivery to queue "%s" at %s', i_queue,
-                             coalesce(i_deliver_at::text, 'null')),
-            hint = 'Give a time; one that is past sends the event at once.';
+        perform pgque.refuse_value('no delivery at %s', i_deliver_at::text,
+                                   'Give a time; one that is past sends the event at once.');
     end if;
     if i_deliver_at <= clock_timestamp() then
         return pgque.send(i_queue, i_type, i_payload);
@@ -9048,7 +9047,7 @@ language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    perform pgque.subscribe_slot_at(i_queue, i_consumer, i_slot, i_n, null);
+    perform pgque.subscribe_slots_at(i_queue, i_consumer, array[i_slot], i_n, null);
 end;
 $$;
 
@@ -9075,32 +9074,31 @@ begin
     if v_new and i_start_at is not null then
         v_tick := pgque.hold_tick(v_queue.queue_id, i_start_at);
     end if;
-    for v_slot in 0..greatest(coalesce(i_n, 1), 1) - 1 loop
-        perform pgque.subscribe_slot_at(i_queue, i_consumer, v_slot, i_n, v_tick);
-    end loop;
+    perform pgque.subscribe_slots_at(
+        i_queue, i_consumer, array(select generate_series(0, greatest(i_n, 1) - 1)), i_n, v_tick);
     return v_new::integer;
 end;
 $$;
 
--- Subscribes a slot, for the two functions above. New slots start at a tick that the caller holds;
--- null means the last tick.
+-- Subscribes slots, for the two functions above. If the consumer is new, all its slots are made at a
+-- tick that the caller holds; null means the last tick.
 -- locks: those of subscribe_slot. writes: the same.
-create or replace function pgque.subscribe_slot_at(
-    i_queue text, i_consumer text, i_slot integer, i_n integer, i_tick bigint)
+create or replace function pgque.subscribe_slots_at(
+    i_queue text, i_consumer text, i_slots integer[], i_n integer, i_tick bigint)
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue;
     v_n      integer;
-    v_slots  integer[];
+    v_known  integer[];
 begin
     if coalesce(i_consumer, '') = '' or strpos(i_consumer, '#') > 0
-       or (i_n between 1 and 256 and i_slot between 0 and i_n - 1) is not true then
+       or (i_n between 1 and 256 and 0 <= all (i_slots) and i_n > all (i_slots)) is not true then
         raise exception using
             errcode = 'PQ005',
             message = format('consumer "%s" cannot have a slot %s of %s', i_consumer,
-                             coalesce(i_slot::text, 'null'), coalesce(i_n::text, 'null')),
+                             coalesce(i_slots[1]::text, 'null'), coalesce(i_n::text, 'null')),
             hint = 'Name the consumer without #, give it 1 to 256 slots, and number them from 0.';
     end if;
     loop
@@ -9119,17 +9117,19 @@ begin
     end loop;
     perform pgque.check_slot_count(i_queue, i_consumer, v_n, i_n);
 
-    select array_agg(b.slot) into v_slots
-    from pgque.partition_slot_base b
-    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
-    if v_slots is null then
-        perform pgque.register_slots(i_queue, i_consumer, i_n, 0, i_n - 1, i_tick);
-    elsif i_slot <> all (v_slots) then
-        perform pgque.register_slots(i_queue, i_consumer, i_n, i_slot, i_slot);
+    v_known := array(select b.slot from pgque.partition_slot_base b
+                     where b.queue_id = v_queue.queue_id and b.co_name = i_consumer);
+    if v_known = '{}' then
+        perform pgque.register_slots(
+            i_queue, i_consumer, i_n, array(select generate_series(0, i_n - 1)), i_tick);
+    else
+        perform pgque.register_slots(
+            i_queue, i_consumer, i_n,
+            array(select s from unnest(i_slots) s where s <> all (v_known)), null);
     end if;
     update pgque.partition_slot_base b
     set is_subscribed = true
-    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer and b.slot = i_slot
+    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer and b.slot = any (i_slots)
       and not b.is_subscribed;
 end;
 $$;
@@ -9179,20 +9179,20 @@ begin
 end;
 $$;
 
--- Makes some slots of a consumer, all at one tick, by default the last tick.
+-- Makes some slots of a consumer, all at one tick; null means the last tick.
 -- locks: those of register_consumer. writes: the same, and partition_slot_base.
 create or replace function pgque.register_slots(
-    i_queue text, i_consumer text, i_n integer, i_first integer, i_last integer,
-    i_tick bigint default null)
+    i_queue text, i_consumer text, i_n integer, i_slots integer[], i_tick bigint)
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
+    v_slot  integer;
     v_name  text;
     v_tick  bigint := i_tick;
     v_sub   pgque.subscription;
 begin
-    for v_slot in i_first..i_last loop
+    foreach v_slot in array i_slots loop
         v_name := format('%s#%s/%s', i_consumer, v_slot, i_n);
         if pgque.register_consumer_at(i_queue, v_name, v_tick) = 0 then
             raise exception using
@@ -9589,11 +9589,8 @@ begin
     perform pgque.check_read_committed('repartitioning');
     perform pgque.check_adopted();
     if (i_slots between 1 and 256) is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('consumer "%s" cannot have %s slots', i_consumer,
-                             coalesce(i_slots::text, 'null')),
-            hint = 'Give it 1 to 256 slots.';
+        perform pgque.refuse_value('a consumer cannot have %s slots', i_slots::text,
+                                   'Give it 1 to 256 slots.');
     end if;
     select c.n into v_n
     from pgque.partition_consumer c
@@ -9624,7 +9621,8 @@ begin
             returning b as slot
         )
         select array_agg(o.slot) into v_old from old o;
-        perform pgque.register_slots(i_queue, i_consumer, i_slots, 0, i_slots - 1, v_tick);
+        perform pgque.register_slots(
+            i_queue, i_consumer, i_slots, array(select generate_series(0, i_slots - 1)), v_tick);
         perform pgque.hand_over(v_queue, i_consumer, v_old, v_n, i_slots, v_tick);
     end if;
     if v_n <> i_slots then
@@ -10083,12 +10081,9 @@ declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
     if i_after_id is null or i_limit_count is null or i_limit_count < 1 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no page of %s dead letters after %s',
-                             coalesce(i_limit_count::text, 'null'),
-                             coalesce(i_after_id::text, 'null')),
-            hint = 'Begin after 0, go on after the last dl_id, and ask for 1 or more.';
+        perform pgque.refuse_value(
+            'no page of %s dead letters', i_limit_count::text,
+            'Begin after 0, go on after the last dl_id, and ask for 1 or more.');
     end if;
     return query
     select d.dl_id, c.co_name, d.dl_time, d.dl_reason, d.ev_id, d.ev_time, d.ev_retry, d.ev_type,
@@ -10148,7 +10143,9 @@ select s.sub_id,
        s.lease_epoch,
        batch_end.tick_event_seq - t.tick_event_seq as batch_events,
        case when s.sub_main is null then newest.tick_event_seq else batch_end.tick_event_seq end
-       - t.tick_event_seq as pending_events
+       - t.tick_event_seq as pending_events,
+       (select min(l.sub_active) from pgque.position_log l
+        where l.sub_batch = s.sub_batch) as opened_at  -- as far as compaction has left it
 from pgque.subscription s
 join pgque.consumer c on c.co_id = s.sub_consumer
 left join lateral (
@@ -10345,8 +10342,7 @@ begin
     return query
     select q.queue_name, p.co_name, clock_timestamp() - p.tick_time,
            p.pending_events,
-           coalesce((select min(l.sub_active) from pgque.position_log l
-                     where l.sub_batch = p.sub_batch), p.sub_active),
+           coalesce(p.opened_at, p.sub_active),
            p.sub_batch is not null, p.sub_batch
     from pgque.consumer_progress p
     join pgque.queue q on q.queue_id = p.sub_queue
@@ -10368,14 +10364,11 @@ declare
 begin
     perform pgque.check_logs_visible();
     return query
-    select p.co_name, p.sub_batch, clock_timestamp() - opened.at, p.batch_events
+    select p.co_name, p.sub_batch, clock_timestamp() - p.opened_at, p.batch_events
     from pgque.consumer_progress p
-    cross join lateral (
-        select min(l.sub_active) as at from pgque.position_log l where l.sub_batch = p.sub_batch
-    ) opened
     where p.sub_queue = v_queue.queue_id
       and p.sub_batch is not null
-    order by opened.at, p.co_name;
+    order by p.opened_at, p.co_name;
 end;
 $$;
 
@@ -10398,8 +10391,7 @@ begin
     join pgque.queue q on q.queue_id = p.sub_queue
     where case when p.sub_batch is null
                then p.sub_last_tick < p.newest_tick and p.sub_active <= clock_timestamp() - i_threshold
-               else (select min(l.sub_active) from pgque.position_log l
-                     where l.sub_batch = p.sub_batch) <= clock_timestamp() - i_threshold end
+               else p.opened_at <= clock_timestamp() - i_threshold end
     order by p.tick_time, q.queue_name, p.co_name;
 end;
 $$;
@@ -10422,12 +10414,11 @@ begin
        or i_period > '100 years' or i_bucket_size > '100 years'
        or extract(year from i_bucket_size) <> 0 or extract(month from i_bucket_size) <> 0
        or extract(epoch from i_period) > 10000 * extract(epoch from i_bucket_size) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('a period of %s has no buckets of %s', coalesce(i_period::text, 'null'),
-                             coalesce(i_bucket_size::text, 'null')),
-            hint = 'Give positive intervals, the bucket in days or smaller units, and at most 10,000 '
-                   'buckets, for example ''1 hour'' and ''5 minutes''.';
+        perform pgque.refuse_value(
+            format('a period of %s has no buckets of %s', coalesce(i_period::text, 'null'),
+                   coalesce(i_bucket_size::text, 'null')), null,
+            'Give positive intervals, the bucket in days or smaller units, and at most 10,000 buckets, '
+            'for example ''1 hour'' and ''5 minutes''.');
     end if;
     v_size := make_interval(secs => extract(epoch from i_bucket_size)::double precision);
     return query
@@ -10666,7 +10657,7 @@ cross join (values
 -- have the label queue and never decrease until the queue is dropped. Metrics of consumers have the
 -- labels queue and consumer, and end when the consumer is unregistered; its counts stay in the
 -- queue's counters. Quantiles (label quantile) are of batches that ended in the last minutes.
--- pgque.health is each check of queue_health(): 0 ok, 1 unknown, 2 warning, 3 critical; a check of
+-- pgque.health is each check of queue_health(): 0 ok, 2 warning, 3 critical; a check of
 -- the whole database has an empty label queue. See docs/observability.md.
 create or replace function pgque.otel_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
@@ -10688,8 +10679,8 @@ $$;
 
 -- ===== ops/database_health.sql ===================================================================
 
--- Returns the checks of the whole database: whether a restore was adopted, whether the logs are
--- rotated, and who keeps dead rows from being removed.
+-- Returns the checks of the whole database: whether a restore was adopted, and whether the logs are
+-- rotated.
 create or replace function pgque.database_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -10706,8 +10697,6 @@ begin
     cross join pgque.origin o;
 
     return query select null::text, 'log_rotation', l.status, l.detail from pgque.log_health() l;
-
-    return query select null::text, 'xmin_horizon', x.status, x.detail from pgque.xmin_health() x;
 end;
 $$;
 
@@ -10780,7 +10769,8 @@ begin
 end;
 $$;
 
--- Names the sessions and prepared transactions that have begun before i_age and hold a lock on one of
+-- Names the sessions and prepared transactions that began longer than i_age ago, as far as we may see
+-- that, and hold a lock on one of
 -- our tables whose name matches, or are among i_transactions (virtual transaction ids); null if there
 -- are none.
 create or replace function pgque.lock_holders(
@@ -10799,68 +10789,8 @@ begin
         where l.granted
           and (c.oid is not null
                or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
-          and (l.pid is null or a.xact_start <= clock_timestamp() - i_age)
+          and (a.xact_start > clock_timestamp() - i_age) is not true
           and l.pid is distinct from pg_backend_pid());
-end;
-$$;
-
--- Lists what keeps dead rows from being removed in this database: open transactions, prepared
--- transactions and replication slots. Not every role may see when another role's transaction began.
-create or replace view pgque.xmin_holder as
-select format('session %s of %s', a.pid, coalesce(quote_ident(a.usename), 'nobody')) as holder,
-       a.xact_start as since,
-       a.xact_start is null and a.usename is not null
-       and not pg_has_role(current_user, a.usename, 'member')
-       and not pg_has_role(current_user, 'pg_read_all_stats', 'member') as is_hidden,
-       greatest(age(a.backend_xmin), age(a.backend_xid)) as transactions,
-       format('select pg_terminate_backend(%s);', a.pid) as remedy
-from pg_stat_activity a
-where (a.backend_xmin is not null or a.backend_xid is not null)
-  and a.pid <> pg_backend_pid()
-  and a.backend_type is distinct from 'autovacuum worker'
-  and (a.datname = current_database() or a.datname is null)
-union all
-select format('prepared transaction %s', quote_literal(p.gid)), p.prepared, false,
-       age(p.transaction), format('rollback prepared %L;', p.gid)
-from pg_prepared_xacts p
-where p.database = current_database()
-union all
-select format('replication slot %s', quote_ident(s.slot_name)), null, false, age(s.xmin),
-       format('select pg_drop_replication_slot(%L);', s.slot_name)
-from pg_replication_slots s
-where s.xmin is not null;
-
--- Checks the oldest of them, by time if that is known, else by the number of transactions since.
-create or replace function pgque.xmin_health(out status text, out detail text)
-returns record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_worst record;
-begin
-    select h.*, date_trunc('seconds', clock_timestamp() - h.since) as held,
-           case when clock_timestamp() - h.since > interval '1 hour'
-                  or h.transactions > 100000000 then 3
-                when clock_timestamp() - h.since > interval '10 minutes'
-                  or h.since is null and not h.is_hidden and h.transactions > 10000000 then 2
-                when h.is_hidden then 1
-                else 0 end as severity
-    into v_worst
-    from pgque.xmin_holder h
-    order by severity desc, h.since, h.transactions desc
-    limit 1;
-
-    status := (array['ok', 'unknown', 'warning', 'critical'])[coalesce(v_worst.severity, 0) + 1];
-    detail := case
-        when v_worst.holder is null then 'no transaction is open'
-        when status = 'ok' then format('oldest: %s, %s transactions ago', v_worst.holder,
-                                       v_worst.transactions)
-        when status = 'unknown'
-        then format('%s has a transaction open, %s may not see since when: grant pg_read_all_stats '
-                    'to %s;', v_worst.holder, current_user, quote_ident(current_user))
-        else format('%s holds back dead rows since %s (%s transactions): end it, for example with %s',
-                    v_worst.holder, coalesce(v_worst.held::text, 'an unknown time'),
-                    v_worst.transactions, v_worst.remedy) end;
 end;
 $$;
 
@@ -10868,8 +10798,7 @@ $$;
 
 -- Returns what is wrong and what to do about it: a row for each queue and check, and for each
 -- consumer the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no
--- queue. The status is ok, warning, critical, or unknown if the installing role may not see what
--- the check needs.
+-- queue. The status is ok, warning or critical.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -11103,7 +11032,9 @@ as $$
 begin
     return query
     with consumer as materialized (
-        select p.*, q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
+        select p.sub_id, p.sub_queue, p.co_name, p.sub_active, p.sub_last_tick, p.sub_batch,
+               p.lease_owner, p.lease_until, p.lease_epoch,
+               q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
                case when p.sub_last_tick < p.newest_tick
                     then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
                     when p.sub_main is null
@@ -11314,18 +11245,15 @@ begin
 end;
 $$;
 
--- Deletes pg_cron's log entries of our jobs that are older than a day, in the first minute of each
--- hour.
+-- Deletes pg_cron's log entries of our jobs that are older than a day. maint_operations lists it in the
+-- first minute of each hour.
 -- locks: none. writes: cron.job_run_details.
 create or replace function pgque.maint_cron_log()
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if date_part('minute', clock_timestamp()) <> 0 then
-        return 0;
-    end if;
     return pgque.purge_cron_log('1 day');
 end;
 $$;

@@ -23,10 +23,9 @@ CHECKS: Mapping[str, str] = {
     "held_batch": "No batch is held after its last attempt.",
     "restored_database": "The database is not a restored dump that still has to be adopted.",
     "log_rotation": "The logs of ticks and positions are compacted.",
-    "xmin_horizon": "No transaction in the database holds back the removal of dead rows.",
 }
 
-_ORDER = ("ok", "unknown", "warning", "critical")
+_ORDER = ("ok", "warning", "critical")
 _OF_CONSUMERS = ("consumer_lag", "held_batch")
 
 # How bad a row is: its status, then the lag of its consumer.
@@ -40,7 +39,7 @@ def build_queue_health_checks(
 ) -> list[dg.AssetChecksDefinition]:
     """Builds a check on the assets of queues for each check of `pgque.queue_health()`.
 
-    `critical` fails as an error; `warning` and `unknown` fail as warnings. A problem of the whole
+    `critical` fails as an error, and `warning` as a warning. A problem of the whole
     database fails the check of each queue. All selected checks are evaluated in one step.
 
     Args:

@@ -328,13 +328,13 @@ class HealthCheck:
     Attributes:
         queue: None for a check of the database.
         check: the check's name, such as `ticker_running` or `consumer_lag:billing`.
-        status: ok, warning or critical; unknown if the role may not see what is needed.
+        status: ok, warning or critical.
         detail: the finding and, if something is wrong, what to do.
     """
 
     queue: str | None
     check: str
-    status: Literal["ok", "warning", "critical", "unknown"]
+    status: Literal["ok", "warning", "critical"]
     detail: str
 
 

@@ -172,7 +172,7 @@ def _doing(state: ConsumerState | None, *, is_held: bool) -> str:
 def _problem_list(
     stats: QueueStats, infos: Sequence[ConsumerInfo], problems: Sequence[HealthCheck]
 ) -> str:
-    order = ("critical", "warning", "unknown")
+    order = ("critical", "warning")
     found: list[tuple[str, str]] = [
         (f"{row.status}: {row.check}", row.detail)
         for row in sorted(problems, key=lambda row: order.index(row.status))

@@ -12,12 +12,9 @@ declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
     if i_after_id is null or i_limit_count is null or i_limit_count < 1 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no page of %s dead letters after %s',
-                             coalesce(i_limit_count::text, 'null'),
-                             coalesce(i_after_id::text, 'null')),
-            hint = 'Begin after 0, go on after the last dl_id, and ask for 1 or more.';
+        perform pgque.refuse_value(
+            'no page of %s dead letters', i_limit_count::text,
+            'Begin after 0, go on after the last dl_id, and ask for 1 or more.');
     end if;
     return query
     select d.dl_id, c.co_name, d.dl_time, d.dl_reason, d.ev_id, d.ev_time, d.ev_retry, d.ev_type,

@@ -6,7 +6,7 @@
 forward pgque.subscribe_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer)
 returns void
-as pgque.subscribe_slot_at(i_queue, i_consumer, i_slot, i_n, null);
+as pgque.subscribe_slots_at(i_queue, i_consumer, array[i_slot], i_n, null);
 
 -- Subscribes all n slots of a partitioned consumer. If it is new, they start at a position: earliest,
 -- latest, a tick's number or a time (seek.sql); null means the last tick. Registered slots stay where
@@ -31,32 +31,31 @@ begin
     if v_new and i_start_at is not null then
         v_tick := pgque.hold_tick(v_queue.queue_id, i_start_at);
     end if;
-    for v_slot in 0..greatest(coalesce(i_n, 1), 1) - 1 loop
-        perform pgque.subscribe_slot_at(i_queue, i_consumer, v_slot, i_n, v_tick);
-    end loop;
+    perform pgque.subscribe_slots_at(
+        i_queue, i_consumer, array(select generate_series(0, greatest(i_n, 1) - 1)), i_n, v_tick);
     return v_new::integer;
 end;
 $$;
 
--- Subscribes a slot, for the two functions above. New slots start at a tick that the caller holds;
--- null means the last tick.
+-- Subscribes slots, for the two functions above. If the consumer is new, all its slots are made at a
+-- tick that the caller holds; null means the last tick.
 -- locks: those of subscribe_slot. writes: the same.
-create or replace function pgque.subscribe_slot_at(
-    i_queue text, i_consumer text, i_slot integer, i_n integer, i_tick bigint)
+create or replace function pgque.subscribe_slots_at(
+    i_queue text, i_consumer text, i_slots integer[], i_n integer, i_tick bigint)
 returns void
 language plpgsql
 as $$
 declare
     v_queue  pgque.queue;
     v_n      integer;
-    v_slots  integer[];
+    v_known  integer[];
 begin
     if coalesce(i_consumer, '') = '' or strpos(i_consumer, '#') > 0
-       or (i_n between 1 and 256 and i_slot between 0 and i_n - 1) is not true then
+       or (i_n between 1 and 256 and 0 <= all (i_slots) and i_n > all (i_slots)) is not true then
         raise exception using
             errcode = 'PQ005',
             message = format('consumer "%s" cannot have a slot %s of %s', i_consumer,
-                             coalesce(i_slot::text, 'null'), coalesce(i_n::text, 'null')),
+                             coalesce(i_slots[1]::text, 'null'), coalesce(i_n::text, 'null')),
             hint = 'Name the consumer without #, give it 1 to 256 slots, and number them from 0.';
     end if;
     loop
@@ -75,17 +74,19 @@ begin
     end loop;
     perform pgque.check_slot_count(i_queue, i_consumer, v_n, i_n);
 
-    select array_agg(b.slot) into v_slots
-    from pgque.partition_slot_base b
-    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
-    if v_slots is null then
-        perform pgque.register_slots(i_queue, i_consumer, i_n, 0, i_n - 1, i_tick);
-    elsif i_slot <> all (v_slots) then
-        perform pgque.register_slots(i_queue, i_consumer, i_n, i_slot, i_slot);
+    v_known := array(select b.slot from pgque.partition_slot_base b
+                     where b.queue_id = v_queue.queue_id and b.co_name = i_consumer);
+    if v_known = '{}' then
+        perform pgque.register_slots(
+            i_queue, i_consumer, i_n, array(select generate_series(0, i_n - 1)), i_tick);
+    else
+        perform pgque.register_slots(
+            i_queue, i_consumer, i_n,
+            array(select s from unnest(i_slots) s where s <> all (v_known)), null);
     end if;
     update pgque.partition_slot_base b
     set is_subscribed = true
-    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer and b.slot = i_slot
+    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer and b.slot = any (i_slots)
       and not b.is_subscribed;
 end;
 $$;
@@ -135,20 +136,20 @@ begin
 end;
 $$;
 
--- Makes some slots of a consumer, all at one tick, by default the last tick.
+-- Makes some slots of a consumer, all at one tick; null means the last tick.
 -- locks: those of register_consumer. writes: the same, and partition_slot_base.
 create or replace function pgque.register_slots(
-    i_queue text, i_consumer text, i_n integer, i_first integer, i_last integer,
-    i_tick bigint default null)
+    i_queue text, i_consumer text, i_n integer, i_slots integer[], i_tick bigint)
 returns void
 language plpgsql
 as $$
 declare
+    v_slot  integer;
     v_name  text;
     v_tick  bigint := i_tick;
     v_sub   pgque.subscription;
 begin
-    for v_slot in i_first..i_last loop
+    foreach v_slot in array i_slots loop
         v_name := format('%s#%s/%s', i_consumer, v_slot, i_n);
         if pgque.register_consumer_at(i_queue, v_name, v_tick) = 0 then
             raise exception using

@@ -25,11 +25,8 @@ begin
     perform pgque.check_read_committed('repartitioning');
     perform pgque.check_adopted();
     if (i_slots between 1 and 256) is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('consumer "%s" cannot have %s slots', i_consumer,
-                             coalesce(i_slots::text, 'null')),
-            hint = 'Give it 1 to 256 slots.';
+        perform pgque.refuse_value('a consumer cannot have %s slots', i_slots::text,
+                                   'Give it 1 to 256 slots.');
     end if;
     select c.n into v_n
     from pgque.partition_consumer c
@@ -60,7 +57,8 @@ begin
             returning b as slot
         )
         select array_agg(o.slot) into v_old from old o;
-        perform pgque.register_slots(i_queue, i_consumer, i_slots, 0, i_slots - 1, v_tick);
+        perform pgque.register_slots(
+            i_queue, i_consumer, i_slots, array(select generate_series(0, i_slots - 1)), v_tick);
         perform pgque.hand_over(v_queue, i_consumer, v_old, v_n, i_slots, v_tick);
     end if;
     if v_n <> i_slots then

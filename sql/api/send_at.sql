@@ -12,11 +12,8 @@ declare
     v_id     bigint;
 begin
     if i_deliver_at is null or i_deliver_at = 'infinity' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no delivery to queue "%s" at %s', i_queue,
-                             coalesce(i_deliver_at::text, 'null')),
-            hint = 'Give a time; one that is past sends the event at once.';
+        perform pgque.refuse_value('no delivery at %s', i_deliver_at::text,
+                                   'Give a time; one that is past sends the event at once.');
     end if;
     if i_deliver_at <= clock_timestamp() then
         return pgque.send(i_queue, i_type, i_payload);

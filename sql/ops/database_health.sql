@@ -1,5 +1,5 @@
--- Returns the checks of the whole database: whether a restore was adopted, whether the logs are
--- rotated, and who keeps dead rows from being removed.
+-- Returns the checks of the whole database: whether a restore was adopted, and whether the logs are
+-- rotated.
 create or replace function pgque.database_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql
@@ -16,8 +16,6 @@ begin
     cross join pgque.origin o;
 
     return query select null::text, 'log_rotation', l.status, l.detail from pgque.log_health() l;
-
-    return query select null::text, 'xmin_horizon', x.status, x.detail from pgque.xmin_health() x;
 end;
 $$;
 
@@ -90,7 +88,8 @@ begin
 end;
 $$;
 
--- Names the sessions and prepared transactions that have begun before i_age and hold a lock on one of
+-- Names the sessions and prepared transactions that began longer than i_age ago, as far as we may see
+-- that, and hold a lock on one of
 -- our tables whose name matches, or are among i_transactions (virtual transaction ids); null if there
 -- are none.
 create or replace function pgque.lock_holders(
@@ -109,67 +108,7 @@ begin
         where l.granted
           and (c.oid is not null
                or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
-          and (l.pid is null or a.xact_start <= clock_timestamp() - i_age)
+          and (a.xact_start > clock_timestamp() - i_age) is not true
           and l.pid is distinct from pg_backend_pid());
-end;
-$$;
-
--- Lists what keeps dead rows from being removed in this database: open transactions, prepared
--- transactions and replication slots. Not every role may see when another role's transaction began.
-create or replace view pgque.xmin_holder as
-select format('session %s of %s', a.pid, coalesce(quote_ident(a.usename), 'nobody')) as holder,
-       a.xact_start as since,
-       a.xact_start is null and a.usename is not null
-       and not pg_has_role(current_user, a.usename, 'member')
-       and not pg_has_role(current_user, 'pg_read_all_stats', 'member') as is_hidden,
-       greatest(age(a.backend_xmin), age(a.backend_xid)) as transactions,
-       format('select pg_terminate_backend(%s);', a.pid) as remedy
-from pg_stat_activity a
-where (a.backend_xmin is not null or a.backend_xid is not null)
-  and a.pid <> pg_backend_pid()
-  and a.backend_type is distinct from 'autovacuum worker'
-  and (a.datname = current_database() or a.datname is null)
-union all
-select format('prepared transaction %s', quote_literal(p.gid)), p.prepared, false,
-       age(p.transaction), format('rollback prepared %L;', p.gid)
-from pg_prepared_xacts p
-where p.database = current_database()
-union all
-select format('replication slot %s', quote_ident(s.slot_name)), null, false, age(s.xmin),
-       format('select pg_drop_replication_slot(%L);', s.slot_name)
-from pg_replication_slots s
-where s.xmin is not null;
-
--- Checks the oldest of them, by time if that is known, else by the number of transactions since.
-create or replace function pgque.xmin_health(out status text, out detail text)
-returns record
-language plpgsql
-as $$
-declare
-    v_worst record;
-begin
-    select h.*, date_trunc('seconds', clock_timestamp() - h.since) as held,
-           case when clock_timestamp() - h.since > interval '1 hour'
-                  or h.transactions > 100000000 then 3
-                when clock_timestamp() - h.since > interval '10 minutes'
-                  or h.since is null and not h.is_hidden and h.transactions > 10000000 then 2
-                when h.is_hidden then 1
-                else 0 end as severity
-    into v_worst
-    from pgque.xmin_holder h
-    order by severity desc, h.since, h.transactions desc
-    limit 1;
-
-    status := (array['ok', 'unknown', 'warning', 'critical'])[coalesce(v_worst.severity, 0) + 1];
-    detail := case
-        when v_worst.holder is null then 'no transaction is open'
-        when status = 'ok' then format('oldest: %s, %s transactions ago', v_worst.holder,
-                                       v_worst.transactions)
-        when status = 'unknown'
-        then format('%s has a transaction open, %s may not see since when: grant pg_read_all_stats '
-                    'to %s;', v_worst.holder, current_user, quote_ident(current_user))
-        else format('%s holds back dead rows since %s (%s transactions): end it, for example with %s',
-                    v_worst.holder, coalesce(v_worst.held::text, 'an unknown time'),
-                    v_worst.transactions, v_worst.remedy) end;
 end;
 $$;

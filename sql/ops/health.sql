@@ -1,7 +1,6 @@
 -- Returns what is wrong and what to do about it: a row for each queue and check, and for each
 -- consumer the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no
--- queue. The status is ok, warning, critical, or unknown if the installing role may not see what
--- the check needs.
+-- queue. The status is ok, warning or critical.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql security definer
@@ -235,7 +234,9 @@ as $$
 begin
     return query
     with consumer as materialized (
-        select p.*, q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
+        select p.sub_id, p.sub_queue, p.co_name, p.sub_active, p.sub_last_tick, p.sub_batch,
+               p.lease_owner, p.lease_until, p.lease_epoch,
+               q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
                case when p.sub_last_tick < p.newest_tick
                     then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
                     when p.sub_main is null

@@ -138,7 +138,7 @@ cross join (values
 -- have the label queue and never decrease until the queue is dropped. Metrics of consumers have the
 -- labels queue and consumer, and end when the consumer is unregistered; its counts stay in the
 -- queue's counters. Quantiles (label quantile) are of batches that ended in the last minutes.
--- pgque.health is each check of queue_health(): 0 ok, 1 unknown, 2 warning, 3 critical; a check of
+-- pgque.health is each check of queue_health(): 0 ok, 2 warning, 3 critical; a check of
 -- the whole database has an empty label queue. See docs/observability.md.
 create or replace function pgque.otel_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)

@@ -139,18 +139,8 @@ begin
 end;
 $$;
 
--- Deletes pg_cron's log entries of our jobs that are older than a day, in the first minute of each
--- hour.
+-- Deletes pg_cron's log entries of our jobs that are older than a day. maint_operations lists it in the
+-- first minute of each hour.
 -- locks: none. writes: cron.job_run_details.
-create or replace function pgque.maint_cron_log()
-returns bigint
-language plpgsql security definer
-set lock_timeout = '1s'
-as $$
-begin
-    if date_part('minute', clock_timestamp()) <> 0 then
-        return 0;
-    end if;
-    return pgque.purge_cron_log('1 day');
-end;
-$$;
+forward pgque.maint_cron_log() returns bigint
+as pgque.purge_cron_log('1 day');

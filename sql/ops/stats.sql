@@ -42,7 +42,9 @@ select s.sub_id,
        s.lease_epoch,
        batch_end.tick_event_seq - t.tick_event_seq as batch_events,
        case when s.sub_main is null then newest.tick_event_seq else batch_end.tick_event_seq end
-       - t.tick_event_seq as pending_events
+       - t.tick_event_seq as pending_events,
+       (select min(l.sub_active) from pgque.position_log l
+        where l.sub_batch = s.sub_batch) as opened_at  -- as far as compaction has left it
 from pgque.subscription s
 join pgque.consumer c on c.co_id = s.sub_consumer
 left join lateral (
@@ -239,8 +241,7 @@ begin
     return query
     select q.queue_name, p.co_name, clock_timestamp() - p.tick_time,
            p.pending_events,
-           coalesce((select min(l.sub_active) from pgque.position_log l
-                     where l.sub_batch = p.sub_batch), p.sub_active),
+           coalesce(p.opened_at, p.sub_active),
            p.sub_batch is not null, p.sub_batch
     from pgque.consumer_progress p
     join pgque.queue q on q.queue_id = p.sub_queue
@@ -262,14 +263,11 @@ declare
 begin
     perform pgque.check_logs_visible();
     return query
-    select p.co_name, p.sub_batch, clock_timestamp() - opened.at, p.batch_events
+    select p.co_name, p.sub_batch, clock_timestamp() - p.opened_at, p.batch_events
     from pgque.consumer_progress p
-    cross join lateral (
-        select min(l.sub_active) as at from pgque.position_log l where l.sub_batch = p.sub_batch
-    ) opened
     where p.sub_queue = v_queue.queue_id
       and p.sub_batch is not null
-    order by opened.at, p.co_name;
+    order by p.opened_at, p.co_name;
 end;
 $$;
 
@@ -292,8 +290,7 @@ begin
     join pgque.queue q on q.queue_id = p.sub_queue
     where case when p.sub_batch is null
                then p.sub_last_tick < p.newest_tick and p.sub_active <= clock_timestamp() - i_threshold
-               else (select min(l.sub_active) from pgque.position_log l
-                     where l.sub_batch = p.sub_batch) <= clock_timestamp() - i_threshold end
+               else p.opened_at <= clock_timestamp() - i_threshold end
     order by p.tick_time, q.queue_name, p.co_name;
 end;
 $$;

@@ -14,12 +14,11 @@ begin
        or i_period > '100 years' or i_bucket_size > '100 years'
        or extract(year from i_bucket_size) <> 0 or extract(month from i_bucket_size) <> 0
        or extract(epoch from i_period) > 10000 * extract(epoch from i_bucket_size) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('a period of %s has no buckets of %s', coalesce(i_period::text, 'null'),
-                             coalesce(i_bucket_size::text, 'null')),
-            hint = 'Give positive intervals, the bucket in days or smaller units, and at most 10,000 '
-                   'buckets, for example ''1 hour'' and ''5 minutes''.';
+        perform pgque.refuse_value(
+            format('a period of %s has no buckets of %s', coalesce(i_period::text, 'null'),
+                   coalesce(i_bucket_size::text, 'null')), null,
+            'Give positive intervals, the bucket in days or smaller units, and at most 10,000 buckets, '
+            'for example ''1 hour'' and ''5 minutes''.');
     end if;
     v_size := make_interval(secs => extract(epoch from i_bucket_size)::double precision);
     return query

@@ -121,9 +121,11 @@ begin
               'latency_percentiles', 'maint_steps', 'move_event_tables', 'move_failures',
               'open_page', 'plan_held', 'retention_cost', 'run_maintenance',
               'set_metadata_rotation_period', 'slot_backlog', 'slot_rows', 'slot_select',
-              'stop_slots', 'test_consume', 'test_send', 'tick_select', 'write_position'])
+              'stop_slots', 'test_consume', 'test_send', 'tick_select', 'subscribe_slot_at',
+              'register_slots', 'write_position', 'xmin_health'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
+    drop view if exists pgque.xmin_holder;
 end;
 $$;

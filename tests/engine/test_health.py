@@ -1,16 +1,11 @@
 """Health of queues, consumers and the database: what is wrong, and what to do about it."""
 
-from typing import Any
-
 import pytest
 
-from tests.conftest import INSTALL_SQL
-from tests.support.databases import owned_database
 from tests.support.metrics import age_positions, age_ticks, health
 from tests.support.queues import (
     Connection,
     bloat_ticks,
-    connect,
     drain,
     make_queue,
     open_batch,
@@ -42,7 +37,6 @@ def test_an_empty_database_and_new_queues_are_well(db: Connection) -> None:
     assert found == [
         (None, "log_rotation", "ok"),
         (None, "restored_database", "ok"),
-        (None, "xmin_horizon", "ok"),
     ]
     make_queue(db)
     assert {name: status for name, (status, _) in health(db).items()} == {
@@ -270,54 +264,6 @@ class TestDatabase:
         before = health(db, None)["restored_database"][0]
         value(db, "select pgque.adopt_restored_database()")
         assert (before, health(db, None)["restored_database"][0]) == ("critical", "ok")
-
-
-class TestXminHorizon:
-    @pytest.mark.parametrize(
-        ("age", "status"), [("0", "ok"), ("20 minutes", "warning"), ("2 hours", "critical")]
-    )
-    def test_names_an_open_transaction_the_longer_the_worse(
-        self, db: Connection, another: Another, age: str, status: str
-    ) -> None:
-        # The clock cannot be turned, so the view is told that transactions began earlier.
-        text = value(db, "select pg_get_viewdef('pgque.xmin_holder'::regclass)")
-        aged = text.replace("a.xact_start AS since", f"a.xact_start - '{age}'::interval AS since")
-        assert aged != text
-        db.execute(f"create or replace view pgque.xmin_holder as {aged}".encode())
-        holder = another()
-        pid = holder.info.backend_pid
-        with holder.transaction():
-            value(holder, "select pg_current_xact_id()::text")
-            found, detail = health(db, None)["xmin_horizon"]
-            assert (found, f"session {pid} " in detail) == (status, True)
-            assert (f"pg_terminate_backend({pid})" in detail) == (status != "ok")
-
-    def test_transactions_of_other_databases_do_not_count(
-        self, db: Connection, server: Any
-    ) -> None:
-        with connect(server.url) as elsewhere, elsewhere.transaction():
-            value(elsewhere, "select pg_current_xact_id()::text")
-            detail = health(db, None)["xmin_horizon"][1]
-            assert f"session {elsewhere.info.backend_pid} " not in detail
-
-    def test_is_unknown_to_an_owner_who_may_not_see_others(
-        self, server: Any, template_database: str
-    ) -> None:
-        with (
-            owned_database(server) as owned,
-            connect(owned.owner_url) as db,
-            connect(owned.superuser_url) as holder,
-        ):
-            db.execute(INSTALL_SQL.read_bytes())
-            with holder.transaction():
-                value(holder, "select pg_current_xact_id()::text")
-                status, detail = health(db, None)["xmin_horizon"]
-                assert status == "unknown"
-                assert f"grant pg_read_all_stats to {owned.owner}" in detail
-            holder.execute(f"grant pg_read_all_stats to {owned.owner}".encode())
-            with holder.transaction():
-                value(holder, "select pg_current_xact_id()::text")
-                assert health(db, None)["xmin_horizon"][0] == "ok"
 
 
 class TestLogs:

@@ -103,14 +103,20 @@ class TestPages:
         with refused("PQ004", 'is leased by "w"'):
             take(db, 0, 1)
 
-    def test_a_batch_goes_on_after_the_last_acked_page(self, db: Connection) -> None:
+    @pytest.mark.parametrize("ends", [release, expire])
+    def test_a_batch_goes_on_after_the_last_acked_page(
+        self, db: Connection, ends: Callable[[Connection], None]
+    ) -> None:
         queue_with_slots(db, 1)
         publish_keyed(db, ("k", "a"), ("k", "b"), ("k", "c"))
         receive(db, 0, 1, most=1)
         ack(db, 0, 1)
         receive(db, 0, 1, most=1)
-        release(db, 0)
-        assert read(db, taken(db, 0, 1)) == ["b", "c"]
+        ends(db)
+        claimed = taken(db, 0, 1)
+        assert read(db, claimed) == ["b", "c"]
+        finish(db, claimed)
+        assert take(db, 0, 1) is None
 
     @pytest.mark.parametrize("ends", [let_go, lambda db, claimed: expire(db, 0)])
     def test_no_worker_gets_a_slot_with_an_open_batch(

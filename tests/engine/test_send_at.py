@@ -147,7 +147,7 @@ def test_the_list_has_the_next_entry_first_and_no_other_queues(q: Connection) ->
 def test_what_cannot_be_scheduled_is_refused(q: Connection) -> None:
     for kind in ("text", "jsonb"):
         for time in (None, "infinity"):
-            with refused("PQ005", '"q"', time or "null"):
+            with refused("PQ005", time or "null"):
                 value(q, f"select pgque.send_at('q', 't', '1'::{kind}, %s)", time)
     with refused("PQ005", "null"):
         cancel(q, None)

@@ -73,7 +73,7 @@ refuse_send_idem refuse_slot refuse_staging refuse_tick refuse_unpartitioned ref
 register_slots removable_stagings remove_jobs renumber_events renumber_positions resend_dead_letter
 rotation_health rotation_interval rotation_obstacle scheduler_status set_lock_wait settle_events
 settle_floor slice_from slot_condition slot_end snapshot_conditions stop_slots subconsumer_name
-subscribe_slot_at table_locks tick_snapshot ticker_health time_buckets unfinished_seqs xmin_health
+subscribe_slots_at table_locks tick_snapshot ticker_health time_buckets unfinished_seqs
 """
 
 DECISIONS: dict[str, frozenset[str]] = {
