@@ -226,5 +226,30 @@ def test_many_claims_of_an_open_transaction_hide_no_others(
     make_queue(db)
     publish_many(db, 1000)
     assert len(consume(db, vt=0, limit=1000)) == 1000
-    assert len(consume(begun(another()), limit=600)) == 600
-    assert len(consume(db, limit=10)) == 10
+    holder = begun(another())
+    assert len(consume(holder, limit=600)) == 600
+    assert len(consume(db, limit=30)) == 30  # and writes a floor
+    holder.execute("rollback")
+    assert len(consume(db, limit=None)) == 970
+
+
+def test_publisher_that_began_before_a_floor_was_written_is_not_passed_over(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db)
+    early = begun(another())
+    publish(db, *range(100))
+    drain(db)
+    assert consume(db) == []
+    publish(early, 100)
+    early.execute("commit")
+    assert drain(db) == [100]
+
+
+def test_clock_that_was_set_back_delays_no_message(db: Connection) -> None:
+    make_queue(db)
+    ahead = "(extract(epoch from now() + interval '1 hour') * 1000000)::bigint"
+    value(db, f"select setval('postgremq.barrier', {ahead})")
+    value(db, "select postgremq.publish_message('t', '1', now() + interval '10 minutes')")
+    publish(db, 2)
+    assert drain(db) == [2]
