@@ -1,5 +1,6 @@
 """The base class of component attributes, with strict schemas, and their resolvers."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
 from types import NoneType, UnionType
@@ -30,6 +31,10 @@ class Options(dg.Model, dg.Resolvable):
     another type must be a template, so that `dg check yaml` finds misspelt values.
     """
 
+    # The function that is mirrored, and what it takes; everything if none is.
+    builder: ClassVar[Callable[..., Any]]
+    accepted: ClassVar[frozenset[str]] = frozenset()
+
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", arbitrary_types_allowed=True, populate_by_name=True
     )
@@ -40,9 +45,27 @@ class Options(dg.Model, dg.Resolvable):
         return _strict(super().model())
 
     def arguments(self) -> dict[str, Any]:
-        """Returns the attributes as keyword arguments of the function that they mirror."""
+        """Returns the attributes that the mirrored function takes, as keyword arguments."""
         fields = type(self).model_fields
-        return {field.alias or name: getattr(self, name) for name, field in fields.items()}
+        named = {field.alias or name: getattr(self, name) for name, field in fields.items()}
+        return {name: value for name, value in named.items() if name in (self.accepted or named)}
+
+
+def built(options: Options | None, *arguments: Any, name: str | None = None) -> list[Any]:
+    """Returns what the mirrored function builds with options; nothing without options.
+
+    Args:
+        options: those of YAML.
+        arguments: what the function gets besides.
+        name: the name of what is built, if YAML has none.
+    """
+    if options is None:
+        return []
+    given = options.arguments()
+    if name is not None:
+        given["name"] = given["name"] or name
+    made = type(options).builder(*arguments, **given)
+    return made if isinstance(made, list) else [made]
 
 
 class _OrTemplate:
@@ -126,13 +149,11 @@ def duration(
         "maximum": at_most.total_seconds(),
     }
     schema = {"anyOf": [seconds, {"type": "string", "pattern": PATTERN}]}
-    return dg.Resolver(
-        lambda context, value: None if value is None else read_duration(value),
-        model_field_type=_optional(
-            Annotated[float | str, AfterValidator(check), WithJsonSchema(schema)]
-        ),
-        description=f"{description} Seconds, or with a unit: 90s, 15m, 12h, 30d.",
-        examples=["1m"],
+    return given_as(
+        _optional(Annotated[float | str, AfterValidator(check), WithJsonSchema(schema)]),
+        f"{description} Seconds, or with a unit: 90s, 15m, 12h, 30d.",
+        "1m",
+        resolve=lambda context, value: None if value is None else read_duration(value),
     )
 
 
@@ -169,10 +190,14 @@ def share(description: str) -> dg.Resolver:
     return given_as(Annotated[float, Field(ge=0, le=1, strict=True)], description, 0.2)
 
 
-def condition(description: str) -> dg.Resolver:
-    """Returns the resolver of an AutomationCondition, which YAML gives as a template."""
-    example = "{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"
-    return given_as(_optional(str), description, example)
+def template(description: str, example: str) -> dg.Resolver:
+    """Returns the resolver of an object that YAML gives as a template."""
+
+    def refuse(context: Any, value: Any) -> None:
+        if value is not None:
+            raise ValueError(f"{value!r} is none: write a template, such as {example}")
+
+    return given_as(_optional(str), f"{description} As a template.", example, resolve=refuse)
 
 
 def option(description: str, *examples: Any) -> dg.Resolver:
@@ -183,10 +208,15 @@ def option(description: str, *examples: Any) -> dg.Resolver:
     return resolver
 
 
-def given_as(kind: Any, description: str, *examples: Any) -> dg.Resolver:
-    """Returns the resolver of an attribute of another type in YAML, which resolves templates."""
+def given_as(
+    kind: Any,
+    description: str,
+    *examples: Any,
+    resolve: Callable[[Any, Any], Any] = lambda context, value: value,
+) -> dg.Resolver:
+    """Returns the resolver of an attribute that has another type in YAML."""
     return dg.Resolver(
-        lambda context, value: value,
+        resolve,
         model_field_type=kind,
         description=description,
         examples=list(examples) or None,

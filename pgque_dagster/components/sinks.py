@@ -33,7 +33,6 @@ class SinkOptions(Options):
     def io_manager(self) -> dg.IOManagerDefinition:
         """Returns the IO manager that stores there; it needs `pyspark`, and most also `pgque`."""
         options = self.arguments()
-        del options["type"]
         needed = {"pgque", "pyspark"} & set(self.stored_by.model_fields)
 
         @dg.io_manager(required_resource_keys=needed)

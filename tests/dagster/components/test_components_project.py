@@ -209,7 +209,7 @@ def test_an_attribute_out_of_range_is_an_error_with_its_place(
                 "one": "name: one\nconsumer: revenue",
                 "two": "name: revenue",
             },
-            "2 components share the consumer orders/revenue",
+            "one and revenue share the consumer orders/revenue",
         ),
         (
             {"pgque": "queues: [others]", "revenue": "name: revenue"},
