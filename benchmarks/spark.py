@@ -24,8 +24,7 @@ from benchmarks import spark_memory, spark_write
 from benchmarks.measure import Contender, Result, medians, timed, to_markdown, write_section
 from benchmarks.servers import connect, value
 from pgque_dagster import installer
-from pgque_dagster.client import Batch, Client
-from pgque_dagster.client.calls import plans
+from pgque_dagster.client import Batch, Client, plans
 from pgque_dagster.client.models import Slice
 from pgque_dagster.spark import SparkBatch, register
 from pgque_dagster.spark.batch import DRIVER_SIDE_EVENTS

@@ -13,8 +13,7 @@ _QUEUES = 1000
 _TICKS = 864_000
 _TARGET_MS = 50
 _MAKE_DUE: LiteralString = (
-    "update pgque.log_rotation set rotated_at = rotated_at - interval '1 hour',"
-    " left_at = left_at - interval '1 hour'"
+    "update pgque.log_rotation set rotated_at = rotated_at - interval '1 hour'"
 )
 
 

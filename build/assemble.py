@@ -130,7 +130,7 @@ def _join(root: Path, file: str, title: str, entries: tuple[str, ...]) -> str:
     unpinned = read_reasons(root / UNPINNED_FILE)
     parts = [header, "begin;\n"]
     for entry in entries:
-        text = write_out((root / "sql" / entry).read_text(), unpinned).strip()
+        text = write_out(root, (root / "sql" / entry).read_text(), unpinned).strip()
         parts.append(f"-- ===== {entry} {'=' * max(3, 90 - len(entry))}\n\n{text}\n")
     parts.append("commit;\n")
     version: str = project["version"]

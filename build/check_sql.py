@@ -66,7 +66,7 @@ def _sources(
 ) -> list[Source]:
     """Reads the files of the engine or of an add-on, which create its schemas."""
     texts = {
-        Path("sql", entry): write_out((root / "sql" / entry).read_text(), unpinned)
+        Path("sql", entry): write_out(root, (root / "sql" / entry).read_text(), unpinned)
         for entry in entries
     }
     schemas = [name for text in texts.values() for name in _CREATED_SCHEMA.findall(text)]

@@ -7,15 +7,31 @@ the reason. A function that only passes its arguments on is two lines:
     as pgque.finish_batch(x_batch_id);
 
 It has the rights of its owner and a search_path of its schema in any case, and may return a row or
-rows (`returns record`, `returns setof record`). An overload runs with the rights of its caller, and
-the planner inlines it, so the names in it need their schemas:
+rows (`returns record`, `returns setof record`). Functions with the arguments and the result of a
+function of the engine are a list, with the role that may execute them:
 
-    overload qgres.add(queue_id integer, text text) returns void
-    as qgres._add($1, row(null, null, $2)::qgres.queue_entry);
+    forward pgq to pgque for pgq_reader:
+        finish_batch(bigint), batch_retry(bigint, integer);
+
+An overload runs with the rights of its caller, and the planner inlines it, so the names in it need
+their schemas. Braces list alternatives: one in the arguments goes with one in the call, and each
+combination becomes a function:
+
+    overload qgres.add({queue_id integer | queue_name text}, text text) returns void
+    as qgres._add({$1 | qgres.queue__get_id($1)}, $2);
+
+Copies are functions of the engine under another schema, with some texts replaced. Each text must be
+in each of the functions:
+
+    copy to pgq from pgque: jsontriga(), logutriga()
+    replace (grant pgque_writer) with (grant pgq_writer)
+    ;
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
 
 UNPINNED_FILE = Path("build/unpinned.txt")
@@ -26,13 +42,30 @@ _FORWARD = re.compile(
     r"\nas (?P<call>[^;]+);$",
     re.MULTILINE,
 )
+_LIST = re.compile(
+    r"^forward (?P<schema>\w+) to (?P<engine>\w+) for (?P<role>\w+):(?P<names>[^;]+);$",
+    re.MULTILINE,
+)
+_LISTED = re.compile(r"(\w+)\(([^)]*)\)")
+_SIGNATURE = re.compile(
+    r"^create or replace function (?P<engine>\w+)\.(?P<name>\w+)"
+    r"\((?P<arguments>[^;]*?)\)\nreturns (?P<type>[^\n]+)",
+    re.MULTILINE,
+)
+_COPY = re.compile(
+    r"^copy to (?P<schema>\w+) from (?P<engine>\w+):(?P<names>[^\n]+)\n"
+    r"(?P<changes>(?:replace \(.*?\) with \(.*?\)\n)+);$",
+    re.MULTILINE | re.DOTALL,
+)
+_CHANGE = re.compile(r"replace \((.*?)\) with \((.*?)\)\n(?=replace|$)", re.DOTALL)
+_ENGINE_FOLDERS = ("engine", "api", "ops")
+_CHOICE = re.compile(r"\{([^}]*)\}")
 _OUT = re.compile(r"\bout (\w+)")
 _ROWS = "return query select * from"
 _FUNCTION = """\
 create or replace function {schema}{name}({arguments})
 returns {type}
-language plpgsql security definer
-set search_path = {schema}, pg_catalog, pg_temp
+language plpgsql security definer{path}
 as $$
 begin
     {verb} {call};
@@ -54,10 +87,11 @@ _HEADER = re.compile(
 _LANGUAGE = re.compile(r"^language [^\n]+$", re.MULTILINE)
 
 
-def write_out(text: str, unpinned: Collection[str]) -> str:
+def write_out(root: Path, text: str, unpinned: Collection[str]) -> str:
     """Returns the text of a SQL file with forwards as functions, and functions with a search_path.
 
     Args:
+        root: of the project, whose SQL files have the signatures of the engine.
         text: of the file.
         unpinned: full names of functions that have no search_path of their own.
     """
@@ -70,7 +104,9 @@ def write_out(text: str, unpinned: Collection[str]) -> str:
         # In the same line, so that the numbers of lines are those of the file.
         return _LANGUAGE.sub(lambda language: f"{language[0]} {path}", header, count=1)
 
-    return _HEADER.sub(pin, _FORWARD.sub(_function, text))
+    text = _LIST.sub(lambda found: _listed(root, found), text)
+    text = _COPY.sub(lambda found: _copied(root, found), text)
+    return _HEADER.sub(pin, _FORWARD.sub(partial(_function, unpinned=unpinned), text))
 
 
 def read_reasons(file: Path) -> dict[str, str]:
@@ -83,11 +119,118 @@ def read_reasons(file: Path) -> dict[str, str]:
     return reasons
 
 
-def _function(found: re.Match[str]) -> str:
+def _function(found: re.Match[str], unpinned: Collection[str] = ()) -> str:
+    parts = found.groupdict()
     if found["kind"] == "overload":
-        return _OVERLOAD.format(**found.groupdict())
-    kind = found["type"].split(" ")[0]
-    row = f"select * into {', '.join(_OUT.findall(found['arguments']))} from"
+        comment = f"-- A form of {parts['call'].partition('(')[0]}.\n"
+        written = [_OVERLOAD.format(**(parts | each)) for each in _alternatives(parts)]
+        return f"\n\n{comment}".join(written)
+    path = "" if f"{parts['schema']}{parts['name']}" in unpinned else _path(parts["schema"])
+    return _forward(**parts, path=path)
+
+
+def _path(schema: str) -> str:
+    return f"\nset search_path = {schema}, pg_catalog, pg_temp"
+
+
+def _forward(
+    schema: str, name: str, arguments: str, type: str, call: str, path: str, **_: str
+) -> str:
+    row = f"select * into {', '.join(_OUT.findall(arguments))} from"
     verbs = {"void": "perform", "setof": _ROWS, "table": _ROWS, "record": row}
-    verb = verbs.get(kind, "return")
-    return _FUNCTION.format(verb=verb, **found.groupdict())
+    verb = verbs.get(type.split(" ")[0], "return")
+    return _FUNCTION.format(
+        schema=schema, name=name, arguments=arguments, type=type, verb=verb, call=call, path=path
+    )
+
+
+def _alternatives(parts: dict[str, str]) -> list[dict[str, str]]:
+    """Returns the arguments and calls of an overload, for each choice of its alternatives."""
+    choices = [
+        list(zip(given.split(" | "), called.split(" | "), strict=True))
+        for given, called in zip(
+            _CHOICE.findall(parts["arguments"]), _CHOICE.findall(parts["call"]), strict=True
+        )
+    ]
+    found = []
+    for chosen in product(*choices):
+        given, called = iter(pair[0] for pair in chosen), iter(pair[1] for pair in chosen)
+        found.append(
+            {
+                "arguments": _chosen(parts["arguments"], given),
+                "call": _chosen(parts["call"], called),
+            }
+        )
+    return found
+
+
+def _chosen(text: str, choices: Iterator[str]) -> str:
+    """Puts a choice in the place of each list of alternatives."""
+    return " ".join(_CHOICE.sub(lambda _: next(choices), text).split()).replace("( ", "(")
+
+
+def _listed(root: Path, found: re.Match[str]) -> str:
+    """Writes the functions of a list out, each with its comment, and their grant."""
+    schema, engine = found["schema"], found["engine"]
+    written, granted = [], []
+    for name, types in _LISTED.findall(found["names"]):
+        signature = _signature(root, engine, name, types)
+        arguments, result = signature["arguments"], signature["type"]
+        names = [each.split()[0] for each in _given(arguments)]
+        function = _forward(
+            schema,
+            f".{name}",
+            arguments,
+            result,
+            f"{engine}.{name}({', '.join(names)})",
+            _path(schema),
+        )
+        comment = f"-- Does what {engine}.{name} does.\n-- locks, writes: the same.\n"
+        written.append(comment + function)
+        granted.append(f"    {schema}.{name}({types})")
+    grants = ",\n".join(granted)
+    return "\n\n".join([*written, f"grant execute on function\n{grants}\nto {found['role']};"])
+
+
+def _copied(root: Path, found: re.Match[str]) -> str:
+    """Writes functions of the engine out under another schema."""
+    written = []
+    for name, types in _LISTED.findall(found["names"]):
+        head = _signature(root, found["engine"], name, types)
+        text = head.string[head.start() :].partition("\n$$;")[0] + "\n$$;"
+        changes = _CHANGE.findall(found["changes"])
+        renamed = (f"function {found['engine']}.", f"function {found['schema']}.")
+        for old, new in [renamed, *changes]:
+            if text.count(old) != 1:
+                raise LookupError(f"{found['engine']}.{name} does not have this text once: {old}")
+            text = text.replace(old, new)
+        written.append(f"-- As {found['engine']}.{name}, with changes.\n{text}")
+    return "\n\n".join(written)
+
+
+def _signature(root: Path, engine: str, name: str, types: str) -> re.Match[str]:
+    signature = _signatures(root).get((engine, name, types))
+    if signature is None:
+        raise LookupError(f"sql/ has no function {engine}.{name}({types})")
+    return signature
+
+
+@cache
+def _signatures(root: Path) -> dict[tuple[str, str, str], re.Match[str]]:
+    """Returns the heads of the engine's functions by schema, name and types of arguments."""
+    files = (file for folder in _ENGINE_FOLDERS for file in (root / "sql" / folder).rglob("*.sql"))
+    return {
+        (found["engine"], found["name"], ", ".join(map(_type, _given(found["arguments"])))): found
+        for file in files
+        for found in _SIGNATURE.finditer(_FORWARD.sub(_function, file.read_text()))
+    }
+
+
+def _given(arguments: str) -> list[str]:
+    """Returns the input arguments of a list."""
+    each = (argument.strip() for argument in arguments.split(","))
+    return [argument for argument in each if argument and not argument.startswith("out ")]
+
+
+def _type(argument: str) -> str:
+    return argument.partition(" ")[2].partition(" default ")[0]

@@ -92,7 +92,7 @@ class Mutant:
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """All mutants of a file's functions that PostgreSQL's parser takes."""
-    source = write_out(path.read_text(), read_reasons(ROOT / UNPINNED_FILE))
+    source = write_out(ROOT, path.read_text(), read_reasons(ROOT / UNPINNED_FILE))
     for statement in read_statements(source):
         if statement.kind != "CreateFunctionStmt":
             continue
@@ -167,7 +167,7 @@ def main() -> int:
     found = [
         mutant
         for folder in FOLDERS
-        for path in sorted((ROOT / folder).glob("*.sql"))
+        for path in sorted((ROOT / folder).rglob("*.sql"))
         for mutant in mutants_of(path)
         if not options.only or {path.stem, mutant.function} & set(options.only)
     ]

@@ -144,7 +144,9 @@ def read_entries(root: Path) -> list[Entry]:
     unpinned = read_reasons(root / UNPINNED_FILE)
     entries = []
     for file in read_manifest(root).install:
-        for statement in read_statements(write_out((root / "sql" / file).read_text(), unpinned)):
+        for statement in read_statements(
+            write_out(root, (root / "sql" / file).read_text(), unpinned)
+        ):
             if statement.kind == "CreateFunctionStmt":
                 entry = Entry(file, read_routine(statement))
                 entry.roles.extend(grants.get(entry.name, []))

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         Alert,
         build_consumer_lag_checks,
         build_dead_letter_checks,
-        build_message_queue_defs,
         build_pgque_alerts,
         build_queue_health_checks,
     )
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from .project.keys import dead_letters_key, queue_key
     from .project.lineage import build_queue_assets
     from .project.resource import PgqueResource
-    from .replicas import build_table_replicas
+    from .replicas import DeltaReplicas, PostgresReplicas, build_table_replicas
     from .sensors import (
         build_pgque_observation_sensor,
         build_pgque_schedule,
@@ -61,12 +60,14 @@ __all__ = [
     "Alert",
     "BatchConsumerComponent",
     "DeltaBatchIOManager",
+    "DeltaReplicas",
     "EmbeddedPostgres",
     "IcebergBatchIOManager",
     "ParquetBatchIOManager",
     "PgqueComponent",
     "PgqueResource",
     "PostgresBatchIOManager",
+    "PostgresReplicas",
     "QueueComponent",
     "SparkBatch",
     "TableReplicaComponent",
@@ -76,7 +77,6 @@ __all__ = [
     "build_dead_letter_checks",
     "build_delta_maintenance_job",
     "build_iceberg_maintenance_job",
-    "build_message_queue_defs",
     "build_pgque_alerts",
     "build_pgque_jobs",
     "build_pgque_observation_sensor",
@@ -97,12 +97,14 @@ _MODULES = {
     "Alert": "checks",
     "BatchConsumerComponent": "components",
     "DeltaBatchIOManager": "assets",
+    "DeltaReplicas": "replicas",
     "EmbeddedPostgres": "embedded",
     "IcebergBatchIOManager": "assets",
     "ParquetBatchIOManager": "assets",
     "PgqueComponent": "components",
     "PgqueResource": "project.resource",
     "PostgresBatchIOManager": "assets",
+    "PostgresReplicas": "replicas",
     "QueueComponent": "components",
     "SparkBatch": "spark",
     "TableReplicaComponent": "components",
@@ -111,7 +113,6 @@ _MODULES = {
     "build_dead_letter_checks": "checks",
     "build_delta_maintenance_job": "jobs",
     "build_iceberg_maintenance_job": "jobs",
-    "build_message_queue_defs": "checks",
     "build_pgque_alerts": "checks",
     "build_pgque_jobs": "jobs",
     "build_pgque_observation_sensor": "sensors",

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from . import __version__
-from .client import calls
+from .client import installation
 from .client.connection import connect
 from .client.errors import (
     AddonMissing,
@@ -46,7 +46,7 @@ def installed_version(url: str) -> str | None:
     Raises:
         ConnectionFailed: if the database cannot be reached.
     """
-    call = calls.maintenance.version()
+    call = installation.version()
     with connect(url) as connection, translated_with_role(connection, call.sql):
         if connection.execute("select to_regnamespace('pgque')").fetchall()[0][0] is None:
             return None

@@ -258,9 +258,18 @@ begin
         from pg_proc p
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
-              'append_slot', 'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page',
-              'follow_switch', 'hold_next_in_page', 'maint_steps', 'move_event_tables', 'open_page',
-              'run_maintenance', 'set_metadata_rotation_period', 'slot_select', 'write_position'])
+              'append_slot', 'assert_dlq_empty', 'assert_empty', 'begin_slot_batch',
+              'carry_over', 'check_log_name', 'check_slot_end', 'close_slot_batch',
+              'count_between', 'count_unfinished', 'deliver_due', 'drop_expired_held',
+              'due_events', 'earlier_held', 'find_in_page', 'find_leased_slot', 'find_slot',
+              'finish_page', 'follow_switch', 'has_expired_held', 'has_held_events',
+              'held_batch_events', 'hold_next_in_page', 'is_snapshot_held',
+              'latency_percentiles', 'maint_compact_history', 'maint_rotate_metadata',
+              'maint_steps', 'move_event_tables', 'move_failures', 'note_attempt', 'note_switch',
+              'open_page', 'plan_held', 'retention_cost', 'run_maintenance',
+              'set_metadata_rotation_period', 'slot_backlog', 'slot_rows', 'slot_select',
+              'statement_end', 'stop_slots', 'test_consume', 'test_send', 'tick_select',
+              'wait_for_log', 'write_position'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
@@ -428,14 +437,19 @@ $$;
 -- current one, and truncates the half that it left when no snapshot needs it any more. So there are
 -- no dead rows, and a snapshot still finds its rows where it saw them.
 
--- Which half of each log is the current one. Only a switch updates it: a REPEATABLE READ
--- transaction that locks the row gets a serialization failure if a switch happened after its
--- snapshot. Every poll reads these two rows; an index would only make that slower. Its rows are
--- their own replica identity, without which no publication of all tables could let it be updated.
+-- Which half of each log is the current one, and which transaction switched to it. Only a switch
+-- updates it: a REPEATABLE READ transaction that locks the row gets a serialization failure if a switch
+-- happened after its snapshot. Every poll reads these two rows; an index would only make that slower.
+-- Its rows are their own replica identity, without which no publication of all tables could let it be
+-- updated.
 create table if not exists pgque.log (
-    log_name  text not null,
-    half      smallint not null check (half in (0, 1))
+    log_name     text not null,
+    half         smallint not null check (half in (0, 1)),
+    switched_by  xid8 not null default pg_current_xact_id()
 );
+
+alter table pgque.log  -- version 0.3 has not
+    add column if not exists switched_by xid8 not null default pg_current_xact_id();
 
 alter table pgque.log replica identity full;
 
@@ -444,35 +458,32 @@ select log_name, 0
 from unnest(array['tick', 'position']) log_name
 where not exists (select from pgque.log);
 
--- The state of maintenance for each log. rotated_at is the time of the last rotation. For a log
--- with halves, left_at is the time since when the other half waits to be emptied. left_by is the
--- transaction that switched, or a later one that the snapshots of standbys have to be newer than;
--- marked_at is when left_by was set. holders are the transactions that held a snapshot after the
--- switch. is_copied says that the other half holds a copy for the next switch. tried_at is the time
--- since when the log's locks could not be taken. patience is how long maintenance waits for
--- snapshots.
+-- The state of maintenance for each log. rotated_at is the time of the last rotation. is_copied says
+-- that the other half of a log holds a copy for the next switch. patience is how long maintenance waits
+-- for snapshots, the same for all.
 create table if not exists pgque.log_rotation (
     log_name    text primary key,
     rotated_at  timestamptz,
-    left_at     timestamptz,
-    left_by     xid8,
-    marked_at   timestamptz,
-    holders     text[],
     is_copied   boolean not null default false,
-    tried_at    timestamptz,
     patience    interval not null default '1 hour' check (patience >= '0')
 );
 
+-- Version 0.3 had these.
+alter table pgque.log_rotation
+    drop column if exists left_at, drop column if exists left_by, drop column if exists marked_at,
+    drop column if exists holders, drop column if exists tried_at;
+delete from pgque.log_rotation where log_name = 'history';
+
 insert into pgque.log_rotation (log_name)
-values ('tick'), ('position'), ('counter'), ('history')
+values ('tick'), ('position'), ('counter')
 on conflict do nothing;
 
--- What waits until no snapshot is left from before a transaction (engine/snapshot_wait.sql).
--- change_by is that transaction, and holders are those that held a snapshot when the wait began.
--- The snapshots of standbys have to be newer than marked_by, which was set at marked_at.
+-- What waits until no snapshot is left from before a change (engine/rotation/snapshot_wait.sql). holders are the
+-- transactions that held a snapshot when the wait began. The snapshots of standbys have to be newer
+-- than marked_by, which was set at marked_at.
 create table if not exists pgque.snapshot_wait (
     wait_name  text primary key,
-    change_by  xid8 not null,
+    change     text not null,
     began_at   timestamptz not null default clock_timestamp(),
     holders    text[] not null,
     marked_by  xid8 not null default pg_current_xact_id(),
@@ -481,17 +492,18 @@ create table if not exists pgque.snapshot_wait (
 
 -- ===== schema/rotation.sql =======================================================================
 
--- The tick up to which a queue's events could be truncated when rotation last looked, and the
--- transactions that held a snapshot then. When these have ended, every snapshot sees the events up
--- to that tick as consumed.
+-- The tick up to which a queue's events could be truncated when rotation last looked. When no snapshot
+-- is left from before that (snapshot_wait, "queue <id>"), every snapshot sees the events up to that
+-- tick as consumed.
 create table if not exists pgque.rotation_floor (
     queue_id  integer primary key references pgque.queue on delete cascade,
     tick_id   bigint not null,
-    snapshot  pg_snapshot not null,
-    noted_at  timestamptz not null,
-    noted_by  xid8 not null,
-    holders   text[] not null
+    snapshot  pg_snapshot not null
 );
+
+-- Version 0.3 had these.
+alter table pgque.rotation_floor
+    drop column if exists noted_at, drop column if exists noted_by, drop column if exists holders;
 
 -- ===== schema/tick.sql ===========================================================================
 
@@ -572,8 +584,8 @@ create table if not exists pgque.subscription_base (
 -- It is fixed when the batch is opened, so that every read of the batch gives the same events. A
 -- switch of the halves is a move, too: it writes the same position under the next number to both
 -- halves, and next_half says to which half the next one is written. A slot's lease outlives
--- batches, and a batch is handed out in pages: acked up to page_from, handed out up to page_to. If
--- held_at is set, the page consists of the held events that were due then.
+-- batches, and a batch is handed out in pages: acked up to page_from, handed out up to page_to.
+-- held_at is not used; 0.3 did, and the view below cannot lose a column.
 create table if not exists pgque.position_log (
     sub_id         integer not null,
     pos_seq        bigint not null,
@@ -690,13 +702,30 @@ create index if not exists dead_letter_time_idx on pgque.dead_letter (dl_queue_i
 -- Partitioned consumers: the events of a queue are divided by key among n slots. Each slot is a
 -- subscription of its own, named consumer#slot/n, with its own cursor; see docs/partitions.md.
 
--- How many slots a consumer has, and what a failed event means for later events of its key: with
--- skip they are delivered, with pause they wait until it is settled.
+-- What 0.3 had and this version has not.
+do $$
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = to_regclass('pgque.partition_consumer')
+                 and a.attname = 'on_failure' and not a.attisdropped) then
+        drop view pgque.partition_slot_status, pgque.partition_slot, pgque.slot_state;
+        drop view if exists pgque.slot;
+        alter table pgque.partition_consumer
+            drop column on_failure,
+            add column change_tick bigint,
+            add column change_asked_at timestamptz;
+    end if;
+end;
+$$;
+
+-- How many slots a consumer has. While another number is asked for (repartition.sql), change_tick is
+-- where the slots meet.
 create table if not exists pgque.partition_consumer (
-    queue_id    integer not null references pgque.queue on delete cascade,
-    co_name     text not null check (co_name <> ''),
-    n           integer not null check (n between 1 and 256),
-    on_failure  text not null default 'skip' check (on_failure in ('skip', 'pause')),
+    queue_id         integer not null references pgque.queue on delete cascade,
+    co_name          text not null check (co_name <> ''),
+    n                integer not null check (n between 1 and 256),
+    change_tick      bigint,
+    change_asked_at  timestamptz,
     primary key (queue_id, co_name)
 );
 
@@ -712,37 +741,19 @@ create table if not exists pgque.partition_slot_base (
     foreign key (queue_id, co_name) references pgque.partition_consumer
 );
 
--- With pause: failed events with the time of their next delivery, and the later events of their
--- keys, which have no time.
-create table if not exists pgque.partition_held (
-    sub_id       integer not null references pgque.subscription_base on delete cascade,
-    ev_id        bigint not null,
-    retry_after  timestamptz,
-    ev_time      timestamptz not null,
-    ev_txid      xid8,
-    ev_retry     integer,
-    ev_type      text,
-    ev_data      text,
-    ev_extra1    text not null,
-    ev_extra2    text,
-    ev_extra3    text,
-    ev_extra4    text,
-    primary key (sub_id, ev_id)
-);
-
 -- What does not change while a slot is read.
 create or replace view pgque.slot as
-select q.queue_name, c.queue_id, c.co_name, b.slot, c.n, c.on_failure, b.is_subscribed, b.sub_id
+select q.queue_name, c.queue_id, c.co_name, b.slot, c.n, b.is_subscribed, b.sub_id
 from pgque.partition_consumer c
 join pgque.queue q on q.queue_id = c.queue_id
 join pgque.partition_slot_base b on b.queue_id = c.queue_id and b.co_name = c.co_name;
 
 -- Each slot with its newest position.
 create or replace view pgque.slot_state as
-select b.queue_name, b.queue_id, b.co_name, b.slot, b.n, b.on_failure, b.is_subscribed, b.sub_id,
+select b.queue_name, b.queue_id, b.co_name, b.slot, b.n, b.is_subscribed, b.sub_id,
        p.pos_seq, p.sub_last_tick, p.sub_batch, p.sub_next_tick,
        p.lease_owner, p.lease_until, p.lease_ttl, p.lease_epoch,
-       p.page_from, p.page_to, p.held_at, p.event_cutoff, p.next_half
+       p.page_from, p.page_to, p.event_cutoff, p.next_half
 from pgque.slot b
 join pgque.subscription p on p.sub_id = b.sub_id;
 
@@ -762,8 +773,7 @@ select s.queue_name, s.co_name as consumer, s.slot, s.n, s.lease_owner, s.lease_
        newest.tick_event_seq - t.tick_event_seq as pending_events,
        clock_timestamp() - t.tick_time as lag,
        s.is_subscribed as subscribed,
-       s.on_failure,
-       (select count(*) from pgque.partition_held h where h.sub_id = s.sub_id) as held_events
+       0::bigint as held_events  -- for the command drain of version 0.3; it goes with 0.5
 from pgque.slot_state s
 join pgque.tick t on t.tick_queue = s.queue_id and t.tick_id = s.sub_last_tick
 cross join lateral (
@@ -835,7 +845,7 @@ create table if not exists pgque.held_batch (
 );
 
 -- Events of open batches that are dead letters before their batch is finished: every read of the
--- batch leaves them out (engine/set_aside.sql). A row counts only while its batch is open, so an ack
+-- batch leaves them out (engine/batches/set_aside.sql). A row counts only while its batch is open, so an ack
 -- writes nothing here. It does not depend on the dead letters, which may be replayed or purged first.
 -- epoch is the consumer's epoch since the last of them was set aside.
 create table if not exists pgque.set_aside (
@@ -870,13 +880,11 @@ create table if not exists pgque.replica_table (
 
 -- ===== schema/counters.sql =======================================================================
 
--- Counts that cannot be derived from other tables. Append-only; the sums are the counts. A position
--- that moves without finishing anything (registration, a move by hand, unregistration) adds a row
--- with the difference of event ids. So what a consumer finished is always the sum of its rows plus
--- the event id at its position, and finishing a batch writes nothing here. Compaction adds rows up
--- (history.sql). The row of queue 0 always exists; it shows whether a snapshot is older than a
--- compaction.
--- sub_id is null for what ended registrations left behind. No autovacuum: see pgque.tick_log.
+-- Counts that cannot be derived from other tables; the sums are the counts. A position that moves
+-- without finishing anything (registration, a move by hand, unregistration) adds a row with the
+-- difference of event ids. So what a consumer finished is always the sum of its rows plus the event id
+-- at its position, and finishing a batch writes nothing here. Compaction adds rows up (history.sql).
+-- sub_id is null for what ended registrations left behind.
 create table if not exists pgque.counter_log (
     queue_id       integer not null,
     sub_id         integer,
@@ -884,45 +892,25 @@ create table if not exists pgque.counter_log (
     acked          bigint not null default 0,
     nacked         bigint not null default 0,
     dead_lettered  bigint not null default 0
-) with (autovacuum_enabled = false);
+);
 
 -- The data for throughput and error rates, written by compaction: for each queue and minute in
 -- which something happened, the last tick's event id, or the number of retries and dead letters.
--- Append-only, with a row of queue 0 as in pgque.counter_log.
 create table if not exists pgque.history (
     queue_id      integer not null,
     counted_at    timestamptz not null,
     event_seq     bigint,
     retries       bigint,
     dead_letters  bigint
-) with (autovacuum_enabled = false);
+);
+
+-- Version 0.3 truncated both, so autovacuum was off. Without a replica identity, no publication of all
+-- tables would let rows be deleted.
+alter table pgque.counter_log reset (autovacuum_enabled), replica identity full;
+alter table pgque.history reset (autovacuum_enabled), replica identity full;
 
 create index if not exists history_queue_idx on pgque.history (queue_id, counted_at);
 create index if not exists history_time_idx on pgque.history (counted_at);
-
--- The first installation counts consumers from their present positions, and starts the count of
--- dead letters with the present ones.
-insert into pgque.counter_log (queue_id, sub_id, counted_at, acked, dead_lettered)
-select l.queue_id, l.sub_id, l.counted_at, l.acked, l.dead_lettered
-from (
-    select 0, null::integer, 'epoch'::timestamptz, 0::bigint, 0::bigint
-    union all
-    select s.sub_queue, s.sub_id, 'epoch', -t.tick_event_seq, 0
-    from pgque.subscription s
-    join pgque.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
-    where s.sub_main is null
-    union all
-    select d.dl_queue_id, s.sub_id, date_trunc('minute', d.dl_time), 0, count(*)
-    from pgque.dead_letter d
-    left join pgque.subscription_base s
-           on s.sub_queue = d.dl_queue_id and s.sub_consumer = d.dl_consumer_id
-    group by 1, 2, 3
-) l (queue_id, sub_id, counted_at, acked, dead_lettered)
-where not exists (select from pgque.counter_log);
-
-insert into pgque.history (queue_id, counted_at)
-select 0, 'epoch'
-where not exists (select from pgque.history);
 
 -- ===== schema/origin.sql =========================================================================
 
@@ -1101,6 +1089,19 @@ begin
 end;
 $$;
 
+-- The same for calls that do nothing if the queue or the consumer does not exist: returns null then.
+create or replace function pgque.look_for_subscription(i_queue text, i_consumer text)
+returns pgque.subscription
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.find_subscription(i_queue, i_consumer);
+exception
+    when sqlstate 'PQ001' or sqlstate 'PQ002' then
+        return null;
+end;
+$$;
+
 -- Raises the error for a consumer that has slots, and for a slot that it does not have: registered
 -- under that name, a consumer would get the events of all keys.
 create or replace function pgque.refuse_partitioned(
@@ -1194,7 +1195,87 @@ begin
 end;
 $$;
 
--- ===== engine/log_halves.sql =====================================================================
+-- ===== engine/rotation/snapshot_wait.sql =========================================================
+
+-- Waits for snapshots. TRUNCATE empties a table for old snapshots, too, and a dump takes its snapshot
+-- first and its locks later. So what was given up by a change is truncated when no snapshot is left
+-- from before the change.
+
+-- The transactions of this database that hold a snapshot now. A transaction that begins later has a
+-- newer snapshot. Autovacuum reads no event, and may take hours over a large table.
+create or replace function pgque.snapshot_holders()
+returns text[]
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select l.virtualtransaction
+        from pg_stat_activity a
+        join pg_locks l on l.pid = a.pid and l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock'
+        where a.datname = current_database()
+          and a.backend_xmin is not null
+          and a.backend_type is distinct from 'autovacuum worker'
+          and a.pid <> pg_backend_pid());
+end;
+$$;
+
+-- Whether one of these transactions still runs, or one on a standby that reports its snapshots
+-- (hot_standby_feedback) and has one from before i_marked_by.
+create or replace function pgque.is_snapshot_held(i_holders text[], i_marked_by xid8)
+returns boolean
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return exists (select from pg_locks l
+                   where l.locktype = 'virtualxid' and l.virtualtransaction = any (i_holders))
+        or exists (select
+                   from (select r.backend_xmin as xmin from pg_stat_replication r
+                         union all
+                         select s.xmin from pg_replication_slots s) standby
+                   where standby.xmin is not null
+                     and (standby.xmin = i_marked_by::xid
+                          or not pgque.is_written_since(standby.xmin, i_marked_by)));
+end;
+$$;
+
+-- Whether all snapshots see a change, such as a transaction's, so that what nobody needs since then may
+-- be truncated. Called again under the same name until it returns true. The first call for a change
+-- records who holds a snapshot; it has to be in a later transaction than the change if i_change is that
+-- transaction. It returns true after the snapshot patience in any case. While it waits, it moves
+-- marked_by to its own transaction each minute: a report on a standby that began after the change locks
+-- the tables as well, and the replay of a TRUNCATE would wait for it.
+-- locks: none; the caller holds one under which nobody else asks for this name. writes:
+-- snapshot_wait.
+create or replace function pgque.is_seen_by_all(i_name text, i_change text)
+returns boolean
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_wait      pgque.snapshot_wait;
+    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
+begin
+    if i_change = pg_current_xact_id_if_assigned()::text then
+        return false;
+    end if;
+    select w.* into v_wait from pgque.snapshot_wait w where w.wait_name = i_name;
+    if v_wait.change is distinct from i_change then
+        delete from pgque.snapshot_wait w where w.wait_name = i_name;
+        insert into pgque.snapshot_wait as w (wait_name, change, holders)
+        values (i_name, i_change, pgque.snapshot_holders())
+        returning w.* into v_wait;
+    end if;
+    if clock_timestamp() >= v_wait.began_at + v_patience
+       or not pgque.is_snapshot_held(v_wait.holders, v_wait.marked_by) then
+        return true;
+    end if;
+    update pgque.snapshot_wait w
+    set marked_by = pg_current_xact_id(), marked_at = clock_timestamp()
+    where w.wait_name = i_name and w.marked_at < clock_timestamp() - interval '1 minute';
+    return false;
+end;
+$$;
+
+-- ===== engine/rotation/log_halves.sql ============================================================
 
 -- Shared functions of the logs with two halves (schema/log.sql).
 --
@@ -1224,205 +1305,73 @@ begin
 end;
 $$;
 
--- Sets how long the calling function waits for its locks: 10 ms, which nobody notices. Overlapping
--- transactions may keep a lock taken for longer than that, so after a minute of attempts it waits
--- 100 ms, and after ten minutes a second.
-create or replace function pgque.wait_for_log(i_log text)
+-- Sets how long the calling function waits for a lock on a log: 10 ms, which nobody notices.
+-- Overlapping transactions may keep it taken for longer than that, so one attempt in ten waits for
+-- 100 ms, and one in a hundred for a second.
+create or replace function pgque.set_lock_wait()
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_chance constant float := random();
 begin
-    perform set_config('lock_timeout',
-                       case when r.tried_at < clock_timestamp() - interval '10 minutes' then '1s'
-                            when r.tried_at < clock_timestamp() - interval '1 minute' then '100ms'
-                            else '10ms' end, true)
-    from pgque.log_rotation r
-    where r.log_name = i_log;
+    perform set_config('lock_timeout', case when v_chance < 0.01 then '1s'
+                                            when v_chance < 0.1 then '100ms'
+                                            else '10ms' end, true);
 end;
 $$;
 
--- Records since when a log's locks have not been available.
--- locks: the log's row in log_rotation, if it is free. writes: log_rotation.
-create or replace function pgque.note_attempt(i_log text)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    update pgque.log_rotation r
-    set tried_at = clock_timestamp()
-    where r.log_name = (select l.log_name from pgque.log_rotation l
-                        where l.log_name = i_log and l.tried_at is null
-                        for update skip locked);
-exception
-    when lock_not_available then  -- an upgrade has the table
-        return;
-end;
-$$;
+-- The halves that a switch left, or that a copy filled which was rolled back: they are to be emptied
+-- before the next switch.
+create or replace view pgque.left_half as
+select l.log_name, l.half, h.half as left_half, l.switched_by
+from pgque.log l
+join pgque.log_rotation r on r.log_name = l.log_name and not r.is_copied
+cross join lateral (select format('pgque.%s_log_%s', l.log_name, 1 - l.half)::regclass as half) h
+where pg_relation_size(h.half) > 0;
 
--- Refuses an unknown log name.
-create or replace function pgque.check_log_name(i_log text)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if not exists (select from pgque.log_rotation r where r.log_name = i_log) then
-        perform pgque.refuse_value('there is no log "%s"', i_log,
-                                   'Name one of counter, history, position and tick.');
-    end if;
-end;
-$$;
-
--- The transactions of this database that hold a snapshot now. A transaction that begins later has a
--- newer snapshot. Autovacuum reads no event, and may take hours over a large table.
-create or replace function pgque.snapshot_holders()
-returns text[]
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return array(
-        select l.virtualtransaction
-        from pg_stat_activity a
-        join pg_locks l on l.pid = a.pid and l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock'
-        where a.datname = current_database()
-          and a.backend_xmin is not null
-          and a.backend_type is distinct from 'autovacuum worker'
-          and a.pid <> pg_backend_pid());
-end;
-$$;
-
--- Whether a transaction may still read the half that a switch left: a transaction that held a
--- snapshot then, or one on a standby that reports its snapshots (hot_standby_feedback).
-create or replace function pgque.is_snapshot_held(i_holders text[], i_left_by xid8)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return exists (select from pg_locks l
-                   where l.locktype = 'virtualxid' and l.virtualtransaction = any (i_holders))
-        or exists (select
-                   from (select r.backend_xmin as xmin from pg_stat_replication r
-                         union all
-                         select s.xmin from pg_replication_slots s) standby
-                   where standby.xmin is not null
-                     and (standby.xmin = i_left_by::xid
-                          or not pgque.is_written_since(standby.xmin, i_left_by)));
-end;
-$$;
-
--- Truncates the half that the last switch of a log left, once nobody uses it and either no snapshot
--- needs it or the log's patience is over. The first call after the switch records who holds a
--- snapshot. While it waits for a snapshot, it moves left_by to its own transaction each minute, and
--- the snapshots of a standby have to be newer than that: a standby's reports that began after the
--- switch lock both halves as well, and replay of the TRUNCATE would wait for them. Returns 1 when
--- it truncated the half.
--- locks: the log's row in log_rotation; the half, exclusively. writes: log_rotation; truncates it.
+-- Truncates the half that the last switch of a log left, once nobody uses it and no snapshot needs it.
+-- Returns 1 when it truncated the half.
+-- locks: the log's row in log_rotation; the half, exclusively. writes: snapshot_wait; truncates the
+-- half.
 create or replace function pgque.maint_empty_half(i_log text)
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
-    v_log   record;
-    v_half  regclass;
+    v_left record;
 begin
-    perform pgque.check_log_name(i_log);
+    if i_log is null or i_log not in ('position', 'tick') then
+        perform pgque.refuse_value('log "%s" has no halves', i_log, 'Name position or tick.');
+    end if;
     perform pgque.check_read_committed('compaction');
-    select r.*, l.half into v_log
-    from pgque.log_rotation r
-    join pgque.log l on l.log_name = r.log_name
-    where r.log_name = i_log and r.left_at is not null
-    for update of r skip locked;
+    perform from pgque.log_rotation r where r.log_name = i_log for update skip locked;
     if not found then
         return 0;
     end if;
-    if v_log.left_by = pg_current_xact_id_if_assigned() then
-        return 0;
-    elsif v_log.holders is null then
-        v_log.holders := pgque.snapshot_holders();
-        update pgque.log_rotation r set holders = v_log.holders where r.log_name = i_log;
-    end if;
-    if clock_timestamp() < v_log.left_at + v_log.patience
-       and pgque.is_snapshot_held(v_log.holders, v_log.left_by) then
-        update pgque.log_rotation r
-        set left_by = pg_current_xact_id(), marked_at = clock_timestamp()
-        where r.log_name = i_log and r.marked_at < clock_timestamp() - interval '1 minute';
+    select h.* into v_left from pgque.left_half h where h.log_name = i_log;
+    if not found or not pgque.is_seen_by_all(i_log, v_left.switched_by::text) then
         return 0;
     end if;
 
-    v_half := format('pgque.%s_log_%s', i_log, 1 - v_log.half);
     perform pgque.commit_locally();
-    perform pgque.wait_for_log(i_log);
-    execute format('lock table only %s in access exclusive mode', v_half);  -- quoted: by regclass
-    if i_log = 'position' and pgque.move_positions(v_log.half) > 0 then
-        perform pgque.note_switch(i_log);  -- a registration had not seen the last switch
+    perform pgque.set_lock_wait();
+    execute format('lock table only %s in access exclusive mode', v_left.left_half);  -- quoted: by regclass
+    if i_log = 'position' and pgque.move_positions(v_left.half) > 0 then
+        -- A registration had not seen the last switch: this is another one.
+        update pgque.log l set switched_by = pg_current_xact_id() where l.log_name = i_log;
         return 0;
     end if;
-    execute format('truncate only %s', v_half);  -- quoted: by regclass
-    update pgque.log_rotation r
-    set left_at = null, left_by = null, marked_at = null, holders = null, tried_at = null
-    where r.log_name = i_log;
+    execute format('truncate only %s', v_left.left_half);  -- quoted: by regclass
     return 1;
 exception
     when lock_not_available then
-        perform pgque.note_attempt(i_log);
         return 0;
 end;
 $$;
 
--- Records that a log was switched just now, and left its other half.
--- locks: the log's row in log_rotation. writes: log_rotation.
-create or replace function pgque.note_switch(i_log text)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    update pgque.log_rotation r
-    set left_at = clock_timestamp(), left_by = pg_current_xact_id(),
-        marked_at = clock_timestamp(), holders = null, is_copied = false, tried_at = null
-    where r.log_name = i_log;
-end;
-$$;
-
--- ===== engine/snapshot_wait.sql ==================================================================
-
--- Whether all snapshots see what a transaction has committed, so that an add-on may truncate what
--- nobody needs since then. Called again under the same name until it returns true: the first call,
--- in a later transaction, records who holds a snapshot. It returns true after the snapshot patience
--- in any case. While it waits, it moves marked_by to its own transaction each minute, as
--- maint_empty_half does: a report on a standby that began after the change locks the tables as
--- well, and the replay of a TRUNCATE would wait for it.
--- locks: none; the caller holds one under which nobody else asks for this name. writes:
--- snapshot_wait.
-create or replace function pgque.is_seen_by_all(i_name text, i_change_by xid8)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_wait      pgque.snapshot_wait;
-    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
-begin
-    if i_change_by = pg_current_xact_id_if_assigned() then
-        return false;
-    end if;
-    select w.* into v_wait from pgque.snapshot_wait w where w.wait_name = i_name;
-    if v_wait.change_by is distinct from i_change_by then
-        delete from pgque.snapshot_wait w where w.wait_name = i_name;
-        insert into pgque.snapshot_wait as w (wait_name, change_by, holders)
-        values (i_name, i_change_by, pgque.snapshot_holders())
-        returning w.* into v_wait;
-    end if;
-    if clock_timestamp() >= v_wait.began_at + v_patience
-       or not pgque.is_snapshot_held(v_wait.holders, v_wait.marked_by) then
-        return true;
-    end if;
-    update pgque.snapshot_wait w
-    set marked_by = pg_current_xact_id(), marked_at = clock_timestamp()
-    where w.wait_name = i_name and w.marked_at < clock_timestamp() - interval '1 minute';
-    return false;
-end;
-$$;
-
--- ===== engine/counters.sql =======================================================================
+-- ===== engine/positions/counters.sql =============================================================
 
 -- Records that a consumer moved from one tick to another without finishing the events between them;
 -- i_from_tick is null for a new consumer. See pgque.counter_log. Tables that it replicates are then
@@ -1518,7 +1467,7 @@ create or replace trigger count_dead_letters after insert on pgque.dead_letter
 referencing new table as added
 for each statement execute function pgque.count_dead_letters();
 
--- ===== engine/lineage.sql ========================================================================
+-- ===== engine/restore/lineage.sql ================================================================
 
 -- The lives of a database. A promoted standby, or a recovery that stops early, goes on without the
 -- last transactions, so ids that those had given out are given out again with another meaning. Both
@@ -1658,7 +1607,7 @@ begin
 end;
 $$;
 
--- ===== engine/read_functions.sql =================================================================
+-- ===== engine/queues/read_functions.sql ==========================================================
 
 -- Builds the two functions of a queue, event_<n>_tables and event_<n>_read.
 -- The first finds the children with events of a range of transactions: it probes the index of each
@@ -1711,7 +1660,7 @@ begin
 end;
 $$;
 
--- ===== engine/storage.sql ========================================================================
+-- ===== engine/queues/storage.sql =================================================================
 
 -- Sets the rights on a queue's tables and sequence; call it again after a restore without
 -- privileges. Writers may insert only the columns that they fill, so that COPY into the current
@@ -1792,7 +1741,7 @@ begin
 end;
 $$;
 
--- ===== engine/event_tables.sql ===================================================================
+-- ===== engine/queues/event_tables.sql ============================================================
 
 -- Makes a child a partition of its queue's event table.
 -- locks: both, exclusively. writes: the catalog.
@@ -1849,10 +1798,9 @@ begin
 end;
 $$;
 
--- What maintenance may drop, each by a statement under a lock on its parent: event tables of dropped
--- queues, with the sequences of their ids, and groups without queues that get no new ones. The
--- constraint shows that a queue was dropped: while a dump is restored, the queues come after the
--- events.
+-- What maintenance may drop, each by a statement under a lock on its group: event tables of dropped
+-- queues, with the sequences of their ids. The constraint shows that a queue was dropped: while a dump
+-- is restored, the queues come after the events.
 create or replace function pgque.left_objects(out parent text, out statement text)
 returns setof record
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
@@ -1866,15 +1814,7 @@ begin
     join pg_inherits t on t.inhparent = g.inhrelid
     join pg_class c on c.oid = t.inhrelid
     join pg_constraint d on d.conrelid = c.oid and d.conname = 'queue_was_dropped'
-    where g.inhparent = 'pgque.event'::regclass
-    union all
-    select g.inhparent::regclass::text, format('drop table pgque.%I', c.relname)
-    from pg_inherits g
-    join pg_class c on c.oid = g.inhrelid
-    where g.inhparent = 'pgque.event'::regclass
-      and not exists (select from pg_inherits t where t.inhparent = g.inhrelid)
-      and substring(c.relname from '^event_group_([0-9]+)$')::integer
-          < (select max(q.queue_id) / 64 from pgque.queue q);
+    where g.inhparent = 'pgque.event'::regclass;
 end;
 $$;
 
@@ -1883,7 +1823,7 @@ $$;
 -- producers of other queues have locked until they commit. So the call waits 10 ms at most for each
 -- parent, and the next call repeats it. Returns how much it dropped. What cannot be dropped, because
 -- somebody's view reads it for example, is named in a warning.
--- locks: a group, or pgque.event, exclusively, until the transaction ends. writes: the catalog.
+-- locks: a group, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -1895,34 +1835,29 @@ declare
     v_dropped  integer := 0;
 begin
     perform pgque.check_read_committed('maintenance');
-    begin
-        for v_left in select l.parent, l.statement from pgque.left_objects() l loop
-            continue when v_left.parent = any (v_busy);
-            begin
-                perform pgque.commit_locally();
-                execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
-                -- Until the lock was taken, the group may have got a queue, or another session dropped it.
-                if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
-                    execute v_left.statement;
-                    v_dropped := v_dropped + 1;
-                end if;
-            exception
-                when lock_not_available then
-                    v_busy := array_append(v_busy, v_left.parent);
-                when others then
-                    raise warning '%: %', v_left.statement, sqlerrm;
-            end;
-            exit when v_dropped = 10;
-        end loop;
-    exception
-        when lock_not_available then
-            null;  -- an installation holds the locks that the list needs
-    end;
+    for v_left in select l.parent, l.statement from pgque.left_objects() l loop
+        continue when v_left.parent = any (v_busy);
+        begin
+            perform pgque.commit_locally();
+            execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
+            -- Until the lock was taken, another session may have dropped it.
+            if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
+                execute v_left.statement;
+                v_dropped := v_dropped + 1;
+            end if;
+        exception
+            when lock_not_available then
+                v_busy := array_append(v_busy, v_left.parent);
+            when others then
+                raise warning '%: %', v_left.statement, sqlerrm;
+        end;
+        exit when v_dropped = 10;
+    end loop;
     return v_dropped;
 end;
 $$;
 
--- ===== engine/create_queue.sql ===================================================================
+-- ===== engine/queues/create_queue.sql ============================================================
 
 -- Creates a queue: its event tables, id sequence, functions and first tick. Returns 1, or 0 if it
 -- existed. Producers of other queues continue meanwhile.
@@ -2000,10 +1935,10 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_timeout    constant text := current_setting('lock_timeout');
-    v_queue      pgque.queue;
-    v_consumers  text;
-    v_table      text;
+    v_timeout  constant text := current_setting('lock_timeout');
+    v_queue    pgque.queue;
+    v_left     text;
+    v_table    text;
 begin
     if v_timeout = '0' then
         perform set_config('lock_timeout', '1min', true);
@@ -2014,30 +1949,29 @@ begin
         exit when found;
     end loop;
 
-    select string_agg(format('"%s"', c.co_name), ', ' order by c.co_name) into v_consumers
+    select format('consumers: %s', string_agg(format('"%s"', c.co_name), ', ' order by c.co_name))
+    into v_left
     from pgque.subscription_base s
     join pgque.consumer c on c.co_id = s.sub_consumer
-    where s.sub_queue = v_queue.queue_id;
-    if v_consumers is not null and x_force is not true then
-        raise exception using
-            errcode = 'PQ007',
-            message = format('queue "%s" still has consumers: %s', x_queue_name, v_consumers),
-            hint = format('Unregister them, or drop all with: select pgque.drop_queue(%L, true);',
-                          x_queue_name);
-    end if;
-    if x_force is not true
+    where s.sub_queue = v_queue.queue_id
+    having count(*) > 0;
+    if v_left is null
        and exists (select from pgque.dead_letter d where d.dl_queue_id = v_queue.queue_id) then
+        v_left := 'dead letters';
+    end if;
+    if v_left is not null and x_force is not true then
         raise exception using
             errcode = 'PQ007',
-            message = format('queue "%s" still has dead letters', x_queue_name),
-            hint = format('Replay or purge them, or drop all with: select pgque.drop_queue(%L, true);',
-                          x_queue_name);
+            message = format('queue "%s" still has %s', x_queue_name, v_left),
+            hint = format('Unregister, replay or purge them, or drop all with: '
+                          'select pgque.drop_queue(%L, true);', x_queue_name);
     end if;
 
     delete from pgque.retry_queue where ev_queue = v_queue.queue_id;
     delete from pgque.dead_letter where dl_queue_id = v_queue.queue_id;
     delete from pgque.subscription_base where sub_queue = v_queue.queue_id;
     delete from pgque.queue where queue_id = v_queue.queue_id;
+    delete from pgque.snapshot_wait where wait_name = format('queue %s', v_queue.queue_id);
 
     -- A producer that looked up the queue before, and waits for the lock, is refused by the
     -- constraint. A dump that waits for it fails at the name, because its queues would lack their
@@ -2073,7 +2007,7 @@ begin
 end;
 $$;
 
--- ===== engine/config.sql =========================================================================
+-- ===== engine/queues/config.sql ==================================================================
 
 -- The parameters that users can set, with their types; each is a column of pgque.queue.
 create or replace function pgque.queue_parameters(out param_name text, out param_type text)
@@ -2169,7 +2103,7 @@ execute function pgque.apply_disable_insert();
 -- Also with session_replication_role = replica, so that the rights on the tables always match the row.
 alter table pgque.queue enable always trigger apply_disable_insert;
 
--- ===== engine/queue_options.sql ==================================================================
+-- ===== engine/queues/queue_options.sql ===========================================================
 
 -- Creates a queue with the parameters of set_queue_config, given as one JSON object. If the queue
 -- exists, it gets these parameters and keeps the others, so the call can be repeated. Returns 1, or
@@ -2238,40 +2172,38 @@ begin
 end;
 $$;
 
--- Refuses options that are not a JSON object, unknown parameters, and JSON values of another type
--- than their parameter's, such as a number for a period, which would have no unit. A string is
--- accepted here and checked when it is read as the parameter's type.
+-- Refuses options that are not a JSON object, unknown parameters, and a JSON value of another type than
+-- its parameter's, such as a number for a period, which would have no unit. A string is accepted here
+-- and checked when it is read as the parameter's type.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_option record;
+    v_wrong text;
 begin
     if jsonb_typeof(i_options) is distinct from 'object' then
-        perform pgque.refuse_parameter(
-            format('the options of queue "%s" are no JSON object: %s', i_queue,
-                   coalesce(i_options::text, 'null')));
-    end if;
-    for v_option in
-        select o.key, o.value, jsonb_typeof(o.value) as given, p.param_type
+        v_wrong := format('the options of queue "%s" are no JSON object: %s', i_queue,
+                          coalesce(i_options::text, 'null'));
+    else
+        select case when p.param_type is null then format('a queue has no parameter "%s"', o.key)
+               else format('option %s takes %s, not the JSON %s %s', o.key,
+                           case p.param_type when 'integer' then 'a number'
+                                             when 'boolean' then 'true or false'
+                                             else 'a string' end,
+                           jsonb_typeof(o.value), o.value) end
+        into v_wrong
         from jsonb_each(i_options) o
         left join pgque.queue_parameters() p on p.param_name = o.key
-    loop
-        if v_option.param_type is null then
-            perform pgque.refuse_parameter(
-                format('a queue has no parameter "%s"', v_option.key));
-        elsif v_option.given not in ('string', 'null')
-              and (v_option.given, v_option.param_type) not in (
-                  ('number', 'integer'), ('boolean', 'boolean')) then
-            perform pgque.refuse_parameter(
-                format('option %s takes %s, not the JSON %s %s', v_option.key,
-                       case v_option.param_type when 'integer' then 'a number'
-                                                when 'boolean' then 'true or false'
-                                                else 'a string' end,
-                       v_option.given, v_option.value));
-        end if;
-    end loop;
+        where p.param_type is null
+           or jsonb_typeof(o.value) not in ('string', 'null')
+              and (jsonb_typeof(o.value), p.param_type) not in (
+                  ('number', 'integer'), ('boolean', 'boolean'))
+        limit 1;
+    end if;
+    if v_wrong is not null then
+        perform pgque.refuse_parameter(v_wrong);
+    end if;
 end;
 $$;
 
@@ -2299,7 +2231,7 @@ begin
 end;
 $$;
 
--- ===== engine/insert_event.sql ===================================================================
+-- ===== engine/events/insert_event.sql ============================================================
 
 -- Publishing runs for every event, so insert_event and send are flat: each is one static statement,
 -- calls no wrapper, has no SET clause, and qualifies every name and operator. The statement finds
@@ -2410,7 +2342,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_arguments.sql ==============================================================
+-- ===== engine/triggers/trigger_arguments.sql =====================================================
 
 -- Parses the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order.
 -- `fields` has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. Nothing is
@@ -2516,7 +2448,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_checks.sql =================================================================
+-- ===== engine/triggers/trigger_checks.sql ========================================================
 
 -- Refuses operations and arguments that a trigger of this kind does not support.
 create or replace function pgque.check_firing(
@@ -2631,7 +2563,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_row.sql ====================================================================
+-- ===== engine/triggers/trigger_row.sql ===========================================================
 
 -- Returns the columns of a table in the order of its rows, without dropped ones, and the primary
 -- key's columns in the order of the key.
@@ -2746,7 +2678,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_event.sql ==================================================================
+-- ===== engine/triggers/trigger_event.sql =========================================================
 
 -- Inserts a trigger's event. The fields are ev_type, ev_data, ev_extra1 to 4; expressions replace
 -- some of them, or prevent the event. The expressions run with the rights and the search_path of
@@ -2771,7 +2703,7 @@ begin
 end;
 $$;
 
--- ===== engine/jsontriga.sql ======================================================================
+-- ===== engine/triggers/jsontriga.sql =============================================================
 
 -- Trigger: each change of a row becomes an event with the row as JSON. Arguments and formats are in
 -- docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
@@ -2837,7 +2769,7 @@ begin
 end;
 $$;
 
--- ===== engine/logutriga.sql ======================================================================
+-- ===== engine/triggers/logutriga.sql =============================================================
 
 -- Trigger: each change of a row becomes an event with the row url-encoded. Arguments and formats
 -- are in docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
@@ -2928,7 +2860,7 @@ begin
 end;
 $$;
 
--- ===== engine/sqltriga.sql =======================================================================
+-- ===== engine/triggers/sqltriga.sql ==============================================================
 
 -- Trigger: each change of a row becomes an event with a fragment of SQL, which its consumer
 -- completes. docs/triggers.md describes arguments and formats. It runs with the rights and the
@@ -3029,7 +2961,7 @@ begin
 end;
 $$;
 
--- ===== engine/capture.sql ========================================================================
+-- ===== engine/triggers/capture.sql ===============================================================
 
 -- Trigger of capture(): each statement that changes the table makes an event for each row that it
 -- changed. docs/capture.md has the format. It runs with the rights of whoever changes the table. The
@@ -3390,7 +3322,7 @@ as $$
     order by 1, 2;
 $$;
 
--- ===== engine/sequences.sql ======================================================================
+-- ===== engine/events/sequences.sql ===============================================================
 
 -- Returns a name quoted for SQL. The first dot separates schema and name; without a dot the schema
 -- is public.
@@ -3404,10 +3336,7 @@ declare
     v_name    text := substr(i_name, v_dot + 1);
 begin
     if i_name is null or v_schema = '' or v_name = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" names no object', coalesce(i_name, 'null')),
-            hint = 'Pass name, or schema.name.';
+        perform pgque.refuse_value('"%s" names no object', i_name, 'Pass name, or schema.name.');
     end if;
     return format('%I.%I', v_schema, v_name);
 end;
@@ -3420,13 +3349,12 @@ returns regclass
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_seq regclass := to_regclass(pgque.quote_fqname(i_seq_name));
+    v_seq regclass := (select q.queue_seq from pgque.queue q
+                       where q.queue_seq = to_regclass(pgque.quote_fqname(i_seq_name)));
 begin
-    if not exists (select from pgque.queue q where to_regclass(q.queue_event_seq) = v_seq) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" is not the event sequence of a queue', i_seq_name),
-            hint = 'They stand in pgque.queue, queue_event_seq.';
+    if v_seq is null then
+        perform pgque.refuse_value('"%s" is not the event sequence of a queue', i_seq_name,
+                                   'They stand in pgque.queue, queue_event_seq.');
     end if;
     return v_seq;
 end;
@@ -3457,10 +3385,8 @@ declare
     v_last  bigint := pgque.seq_getval(i_seq_name);
 begin
     if i_new_value is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the new value is null',
-            hint = 'Pass the last id that was given out elsewhere.';
+        perform pgque.refuse_value('the new value is null', null,
+                                   'Pass the last id that was given out elsewhere.');
     end if;
     if i_new_value >= v_last + 100000 then
         execute format('alter sequence %s owned by none', v_seq);  -- quoted: regclass quotes itself
@@ -3473,7 +3399,7 @@ begin
 end;
 $$;
 
--- ===== engine/ticker.sql =========================================================================
+-- ===== engine/ticks/ticker.sql ===================================================================
 
 -- Returns the snapshot that a tick stores. A transaction that already has an id counts as finished
 -- in its own snapshot, although it may still insert events. So the ticker's own id is added to
@@ -3743,7 +3669,7 @@ begin
 end;
 $$;
 
--- ===== engine/ticker_loop.sql ====================================================================
+-- ===== engine/ticks/ticker_loop.sql ==============================================================
 
 -- Procedures that work during one slot of a scheduler and commit after each step. A procedure that
 -- commits cannot pin its search_path, so these leave all computation to functions that pin theirs.
@@ -3765,20 +3691,7 @@ begin
 end;
 $$;
 
--- Returns when the current statement has to end so that statement_timeout does not cancel it, with
--- a tenth of the timeout to spare; null without a timeout.
-create or replace function pgque.statement_end()
-returns timestamptz
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return statement_timestamp()
-           + 0.9 * nullif(current_setting('statement_timeout'), '0')::interval;
-end;
-$$;
-
--- Begins a slot: returns its start, its end and the current pg_cron job. The slot ends before
--- statement_timeout would cancel it.
+-- Begins a slot: returns its start, its end and the current pg_cron job.
 create or replace function pgque.begin_slot(
     i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -3786,29 +3699,10 @@ set lock_timeout = '5s'
 as $$
 begin
     starts := clock_timestamp();
-    ends := least(pgque.slot_end(starts, i_slot), pgque.statement_end());
+    ends := pgque.slot_end(starts, i_slot);
     job_id := (select c.ticker_job_id from pgque.config c);
 exception when lock_not_available then
     perform pgque.refuse_locked('the slot', 'The next slot tries again: let them end.');
-end;
-$$;
-
--- Raises an error at the end of a slot that statement_timeout shortened, because no work is done
--- until the next slot.
-create or replace function pgque.check_slot_end(i_starts timestamptz, i_slot interval)
-returns void
-language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if pgque.slot_end(i_starts, i_slot) > pgque.statement_end() then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('a slot of %s is longer than the statement_timeout of %s, %s, and ended '
-                             'before it', i_slot, session_user, current_setting('statement_timeout')),
-            hint = format('What was done is committed. Let the role go on for the whole slot with: '
-                          'alter role %I set statement_timeout = 0; or pass a shorter slot, and call '
-                          'again when it is over.', session_user);
-    end if;
 end;
 $$;
 
@@ -3863,9 +3757,6 @@ begin
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,
                     v_message = message_text, v_hint = pg_exception_hint;
-                if v_hint operator(pg_catalog.=) '' then
-                    v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
-                end if;
         end;
         commit and chain;
         v_due := pgque.next_beat(v_due, null, v_slot.ends, v_slot.job_id);
@@ -3873,9 +3764,9 @@ begin
         perform pg_catalog.pg_sleep_until(v_due);
     end loop;
     if v_state is not null then
-        raise exception using errcode = v_state, message = v_message, hint = v_hint;
+        raise exception using
+            errcode = v_state, message = v_message, hint = pgque.next_run_hint(v_hint);
     end if;
-    perform pgque.check_slot_end(v_slot.starts, i_slot);
 end;
 $$;
 
@@ -3891,7 +3782,7 @@ begin
 end;
 $$;
 
--- ===== engine/external_tick.sql ==================================================================
+-- ===== engine/ticks/external_tick.sql ============================================================
 
 -- Inserts a tick whose id, time and event sequence come from elsewhere, for example when a queue is
 -- replicated. The queue must have external_ticker; ids must grow, and event sequences must not
@@ -3923,11 +3814,7 @@ begin
         perform pgque.refuse_tick(v_queue);
     end if;
 
-    select t.* into v_last
-    from pgque.tick t
-    where t.tick_queue = v_queue.queue_id
-    order by t.tick_id desc
-    limit 1;
+    v_last := pgque.find_newest_tick(v_queue.queue_id);
     if i_tick_id is null or i_tick_id <= v_last.tick_id
        or i_event_seq is null or i_event_seq < v_last.tick_event_seq
        or i_orig_timestamp is null or not isfinite(i_orig_timestamp) then
@@ -3984,22 +3871,6 @@ $$;
 
 -- ===== engine/periods.sql ========================================================================
 
--- Sets the shortest time between two rotations of the logs of positions and ticks; returns it.
--- locks: the row of config. writes: config.
-create or replace function pgque.set_metadata_rotation_period(p_period interval)
-returns interval
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if p_period is null or p_period < '0' then
-        perform pgque.refuse_value('no rotation of metadata every %s', p_period::text,
-                                   'Give an interval of 0 or more; the default is 2 minutes.');
-    end if;
-    update pgque.config set metadata_rotation_period = p_period;
-    return p_period;
-end;
-$$;
-
 -- Sets how long the logs of positions and ticks keep rows that an old snapshot may still read;
 -- returns that time. A transaction whose snapshot is older gets a serialization failure when it
 -- reads a log for the first time, and a dump lacks the rows.
@@ -4035,7 +3906,7 @@ begin
 end;
 $$;
 
--- ===== engine/seek.sql ===========================================================================
+-- ===== engine/positions/seek.sql =================================================================
 
 -- Where a consumer starts or continues: earliest (the oldest tick whose events all exist), latest
 -- (the newest tick), a tick's number, or a time. A time means the newest tick up to which all ticks
@@ -4061,11 +3932,10 @@ begin
             v_is_known := false;
     end;
     if v_is_known is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" is no position in a queue', coalesce(i_position, 'null')),
-            hint = 'Pass earliest, latest, the number of a tick, or a time that is past, such as '
-                   '2026-05-24 18:00+00.';
+        perform pgque.refuse_value(
+            '"%s" is no position in a queue', i_position,
+            'Pass earliest, latest, the number of a tick, or a time that is past, such as '
+            '2026-05-24 18:00+00.');
     end if;
 end;
 $$;
@@ -4184,8 +4054,12 @@ begin
         v_sub := pgque.find_subscription(i_queue, i_consumer);
         perform pgque.check_no_batch(v_sub, i_queue, i_consumer, tick_id);
         v_from := v_sub.sub_last_tick;
-        skipped_events := pgque.count_between(i_queue, i_consumer, v_from, tick_id);
-        repeated_events := pgque.count_between(i_queue, i_consumer, tick_id, v_from);
+        skipped_events := pgque.count_between(
+            pgque.find_tick(v_sub.sub_queue, v_from), pgque.find_tick(v_sub.sub_queue, tick_id),
+            v_sub.sub_id);
+        repeated_events := pgque.count_between(
+            pgque.find_tick(v_sub.sub_queue, tick_id), pgque.find_tick(v_sub.sub_queue, v_from),
+            v_sub.sub_id);
         if skipped_events > 0 and i_skip is not true then
             raise exception using
                 errcode = 'PQ025',
@@ -4227,23 +4101,7 @@ begin
 end;
 $$;
 
--- Counts the events that a consumer gets between two ticks, 0 if the first is not the earlier one.
--- locks: the queue's row, shared. writes: nothing.
-create or replace function pgque.count_between(
-    i_queue text, i_consumer text, i_from_tick bigint, i_to_tick bigint)
-returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_from_tick >= i_to_tick then
-        return 0;
-    end if;
-    return (select coalesce(max(p.batch_events), 0)
-            from pgque.tick_range_read_plan(i_queue, i_from_tick, i_to_tick, 1, i_consumer) p);
-end;
-$$;
-
--- ===== engine/window_ticks.sql ===================================================================
+-- ===== engine/ticks/window_ticks.sql =============================================================
 
 -- Finds the ticks around the events of a time window. It begins at i_start and ends before i_end. An
 -- event is in the window of the tick with which it became visible. So each event is in exactly one
@@ -4324,7 +4182,7 @@ begin
 end;
 $$;
 
--- ===== engine/register_consumer.sql ==============================================================
+-- ===== engine/positions/register_consumer.sql ====================================================
 
 -- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null
 -- means the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick
@@ -4338,14 +4196,12 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(x_queue_name);
-    v_tick   bigint;
-    v_new    integer;
+    v_new    integer := pgque.register_consumer(x_queue_name, x_consumer_name,
+                                                coalesce(x_tick_pos::text, 'latest'));
 begin
-    perform pgque.check_consumer_name(x_consumer_name);
-    v_tick := pgque.hold_tick(v_queue.queue_id, coalesce(x_tick_pos::text, 'latest'));
-    v_new := pgque.add_consumer(v_queue.queue_id, x_consumer_name, v_tick);
     if v_new = 0 and x_tick_pos is not null then
-        perform pgque.move_consumer(x_queue_name, x_consumer_name, x_tick_pos);
+        perform pgque.move_consumer(x_queue_name, x_consumer_name,
+                                    pgque.hold_tick(v_queue.queue_id, x_tick_pos::text));
     end if;
     return v_new;
 end;
@@ -4390,10 +4246,8 @@ language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if coalesce(i_consumer, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the consumer name is null or empty',
-            hint = 'Pass a name, one for each independent reader of the queue.';
+        perform pgque.refuse_value('the consumer name is null or empty', null,
+                                   'Pass a name, one for each independent reader of the queue.');
     end if;
 end;
 $$;
@@ -4493,14 +4347,8 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub pgque.subscription;
+    v_sub pgque.subscription := pgque.look_for_subscription(x_queue_name, x_consumer_name);
 begin
-    begin
-        v_sub := pgque.find_subscription(x_queue_name, x_consumer_name);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     if v_sub.sub_role = 'slot' then
         perform pgque.refuse_cooperative(v_sub, x_queue_name, x_consumer_name);
     end if;
@@ -4544,7 +4392,7 @@ begin
 end;
 $$;
 
--- ===== engine/subconsumer.sql ====================================================================
+-- ===== engine/positions/subconsumer.sql ==========================================================
 
 -- Cooperative consumers: several workers, the subconsumers, share the cursor of one consumer. Each
 -- is a subscription of its own, named consumer.subconsumer, that holds at most one batch and points
@@ -4735,7 +4583,7 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
-    v_main  pgque.subscription;
+    v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
     v_sub   pgque.subscription;
 begin
     if i_batch_handling is null or i_batch_handling not in (0, 1) then
@@ -4743,12 +4591,6 @@ begin
             'there is no batch handling %s', i_batch_handling::text,
             '0 refuses while a batch is open, 1 schedules its events for another delivery.');
     end if;
-    begin
-        v_main := pgque.find_subscription(i_queue, i_consumer);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     perform from pgque.subscription_base b where b.sub_id = v_main.sub_id for no key update;
     v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
     if v_sub.sub_id is null then
@@ -4801,7 +4643,7 @@ begin
 end;
 $$;
 
--- ===== engine/find_next_tick.sql =================================================================
+-- ===== engine/ticks/find_next_tick.sql ===========================================================
 
 -- Returns the tick that ends the next batch after i_last, or null. This is the nearest tick that is
 -- older than the lag and meets the minimum count or the minimum interval. With a maximum count, it
@@ -4854,75 +4696,57 @@ begin
 end;
 $$;
 
--- Returns the farthest tick up to which a consumer gets at most i_max_count events, between i_near
--- and i_far. Returns i_near if even that one exceeds the maximum. This is a binary search.
+-- Returns a tick up to which a consumer gets at most i_max_count events: i_far, or one that it finds by
+-- halving the way back to i_near; i_near if even that one exceeds the maximum.
 create or replace function pgque.narrow_to_count(
     i_last pgque.tick, i_near pgque.tick, i_far pgque.tick, i_owner_id integer,
     i_max_count integer)
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_high    bigint := i_far.tick_id;
-    v_middle  bigint;
 begin
-    while i_far.tick_id is not null loop
-        if pgque.count_between(i_last, i_far, i_owner_id, i_max_count) <= i_max_count then
-            i_near := i_far;
-        else
-            v_high := i_far.tick_id - 1;
-        end if;
-        -- The tick in the middle of the undecided range; ids of an external ticker can have gaps.
-        v_middle := (i_near.tick_id + v_high + 1) / 2;
+    while i_far.tick_id > i_near.tick_id
+          and pgque.count_between(i_last, i_far, i_owner_id, i_max_count) > i_max_count loop
         select t.* into i_far
         from pgque.tick t
         where t.tick_queue = i_last.tick_queue
-          and t.tick_id > i_near.tick_id and t.tick_id <= v_middle
+          and t.tick_id <= (i_near.tick_id + i_far.tick_id) / 2
         order by t.tick_id desc
         limit 1;
-        if not found then
-            select t.* into i_far
-            from pgque.tick t
-            where t.tick_queue = i_last.tick_queue
-              and t.tick_id > v_middle and t.tick_id <= v_high
-            order by t.tick_id
-            limit 1;
-        end if;
     end loop;
-    return i_near;
+    return i_far;
 end;
 $$;
 
--- Counts the events that a consumer gets between two ticks of a queue, up to one more than i_limit.
+-- Counts the events that a consumer gets between two ticks of a queue, up to one more than i_limit; 0 if
+-- the first is not the earlier one.
 create or replace function pgque.count_between(
-    i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer)
+    i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer default null)
 returns bigint
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_c       record := pgque.snapshot_conditions(i_from.tick_snapshot, i_to.tick_snapshot);
-    v_tables  text[];
+    v_range   record := pgque.events_between(i_from.tick_queue, i_from.tick_snapshot,
+                                             i_to.tick_snapshot);
     v_events  bigint;
 begin
-    execute format('select pgque.%I($1, $2)', format('event_%s_tables', i_from.tick_queue))
-    into v_tables using v_c.first_txid, v_c.end_txid;
-    if v_tables = '{}' then
+    if v_range.tables = '{}' or i_from.tick_id >= i_to.tick_id then
         return 0;
     end if;
     execute format(  -- quoted: made by the queue's own function and snapshot_conditions
         'select count(*) from (%s limit %s) e',
         (select string_agg(format('select from %s where %s and (ev_owner is null or ev_owner = %s)',
                                   t, c, i_owner_id), ' union all ')
-         from unnest(v_tables) t
-         cross join unnest(array[v_c.in_range, v_c.in_list]) c
+         from unnest(v_range.tables) t
+         cross join unnest(array[v_range.in_range, v_range.in_list]) c
          where c is not null),
-        i_limit::bigint + 1)
+        coalesce(i_limit::bigint + 1, 9223372036854775807))
     into v_events;
     return v_events;
 end;
 $$;
 
--- ===== engine/next_batch.sql =====================================================================
+-- ===== engine/batches/next_batch.sql =============================================================
 
 -- Returns a consumer's open batch, or opens the next one. With an owner, it takes the lease on the
 -- batch, or takes it over, under a new epoch. With i_only, only the open batch with that id is
@@ -4951,14 +4775,17 @@ begin
             perform pgque.check_only_batch(v_sub, i_queue, i_consumer, i_only);
         end if;
 
-        if v_sub.sub_role = 'slot' then
-            v_sub := pgque.begin_slot_batch(v_sub, i_max_count);
-        end if;
+        v_sub.lease_ttl := null;  -- a slot is no longer read in pages
+        v_sub.page_to := null;
         if v_sub.sub_batch is null then
             if v_sub.sub_next_tick is null then
                 v_sub.sub_next_tick := (pgque.find_next_tick(
                     v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick),
                     i_min_lag, i_min_count, i_min_interval, i_max_count, v_sub.sub_id)).tick_id;
+            end if;
+            if v_sub.sub_role = 'slot' then
+                v_sub.sub_next_tick := pgque.limit_to_change(
+                    v_sub.sub_id, v_sub.sub_last_tick, v_sub.sub_next_tick);
             end if;
             if v_sub.sub_next_tick is null then
                 return null;
@@ -5059,7 +4886,6 @@ begin
         v_row.lease_until := i_sub.lease_until;
         v_row.page_from := i_sub.page_from;
         v_row.page_to := i_sub.page_to;
-        v_row.held_at := i_sub.held_at;
     end if;
     if v_row.next_half = 0 then
         insert into pgque.position_log_0 values (v_row.*) on conflict (sub_id, pos_seq) do nothing;
@@ -5141,13 +4967,11 @@ create or replace function pgque.next_batch_custom(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
-                    cur_tick_event_seq, prev_tick_event_seq
-    from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
-                                 i_min_interval, null) b;
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
 end;
 $$;
 
@@ -5242,7 +5066,7 @@ begin
 end;
 $$;
 
--- ===== engine/finish_batch.sql ===================================================================
+-- ===== engine/batches/finish_batch.sql ===========================================================
 
 -- Finishes a batch: the consumer's position moves to the batch's last tick. A batch under a live
 -- lease is finished by its holder, with ack_batch. The common case is one statement for each half,
@@ -5303,23 +5127,26 @@ $$;
 
 -- Closes a batch, for finish_batch, ack_batch and a move of the shared cursor. A subconsumer has no
 -- position afterwards: the cursor is its main consumer's. False when the position moved meanwhile.
--- locks: waits for a concurrent move of the same consumer. writes: position_log, partition_held.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if i_sub.sub_role = 'slot' then
-        return pgque.close_slot_batch(i_sub);
+    if i_sub.page_to < 9223372036854775807 then  -- a page, after which its batch goes on
+        i_sub.page_from := i_sub.page_to;
+    else
+        i_sub.sub_last_tick := case when i_sub.sub_main is null then i_sub.sub_next_tick end;
+        i_sub.sub_batch := null;
+        i_sub.sub_next_tick := null;
+        i_sub.page_from := null;
     end if;
-    i_sub.sub_last_tick := case when i_sub.sub_main is null then i_sub.sub_next_tick end;
-    i_sub.sub_batch := null;
-    i_sub.sub_next_tick := null;
+    i_sub.page_to := null;
     return pgque.append_position(i_sub);
 end;
 $$;
 
--- ===== engine/coop.sql ===========================================================================
+-- ===== engine/batches/coop.sql ===================================================================
 
 -- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, else
 -- the batch after the shared cursor. In one transaction, it writes a position of its own, then
@@ -5461,11 +5288,10 @@ create or replace function pgque.next_batch(
     i_queue text, i_consumer text, i_subconsumer text, i_dead_interval interval default null)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (pgque.next_batch_custom(i_queue, i_consumer, i_subconsumer, null, null, null,
-                                    i_dead_interval)).batch_id;
+                            i_dead_interval)).batch_id;
 end;
 $$;
 
@@ -5479,15 +5305,9 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
-    v_main  pgque.subscription;
+    v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
     v_sub   pgque.subscription;
 begin
-    begin
-        v_main := pgque.find_subscription(i_queue, i_consumer);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     loop
         v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
         if v_sub.sub_id is null then
@@ -5530,7 +5350,7 @@ begin
 end;
 $$;
 
--- ===== engine/lease.sql ==========================================================================
+-- ===== engine/batches/lease.sql ==================================================================
 
 -- Opens the next batch under a lease, or takes over the open batch if its lease is free or has
 -- expired. The epoch is a fencing token: after a takeover the earlier holder can neither renew nor
@@ -5603,7 +5423,8 @@ begin
     if i_sub.lease_owner is distinct from i_owner or i_sub.lease_epoch is distinct from i_epoch then
         raise exception using
             errcode = 'PQ012',
-            message = format('batch %s is not leased by "%s" under epoch %s: %s', i_sub.sub_batch,
+            message = format('%s is not leased by "%s" under epoch %s: %s',
+                             coalesce('batch ' || i_sub.sub_batch, 'the slot'),
                              coalesce(i_owner, 'null'), coalesce(i_epoch::text, 'null'),
                              case when i_sub.lease_owner is null then 'nobody holds it'
                                   else format('"%s" holds it under epoch %s until %s',
@@ -5637,7 +5458,7 @@ end;
 $$;
 
 -- Finishes a leased batch; only the holder of the newest epoch can.
--- locks: waits for a concurrent move of the same consumer. writes: position_log, partition_held.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.ack_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -5687,7 +5508,7 @@ begin
 end;
 $$;
 
--- ===== engine/claim_ticks.sql ====================================================================
+-- ===== engine/batches/claim_ticks.sql ============================================================
 
 -- Opens the events between two ticks as the consumer's batch, under a lease. For a reader that
 -- keeps its own record of its progress, such as a streaming query with a checkpoint. This finishes
@@ -5867,7 +5688,7 @@ begin
 end;
 $$;
 
--- ===== engine/hold_batch.sql =====================================================================
+-- ===== engine/batches/hold_batch.sql =============================================================
 
 -- Marks an open batch as held: all attempts at it failed, and later batches wait until somebody
 -- looks into it. consumer_states() and queue_health() show it, with the reason, until the batch is
@@ -5883,10 +5704,8 @@ declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
     if coalesce(i_reason, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no reason to hold batch %s', i_batch_id),
-            hint = 'Say what failed and what to do: whoever is on call reads it.';
+        perform pgque.refuse_value('no reason to hold batch %s', i_batch_id::text,
+                                   'Say what failed and what to do: whoever is on call reads it.');
     end if;
     perform pgque.refuse_pages(v_sub);
     if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then
@@ -5911,7 +5730,7 @@ begin
 end;
 $$;
 
--- ===== engine/set_aside.sql ======================================================================
+-- ===== engine/batches/set_aside.sql ==============================================================
 
 -- Makes events of an open batch dead letters at once and takes them out of the batch, which stays
 -- open: its next reads, and those of later attempts, no longer have them. For a person whom an event
@@ -5919,7 +5738,7 @@ $$;
 -- is live. A consumer that works without leases has to be stopped first. Events that were taken out
 -- before stay as they are. Returns how many were taken out.
 -- locks: waits for a concurrent move of the same consumer.
--- writes: position_log, dead_letter, set_aside, partition_held.
+-- writes: position_log, dead_letter, set_aside.
 create or replace function pgque.set_events_aside(
     i_batch_id bigint, i_event_ids bigint[], i_reason text)
 returns integer
@@ -5952,9 +5771,6 @@ begin
     values (v_sub.sub_id, i_batch_id, v_sub.lease_epoch, v_before || v_ids)
     on conflict (sub_id) do update
     set batch_id = excluded.batch_id, epoch = excluded.epoch, ev_ids = excluded.ev_ids;
-    if v_sub.held_at is not null then
-        delete from pgque.partition_held h where h.sub_id = v_sub.sub_id and h.ev_id = any (v_ids);
-    end if;
     return v_events;
 end;
 $$;
@@ -6003,7 +5819,7 @@ begin
 end;
 $$;
 
--- ===== engine/deployment.sql =====================================================================
+-- ===== engine/positions/deployment.sql ===========================================================
 
 -- Makes sure that a consumer belongs to a deployment: the first one that asks gets it, and any
 -- other is refused. So a second Dagster with the same assets, such as a branch deployment or a
@@ -6110,14 +5926,13 @@ begin
 end;
 $$;
 
--- ===== engine/consumer_states.sql ================================================================
+-- ===== engine/positions/consumer_states.sql ======================================================
 
 -- The states of many consumers at once, for a scheduler of batches: which batch each has open, who
 -- holds its lease, and, if none is open, whether the next one could open within the limits. There
 -- is a row for each pair in the order given, also if there is no such queue (queue_exists is false)
 -- or consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers. A
 -- partitioned consumer has a row of role partitioned, followed by those of its slots (slot/n).
--- A slot is also due for held events that a claim delivers, or drops because they have expired.
 -- lease_epoch counts the claims of the consumer so far; held_reason is set while its open batch is
 -- held (hold_batch). active_at is the time of the consumer's last move, read_at the time at which it
 -- was read, and deployment the one to which it belongs (enter_deployment). The call opens nothing
@@ -6172,12 +5987,9 @@ begin
            case when m.slots is not null then 'partitioned' else s.sub_role end, s.sub_batch,
            s.lease_owner, s.lease_until, coalesce(s.lease_until > clock_timestamp(), false),
            case when s.sub_batch is null and s.sub_last_tick is not null then
-               (pgque.find_next_tick(
+               pgque.limit_to_change(s.sub_id, s.sub_last_tick, (pgque.find_next_tick(
                     s.sub_queue, pgque.find_tick(s.sub_queue, s.sub_last_tick),
-                    i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id is not null
-               or s.sub_role = 'slot'
-                  and (exists (select from pgque.due_events(s.sub_id, clock_timestamp()))
-                       or pgque.has_expired_held(s.sub_id, pgque.event_cutoff(s.sub_queue)))
+                    i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id) is not null
            else false end,
            s.lease_epoch, h.reason, s.sub_active, clock_timestamp(),
            coalesce(d.deployment, (
@@ -6210,7 +6022,7 @@ begin
 end;
 $$;
 
--- ===== engine/batch_events.sql ===================================================================
+-- ===== engine/batches/batch_events.sql ===========================================================
 
 -- The conditions on ev_txid that select a batch. The transactions that finished between two
 -- snapshots are a range (those that began after the first) and a list (those in progress at the
@@ -6242,11 +6054,28 @@ begin
 end;
 $$;
 
--- What it takes to read an open batch: the conditions of its two snapshots, each without expired
--- events, its owner condition (with that of a slot's keys, and without events that were set aside),
--- and the event tables that hold its transactions. The tables are looked up, not derived from the
--- rotation: an event is read wherever a producer with an old snapshot or an old table name has put
--- it.
+-- What it takes to read the events between two snapshots of a queue: their conditions, and the event
+-- tables that hold their transactions. The tables are looked up, not derived from the rotation: an event
+-- is read wherever a producer with an old snapshot or an old table name has put it.
+create or replace function pgque.events_between(
+    i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
+    out in_range text, out in_list text, out tables text[])
+returns record
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_c record := pgque.snapshot_conditions(i_prev, i_cur);
+begin
+    perform pgque.check_adopted();
+    in_range := v_c.in_range;
+    in_list := v_c.in_list;
+    execute format('select pgque.%I($1, $2)', format('event_%s_tables', i_queue_id))
+    into tables using v_c.first_txid, v_c.end_txid;
+end;
+$$;
+
+-- The same for an open batch, each condition without expired events, and its owner condition, with that
+-- of a slot's keys, and without events that were set aside.
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
@@ -6255,50 +6084,34 @@ language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
-    v_c      record;
+    v_b      record;
     v_fresh  text := '';
 begin
-    perform pgque.check_adopted();
-    v_c := pgque.snapshot_conditions(
+    v_b := pgque.events_between(
+        v_sub.sub_queue,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick)).tick_snapshot,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick)).tick_snapshot);
+    tables := v_b.tables;
     if v_sub.event_cutoff is not null then
         -- In JSON's format, which every DateStyle reads alike.
         v_fresh := format(' and ev_time >= %L', to_json(v_sub.event_cutoff) #>> '{}');
     end if;
-    in_range := v_c.in_range || v_fresh;
-    in_list := v_c.in_list || v_fresh;
+    in_range := v_b.in_range || v_fresh;
+    in_list := v_b.in_list || v_fresh;
     is_owned := format('(ev_owner is null or ev_owner = %s)',
                        coalesce(v_sub.sub_main, v_sub.sub_id));
     if v_sub.sub_role = 'slot' then
         is_owned := format('%s and %s', is_owned, pgque.slot_condition(v_sub));
     end if;
     is_owned := is_owned || pgque.not_aside(v_sub.sub_id, i_batch_id);
-    execute format('select pgque.%I($1, $2)', format('event_%s_tables', v_sub.sub_queue))
-    into tables using v_c.first_txid, v_c.end_txid;
 end;
 $$;
 
 -- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed:
 -- they are the same on every connection and at every time until the batch is finished, except for
--- those that set_events_aside takes out.
+-- those that set_events_aside takes out. For a batch without events it reads only the queue's parent
+-- table, which is empty.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
-returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_sub pgque.subscription := pgque.find_batch(i_batch_id);
-begin
-    if v_sub.sub_role = 'slot' then
-        return format('select %s from %s', i_columns, pgque.slot_rows(v_sub));
-    end if;
-    return pgque.tick_select(i_batch_id, i_columns);
-end;
-$$;
-
--- The same for the events between the ticks of a batch, whether or not they wait for an earlier event
--- of their key. For a batch without events it reads only the queue's parent table, which is empty.
-create or replace function pgque.tick_select(i_batch_id bigint, i_columns text)
 returns text
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
@@ -6427,7 +6240,7 @@ begin
 end;
 $$;
 
--- ===== engine/cursor.sql =========================================================================
+-- ===== engine/batches/cursor.sql =================================================================
 
 -- Opens a cursor over a batch's events and returns the first ones; FETCH in the same transaction
 -- returns the others. i_extra_where is SQL from the caller, so this runs with the caller's rights,
@@ -6481,7 +6294,7 @@ begin
 end;
 $$;
 
--- ===== engine/read_plan.sql ======================================================================
+-- ===== engine/batches/read_plan.sql ==============================================================
 
 -- Splits an open batch into slices that can be read in parallel: ranges of blocks between the first
 -- and the last one that hold rows of the batch. Each slice is one SQL text that any connection with
@@ -6501,17 +6314,10 @@ returns setof record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
     v_b      record := pgque.describe_batch(i_batch_id);
     v_where  text := format('%s and (%s or %s)', v_b.is_owned, v_b.in_range,
                             coalesce(v_b.in_list, 'false'));
 begin
-    if v_sub.sub_role = 'slot' and v_sub.sub_next_tick = v_sub.sub_last_tick then
-        return query select * from pgque.plan_held(i_batch_id);
-        return;
-    elsif v_sub.sub_role = 'slot' and pgque.has_held_events(v_sub.sub_id) then
-        v_where := format('%s and not exists %s', v_where, pgque.earlier_held(v_sub.sub_id));
-    end if;
     return query select * from pgque.plan_slices(v_b.tables, v_where, i_max_slices);
 end;
 $$;
@@ -6606,7 +6412,7 @@ begin
 end;
 $$;
 
--- ===== engine/range_plan.sql =====================================================================
+-- ===== engine/batches/range_plan.sql =============================================================
 
 -- Splits the events between two ticks into slices, as batch_read_plan does for a batch: those that
 -- became visible after the first tick and up to the second. Without a consumer, these are the
@@ -6625,13 +6431,11 @@ returns setof record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue   pgque.queue := pgque.find_queue(i_queue);
-    v_sub     pgque.subscription;
-    v_c       record;
-    v_owner   text := 'ev_owner is null';
-    v_tables  text[];
+    v_queue  pgque.queue := pgque.find_queue(i_queue);
+    v_sub    pgque.subscription;
+    v_range  record;
+    v_owner  text := 'ev_owner is null';
 begin
-    perform pgque.check_adopted();
     if i_from_tick > i_to_tick then
         raise exception using
             errcode = 'PQ005',
@@ -6640,21 +6444,19 @@ begin
             hint = 'Pass the earlier tick first.';
     end if;
     select q.* into v_queue from pgque.queue q where q.queue_id = v_queue.queue_id for share;
-    v_c := pgque.snapshot_conditions(
+    v_range := pgque.events_between(
+        v_queue.queue_id,
         (pgque.find_retained_tick(v_queue, i_from_tick)).tick_snapshot,
         (pgque.find_retained_tick(v_queue, i_to_tick)).tick_snapshot);
     if i_consumer is not null then
         v_sub := pgque.find_subscription(i_queue, i_consumer);
         v_owner := format('(%s or ev_owner = %s)', v_owner, coalesce(v_sub.sub_main, v_sub.sub_id));
     end if;
-    execute format('select pgque.%I($1, $2)', format('event_%s_tables', v_queue.queue_id))
-    into v_tables using v_c.first_txid, v_c.end_txid;
-
     return query
     select *
     from pgque.plan_slices(
-        v_tables,
-        format('%s and (%s or %s)', v_owner, v_c.in_range, coalesce(v_c.in_list, 'false')),
+        v_range.tables,
+        format('%s and (%s or %s)', v_owner, v_range.in_range, coalesce(v_range.in_list, 'false')),
         i_max_slices);
 end;
 $$;
@@ -6690,7 +6492,7 @@ begin
 end;
 $$;
 
--- ===== engine/retry.sql ==========================================================================
+-- ===== engine/retries/retry.sql ==================================================================
 
 -- Schedules events of an open batch for another delivery to the same consumer. Events that have
 -- used up their retries become dead letters, with the reason. Reads the batch once. Returns how
@@ -6941,7 +6743,8 @@ begin
 end;
 $$;
 
--- Moves retries that are due back into their queues, as events for their subscription only. It
+-- Moves retries that are due back into their queues, as events for their subscription only. Those of
+-- a batch that is still open stay: whoever takes it over may give the same events back again. It
 -- moves at most as many per queue as make a tick due (ticker_max_count), and the next ones only
 -- after those are in a tick, so that the batches are no larger than usual. It makes that tick
 -- itself. For a queue that is paused or has an external ticker, it makes no tick and waits for
@@ -6973,14 +6776,26 @@ begin
             continue when exists (select from pgque.tick_request r
                                   where r.queue_id = v_queue.queue_id);
         end if;
-        with due as (
+        with open_batch as materialized (
+            select coalesce(s.sub_main, s.sub_id) as ev_owner,
+                   l.tick_snapshot as last_snapshot, n.tick_snapshot as next_snapshot
+            from pgque.subscription s
+            join pgque.tick l on l.tick_queue = s.sub_queue and l.tick_id = s.sub_last_tick
+            join pgque.tick n on n.tick_queue = s.sub_queue and n.tick_id = s.sub_next_tick
+            where s.sub_queue = v_queue.queue_id and s.sub_batch is not null
+        ), due as (
             delete from pgque.retry_queue d using (
                 select r.ev_owner, r.ev_id
                 from pgque.retry_queue r
                 where r.ev_queue = v_queue.queue_id and r.ev_retry_after <= clock_timestamp()
+                  and not exists (
+                      select from open_batch b
+                      where b.ev_owner = r.ev_owner
+                        and pg_visible_in_snapshot(r.ev_txid, b.next_snapshot)
+                        and not pg_visible_in_snapshot(r.ev_txid, b.last_snapshot))
                 order by r.ev_retry_after
                 limit v_queue.queue_ticker_max_count
-                for update skip locked
+                for update of r skip locked
             ) r
             where d.ev_owner = r.ev_owner and d.ev_id = r.ev_id
             returning d.*
@@ -7002,7 +6817,7 @@ begin
 end;
 $$;
 
--- ===== engine/retry_raw.sql ======================================================================
+-- ===== engine/retries/retry_raw.sql ==============================================================
 
 -- Schedules an event, given in full, as a retry of a consumer. This is for consumers that store
 -- events themselves. Without an id, the event gets a new one. Returns its id; an event that was
@@ -7074,7 +6889,7 @@ begin
 end;
 $$;
 
--- ===== engine/rotation.sql =======================================================================
+-- ===== engine/rotation/rotation.sql ==============================================================
 
 -- Returns the newest tick that every consumer of a queue has passed, or the last tick if no
 -- consumer is registered. Nobody needs the events that its snapshot sees.
@@ -7082,16 +6897,10 @@ create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_floor bigint;
 begin
-    select min(s.sub_last_tick) into v_floor
-    from pgque.subscription s
-    where s.sub_queue = i_queue_id;
-    if v_floor is null then
-        select max(t.tick_id) into v_floor from pgque.tick t where t.tick_queue = i_queue_id;
-    end if;
-    return pgque.find_tick(i_queue_id, v_floor);
+    return pgque.find_tick(i_queue_id, coalesce(
+        (select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
+        (select max(t.tick_id) from pgque.tick t where t.tick_queue = i_queue_id)));
 end;
 $$;
 
@@ -7139,14 +6948,10 @@ create or replace function pgque.find_truncation_floor(i_queue_id integer)
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_floor     constant bigint := (pgque.find_floor_tick(i_queue_id)).tick_id;
-    v_retained  bigint;
 begin
-    select pgque.find_retention_tick(q) into v_retained
-    from pgque.queue q
-    where q.queue_id = i_queue_id;
-    return pgque.find_tick(i_queue_id, least(v_floor, v_retained));
+    return pgque.find_tick(i_queue_id, least(
+        (pgque.find_floor_tick(i_queue_id)).tick_id,
+        (select pgque.find_retention_tick(q) from pgque.queue q where q.queue_id = i_queue_id)));
 end;
 $$;
 
@@ -7162,45 +6967,36 @@ as $$
 $$;
 
 -- Returns the tick up to which every snapshot sees the events as consumed, or null while a snapshot
--- may not. TRUNCATE empties a table for old snapshots too, so a dump that waits for a lock could
--- lack events that its positions still need. So this function notes up to where events may be
--- truncated and which transactions hold a snapshot at that time. The note counts when these
--- transactions have ended, or after the snapshot patience.
--- locks: held by the caller. writes: rotation_floor.
+-- may not. It notes up to where events may be truncated; the note counts when no snapshot is left from
+-- before it.
+-- locks: held by the caller. writes: rotation_floor, snapshot_wait.
 create or replace function pgque.settle_floor(i_queue_id integer)
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_floor     pgque.tick := pgque.find_truncation_floor(i_queue_id);
-    v_note      pgque.rotation_floor;
-    v_settled   pgque.tick;
-    v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
+    v_wait   constant text := format('queue %s', i_queue_id);
+    v_floor  pgque.tick := pgque.find_truncation_floor(i_queue_id);
+    v_note   pgque.rotation_floor;
 begin
     select n.* into v_note from pgque.rotation_floor n where n.queue_id = i_queue_id;
-    if v_note.noted_at + v_patience > clock_timestamp()
-       and pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
+    if v_note.tick_id is not null
+       and not pgque.is_seen_by_all(v_wait, format('tick %s', v_note.tick_id)) then
         return null;
-    elsif v_note.tick_id = v_floor.tick_id then
+    elsif v_floor.tick_id <= v_note.tick_id then
         return v_floor;
     end if;
-    v_settled.tick_id := v_note.tick_id;
-    v_settled.tick_snapshot := v_note.snapshot;
 
-    insert into pgque.rotation_floor as n (queue_id, tick_id, snapshot, noted_at, noted_by, holders)
-    values (i_queue_id, v_floor.tick_id, v_floor.tick_snapshot, clock_timestamp(),
-            pg_current_xact_id(), pgque.snapshot_holders())
-    on conflict (queue_id) do update
-    set tick_id = excluded.tick_id, snapshot = excluded.snapshot, noted_at = excluded.noted_at,
-        noted_by = excluded.noted_by, holders = excluded.holders
-    returning n.* into v_note;
-    -- Whatever the note says, a consumer or a retention before it needs its events.
-    if v_floor.tick_id <= v_settled.tick_id
-       or v_patience = '0'
-       or not pgque.is_snapshot_held(v_note.holders, v_note.noted_by) then
-        return v_floor;
+    insert into pgque.rotation_floor (queue_id, tick_id, snapshot)
+    values (i_queue_id, v_floor.tick_id, v_floor.tick_snapshot)
+    on conflict (queue_id) do update set tick_id = excluded.tick_id, snapshot = excluded.snapshot;
+    -- An earlier note of this tick may have been given up when a consumer went back.
+    delete from pgque.snapshot_wait w where w.wait_name = v_wait;
+    if not pgque.is_seen_by_all(v_wait, format('tick %s', v_floor.tick_id)) then
+        v_floor.tick_id := v_note.tick_id;
+        v_floor.tick_snapshot := v_note.snapshot;
     end if;
-    return v_settled;
+    return v_floor;
 end;
 $$;
 
@@ -7326,12 +7122,23 @@ begin
 end;
 $$;
 
--- ===== engine/compaction.sql =====================================================================
+-- ===== engine/rotation/compaction.sql ============================================================
+
+-- The logs whose rotation is due: metadata_rotation_period has passed since the last time, or they are
+-- on their second half. maint_steps lists them; the functions below do not look at the time.
+create or replace view pgque.rotation_due as
+select r.log_name
+from pgque.log_rotation r
+cross join pgque.config c
+left join pgque.log l on l.log_name = r.log_name
+where r.rotated_at is null
+   or r.rotated_at <= clock_timestamp() - c.metadata_rotation_period
+   or l.half = 1;
 
 -- Compaction of the logs of positions and ticks (schema/log.sql). It copies the rows that are still
 -- needed to the other half and makes that half current. A consumer waits a few milliseconds for it,
--- or up to a second after minutes of failed attempts (wait_for_log). A snapshot older than the
--- switch finds every row where it was.
+-- or up to a second, if others keep the lock (set_lock_wait). A snapshot older than the switch finds
+-- every row where it was.
 
 -- Moves the subscriptions that go on in the other half to half i_half: writes their newest
 -- positions to both halves, under the next number. A session that read a position before finds that
@@ -7369,8 +7176,8 @@ $$;
 -- Switches the log of positions to the other half, if that half is empty: away from half 0 when it
 -- has outgrown its subscriptions, and back from half 1 at once. Returns how many positions stay
 -- behind that nobody needs, at least 1, or 0 if it did not switch.
--- locks: the log's row in log_rotation; position_log against writers, for which it waits as long as
--- wait_for_log says. writes: position_log, log, log_rotation.
+-- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log,
+-- log_rotation.
 create or replace function pgque.maint_compact_positions()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -7382,9 +7189,9 @@ declare
 begin
     perform pgque.check_read_committed('compaction');
     perform from pgque.log_rotation r
-    where r.log_name = 'position' and r.left_at is null
+    where r.log_name = 'position'
     for update skip locked;
-    if not found then
+    if not found or exists (select from pgque.left_half h where h.log_name = 'position') then
         return 0;
     end if;
     v_half := (select l.half from pgque.log l where l.log_name = 'position');
@@ -7395,15 +7202,15 @@ begin
 
     select count(*) into v_before from pgque.position_log;
     perform pgque.commit_locally();
-    perform pgque.wait_for_log('position');
+    perform pgque.set_lock_wait();
     execute format('lock table only %s in share row exclusive mode',  -- quoted: a number's
                    format('pgque.position_log_%s', v_half));
-    update pgque.log l set half = 1 - l.half where l.log_name = 'position';
-    perform pgque.note_switch('position');
+    update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
+    where l.log_name = 'position';
+    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = 'position';
     return greatest(v_before - pgque.move_positions((1 - v_half)::smallint), 1);
 exception
     when lock_not_available then
-        perform pgque.note_attempt('position');
         return 0;
 end;
 $$;
@@ -7438,9 +7245,9 @@ declare
 begin
     perform pgque.check_read_committed('compaction');
     perform from pgque.log_rotation r
-    where r.log_name = 'tick' and r.left_at is null and not r.is_copied
+    where r.log_name = 'tick' and not r.is_copied
     for update skip locked;
-    if not found then
+    if not found or exists (select from pgque.left_half h where h.log_name = 'tick') then
         return 0;
     end if;
     v_half := (select l.half from pgque.log l where l.log_name = 'tick');
@@ -7456,11 +7263,6 @@ begin
         return 0;
     end if;
 
-    if pg_relation_size(format('pgque.tick_log_%s', 1 - v_half)) > 0 then
-        -- Left by a copy that was rolled back. maint_empty_half empties it before the next copy.
-        perform pgque.note_switch('tick');
-        return 0;
-    end if;
     insert into pgque.tick_log
     select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 1 - v_half
     from pgque.needed_tick n
@@ -7481,8 +7283,8 @@ $$;
 
 -- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched;
 -- 0 otherwise, also when a copy waits for the next call because the lock was not available.
--- locks: those of maint_copy_ticks; tick_log against tickers and registrations, for which it waits
--- as long as wait_for_log says. writes: tick_log, history, log, log_rotation.
+-- locks: those of maint_copy_ticks; tick_log against tickers and registrations. writes: tick_log,
+-- history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -7491,18 +7293,18 @@ as $$
 declare
     v_other smallint;
 begin
-    perform pgque.maint_copy_ticks();
-    perform from pgque.log_rotation r
-    where r.log_name = 'tick' and r.is_copied
-    for update skip locked;
-    if not found then
-        return 0;
-    end if;
-    v_other := (select 1 - l.half from pgque.log l where l.log_name = 'tick');
-
+    perform pgque.maint_copy_ticks();  -- which stays if the switch has to wait
     begin
+        perform from pgque.log_rotation r
+        where r.log_name = 'tick' and r.is_copied
+        for update skip locked;
+        if not found then
+            return 0;
+        end if;
+        v_other := (select 1 - l.half from pgque.log l where l.log_name = 'tick');
+
         perform pgque.commit_locally();
-        perform pgque.wait_for_log('tick');
+        perform pgque.set_lock_wait();
         lock table only pgque.tick_log in exclusive mode;
         -- Adds the ticks that came since the copy, and earlier ones that a registration needs again.
         with queue as materialized (
@@ -7530,21 +7332,19 @@ begin
             where l.tick_queue = s.queue_id and l.tick_id >= s.first_tick and l.tick_id < s.end_tick
             order by l.tick_id
         ) t;
-        update pgque.log l set half = 1 - l.half where l.log_name = 'tick';
-        perform pgque.note_switch('tick');
+        update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
+        where l.log_name = 'tick';
+        update pgque.log_rotation r set is_copied = false, rotated_at = clock_timestamp()
+        where r.log_name = 'tick';
     exception
         when lock_not_available then
-            perform pgque.note_attempt('tick');
             return 0;
     end;
     return 1;
-exception
-    when lock_not_available then  -- before the copy, while an upgrade runs
-        return 0;
 end;
 $$;
 
--- ===== engine/history.sql ========================================================================
+-- ===== engine/rotation/history.sql ===============================================================
 
 -- The minimum period that throughput and error rates cover, for the functions that drop history and
 -- those that read it.
@@ -7609,158 +7409,51 @@ end;
 $$;
 
 -- Adds up the counters to one row per consumer and one row per queue for its ended registrations.
--- Retries and dead letters go to the history by minute. Returns how many rows it removed.
--- locks: counter_log, exclusively. writes: counter_log, history.
+-- Retries and dead letters go to the history by minute, from which rows that are older than
+-- history_period are deleted. Returns how many counters it removed.
+-- locks: the rows it deletes. writes: counter_log, history, log_rotation.
 create or replace function pgque.maint_compact_counters()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
-    v_keep    pgque.counter_log[];
-    v_before  bigint;
+    v_removed integer;
 begin
-    perform pgque.check_read_committed('compaction');
-    if pg_relation_size('pgque.counter_log') < 65536 + 200 * (
-           (select count(*) from pgque.subscription_base) + (select count(*) from pgque.queue)) then
+    delete from pgque.history h where h.counted_at < clock_timestamp() - pgque.history_period();
+    if (select count(*) from pgque.counter_log)
+       < 1000 + 2 * ((select count(*) from pgque.subscription_base)
+                     + (select count(*) from pgque.queue)) then
         return 0;
     end if;
-    perform pgque.commit_locally();
-    lock table pgque.counter_log in access exclusive mode;
-
-    insert into pgque.history (queue_id, counted_at, retries, dead_letters)
-    select l.queue_id, date_trunc('minute', l.counted_at), sum(l.nacked), sum(l.dead_lettered)
-    from pgque.counter_log l
-    join pgque.queue q on q.queue_id = l.queue_id
-    where l.counted_at > 'epoch' and l.nacked + l.dead_lettered > 0
-    group by 1, 2
-    order by 2;
-
-    select count(*) into v_before from pgque.counter_log;
-    v_keep := array(
-        select row(l.queue_id, s.sub_id, 'epoch', sum(l.acked), sum(l.nacked),
-                   sum(l.dead_lettered))::pgque.counter_log
-        from pgque.counter_log l
-        left join pgque.subscription_base s on s.sub_id = l.sub_id
-        where l.queue_id = 0 or l.queue_id in (select q.queue_id from pgque.queue q)
-        group by l.queue_id, s.sub_id);
-    truncate pgque.counter_log;
-    insert into pgque.counter_log select (unnest(v_keep)).*;
-    return v_before - cardinality(v_keep);
+    with gone as (
+        delete from pgque.counter_log l returning l.*
+    ), counted as (
+        select g.* from gone g join pgque.queue q on q.queue_id = g.queue_id
+    ), kept as (
+        insert into pgque.counter_log (queue_id, sub_id, counted_at, acked, nacked, dead_lettered)
+        select c.queue_id, s.sub_id, 'epoch', sum(c.acked), sum(c.nacked), sum(c.dead_lettered)
+        from counted c
+        left join pgque.subscription_base s on s.sub_id = c.sub_id
+        group by c.queue_id, s.sub_id
+        returning 1
+    ), noted as (
+        insert into pgque.history (queue_id, counted_at, retries, dead_letters)
+        select c.queue_id, date_trunc('minute', c.counted_at), sum(c.nacked), sum(c.dead_lettered)
+        from counted c
+        where c.counted_at > 'epoch' and c.nacked + c.dead_lettered > 0
+        group by 1, 2
+    )
+    select (select count(*) from gone) - (select count(*) from kept) into v_removed;
+    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = 'counter';
+    return v_removed;
 exception
-    when lock_not_available then
+    when lock_not_available then  -- an upgrade has the tables
         return 0;
 end;
 $$;
 
--- Drops history older than history_period, once the oldest row is twice as old, so that each row is
--- copied about once. Returns how many rows it removed.
--- locks: history, exclusively. writes: history.
-create or replace function pgque.maint_compact_history()
-returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10ms'
-as $$
-declare
-    v_since   constant timestamptz := clock_timestamp() - pgque.history_period();
-    v_keep    pgque.history[];
-    v_before  bigint;
-begin
-    perform pgque.check_read_committed('compaction');
-    if not exists (select from pgque.history h
-                   where h.counted_at > 'epoch'
-                     and h.counted_at < v_since - pgque.history_period()) then
-        return 0;
-    end if;
-    perform pgque.commit_locally();
-    lock table pgque.history in access exclusive mode;
-
-    select count(*) into v_before from pgque.history;
-    v_keep := array(
-        select h
-        from pgque.history h
-        where h.queue_id = 0
-           or h.counted_at >= v_since and h.queue_id in (select q.queue_id from pgque.queue q)
-        order by h.counted_at);
-    truncate pgque.history;
-    insert into pgque.history select (unnest(v_keep)).*;
-    return v_before - cardinality(v_keep);
-exception
-    when lock_not_available then
-        return 0;
-end;
-$$;
-
--- ===== engine/metadata_rotation.sql ==============================================================
-
--- The logs that may be rotated now: their period is over, or they are on their second half.
-create or replace view pgque.rotation_due as
-select r.log_name
-from pgque.log_rotation r
-cross join pgque.config c
-left join pgque.log l on l.log_name = r.log_name
-where r.rotated_at is null
-   or r.rotated_at <= clock_timestamp() - c.metadata_rotation_period
-   or l.half = 1;
-
--- Rotates one log (position, tick, counter, history) if metadata_rotation_period has passed since
--- the last time and the log holds enough obsolete rows. A log on its second half goes back to the
--- first as soon as that is empty. Returns 1 if it rotated the log, else 0. Skips a log that another
--- session is rotating.
--- locks: the log's row in log_rotation; those of the compaction. writes: what that writes.
-create or replace function pgque.maint_rotate_metadata(i_log text)
-returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
-as $$
-declare
-    v_dropped integer;
-begin
-    perform pgque.check_log_name(i_log);
-    if not exists (select from pgque.rotation_due d where d.log_name = i_log) then
-        return 0;
-    end if;
-    perform from pgque.log_rotation r where r.log_name = i_log for update skip locked;
-    if not found then
-        return 0;
-    end if;
-    v_dropped := case i_log
-        when 'position' then pgque.maint_compact_positions()
-        when 'tick' then pgque.maint_compact_ticks()
-        when 'counter' then pgque.maint_compact_counters()
-        else pgque.maint_compact_history() end;
-    if v_dropped <= 0 then
-        return 0;
-    end if;
-    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = i_log;
-    return 1;
-end;
-$$;
-
--- Rotates all logs, and empties the halves that are no longer needed. The half of the ticks comes
--- last, so that no copy is made under its lock. Returns how many logs it rotated.
--- locks: those of maint_empty_half and of the form above. writes: the same.
-create or replace function pgque.maint_rotate_metadata()
-returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
-as $$
-declare
-    v_log   text;
-    v_done  integer := 0;
-begin
-    perform pgque.maint_copy_ticks();
-    foreach v_log in array array['history', 'counter', 'tick'] loop
-        v_done := v_done + pgque.maint_rotate_metadata(v_log);
-    end loop;
-    perform pgque.maint_empty_half('position');
-    v_done := v_done + pgque.maint_rotate_metadata('position');
-    perform pgque.maint_empty_half('tick');
-    return v_done;
-end;
-$$;
-
--- ===== engine/restore.sql ========================================================================
+-- ===== engine/restore/restore.sql ================================================================
 
 -- Adoption after pg_restore. The transaction ids in restored ticks and events come from the old
 -- cluster and cannot be compared with those of the new one. So nothing is ticked, read or truncated
@@ -7957,10 +7650,8 @@ begin
         v_sub.lease_ttl := null;
         perform pgque.append_position(v_sub);
     end loop;
-    update pgque.log_rotation
-    set left_at = null, left_by = null, marked_at = null, holders = null, is_copied = false;
-    perform pgque.note_switch('position');  -- the transactions that it waited for are not of this cluster
-
+    update pgque.log_rotation set is_copied = false;
+    delete from pgque.snapshot_wait;  -- for transactions of another cluster
     delete from pgque.rotation_floor;
     update pgque.queue q
     set queue_first_tick = t.tick_id,
@@ -7973,7 +7664,7 @@ begin
 end;
 $$;
 
--- ===== engine/replica.sql ========================================================================
+-- ===== engine/triggers/replica.sql ===============================================================
 
 -- Replicas: the changes of captured tables, applied to a copy of each (docs/replicas.md).
 
@@ -8108,10 +7799,8 @@ as $$
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('transaction_isolation') = 'read committed' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" gets no tick with a snapshot of a statement', i_queue),
-            hint = 'Begin the transaction with ISOLATION LEVEL REPEATABLE READ.';
+        perform pgque.refuse_value('queue "%s" gets no tick with a snapshot of a statement', i_queue,
+                                   'Begin the transaction with ISOLATION LEVEL REPEATABLE READ.');
     end if;
     perform pgque.force_next_tick(i_queue);
     return pgque.ticker(i_queue);
@@ -8178,17 +7867,160 @@ begin
 end;
 $$;
 
--- ===== engine/maint.sql ==========================================================================
+-- Lets roles execute the functions of an add-on that have the given names, in all of their forms. Fails
+-- for a name that is none.
+-- locks: none. writes: the catalog.
+create or replace function pgque.grant_execute(i_schema text, i_roles text, i_names text)
+returns void
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_routine regprocedure;
+begin
+    for v_routine in
+        select p.oid
+        from regexp_split_to_table(i_names, e'\\s+') n(name)
+        left join pg_proc p on p.pronamespace = i_schema::regnamespace and p.proname = n.name
+    loop
+        execute format('grant execute on routine %s to %s', v_routine, i_roles);  -- quoted: our own lists
+    end loop;
+end;
+$$;
+
+-- ===== engine/rotation/maint.sql =================================================================
+
+-- Lists the steps of maintenance that are due, in their order: functions of this schema, with no or one
+-- argument. Ticks are copied first, so that no lock is held during the copy. The logs are switched late,
+-- since in maint() their locks are kept until commit. The half with the old ticks is emptied after that,
+-- since readers wait for its lock, and event tables are dropped later still, since producers wait for
+-- theirs.
+create or replace function pgque.maint_steps(out func_name text, out func_arg text)
+returns setof record
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := clock_timestamp();
+begin
+    return query
+    select 'maint_copy_ticks', null::text
+    where exists (select from pgque.rotation_due d where d.log_name = 'tick');
+    return query
+    select 'maint_rotate_tables_step2', null::text
+    where exists (select from pgque.queue q where q.queue_switch_step2 is null);
+    return query
+    select 'maint_rotate_tables_step1', q.queue_name
+    from pgque.queue q
+    where clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
+      and pgque.event_bytes(q) > 0
+    order by q.queue_id;
+    if found then
+        return query values ('maint_rotate_tables_step2', null::text);
+    end if;
+    return query
+    select s.func_name, null::text
+    from (values
+        ('maint_retry_events', exists (select from pgque.retry_queue r
+                                       where r.ev_retry_after <= v_now)),
+        ('maint_deliver_delayed', exists (
+            select from pgque.queue q
+            join pgque.delayed_events d on d.de_queue_name = q.queue_name
+            where not q.queue_disable_insert and d.de_deliver_at <= v_now)),
+        ('maint_idem', exists (select from pgque.idem i where i.expires_at <= v_now)),
+        ('maint_staging', exists (select from pgque.removable_stagings())),
+        ('maint_cron_log', date_part('minute', v_now) = 0
+                           and exists (select from pgque.config c where c.scheduler = 'pg_cron'))
+    ) s (func_name, is_due)
+    where s.is_due;
+    return query
+    select s.func_name, s.func_arg
+    from (values
+        ('maint_compact_counters', null, 'counter'), ('maint_compact_ticks', null, 'tick'),
+        ('maint_empty_half', 'position', null), ('maint_compact_positions', null, 'position'),
+        ('maint_empty_half', 'tick', null)
+    ) s (func_name, func_arg, due_log)
+    where s.due_log in (select d.log_name from pgque.rotation_due d)
+       or s.func_arg in (select h.log_name from pgque.left_half h);
+    return query
+    select 'maint_event_tables', null::text where exists (select from pgque.left_objects());
+    return query select 'maint_addon', m from pgque.addon_maintenance() m;
+end;
+$$;
+
+-- Lists what there is to maintain now, for schedulers that run each step in a transaction of its
+-- own: functions with no or one argument, to be called again while they return more than 0, and
+-- tables to vacuum.
+create or replace function pgque.maint_operations(out func_name text, out func_arg text)
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
+as $$
+begin
+    return query select format('pgque.%s', s.func_name), s.func_arg from pgque.maint_steps() s;
+    return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
+exception when lock_not_available then
+    perform pgque.refuse_locked('maintenance', 'The next round tries again: let them end.');
+end;
+$$;
+
+-- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events,
+-- positions and ticks are not among them, because their tables are truncated.
+create or replace function pgque.maint_tables_to_vacuum()
+returns setof text
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('autovacuum')::boolean then
+        return;
+    end if;
+    return query
+    select format('pgque.%I', t)
+    from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request,'
+                      'tick_state,delayed_events,idem,staging,held_batch,'
+                      'set_aside,counter_log,history}'::text[]) t;
+end;
+$$;
+
+-- Runs a function that maint_operations names. Returns how many things it did; above 0 it has to be
+-- called again. Skips vacuum, which no procedure can run.
+-- locks: those of the function. writes: the same.
+create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
+returns bigint
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
+as $$
+declare
+    v_name  text := substring(i_func_name from '^pgque[.](maint_.*)');
+    v_done  bigint;
+begin
+    if v_name is null then
+        return 0;
+    end if;
+    execute format('select pgque.%I(%s)',  -- quoted: a literal, or nothing
+                   v_name, quote_literal(i_func_arg)) into v_done;
+    return coalesce(v_done, 0);
+exception when lock_not_available then
+    perform pgque.refuse_locked('this step', 'The next round tries again: let them end.');
+    return null;
+end;
+$$;
+
+-- Returns the hint of an error that ended a step: its own, or what to do next.
+create or replace function pgque.next_run_hint(i_hint text)
+returns text
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return coalesce(nullif(i_hint, ''), 'The next run tries it again. A standby takes no writes: run '
+                                        'it on the primary.');
+end;
+$$;
 
 -- Does all maintenance in one call, for any scheduler: rotation of events, retries, delayed events
 -- that are due, expired idempotency keys, what dead writers left, rotation of the logs. Returns how
--- many things it did. What it cannot lock within a second, it leaves for the next call. A step that fails stops no
--- other step and raises a warning; if nothing else was done, the call fails with its error. Ticks
--- are copied first, so that no lock is held during the copy. The logs are switched last, since
--- their locks are kept until commit. The half with the old ticks is emptied after that, since
--- readers wait for its lock, and event tables are dropped at the very end, since producers wait for
--- theirs. Call it in a transaction of its own: a transaction that switches a log commits without
--- waiting for a synchronous standby.
+-- many things it did. What it cannot lock within a second, it leaves for the next call. A step that
+-- fails stops no other step and raises a warning; if nothing else was done, the call fails with its
+-- error. Call it in a transaction of its own: a transaction that switches a log commits without waiting
+-- for a synchronous standby.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer
@@ -8212,10 +8044,8 @@ begin
             when others then
                 get stacked diagnostics v_state = returned_sqlstate,
                     v_message = message_text, v_hint = pg_exception_hint;
-                if v_hint operator(pg_catalog.=) '' then
-                    v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
-                end if;
                 v_message := format('%s: %s', v_step.func_name, v_message);
+                v_hint := pgque.next_run_hint(v_hint);
                 raise warning using errcode = v_state, message = v_message, hint = v_hint;
         end;
     end loop;
@@ -8226,138 +8056,11 @@ begin
 end;
 $$;
 
--- Lists the steps of maint, in their order.
-create or replace function pgque.maint_steps(out func_name text, out func_arg text)
-returns setof record
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select 'maint_copy_ticks', null::text
-    where exists (select from pgque.rotation_due d where d.log_name = 'tick')
-    union all
-    values ('maint_rotate_tables_step2', null);
-    return query
-    select 'maint_rotate_tables_step1', q.queue_name
-    from pgque.queue q
-    where clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
-      and pgque.event_bytes(q) > 0
-    order by q.queue_id;
-    return query
-    values ('maint_retry_events', null::text), ('maint_deliver_delayed', null),
-           ('maint_idem', null), ('maint_staging', null),
-           ('maint_rotate_metadata', 'history'), ('maint_rotate_metadata', 'counter'),
-           ('maint_rotate_metadata', 'tick'), ('maint_empty_half', 'position'),
-           ('maint_rotate_metadata', 'position'), ('maint_empty_half', 'tick'),
-           ('maint_event_tables', null);
-    return query select 'maint_addon', m from pgque.addon_maintenance() m;
-end;
-$$;
-
--- ===== engine/maint_operations.sql ===============================================================
-
--- Lists what there is to maintain now, for schedulers that run each step in a transaction of its
--- own: functions with no or one argument, to be called again while they return more than 0, and
--- tables to vacuum.
-create or replace function pgque.maint_operations(out func_name text, out func_arg text)
-returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
-as $$
-declare
-    v_now constant timestamptz := clock_timestamp();
-begin
-    return query
-    select 'pgque.maint_rotate_tables_step1', q.queue_name
-    from pgque.queue q
-    where q.queue_switch_step2 is not null
-      and clock_timestamp() - q.queue_switch_time >= pgque.rotation_interval(q)
-      and pgque.event_bytes(q) > 0
-    order by q.queue_name;
-    if found or exists (select from pgque.queue q where q.queue_switch_step2 is null) then
-        return query values ('pgque.maint_rotate_tables_step2', null::text);
-    end if;
-
-    return query
-    select format('pgque.%s', s.func_name), null::text
-    from (values
-        ('maint_retry_events', exists (select from pgque.retry_queue r
-                                       where r.ev_retry_after <= clock_timestamp())),
-        ('maint_deliver_delayed', exists (
-            select from pgque.queue q
-            join pgque.delayed_events d on d.de_queue_name = q.queue_name
-            where not q.queue_disable_insert and d.de_deliver_at <= v_now)),
-        ('maint_idem', exists (select from pgque.idem i where i.expires_at <= v_now)),
-        ('maint_staging', exists (select from pgque.removable_stagings())),
-        ('maint_event_tables', exists (select from pgque.left_objects()))
-    ) s (func_name, is_due)
-    where s.is_due;
-    return query
-    select 'pgque.maint_empty_half', r.log_name
-    from pgque.log_rotation r
-    where r.left_at is not null
-    union all
-    select 'pgque.maint_rotate_metadata', d.log_name from pgque.rotation_due d;
-    if exists (select from pgque.config c where c.scheduler = 'pg_cron')
-       and date_part('minute', v_now) = 0 then
-        return query values ('pgque.maint_cron_log', null::text);
-    end if;
-    return query select 'pgque.maint_addon', m from pgque.addon_maintenance() m;
-    return query select 'vacuum', t from pgque.maint_tables_to_vacuum() t;
-exception when lock_not_available then
-    perform pgque.refuse_locked('maintenance', 'The next round tries again: let them end.');
-end;
-$$;
-
--- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events,
--- positions and ticks are not among them, because their tables are truncated.
-create or replace function pgque.maint_tables_to_vacuum()
-returns setof text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if current_setting('autovacuum')::boolean then
-        return;
-    end if;
-    return query
-    select format('pgque.%I', t)
-    from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request,'
-                      'tick_state,delayed_events,idem,staging,partition_held,held_batch,'
-                      'set_aside}'::text[]) t;
-end;
-$$;
-
--- ===== engine/maint_loop.sql =====================================================================
+-- ===== engine/rotation/maint_loop.sql ============================================================
 
 -- Maintenance by a scheduler, step by step. Each step has a transaction of its own, so that the two
 -- steps of a rotation are in different transactions, no lock outlasts its step, and a step that
 -- fails stops no other.
-
--- Runs a function that maint_operations names. Returns how many things it did; above 0 it has to be
--- called again. Skips vacuum, which no procedure can run.
--- locks: those of the function. writes: the same.
-create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
-returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
-as $$
-declare
-    v_name  text := substring(i_func_name from '^pgque[.](maint_.*)');
-    v_done  bigint;
-begin
-    if v_name is null then
-        return 0;
-    elsif i_func_arg is null then
-        execute format('select pgque.%I()', v_name) into v_done;
-    else
-        execute format('select pgque.%I(%L)', v_name, i_func_arg) into v_done;
-    end if;
-    return coalesce(v_done, 0);
-exception when lock_not_available then
-    perform pgque.refuse_locked('this step', 'The next round tries again: let them end.');
-    return null;
-end;
-$$;
 
 -- Returns how long maint_loop waits between two rounds. It waits less while a log is on its second
 -- half, where reading costs more.
@@ -8404,9 +8107,6 @@ begin
                         v_again := false;
                         get stacked diagnostics v_state = returned_sqlstate,
                             v_message = message_text, v_hint = pg_exception_hint;
-                        if v_hint operator(pg_catalog.=) '' then
-                            v_hint := 'The next run tries it again. A standby takes no writes: run it on the primary.';
-                        end if;
                         v_message := pg_catalog.concat(v_operation.func_name, ': ', v_message);
                 end;
                 commit and chain;
@@ -8419,13 +8119,13 @@ begin
         perform pg_catalog.pg_sleep_until(v_due);
     end loop;
     if v_state is not null then
-        raise exception using errcode = v_state, message = v_message, hint = v_hint;
+        raise exception using
+            errcode = v_state, message = v_message, hint = pgque.next_run_hint(v_hint);
     end if;
-    perform pgque.check_slot_end(v_slot.starts, i_slot);
 end;
 $$;
 
--- ===== engine/info.sql ===========================================================================
+-- ===== engine/queues/info.sql ====================================================================
 
 -- Each queue with its settings, the age of its last tick, the count of events since then, and the
 -- events per second of the last 20 ticks. No row for a queue that does not exist.
@@ -8590,12 +8290,11 @@ create or replace function pgque.next_batch_info(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
-                    cur_tick_event_seq, prev_tick_event_seq
-    from pgque.next_batch_custom(i_queue_name, i_consumer_name, null, null, null) b;
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, null, null, null);
 end;
 $$;
 
@@ -8747,10 +8446,8 @@ declare
     v_table  integer := v_queue.queue_id * 4 + v_queue.queue_cur_table;
 begin
     if payloads is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the array of payloads is null',
-            hint = 'Pass an array; an empty one sends nothing.';
+        perform pgque.refuse_value('the array of payloads is null', null,
+                                   'Pass an array; an empty one sends nothing.');
     end if;
     if v_queue.queue_disable_insert then
         perform pgque.refuse_insert(v_queue.queue_name);
@@ -8912,10 +8609,10 @@ begin
 end;
 $$;
 
--- Sends the entries that are due, at most the 100,000 oldest of each queue. Returns their number.
--- Entries of a queue closed by disable_insert wait until it is opened. If an entry of a queue
--- cannot be sent, the others are sent one by one, and a warning names it. Sequential scans are
--- disabled, because the plan may have been cached when there were few entries.
+-- Sends the entries that are due in the order of their times, at most the 100,000 oldest of each
+-- queue. Returns their number. Entries of a queue closed by disable_insert wait until it is opened,
+-- and if those of a queue cannot be sent, a warning says why. Sequential scans are disabled, because
+-- the plan may have been cached when there were few entries.
 -- locks: the entries; those that another session holds are left to it.
 -- writes: delayed_events, current event tables.
 create or replace function pgque.maint_deliver_delayed()
@@ -8926,9 +8623,9 @@ set lock_timeout = '1s'
 as $$
 declare
     v_now    constant timestamptz := clock_timestamp();
-    v_total  integer := 0;
     v_queue  pgque.queue;
-    v_id     bigint;
+    v_sent   integer;
+    v_total  integer := 0;
 begin
     for v_queue in
         select q.*
@@ -8942,63 +8639,30 @@ begin
         order by q.queue_id
     loop
         begin
-            v_total := v_total + pgque.deliver_due(v_queue, v_now, null);
-            continue;
+            with due as (
+                delete from pgque.delayed_events d
+                where d.ctid = any (array(
+                    select e.ctid
+                    from pgque.delayed_events e
+                    where e.de_queue_name = v_queue.queue_name and e.de_deliver_at <= v_now
+                    order by e.de_deliver_at, e.de_id
+                    limit 100000
+                    for update skip locked))
+                returning d.*
+            )
+            insert into pgque.event (
+                ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+            select v_queue.queue_id * 4 + v_queue.queue_cur_table, nextval(v_queue.queue_seq),
+                   d.de_type, d.de_data, d.de_extra1, d.de_extra2, d.de_extra3, d.de_extra4
+            from (select * from due order by de_deliver_at, de_id) d;
+            get diagnostics v_sent = row_count;
+            v_total := v_total + v_sent;
         exception
             when others then
-                null;  -- an entry cannot be sent: they are sent one by one
+                raise warning 'what is scheduled for queue "%" waits: %', v_queue.queue_name, sqlerrm;
         end;
-        for v_id in
-            select d.de_id
-            from pgque.delayed_events d
-            where d.de_queue_name = v_queue.queue_name and d.de_deliver_at <= v_now
-            order by d.de_deliver_at, d.de_id
-            limit 100000
-        loop
-            begin
-                v_total := v_total + pgque.deliver_due(v_queue, v_now, v_id);
-            exception
-                when others then
-                    raise warning 'entry % of queue "%" stays scheduled: %',
-                                  v_id, v_queue.queue_name, sqlerrm;
-            end;
-        end loop;
     end loop;
     return v_total;
-end;
-$$;
-
--- Sends a queue's due entries in order of their times, or only the given entry. Returns their
--- number.
--- locks: the entries; those that another session has locked are skipped.
--- writes: delayed_events, the queue's current event table.
-create or replace function pgque.deliver_due(
-    i_queue pgque.queue, i_now timestamptz, i_entry_id bigint)
-returns integer
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_sent integer;
-begin
-    with due as (
-        delete from pgque.delayed_events d
-        where d.ctid = any (array(
-            select e.ctid
-            from pgque.delayed_events e
-            where e.de_queue_name = i_queue.queue_name and e.de_deliver_at <= i_now
-              and (i_entry_id is null or e.de_id = i_entry_id)
-            order by e.de_deliver_at, e.de_id
-            limit 100000
-            for update skip locked))
-        returning d.*
-    )
-    insert into pgque.event (
-        ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-    select i_queue.queue_id * 4 + i_queue.queue_cur_table, nextval(i_queue.queue_seq), d.de_type, d.de_data,
-           d.de_extra1, d.de_extra2, d.de_extra3, d.de_extra4
-    from (select * from due order by de_deliver_at, de_id) d;
-    get diagnostics v_sent = row_count;
-    return v_sent;
 end;
 $$;
 
@@ -9075,10 +8739,9 @@ create or replace function pgque.send_idem(
     i_ttl interval default '1 hour', i_partition_key text default null)
 returns table (event_id bigint, deduped boolean)
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return query select * from pgque.send_idem(i_queue, i_type, i_payload::text, i_idem_key, i_ttl, i_partition_key);
+    return query select * from pgque.send_idem(i_queue, i_type, i_payload::pg_catalog.text, i_idem_key, i_ttl, i_partition_key);
 end;
 $$;
 
@@ -9108,8 +8771,8 @@ $$;
 -- locks: those of purge_idem. writes: idem.
 create or replace function pgque.maint_idem()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.purge_idem(null);
@@ -9121,15 +8784,11 @@ $$;
 create or replace function pgque.maint_idem(i_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
-    if v_queue.queue_id is null then
-        return 0;
-    end if;
-    return pgque.purge_idem(v_queue.queue_id);
+    return case when v_queue.queue_id is null then 0 else pgque.purge_idem(v_queue.queue_id) end;
 end;
 $$;
 
@@ -9139,6 +8798,7 @@ $$;
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_now     constant timestamptz := clock_timestamp();
@@ -9715,7 +9375,7 @@ begin
 end;
 $$;
 
--- Unsubscribes a slot, and drops its unread and waiting events and its dead letters. With the last
+-- Unsubscribes a slot, and drops its unread events, retries and dead letters. With the last
 -- slot, the partitioned consumer is removed.
 -- Does nothing if the slot is not subscribed.
 -- locks: the consumer's row in partition_consumer.
@@ -9761,10 +9421,8 @@ begin
 end;
 $$;
 
--- Sets how later events of a key are treated after one of them fails, from now on: skip delivers
--- them, pause makes them wait until the failed event is acked or becomes a dead letter. Events that
--- already wait are delivered in order in both cases.
--- locks: the consumer's row in partition_consumer. writes: partition_consumer.
+-- For clients of version 0.3, which call it: later events of a key never wait for one that failed,
+-- which was the policy skip. It goes with version 0.5.
 create or replace function pgque.set_partition_policy(
     i_queue text, i_consumer text, i_on_failure text)
 returns void
@@ -9773,16 +9431,14 @@ as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
 begin
-    if (i_on_failure in ('skip', 'pause')) is not true then
+    if not exists (select from pgque.partition_consumer c
+                   where c.queue_id = v_queue.queue_id and c.co_name = i_consumer) then
+        perform pgque.refuse_unpartitioned(i_queue, i_consumer);
+    end if;
+    if i_on_failure is distinct from 'skip' then
         perform pgque.refuse_value(
             'there is no policy "%s" for failed events', i_on_failure,
-            'skip lets later events of the key go on, pause makes them wait.');
-    end if;
-    update pgque.partition_consumer c
-    set on_failure = i_on_failure
-    where c.queue_id = v_queue.queue_id and c.co_name = i_consumer;
-    if not found then
-        perform pgque.refuse_unpartitioned(i_queue, i_consumer);
+            'To keep a key in order, release the slot instead of the nack: its page comes again.');
     end if;
 end;
 $$;
@@ -9801,13 +9457,7 @@ as $$
 declare
     v_slot pgque.subscription;
 begin
-    if coalesce(i_worker, '') = '' or (i_ttl > '0' and i_ttl <= '1 day') is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no lease for worker "%s" with a time to live of %s',
-                             i_worker, coalesce(i_ttl::text, 'null')),
-            hint = 'Name the worker, and give it up to 1 day: as long its slot waits when it dies.';
-    end if;
+    perform pgque.check_lease(i_worker, i_ttl);
     loop
         v_slot := pgque.find_slot(i_queue, i_consumer, i_slot);
         if v_slot.sub_batch is not null and v_slot.lease_ttl is null then
@@ -9820,7 +9470,6 @@ begin
             v_slot.lease_owner := i_worker;
             v_slot.lease_epoch := v_slot.lease_epoch + 1;
             v_slot.page_to := null;
-            v_slot.held_at := null;
         end if;
         v_slot.lease_ttl := i_ttl;
         v_slot.lease_until := clock_timestamp() + i_ttl;
@@ -9849,7 +9498,6 @@ begin
         v_slot.lease_owner := null;
         v_slot.lease_until := null;
         v_slot.page_to := null;
-        v_slot.held_at := null;
         exit when pgque.append_position(v_slot);
     end loop;
     return true;
@@ -9895,37 +9543,24 @@ begin
     perform pgque.check_slot_count(i_queue, i_consumer, b.n, i_n)
     from pgque.slot b
     where b.sub_id = v_slot.sub_id;
-    if v_slot.lease_owner is null or v_slot.lease_owner is distinct from i_worker then
-        raise exception using
-            errcode = 'PQ012',
-            message = format('slot %s of consumer "%s" on queue "%s" is not leased by "%s": %s',
-                             i_slot, i_consumer, i_queue, coalesce(i_worker, 'null'),
-                             case when v_slot.lease_owner is null then 'nobody holds it'
-                                  else format('"%s" holds it under epoch %s until %s',
-                                              v_slot.lease_owner, v_slot.lease_epoch,
-                                              v_slot.lease_until) end),
-            hint = 'Discard what was received under a lost lease, and claim the slot again with '
-                   'pgque.claim_slot.';
-    end if;
+    perform pgque.check_lease_holder(v_slot, coalesce(i_worker, ''), v_slot.lease_epoch);
     return v_slot;
 end;
 $$;
 
 -- ===== api/partition_receive.sql =================================================================
 
--- How a worker reads a slot. A page is what one call of receive_partitioned returns; the slot's
--- position records it:
---   held_at    when the page was chosen, if it consists of held events; null if of the open batch
+-- How a slot is read. Its batches are those of a normal consumer with one more condition, on the
+-- hash of the key, and claim_batch takes the slot's name, consumer#slot/n. A worker that holds the
+-- slot by claim_slot gets its batch in pages, which the slot's position records:
+--   lease_ttl  set while the slot is read in pages; then ack_batch and the like are refused
 --   page_from  the last event of the open batch that was acked
 --   page_to    the last event of the page; the highest number if nothing comes after it
--- open_page chooses a page, receive_partitioned reads it, finish_page moves the slot past it. The
--- functions after these build the SELECT of its events.
 
 -- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The
--- page has at most i_max events in order of msg_id. Held events that are due come first, in
--- separate pages without a batch id, then the events of the open or next batch. Until the page is
+-- page has at most i_max events of the open or next batch, in order of msg_id. Until the page is
 -- acked, the next call begins with the same event. Batches without events of the slot are finished.
--- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
+-- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
     i_max integer default 100)
@@ -9943,14 +9578,13 @@ begin
     end if;
     loop
         v_slot := pgque.open_page(i_queue, i_consumer, i_slot, i_n, i_worker, i_max);
-        exit when v_slot.page_to is null;
-        v_page := format('select * from %s order by e.ev_id limit %s', case
-            when v_slot.held_at is null then pgque.slot_rows(v_slot)
-            else format('pgque.due_events(%s, %L) e', v_slot.sub_id, v_slot.held_at) end, i_max);
+        exit when v_slot.sub_batch is null;
+        v_page := format('select * from (%s) e order by e.ev_id limit %s',
+                         pgque.batch_select(v_slot.sub_batch, '*'), i_max);
         return query execute format(  -- quoted: made above
             'select ev_id, $1, ev_type, ev_data, ev_retry, ev_time, '
             'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s) page', v_page)
-        using case when v_slot.held_at is null then v_slot.sub_batch end;
+        using v_slot.sub_batch;
         get diagnostics v_rows = row_count;
         if v_rows = i_max then
             -- A full page ends at its last event, any other page at the end of the batch.
@@ -9959,14 +9593,49 @@ begin
             perform pgque.append_position(v_slot);
         end if;
         exit when v_rows > 0;
-        perform pgque.finish_page(v_slot);
+        perform pgque.close_batch(v_slot);
     end loop;
+end;
+$$;
+
+-- Checks and renews the lease, and begins the next page: the rest of the open batch, else the next
+-- batch, which spans enough ticks for about i_max events. If there is none, the lease is only
+-- renewed after half of its time.
+-- locks: waits for a concurrent move of the same slot. writes: position_log.
+create or replace function pgque.open_page(
+    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
+returns pgque.subscription
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_slot  pgque.subscription;
+begin
+    loop
+        v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
+        if v_slot.sub_batch is null then
+            v_slot.sub_next_tick := pgque.limit_to_change(
+                v_slot.sub_id, v_slot.sub_last_tick, (pgque.find_next_tick(
+                    v_slot.sub_queue, pgque.find_tick(v_slot.sub_queue, v_slot.sub_last_tick),
+                    null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id);
+            if v_slot.sub_next_tick is not null then
+                v_slot.sub_batch := pgque.next_batch_id();
+                v_slot.event_cutoff := pgque.event_cutoff(v_slot.sub_queue);
+            elsif v_slot.lease_until > clock_timestamp() + v_slot.lease_ttl / 2 then
+                return v_slot;
+            end if;
+        end if;
+        v_slot.page_to := case when v_slot.sub_batch is not null then 9223372036854775807 end;
+        v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
+        exit when pgque.append_position(v_slot);
+    end loop;
+    v_slot.pos_seq := v_slot.pos_seq + 1;
+    return v_slot;
 end;
 $$;
 
 -- Acks the page that receive_partitioned returned last, and renews the lease. Returns 1, or 0 if
 -- there is no such page.
--- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
+-- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.ack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
 returns integer
@@ -9980,259 +9649,41 @@ begin
         if v_slot.page_to is null then
             return 0;
         end if;
-        exit when pgque.finish_page(v_slot);
+        v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
+        exit when pgque.close_batch(v_slot);
     end loop;
     return 1;
 end;
 $$;
 
--- Checks and renews the lease, and chooses the next page: held events that are due, else the rest of
--- the open batch, else the next batch, which spans enough ticks for about i_max events. Expired held
--- events are dropped, so that later events of their keys are delivered. If there is nothing to
--- deliver, page_to is null, and the lease is only renewed after half of its time.
--- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
-create or replace function pgque.open_page(
-    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
-returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+-- Schedules a message of the page for another delivery, or makes it a dead letter when its retries
+-- are used up. Later events of its key do not wait for it. Renews the lease. Returns 1.
+-- locks: waits for a concurrent move of the same slot.
+-- writes: position_log, retry_queue, dead_letter.
+create or replace function pgque.nack_partitioned(
+    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
+    i_msg pgque.message, i_retry_after interval default '1 minute', i_reason text default null)
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot      pgque.subscription;
-    v_now       timestamptz;
-    v_cutoff    timestamptz;
-    v_had_page  boolean;
+    v_slot pgque.subscription;
 begin
     loop
         v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
-        v_now := clock_timestamp();
-        v_cutoff := pgque.event_cutoff(v_slot.sub_queue);
-        delete from pgque.partition_held h
-        where h.sub_id = v_slot.sub_id and h.ev_time < v_cutoff;
-
-        v_had_page := v_slot.page_to is not null;
-        v_slot.page_to := 9223372036854775807;
-        v_slot.held_at := case when exists (select from pgque.due_events(v_slot.sub_id, v_now))
-                               then v_now end;
-        if v_slot.held_at is null and v_slot.sub_batch is null then
-            v_slot.sub_next_tick := (pgque.find_next_tick(
-                v_slot.sub_queue, pgque.find_tick(v_slot.sub_queue, v_slot.sub_last_tick),
-                null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id;
-            if v_slot.sub_next_tick is not null then
-                v_slot.sub_batch := pgque.next_batch_id();
-                v_slot.event_cutoff := v_cutoff;
-            else
-                v_slot.page_to := null;
-                if not v_had_page and v_slot.lease_until > v_now + v_slot.lease_ttl / 2 then
-                    return v_slot;
-                end if;
-            end if;
-        end if;
-        v_slot.lease_until := v_now + v_slot.lease_ttl;
+        v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
         exit when pgque.append_position(v_slot);
     end loop;
-    v_slot.pos_seq := v_slot.pos_seq + 1;
-    return v_slot;
-end;
-$$;
-
--- Moves a slot past its page. Held events of the page are deleted, unless they failed again. Events
--- of a batch that wait for a failed event become held events, and after its last page the batch is
--- finished. Returns false if the slot was moved meanwhile.
--- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
-create or replace function pgque.finish_page(i_slot pgque.subscription)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_next     pgque.subscription := i_slot;
-    v_waiting  text;
-begin
-    v_next.page_to := null;
-    v_next.held_at := null;
-    v_next.lease_until := clock_timestamp() + i_slot.lease_ttl;
-    if i_slot.held_at is not null then
-        if not pgque.append_position(v_next) then
-            return false;
-        end if;
-        delete from pgque.partition_held h
-        using pgque.due_events(i_slot.sub_id, i_slot.held_at) d
-        where h.sub_id = d.sub_id and h.ev_id = d.ev_id and d.ev_id <= i_slot.page_to;
-        return true;
+    if (i_msg.msg_id <= v_slot.page_to) is not true then
+        raise exception using
+            errcode = 'PQ009',
+            message = format('event %s is not in the page that slot %s of consumer "%s" on queue '
+                             '"%s" handed out', coalesce(i_msg.msg_id::text, 'null'), i_slot,
+                             i_consumer, i_queue),
+            hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
     end if;
-
-    if pgque.has_held_events(i_slot.sub_id) then
-        v_waiting := pgque.tick_select(i_slot.sub_batch, '*');  -- while the batch is open
-    end if;
-    v_next.page_from := i_slot.page_to;
-    if i_slot.page_to = 9223372036854775807 then
-        v_next.sub_last_tick := i_slot.sub_next_tick;
-        v_next.sub_next_tick := null;
-        v_next.sub_batch := null;
-        v_next.page_from := null;
-    end if;
-    if not pgque.append_position(v_next) then
-        return false;
-    end if;
-    if v_waiting is not null then
-        execute format(  -- quoted: made by tick_select and earlier_held
-            'insert into pgque.partition_held (sub_id, ev_id, ev_time, ev_txid, ev_retry, ev_type, '
-            '  ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            'select $1, ev_id, ev_time, ev_txid, ev_retry, ev_type, '
-            '  ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-            'from (%s) e where ev_id <= $2 and exists %s on conflict do nothing',
-            v_waiting, pgque.earlier_held(i_slot.sub_id))
-        using i_slot.sub_id, i_slot.page_to;
-    end if;
-    return true;
-end;
-$$;
-
--- Returns the slot of a key among n slots: its hash modulo n, made positive; events without a key
--- are in slot 0. Collation "C" hashes the bytes, so the result is the same in every database.
--- hashtextextended does not change, because hash partitioning uses it. The function is in SQL so
--- that it is inlined into the statement that calls it.
-create or replace function pgque.slot_of_key(i_key text, i_n integer)
-returns integer
-language sql immutable
-as $$
-    select coalesce((pg_catalog.hashtextextended(i_key collate pg_catalog."C", 0)
-                     operator(pg_catalog.%) i_n operator(pg_catalog.+) i_n)
-                    operator(pg_catalog.%) i_n, 0)::pg_catalog.int4
-$$;
-
--- Builds the query that returns a row if the event of the query around it is a held event, or waits
--- or would wait for a held event of its key. It looks only at the first held event of each key:
--- these are few, even if many events wait.
-create or replace function pgque.earlier_held(i_sub_id integer)
-returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return format('(select from (select k.ev_extra1 as held_key, min(k.ev_id) as first_id '
-                  'from pgque.partition_held k where k.sub_id = %s group by k.ev_extra1) h '
-                  'where h.held_key = ev_extra1 and h.first_id <= ev_id)', i_sub_id);
-end;
-$$;
-
--- Returns the held events that may be delivered at a time: neither they nor an earlier held event
--- of their key are scheduled for later.
-create or replace function pgque.due_events(i_sub_id integer, i_at timestamptz)
-returns setof pgque.partition_held
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select h.*
-    from pgque.partition_held h
-    where h.sub_id = i_sub_id
-      and not exists (
-          select from pgque.partition_held earlier
-          where earlier.sub_id = i_sub_id and earlier.ev_extra1 = h.ev_extra1
-            and earlier.ev_id <= h.ev_id and earlier.retry_after > i_at);
-end;
-$$;
-
--- ===== api/partition_batch.sql ===================================================================
-
--- How a slot is read by batches, with the functions of normal consumers: claim_batch takes the name
--- of the slot, consumer#slot/n, and ack_batch, renew_batch, release_batch and the readers take the
--- batch. A batch is one of two kinds:
---   events between two ticks, without those that wait for a held event of their key;
---   held events that were due at held_at, up to page_to: its two ticks are the same one.
--- Each batch of held events comes before later events of their keys. While lease_ttl is set, the
--- slot is handed out in pages (partition_receive.sql) instead, and its batch is not settled here.
-
--- Prepares the claim of a slot's batch: without an open batch it drops expired held events, and
--- chooses the held events that are due, if there are any, and about i_max_count of them. What a page
--- left in an open batch is reset; its events up to page_from are acked.
--- locks: those of drop_expired_held. writes: the same; the caller writes the position.
-create or replace function pgque.begin_slot_batch(i_sub pgque.subscription, i_max_count integer)
-returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_now timestamptz := clock_timestamp();
-begin
-    i_sub.lease_ttl := null;
-    if i_sub.sub_batch is null then
-        i_sub := pgque.drop_expired_held(i_sub);
-        i_sub.page_to := (select max(d.ev_id)
-                          from (select * from pgque.due_events(i_sub.sub_id, v_now)
-                                order by ev_id limit i_max_count) d);
-        if i_sub.page_to is not null then
-            i_sub.held_at := v_now;
-            i_sub.sub_next_tick := i_sub.sub_last_tick;
-        end if;
-    elsif i_sub.sub_next_tick <> i_sub.sub_last_tick then
-        i_sub.held_at := null;
-        i_sub.page_to := null;
-    end if;
-    return i_sub;
-end;
-$$;
-
--- Drops the expired held events of a slot without an open batch, so that later events of their keys
--- are delivered. It moves the slot first: a batch that another session opens meanwhile must not grow
--- by the events behind them. Returns the position after the move, or the given one if there was none.
--- locks: waits for a concurrent move of the same slot. writes: position_log, partition_held.
-create or replace function pgque.drop_expired_held(i_sub pgque.subscription)
-returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_cutoff  timestamptz := pgque.event_cutoff(i_sub.sub_queue);
-begin
-    if pgque.has_expired_held(i_sub.sub_id, v_cutoff) and pgque.append_position(i_sub) then
-        delete from pgque.partition_held h
-        where h.sub_id = i_sub.sub_id and h.ev_time < v_cutoff;
-        i_sub.pos_seq := i_sub.pos_seq + 1;
-    end if;
-    return i_sub;
-end;
-$$;
-
--- Says whether a slot has held events from before a time.
-create or replace function pgque.has_expired_held(i_sub_id integer, i_cutoff timestamptz)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return exists (select from pgque.partition_held h
-                   where h.sub_id = i_sub_id and h.ev_time < i_cutoff);
-end;
-$$;
-
--- Finishes the batch of a slot and releases its lease. Held events of the batch are deleted; events
--- that wait for a held event become held events. Returns false if the slot was moved meanwhile.
--- locks: those of finish_page. writes: position_log, partition_held.
-create or replace function pgque.close_slot_batch(i_sub pgque.subscription)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_sub.held_at is null then
-        i_sub.page_to := 9223372036854775807;
-    else
-        i_sub.sub_batch := null;
-        i_sub.sub_next_tick := null;
-    end if;
-    return pgque.finish_page(i_sub);
-end;
-$$;
-
--- Returns the rows of a slot's batch, as they stand after FROM.
-create or replace function pgque.slot_rows(i_sub pgque.subscription)
-returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_sub.sub_next_tick = i_sub.sub_last_tick then
-        return format('pgque.held_batch_events(%s) e', i_sub.sub_batch);
-    end if;
-    return format(
-        '(%s) e%s', pgque.tick_select(i_sub.sub_batch, '*'),
-        case when pgque.has_held_events(i_sub.sub_id)
-             then format(' where not exists %s', pgque.earlier_held(i_sub.sub_id)) end);
+    return pgque.nack_batch(v_slot.sub_batch, array[i_msg.msg_id], i_retry_after, i_reason,
+                            v_slot.lease_owner, v_slot.lease_epoch);
 end;
 $$;
 
@@ -10249,55 +9700,17 @@ begin
 end;
 $$;
 
--- Returns the events of an open batch of held events.
-create or replace function pgque.held_batch_events(i_batch_id bigint)
-returns setof pgque.event_template
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+-- Returns the slot of a key among n slots: its hash modulo n, made positive; events without a key
+-- are in slot 0. Collation "C" hashes the bytes, so the result is the same in every database.
+-- hashtextextended does not change, because hash partitioning uses it. The function is in SQL so
+-- that it is inlined into the statement that calls it.
+create or replace function pgque.slot_of_key(i_key text, i_n integer)
+returns integer
+language sql immutable
 as $$
-declare
-    v_sub pgque.subscription := pgque.find_batch(i_batch_id);
-begin
-    return query
-    select d.ev_id, d.ev_time, d.ev_txid, null::integer, d.ev_retry, d.ev_type, d.ev_data,
-           d.ev_extra1, d.ev_extra2, d.ev_extra3, d.ev_extra4
-    from pgque.due_events(v_sub.sub_id, v_sub.held_at) d
-    where d.ev_id <= v_sub.page_to
-      and d.ev_time >= coalesce(v_sub.event_cutoff, '-infinity');
-end;
-$$;
-
--- Plans the read of a batch of held events, as one slice. None if it is empty.
-create or replace function pgque.plan_held(
-    i_batch_id bigint, out slice_nr integer, out slice_sql text, out batch_events bigint,
-    out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
-    out oldest_event timestamptz, out newest_event timestamptz)
-returns setof record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_rows text := format('pgque.held_batch_events(%s) e', i_batch_id);
-begin
-    return query
-    select 1, concat('select ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, '
-                     'ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from ', v_rows),
-           count(*), v_rows, '{ev_retry,ev_extra1,ev_extra2,ev_extra3,ev_extra4}'::text[],
-           coalesce(sum(octet_length(e.ev_data)), 0)::bigint,
-           sum(octet_length(concat(e.ev_type, e.ev_data, e.ev_extra1, e.ev_extra2, e.ev_extra3,
-                                   e.ev_extra4)))::bigint,
-           min(e.ev_time), max(e.ev_time)
-    from pgque.held_batch_events(i_batch_id) e
-    having count(*) > 0;
-end;
-$$;
-
--- Says whether a slot has held events.
-create or replace function pgque.has_held_events(i_sub_id integer)
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return exists (select from pgque.partition_held h where h.sub_id = i_sub_id);
-end;
+    select coalesce((pg_catalog.hashtextextended(i_key collate pg_catalog."C", 0)
+                     operator(pg_catalog.%) i_n operator(pg_catalog.+) i_n)
+                    operator(pg_catalog.%) i_n, 0)::pg_catalog.int4
 $$;
 
 -- Raises the error for a slot that is handed out in pages: a page is not the whole batch.
@@ -10312,168 +9725,31 @@ begin
 end;
 $$;
 
--- ===== api/partition_nack.sql ====================================================================
-
--- Schedules a message of the page for another delivery, or makes it a dead letter when its retries
--- are used up. Under the policy pause, later events of its key wait for it. Those in the same page
--- are delivered again, also after a dead letter, so the worker skips them, and a nack of one of them
--- changes nothing. Renews the lease. Returns 1.
--- locks: waits for a concurrent move of the same slot.
--- writes: position_log, retry_queue, dead_letter, partition_held, counter_log.
-create or replace function pgque.nack_partitioned(
-    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
-    i_msg pgque.message, i_retry_after interval default '1 minute', i_reason text default null)
-returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_slot     pgque.subscription;
-    v_event    pgque.partition_held;
-    v_is_last  boolean;
-    v_pauses   boolean;
-begin
-    if (i_retry_after >= '0') is not true then
-        perform pgque.refuse_value('no retry after %s', i_retry_after::text,
-                                   'Give an interval of 0 or more.');
-    end if;
-    loop
-        v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
-        v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
-        exit when pgque.append_position(v_slot);
-    end loop;
-
-    select * into v_event from pgque.find_in_page(v_slot, i_msg.msg_id);
-    if exists (select from pgque.partition_held h
-               where h.sub_id = v_slot.sub_id and h.ev_extra1 = v_event.ev_extra1
-                 and h.ev_id <= v_event.ev_id
-                 and h.retry_after > coalesce(v_slot.held_at, '-infinity')) then
-        return 1;
-    end if;
-    select coalesce(v_event.ev_retry, 0) >= coalesce(q.queue_max_retries, 5),
-           b.on_failure = 'pause' and v_event.ev_extra1 is not null
-    into v_is_last, v_pauses
-    from pgque.slot b
-    join pgque.queue q on q.queue_id = b.queue_id
-    where b.sub_id = v_slot.sub_id;
-    if v_slot.held_at is null and (v_is_last or not v_pauses) then
-        perform pgque.nack_batch(v_slot.sub_batch, array[v_event.ev_id], i_retry_after, i_reason,
-                                 v_slot.lease_owner, v_slot.lease_epoch);
-    elsif v_is_last then
-        insert into pgque.dead_letter (
-            dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, ev_txid, ev_retry, ev_type,
-            ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-        select v_slot.sub_queue, s.sub_consumer, coalesce(i_reason, 'max retries exceeded'),
-               v_event.ev_id, v_event.ev_time, v_event.ev_txid, v_event.ev_retry, v_event.ev_type,
-               v_event.ev_data, v_event.ev_extra1, v_event.ev_extra2, v_event.ev_extra3,
-               v_event.ev_extra4
-        from pgque.subscription_base s
-        where s.sub_id = v_slot.sub_id
-        on conflict do nothing;
-        delete from pgque.partition_held h
-        where h.sub_id = v_slot.sub_id and h.ev_id = v_event.ev_id;
-    else
-        insert into pgque.partition_held
-        values (v_slot.sub_id, v_event.ev_id, clock_timestamp() + i_retry_after, v_event.ev_time,
-                v_event.ev_txid, coalesce(v_event.ev_retry, 0) + 1, v_event.ev_type,
-                v_event.ev_data, v_event.ev_extra1, v_event.ev_extra2, v_event.ev_extra3,
-                v_event.ev_extra4)
-        on conflict (sub_id, ev_id) do update
-        set retry_after = excluded.retry_after, ev_retry = excluded.ev_retry;
-        insert into pgque.counter_log (queue_id, sub_id, nacked) values (v_slot.sub_queue, v_slot.sub_id, 1);
-    end if;
-    if v_is_last and v_pauses then
-        perform pgque.hold_next_in_page(v_slot, v_event);
-    end if;
-    return 1;
-end;
-$$;
-
--- Makes the next event of a dead letter's key in the page a held event that is due in a later page:
--- the worker skips it, and the ack must not cover it. The events after it wait for it. Does nothing
--- if the next event is scheduled for later anyway.
--- locks: none beyond the caller's. writes: partition_held.
-create or replace function pgque.hold_next_in_page(
-    i_slot pgque.subscription, i_dead pgque.partition_held)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_slot.held_at is not null then
-        update pgque.partition_held h set retry_after = clock_timestamp()
-        where h.sub_id = i_slot.sub_id
-          and h.ev_id = (select min(k.ev_id) from pgque.partition_held k
-                         where k.sub_id = i_slot.sub_id and k.ev_extra1 = i_dead.ev_extra1
-                           and k.ev_id > i_dead.ev_id)
-          and h.ev_id <= i_slot.page_to
-          and (h.retry_after > i_slot.held_at) is not true;
-        return;
-    end if;
-    execute format(  -- quoted: made by tick_select
-        'insert into pgque.partition_held '
-        'select $1, ev_id, clock_timestamp(), ev_time, ev_txid, ev_retry, ev_type, ev_data, '
-        '       ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-        'from (%s) e where ev_extra1 = $2 and ev_id > $3 and ev_id <= $4 '
-        'order by ev_id limit 1 on conflict do nothing',
-        pgque.tick_select(i_slot.sub_batch, '*'))
-    using i_slot.sub_id, i_dead.ev_extra1, i_dead.ev_id, i_slot.page_to;
-end;
-$$;
-
--- Returns the event with this id from the page that was delivered last.
-create or replace function pgque.find_in_page(i_slot pgque.subscription, i_msg_id bigint)
-returns setof pgque.partition_held
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_slot.held_at is not null then
-        return query
-        select h.*
-        from pgque.partition_held h
-        where h.sub_id = i_slot.sub_id and h.ev_id = i_msg_id and i_msg_id <= i_slot.page_to;
-    elsif i_msg_id <= i_slot.page_to then
-        return query execute format(  -- quoted: made by tick_select
-            'select $1, ev_id, null::timestamptz, ev_time, ev_txid, ev_retry, ev_type, ev_data, '
-            'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s) e where ev_id = $2 limit 1',
-            pgque.tick_select(i_slot.sub_batch, '*'))
-        using i_slot.sub_id, i_msg_id;
-    end if;
-    if not found then
-        raise exception using
-            errcode = 'PQ009',
-            message = (select format('event %s is not in the page that slot %s of consumer "%s" on '
-                                     'queue "%s" handed out', coalesce(i_msg_id::text, 'null'),
-                                     b.slot, b.co_name, b.queue_name)
-                       from pgque.slot b where b.sub_id = i_slot.sub_id),
-            hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
-    end if;
-end;
-$$;
-
 -- ===== api/repartition.sql =======================================================================
 
--- Gives a partitioned consumer another number of slots, in one transaction. Each unfinished event
--- goes to the new slot of its key, in order, and acked events are not delivered again. Waiting
--- events, retries and dead letters move as well. Producers, the ticker and other consumers continue
--- meanwhile. Workers must claim slots of the new number, and their calls for an earlier slot fail.
--- Returns the number of events that were copied because the slots were at different positions; 0 if
--- the number of slots does not change. Refuses while a slot has an open batch of claim_batch: its
--- results may be stored under its id, and its events would come again under another one.
+-- Gives a partitioned consumer another number of slots, once all its slots stand at one tick without
+-- an open batch. Until then a call asks for it: the slots get events up to the tick that the first of
+-- them has reached, and no farther. Repeat the call until it returns 0; it returns how many slots
+-- have not arrived. What was asked for is forgotten 10 minutes after the last call, and by a call
+-- with the present number. Events are delivered once, and in the order of their keys; retries and
+-- dead letters go to the new slot of their key. Producers, the ticker and other consumers continue
+-- meanwhile. Workers must then claim slots of the new number, and their calls for an earlier slot
+-- fail.
 -- locks: the consumer's row in partition_consumer, its retries and dead letters; waits for
 -- concurrent moves of its slots.
--- writes: partition_consumer, partition_slot_base, partition_held, consumer, subscription_base,
--- position_log, consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current
--- event table.
+-- writes: partition_consumer, partition_slot_base, consumer, subscription_base, position_log,
+-- consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current event table.
 create or replace function pgque.repartition(i_queue text, i_consumer text, i_slots integer)
 returns bigint
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_queue    pgque.queue := pgque.find_queue(i_queue);
-    v_n        integer;
-    v_old      pgque.slot_state[];
-    v_old_ids  integer[];
-    v_start    bigint;
-    v_carried  bigint;
+    v_queue   pgque.queue := pgque.find_queue(i_queue);
+    v_n       integer;
+    v_tick    bigint;
+    v_behind  bigint;
+    v_subs    pgque.subscription[];
+    v_old     pgque.partition_slot_base[];
 begin
     perform pgque.check_read_committed('repartitioning');
     perform pgque.check_adopted();
@@ -10490,38 +9766,58 @@ begin
     for update;
     if not found then
         perform pgque.refuse_unpartitioned(i_queue, i_consumer);
-    elsif v_n = i_slots then
-        return 0;
     end if;
 
-    v_old := pgque.stop_slots(v_queue.queue_id, i_consumer);
-    select array_agg(s.sub_id), max(case when s.page_from is null then s.sub_last_tick
-                                         else s.sub_next_tick end)
-    into v_old_ids, v_start
-    from unnest(v_old) s;
-    -- Waits for sessions that move a retry or replay a dead letter now; these become events.
-    perform from pgque.retry_queue r where r.ev_owner = any (v_old_ids) for update;
-    perform from pgque.dead_letter d
-    join pgque.subscription_base s on s.sub_queue = d.dl_queue_id and s.sub_consumer = d.dl_consumer_id
-    where s.sub_id = any (v_old_ids)
-    for update of d;
-
-    delete from pgque.partition_slot_base b where b.sub_id = any (v_old_ids);
-    update pgque.partition_consumer c set n = i_slots
+    loop
+        select array_agg(s), max(coalesce(s.sub_next_tick, s.sub_last_tick)) into v_subs, v_tick
+        from pgque.partition_slot_base b
+        join pgque.subscription s on s.sub_id = b.sub_id
+        where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
+        v_behind := (select count(*) from unnest(v_subs) s
+                     where v_n <> i_slots and (s.sub_batch is not null or s.sub_last_tick < v_tick));
+        exit when v_n = i_slots or v_behind > 0 or pgque.stop_slots(v_subs);
+    end loop;
+    update pgque.partition_consumer c
+    set n = case when v_behind > 0 then v_n else i_slots end,
+        change_tick = case when v_behind > 0 then v_tick end,
+        change_asked_at = case when v_behind > 0 then clock_timestamp() end
     where c.queue_id = v_queue.queue_id and c.co_name = i_consumer;
-    perform pgque.register_slots(i_queue, i_consumer, i_slots, 0, i_slots - 1, v_start);
-    update pgque.partition_slot_base b set is_subscribed = true
-    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
+    if v_n <> i_slots and v_behind = 0 then
+        with old as (
+            delete from pgque.partition_slot_base b
+            where b.queue_id = v_queue.queue_id and b.co_name = i_consumer
+            returning b as slot
+        )
+        select array_agg(o.slot) into v_old from old o;
+        perform pgque.register_slots(i_queue, i_consumer, i_slots, 0, i_slots - 1, v_tick);
+        perform pgque.hand_over(v_queue, i_consumer, v_old, v_n, i_slots, v_tick);
+    end if;
+    if v_n <> i_slots then
+        update pgque.partition_slot_base b set is_subscribed = true
+        where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
+    end if;
+    return v_behind;
+end;
+$$;
 
-    insert into pgque.consumer_deployment (sub_id, deployment, since)
-    select b.sub_id, d.deployment, d.since
+-- Returns where the next batch of a slot ends: at i_next_tick, but no farther than where the slots
+-- meet while another number of them is asked for; null if there is no next batch. Until it has
+-- arrived there, a slot always has one, whatever limits the caller has set.
+create or replace function pgque.limit_to_change(
+    i_sub_id integer, i_last_tick bigint, i_next_tick bigint)
+returns bigint
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_tick bigint;
+begin
+    select c.change_tick into v_tick
     from pgque.partition_slot_base b
-    cross join (select * from pgque.consumer_deployment where sub_id = any (v_old_ids) limit 1) d
-    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
-    perform pgque.move_failures(v_queue.queue_id, i_consumer, i_slots, v_old_ids);
-    v_carried := pgque.carry_over(v_queue, i_consumer, i_slots, v_old, v_start);
-    delete from pgque.subscription_base s where s.sub_id = any (v_old_ids);
-    return v_carried;
+    join pgque.partition_consumer c on c.queue_id = b.queue_id and c.co_name = b.co_name
+    where b.sub_id = i_sub_id
+      and c.change_asked_at > clock_timestamp() - interval '10 minutes';
+    return case when v_tick is null then i_next_tick
+                when v_tick > i_last_tick then least(i_next_tick, v_tick) end;
 end;
 $$;
 
@@ -10539,150 +9835,87 @@ begin
 end;
 $$;
 
--- Takes the leases of all slots of a consumer, and returns their positions. It waits for acks that
--- are not committed yet, and later ones fail. Refuses a slot with an open batch of claim_batch.
+-- Ends the leases of slots. Returns false if one of them was moved since its position was read, for
+-- example by an ack that was not committed yet.
 -- locks: waits for concurrent moves of the slots. writes: position_log.
-create or replace function pgque.stop_slots(i_queue_id integer, i_consumer text)
-returns pgque.slot_state[]
+create or replace function pgque.stop_slots(i_subs pgque.subscription[])
+returns boolean
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_slot  pgque.slot;
-    v_sub   pgque.subscription;
+    v_sub pgque.subscription;
 begin
-    for v_slot in
-        select b.* from pgque.slot b
-        where b.queue_id = i_queue_id and b.co_name = i_consumer
-        order by b.slot
-    loop
-        loop
-            select s.* into v_sub from pgque.subscription s where s.sub_id = v_slot.sub_id;
-            if v_sub.sub_batch is not null and v_sub.lease_ttl is null then
-                raise exception using
-                    errcode = 'PQ016',
-                    message = format('slot %s of consumer "%s" on queue "%s" has batch %s open',
-                                     v_slot.slot, i_consumer, v_slot.queue_name, v_sub.sub_batch),
-                    hint = 'Its results may be stored already: finish it first, and open no other '
-                           'batch of a slot until then.';
-            end if;
-            v_sub.lease_owner := null;
-            v_sub.lease_until := null;
-            v_sub.lease_epoch := v_sub.lease_epoch + 1;
-            v_sub.page_to := null;
-            v_sub.held_at := null;
-            exit when pgque.append_position(v_sub);
-        end loop;
+    foreach v_sub in array i_subs loop
+        v_sub.lease_owner := null;
+        v_sub.lease_until := null;
+        v_sub.lease_epoch := v_sub.lease_epoch + 1;
+        if not pgque.append_position(v_sub) then
+            return false;
+        end if;
     end loop;
-    return array(select s from pgque.slot_state s
-                 where s.queue_id = i_queue_id and s.co_name = i_consumer
-                 order by s.slot);
+    return true;
 end;
 $$;
 
--- Moves waiting events, retries and dead letters of slots to the new slot of their key.
--- locks: none beyond the caller's. writes: partition_held, retry_queue, dead_letter.
-create or replace function pgque.move_failures(
-    i_queue_id integer, i_consumer text, i_n integer, i_old_ids integer[])
+-- Gives the new slots what the earlier ones have apart from their position: the deployment, retries,
+-- dead letters, and events after the tick i_tick that are redelivered to an earlier slot alone.
+-- Adoption of a restored database gives a slot events of other slots too, which stay behind. Then it
+-- removes the earlier slots.
+-- locks: the retries and dead letters.
+-- writes: consumer_deployment, retry_queue, dead_letter, subscription_base, tick_request, the queue's
+-- current event table.
+create or replace function pgque.hand_over(
+    i_queue pgque.queue, i_consumer text, i_old pgque.partition_slot_base[], i_old_n integer,
+    i_n integer, i_tick bigint)
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_old_ids    integer[] := array(select o.sub_id from unnest(i_old) o);
+    v_consumers  integer[] := array(select s.sub_consumer from pgque.subscription_base s
+                                    where s.sub_id = any (v_old_ids));
+    v_snapshot   pg_snapshot := (pgque.find_tick(i_queue.queue_id, i_tick)).tick_snapshot;
+    v_rows       bigint;
 begin
-    update pgque.partition_held h set sub_id = b.sub_id
+    -- Waits for sessions that move a retry or replay a dead letter now; these become events.
+    perform from pgque.retry_queue r where r.ev_owner = any (v_old_ids) for update;
+    perform from pgque.dead_letter d
+    where d.dl_queue_id = i_queue.queue_id and d.dl_consumer_id = any (v_consumers)
+    for update;
+
+    insert into pgque.consumer_deployment (sub_id, deployment, since)
+    select b.sub_id, d.deployment, d.since
     from pgque.partition_slot_base b
-    where h.sub_id = any (i_old_ids)
-      and b.queue_id = i_queue_id and b.co_name = i_consumer
-      and b.slot = pgque.slot_of_key(h.ev_extra1, i_n);
+    cross join (select * from pgque.consumer_deployment where sub_id = any (v_old_ids) limit 1) d
+    where b.queue_id = i_queue.queue_id and b.co_name = i_consumer;
     update pgque.retry_queue r set ev_owner = b.sub_id
     from pgque.partition_slot_base b
-    where r.ev_owner = any (i_old_ids)
-      and b.queue_id = i_queue_id and b.co_name = i_consumer
+    where r.ev_owner = any (v_old_ids)
+      and b.queue_id = i_queue.queue_id and b.co_name = i_consumer
       and b.slot = pgque.slot_of_key(r.ev_extra1, i_n);
     update pgque.dead_letter d set dl_consumer_id = s.sub_consumer
     from pgque.partition_slot_base b
     join pgque.subscription_base s on s.sub_id = b.sub_id
-    where d.dl_queue_id = i_queue_id
-      and d.dl_consumer_id in (select o.sub_consumer from pgque.subscription_base o
-                               where o.sub_id = any (i_old_ids))
-      and b.queue_id = i_queue_id and b.co_name = i_consumer
+    where d.dl_queue_id = i_queue.queue_id and d.dl_consumer_id = any (v_consumers)
+      and b.queue_id = i_queue.queue_id and b.co_name = i_consumer
       and b.slot = pgque.slot_of_key(d.ev_extra1, i_n);
-end;
-$$;
-
--- Gives the new slots, which all begin at one tick, the unfinished events before this tick. Events
--- with a key become waiting events, which are delivered before later events of their key. Events
--- without a key have no order and become events for slot 0 only. Returns their number.
--- locks: none. writes: partition_held, tick_request, the queue's current event table.
-create or replace function pgque.carry_over(
-    i_queue pgque.queue, i_consumer text, i_n integer, i_old pgque.slot_state[], i_start bigint)
-returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_slot     pgque.slot_state;
-    v_carried  bigint := 0;
-    v_rows     bigint;
-begin
-    foreach v_slot in array i_old loop
-        execute format(  -- quoted: made by slot_backlog, and of numbers
-            'with unread as materialized (%s), '
-            'keyed as ('
-            '  insert into pgque.partition_held (sub_id, ev_id, ev_time, ev_txid, ev_retry, ev_type, '
-            '    ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            '  select b.sub_id, u.ev_id, u.ev_time, u.ev_txid, u.ev_retry, u.ev_type, u.ev_data, '
-            '    u.ev_extra1, u.ev_extra2, u.ev_extra3, u.ev_extra4 '
-            '  from unread u join pgque.partition_slot_base b '
-            '    on b.queue_id = $1 and b.co_name = $2 and b.slot = pgque.slot_of_key(u.ev_extra1, $3) '
-            '  where u.ev_extra1 is not null on conflict do nothing returning 1), '
-            'others as ('
-            '  insert into %s_%s (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
-            '    ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            '  select u.ev_id, u.ev_time, b.sub_id, u.ev_retry, u.ev_type, u.ev_data, '
-            '    u.ev_extra1, u.ev_extra2, u.ev_extra3, u.ev_extra4 '
-            '  from unread u join pgque.partition_slot_base b '
-            '    on b.queue_id = $1 and b.co_name = $2 and b.slot = 0 '
-            '  where u.ev_extra1 is null order by u.ev_id returning 1) '
-            'select (select count(*) from keyed) + (select count(*) from others)',
-            pgque.slot_backlog(v_slot, i_start), i_queue.queue_data_pfx, i_queue.queue_cur_table)
-        into v_rows using i_queue.queue_id, i_consumer, i_n;
-        v_carried := v_carried + v_rows;
-    end loop;
-    if v_carried > 0 then
+    execute format(  -- quoted: a number
+        'insert into pgque.event (ev_table, ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
+        '  ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+        'select $1, e.ev_id, e.ev_time, b.sub_id, e.ev_retry, e.ev_type, e.ev_data, '
+        '  e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4 '
+        'from pgque.event_%s e '
+        'join unnest($2) o on o.sub_id = e.ev_owner and o.slot = pgque.slot_of_key(e.ev_extra1, $3) '
+        'join pgque.partition_slot_base b on b.queue_id = o.queue_id and b.co_name = o.co_name '
+        '  and b.slot = pgque.slot_of_key(e.ev_extra1, $4) '
+        'where e.ev_txid >= pg_snapshot_xmin($5) and not pg_visible_in_snapshot(e.ev_txid, $5) '
+        'order by e.ev_id', i_queue.queue_id)
+    using i_queue.queue_id * 4 + i_queue.queue_cur_table, i_old, i_old_n, i_n, v_snapshot;
+    get diagnostics v_rows = row_count;
+    if v_rows > 0 then
         insert into pgque.tick_request (queue_id) values (i_queue.queue_id);
     end if;
-    return v_carried;
-end;
-$$;
-
--- Builds the SELECT of a slot's unfinished events that a slot beginning at a tick does not get: the
--- rest of the open batch after the last acked page, the events up to this tick, and later events
--- that are redelivered only to this slot. Adoption of a restored database gives it events of other
--- slots too, which it leaves out as any read of the slot does.
-create or replace function pgque.slot_backlog(i_slot pgque.slot_state, i_until bigint)
-returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_last   pg_snapshot := (pgque.find_tick(i_slot.queue_id, i_slot.sub_last_tick)).tick_snapshot;
-    v_until  pg_snapshot := (pgque.find_tick(i_slot.queue_id, i_until)).tick_snapshot;
-    v_next   pg_snapshot := v_last;
-    v_c      record;
-    v_where  text := 'false';
-begin
-    if i_slot.page_from is not null then
-        v_next := (pgque.find_tick(i_slot.queue_id, i_slot.sub_next_tick)).tick_snapshot;
-        v_c := pgque.snapshot_conditions(v_last, v_next);
-        v_where := format('(%s or %s) and ev_id > %s%s', v_c.in_range, coalesce(v_c.in_list, 'false'),
-                          i_slot.page_from, pgque.not_aside(i_slot.sub_id, i_slot.sub_batch));
-    end if;
-    v_c := pgque.snapshot_conditions(v_next, v_until);
-    return format(
-        'select * from pgque.event_%s where (%s or %s or %s) and (ev_owner is null or ev_owner = %s) '
-        'and pgque.slot_of_key(ev_extra1, %s) = %s union all '
-        'select * from pgque.event_%s where ev_txid >= %L and not pg_visible_in_snapshot(ev_txid, %L) '
-        'and ev_owner = %s and pgque.slot_of_key(ev_extra1, %s) = %s',
-        i_slot.queue_id, v_where, v_c.in_range, coalesce(v_c.in_list, 'false'), i_slot.sub_id,
-        i_slot.n, i_slot.slot, i_slot.queue_id, pg_snapshot_xmin(v_until), v_until, i_slot.sub_id,
-        i_slot.n, i_slot.slot);
+    delete from pgque.subscription_base s where s.sub_id = any (v_old_ids);
 end;
 $$;
 
@@ -11034,175 +10267,6 @@ begin
 end;
 $$;
 
--- ===== ops/test_helpers.sql ======================================================================
-
--- For tests of applications: sends an event of type "test" and requests a tick. Events are
--- delivered after their commit, so call test_consume in another transaction. Returns the event's
--- id.
--- locks: those of send. writes: the queue's current event table, tick_request.
-create or replace function pgque.test_send(i_queue text, i_payload jsonb)
-returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.test_send(i_queue, 'test', i_payload);
-end;
-$$;
-
--- The same with another type.
--- locks: those of send. writes: the same.
-create or replace function pgque.test_send(i_queue text, i_type text, i_payload jsonb)
-returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_id bigint := pgque.send(i_queue, i_type, i_payload);
-begin
-    perform pgque.force_next_tick(i_queue);
-    return v_id;
-end;
-$$;
-
--- Ticks, takes the consumer's next batch with events, acks it and returns its messages. Raises an
--- error, and acks nothing, if there is no event or if an event has another type than expected.
--- locks: those of ticker, receive and ack. writes: the same.
-create or replace function pgque.test_consume(
-    i_queue text, i_consumer text, i_expected_type text default null)
-returns setof pgque.message
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_messages  pgque.message[];
-    v_other     pgque.message;
-begin
-    perform pgque.force_next_tick(i_queue);
-    perform pgque.ticker(i_queue);
-    v_messages := array(select m from pgque.receive(i_queue, i_consumer, 2147483647) m);
-    if cardinality(v_messages) = 0 then
-        raise exception using
-            errcode = 'assert_failure',
-            message = format('consumer "%s" on queue "%s" has no event to consume', i_consumer, i_queue),
-            hint = 'Send one in a transaction of its own; an event is delivered after its commit.';
-    end if;
-    select m.* into v_other
-    from unnest(v_messages) m
-    where m.type is distinct from i_expected_type
-    limit 1;
-    if found and i_expected_type is not null then
-        raise exception using
-            errcode = 'assert_failure',
-            message = format('event %s is of type "%s", expected "%s"',
-                             v_other.msg_id, v_other.type, i_expected_type),
-            detail = format('Its payload: %s', v_other.payload),
-            hint = format('Its batch %s stays open.', v_other.batch_id);
-    end if;
-    perform pgque.ack(v_messages[1].batch_id);
-    return query select m.* from unnest(v_messages) m;
-end;
-$$;
-
--- Raises an error if a consumer of the queue has not finished all events, including events without
--- a tick, in an open batch or waiting for a retry, or if events are scheduled (send_at). Counts
--- exactly, by reading the unfinished events.
-create or replace function pgque.assert_empty(i_queue text)
-returns boolean
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_queue      pgque.queue := pgque.find_queue(i_queue);
-    v_sub        record;
-    v_scheduled  bigint;
-begin
-    for v_sub in
-        select c.co_name,
-               pgque.count_unfinished(s) as events,
-               (select count(*) from pgque.retry_queue r where r.ev_owner = s.sub_id)
-               + (select count(*) from pgque.partition_held h where h.sub_id = s.sub_id) as again
-        from pgque.subscription s
-        join pgque.consumer c on c.co_id = s.sub_consumer
-        where s.sub_queue = v_queue.queue_id
-        order by c.co_name
-    loop
-        if v_sub.events > 0 or v_sub.again > 0 then
-            raise exception using
-                errcode = 'assert_failure',
-                message = format('queue "%s" is not empty: consumer "%s" has %s events to finish and '
-                                 '%s to be delivered again', i_queue, v_sub.co_name, v_sub.events,
-                                 v_sub.again),
-                hint = 'Consume them, with pgque.test_consume or pgque.receive and pgque.ack.';
-        end if;
-    end loop;
-    select count(*) into v_scheduled from pgque.delayed_events d where d.de_queue_name = i_queue;
-    if v_scheduled > 0 then
-        raise exception using
-            errcode = 'assert_failure',
-            message = format('queue "%s" is not empty: %s events wait for their time',
-                             i_queue, v_scheduled),
-            hint = 'Cancel them with pgque.cancel_scheduled, or wait and run pgque.maint().';
-    end if;
-    return true;
-end;
-$$;
-
--- Returns the number of a subscription's unfinished events. For a worker of a shared consumer,
--- these are the events of its batch; for a slot, the events of its keys.
-create or replace function pgque.count_unfinished(i_sub pgque.subscription)
-returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_after  pg_snapshot;
-    v_up_to  pg_snapshot;
-    v_slot   pgque.slot;
-    v_count  bigint;
-begin
-    if i_sub.sub_last_tick is null then
-        return 0;
-    end if;
-    perform pgque.check_adopted();
-    v_after := (pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick)).tick_snapshot;
-    if i_sub.sub_main is not null then
-        v_up_to := (pgque.find_tick(i_sub.sub_queue, i_sub.sub_next_tick)).tick_snapshot;
-    end if;
-    select s.* into v_slot from pgque.slot s where s.sub_id = i_sub.sub_id;
-    execute format(
-        'select count(*) from pgque.%I e '
-        'where e.ev_txid >= pg_snapshot_xmin($1) '
-        'and not pg_visible_in_snapshot(e.ev_txid, $1) '
-        'and ($2 is null or pg_visible_in_snapshot(e.ev_txid, $2)) '
-        'and (e.ev_owner is null or e.ev_owner = $3) '
-        'and ($4 is null or $4 = pgque.slot_of_key(e.ev_extra1, $5))', format('event_%s', i_sub.sub_queue))
-    into v_count
-    using v_after, v_up_to, coalesce(i_sub.sub_main, i_sub.sub_id), v_slot.slot, v_slot.n;
-    return v_count;
-end;
-$$;
-
--- Raises an error if the queue has dead letters.
-create or replace function pgque.assert_dlq_empty(i_queue text)
-returns boolean
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_queue   pgque.queue := pgque.find_queue(i_queue);
-    v_count   bigint;
-    v_reason  text;
-begin
-    select count(*), (array_agg(d.dl_reason order by d.dl_id desc))[1] into v_count, v_reason
-    from pgque.dead_letter d
-    where d.dl_queue_id = v_queue.queue_id;
-    if v_count > 0 then
-        raise exception using
-            errcode = 'assert_failure',
-            message = format('queue "%s" has %s dead letters, the newest because: %s',
-                             i_queue, v_count, coalesce(v_reason, 'no reason given')),
-            hint = format('See them with: select * from pgque.dlq_inspect(%L);', i_queue);
-    end if;
-    return true;
-end;
-$$;
-
 -- ===== ops/stats.sql =============================================================================
 
 -- The views behind statistics, health and metrics: each queue with its last tick and the last
@@ -11276,12 +10340,10 @@ begin
         return;
     end if;
     perform pgque.check_positions_visible();
-    if not exists (select from pgque.counter_log)
-       or not exists (select from pgque.history)
-       or exists (select from pgque.queue_progress q where q.tick_id is null) then
+    if exists (select from pgque.queue_progress q where q.tick_id is null) then
         raise exception using
             errcode = 'serialization_failure',
-            message = 'ticks and counters are not in this transaction''s snapshot',
+            message = 'ticks are not in this transaction''s snapshot',
             hint = 'The transaction began before they were compacted: roll back and try again.';
     end if;
 end;
@@ -11491,10 +10553,8 @@ set jit = off
 as $$
 begin
     if i_threshold is null or i_threshold < '0' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no consumer is stuck after %s', coalesce(i_threshold::text, 'null')),
-            hint = 'Give an interval of 0 or more; the default is 1 hour.';
+        perform pgque.refuse_value('no consumer is stuck after %s', i_threshold::text,
+                                   'Give an interval of 0 or more; the default is 1 hour.');
     end if;
     perform pgque.check_logs_visible();
     return query
@@ -11629,71 +10689,6 @@ begin
 end;
 $$;
 
--- ===== ops/latency.sql ===========================================================================
-
--- Lists the batches whose opening and end are both in the position log, with their consumers. A
--- batch that ended because the consumer was moved is not listed. If another subconsumer took over a
--- dead one's batch, the batch ended for the dead one. Compaction empties the log, so this covers
--- minutes on a busy database and hours on a quiet one.
-create or replace view pgque.ended_batch as
-select s.sub_queue as queue_id,
-       coalesce(s.sub_main, s.sub_id) as sub_id,
-       p.sub_batch as batch_id,
-       p.opened_at,
-       p.ended_at,
-       e.tick_time,
-       e.tick_event_seq - b.tick_event_seq as events
-from (
-    select l.sub_id, l.sub_batch, l.sub_last_tick, l.sub_next_tick,
-           min(l.sub_active) over (partition by l.sub_id, l.sub_batch) as opened_at,
-           lead(l.sub_active) over w as ended_at,
-           lead(l.sub_batch) over w as batch_after,
-           lead(l.sub_last_tick) over w as tick_after
-    from pgque.position_log l
-    window w as (partition by l.sub_id order by l.pos_seq)
-) p
-join pgque.subscription_base s on s.sub_id = p.sub_id
-cross join lateral (
-    select t.tick_event_seq from pgque.tick t
-    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick limit 1
-) b
-cross join lateral (
-    select t.tick_time, t.tick_event_seq from pgque.tick t
-    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick limit 1
-) e
-where p.sub_batch is not null
-  and p.batch_after is null
-  and p.ended_at is not null
-  and (s.sub_main is not null or p.tick_after = p.sub_next_tick);
-
--- Returns percentiles of the time from a batch's last tick to its end, for the consumer's batches
--- that ended in the period, as far as pgque.ended_batch has them; nulls if there are none.
-create or replace function pgque.latency_percentiles(
-    i_queue_name text, i_consumer_name text, i_period interval)
-returns table (p50 interval, p95 interval, p99 interval)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
-as $$
-declare
-    v_sub pgque.subscription := pgque.find_subscription(i_queue_name, i_consumer_name);
-begin
-    if i_period is null or i_period <= '0' or i_period > '100 years' then
-        perform pgque.refuse_value('no latency over %s', i_period::text,
-                                   'Give a positive interval, for example ''1 hour''.');
-    end if;
-    perform pgque.check_logs_visible();
-    return query
-    select l.p[1], l.p[2], l.p[3]
-    from (
-        select percentile_cont('{0.5,0.95,0.99}'::double precision[])
-               within group (order by b.ended_at - b.tick_time) as p
-        from pgque.ended_batch b
-        where b.sub_id = v_sub.sub_id
-          and b.ended_at >= clock_timestamp() - i_period
-    ) l;
-end;
-$$;
-
 -- ===== ops/metrics.sql ===========================================================================
 
 -- The metrics of queues. What a queue's consumers acked is the sum of its counters and of the events
@@ -11769,6 +10764,41 @@ cross join (values
 ) m (nr, metric_name, metric_type)
 where c.figures[m.nr] is not null;
 
+-- Lists the batches whose opening and end are both in the position log, with their consumers. A
+-- batch that ended because the consumer was moved is not listed. If another subconsumer took over a
+-- dead one's batch, the batch ended for the dead one. Compaction empties the log, so this covers
+-- minutes on a busy database and hours on a quiet one.
+create or replace view pgque.ended_batch as
+select s.sub_queue as queue_id,
+       coalesce(s.sub_main, s.sub_id) as sub_id,
+       p.sub_batch as batch_id,
+       p.opened_at,
+       p.ended_at,
+       e.tick_time,
+       e.tick_event_seq - b.tick_event_seq as events
+from (
+    select l.sub_id, l.sub_batch, l.sub_last_tick, l.sub_next_tick,
+           min(l.sub_active) over (partition by l.sub_id, l.sub_batch) as opened_at,
+           lead(l.sub_active) over w as ended_at,
+           lead(l.sub_batch) over w as batch_after,
+           lead(l.sub_last_tick) over w as tick_after
+    from pgque.position_log l
+    window w as (partition by l.sub_id order by l.pos_seq)
+) p
+join pgque.subscription_base s on s.sub_id = p.sub_id
+cross join lateral (
+    select t.tick_event_seq from pgque.tick t
+    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick limit 1
+) b
+cross join lateral (
+    select t.tick_time, t.tick_event_seq from pgque.tick t
+    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick limit 1
+) e
+where p.sub_batch is not null
+  and p.batch_after is null
+  and p.ended_at is not null
+  and (s.sub_main is not null or p.tick_after = p.sub_next_tick);
+
 -- The size and processing time of the batches that ended in the last 5 minutes, by consumer.
 create or replace view pgque.batch_metric as
 with batches as (
@@ -11818,28 +10848,13 @@ begin
            array_position('{ok,unknown,warning,critical}', h.status)::numeric - 1,
            jsonb_build_object('queue', coalesce(h.queue_name, ''), 'check_name', h.check_name)
     from pgque.queue_health() h;
-    return query
-    select 'pgque.ticker.duration_seconds', 'gauge',
-           coalesce(extract(epoch from max(r.tick_time) - min(r.tick_time))::numeric, 0), '{}'::jsonb
-    from (
-        select newest.tick_time,
-               newest.tick_snapshot::text = first_value(newest.tick_snapshot::text) over (
-                   order by newest.tick_time desc) as is_last_run
-        from pgque.queue q
-        cross join lateral (
-            select * from pgque.tick t
-            where t.tick_queue = q.queue_id order by t.tick_id desc limit 1
-        ) newest
-        where not q.queue_external_ticker
-    ) r
-    where r.is_last_run;
 end;
 $$;
 
 -- ===== ops/database_health.sql ===================================================================
 
--- Returns the checks of the whole database: what schedules ticks, whether a restore was adopted,
--- and who keeps dead rows from being removed.
+-- Returns the checks of the whole database: whether a restore was adopted, whether the logs are
+-- rotated, and who keeps dead rows from being removed.
 create or replace function pgque.database_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -11854,30 +10869,6 @@ begin
                 else 'transaction ids are of this cluster' end
     from pgque.config c
     cross join pgque.origin o;
-
-    return query
-    select null::text, 'scheduler',
-           case when t.queues = 0 or t.late is not true then 'ok'
-                when c.scheduler is null then 'warning'
-                else 'critical' end,
-           format('%s, %s%s',
-                  case when c.scheduler is null then 'none started, so ticks come from outside'
-                       else format('ticks come from %s', c.scheduler) end,
-                  case when t.queues = 0 then 'and there is nothing to tick'
-                       else format('the last one %s ago',
-                                   date_trunc('milliseconds', clock_timestamp() - t.last_tick)) end,
-                  case when t.late and c.scheduler is null
-                       then ': run select pgque.start(); or a process that calls pgque.ticker()'
-                       when t.late then ': look at its jobs with select * from pgque.status();'
-                       else '' end)
-    from pgque.config c
-    cross join (
-        select count(*) as queues, max(q.tick_time) as last_tick,
-               bool_and(clock_timestamp() - q.tick_time
-                        > 2 * q.queue_ticker_idle_period + interval '10 seconds') as late
-        from pgque.queue_progress q
-        where not q.queue_ticker_paused and not q.queue_external_ticker
-    ) t;
 
     return query select null::text, 'log_rotation', l.status, l.detail from pgque.log_health() l;
 
@@ -11914,21 +10905,21 @@ declare
     v_log     record;
     v_holder  text;
 begin
-    select r.log_name, r.holders, size.bytes, coalesce(r.rotated_at, c.installed_at) as last_time,
+    select r.log_name, w.holders, size.bytes, coalesce(r.rotated_at, c.installed_at) as last_time,
            size.bytes >= 16 * 1024 * 1024
            and coalesce(r.rotated_at, c.installed_at)
                <= clock_timestamp() - interval '1 minute'
-                  - 5 * case when r.log_name = 'history' then interval '1 day'  -- its rows stay 2 days
-                             else c.metadata_rotation_period end
+                  - 5 * c.metadata_rotation_period
            and not (r.log_name = 'tick' and pgque.is_tick_log_retained()) as is_left
     into v_log
     from pgque.log_rotation r
     cross join pgque.config c
+    left join pgque.snapshot_wait w on w.wait_name = r.log_name
     cross join lateral (
         select sum(pg_total_relation_size(t.oid)) as bytes
         from pg_class t
         where t.relnamespace = 'pgque'::regnamespace
-          and t.relname = any (array[r.log_name, r.log_name || '_log', r.log_name || '_log_0',
+          and t.relname = any (array[r.log_name || '_log', r.log_name || '_log_0',
                                      r.log_name || '_log_1'])
           and t.relkind = 'r'
     ) size
@@ -11942,18 +10933,8 @@ begin
         return;
     end if;
 
-    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
-    into v_holder
-    from pg_locks l
-    left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-         and c.relkind in ('r', 'p') and c.relname ~ format('^%s(_log|$)', v_log.log_name)
-         and l.database = (select d.oid from pg_database d where d.datname = current_database())
-    left join pg_stat_activity a on a.pid = l.pid
-    where l.granted
-      and (c.oid is not null
-           or l.locktype = 'virtualxid' and l.virtualtransaction = any (v_log.holders))
-      and (l.pid is null or a.xact_start < clock_timestamp() - interval '10 seconds')
-      and l.pid is distinct from pg_backend_pid();
+    v_holder := pgque.lock_holders(
+        format('^%s(_log|$)', v_log.log_name), v_log.holders, interval '10 seconds');
     status := case when v_log.bytes < 1024 * 1024 * 1024 then 'warning' else 'critical' end;
     detail := format('the %s log has grown to %s, last rotated %s ago: %s', v_log.log_name,
                      pg_size_pretty(v_log.bytes),
@@ -11961,6 +10942,30 @@ begin
                      coalesce(v_holder || ' keeps it locked or may still read it: let it end its '
                               'transaction',
                               'see that pgque.maint() is called, and that no consumer is far behind'));
+end;
+$$;
+
+-- Names the sessions and prepared transactions that have begun before i_age and hold a lock on one of
+-- our tables whose name matches, or are among i_transactions (virtual transaction ids); null if there
+-- are none.
+create or replace function pgque.lock_holders(
+    i_tables text, i_transactions text[], i_age interval)
+returns text
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
+        from pg_locks l
+        left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+             and c.relkind in ('r', 'p') and c.relname ~ i_tables
+             and l.database = (select d.oid from pg_database d where d.datname = current_database())
+        left join pg_stat_activity a on a.pid = l.pid
+        where l.granted
+          and (c.oid is not null
+               or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
+          and (l.pid is null or a.xact_start <= clock_timestamp() - i_age)
+          and l.pid is distinct from pg_backend_pid());
 end;
 $$;
 
@@ -12085,45 +11090,9 @@ begin
 end;
 $$;
 
--- Says what a queue's retention costs: the size of the events that all consumers have finished, and
--- how many ticks are behind all consumers. Null without a retention. Events are stored in the order
--- in which they came, so the page of the first one that a consumer still needs shows how much of a
--- table is finished.
-create or replace function pgque.retention_cost(i_queue pgque.queue)
-returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_floor   pgque.tick;
-    v_table   text;
-    v_pages   bigint;
-    v_needed  bigint;
-    v_bytes   numeric := 0;
-begin
-    if i_queue.queue_retention is null then
-        return null;
-    end if;
-    v_floor := pgque.find_floor_tick(i_queue.queue_id);
-    for v_nr in 0 .. i_queue.queue_ntables - 1 loop
-        v_table := format('%s_%s', i_queue.queue_data_pfx, v_nr);
-        v_pages := pg_relation_size(to_regclass(v_table)) / current_setting('block_size')::bigint;
-        continue when v_pages = 0;
-        execute format('select (e.ctid::text::point)[0]::bigint from %s e '  -- quoted: a number's
-                       'where e.ev_txid >= $1 and not pg_visible_in_snapshot(e.ev_txid, $2) '
-                       'order by e.ev_txid limit 1', v_table)
-        into v_needed using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
-        v_bytes := v_bytes + pg_total_relation_size(to_regclass(v_table))
-                             * least(coalesce(v_needed, v_pages), v_pages) / v_pages;
-    end loop;
-    return format('retention %s keeps %s of finished events and %s ticks', i_queue.queue_retention,
-                  pg_size_pretty(v_bytes),
-                  greatest(v_floor.tick_id - pgque.find_retention_tick(i_queue), 0));
-end;
-$$;
-
 -- Checks rotation, which is due once per interval (rotation_interval) if the queue has events. It is
 -- held up if maintenance does not run, or if a consumer still needs the oldest events; a queue
--- without consumers does not hold it up. The detail has the cost of the queue's retention.
+-- without consumers does not hold it up.
 create or replace function pgque.rotation_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -12134,8 +11103,7 @@ begin
            case when t.is_fine then 'ok'
                 when t.age > 4 * t.period + interval '5 minutes' then 'critical'
                 else 'warning' end,
-           concat(format('last rotation %s ago, period %s', t.age, t.period),
-                  ', ' || pgque.retention_cost(q), case
+           concat(format('last rotation %s ago, period %s', t.age, t.period), case
                 when t.is_fine then ''
                 when slowest.tick_time < clock_timestamp() - t.period
                 then format(': consumer "%s" still needs old events; let it catch up, or end it with '
@@ -12181,21 +11149,16 @@ declare
     v_holder  text;
     v_unread  boolean;
 begin
-    select string_agg(coalesce('session ' || l.pid, 'a prepared transaction'), ', ') into v_holder
-    from pgque.rotation_floor f
-    join pg_locks l on l.locktype = 'virtualxid' and l.virtualtransaction = any (f.holders)
-    where f.queue_id = i_queue.queue_id;
+    v_holder := pgque.lock_holders(
+        null, (select w.holders from pgque.snapshot_wait w
+               where w.wait_name = format('queue %s', i_queue.queue_id)), '0');
     if v_holder is not null then
         return format('%s may still read what would be truncated: let it end its transaction; '
                       'rotation waits for %s at most', v_holder,
                       (select max(r.patience) from pgque.log_rotation r));
     end if;
 
-    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
-    into v_holder
-    from pg_locks l
-    where l.granted and l.relation = to_regclass(v_table) and l.pid is distinct from pg_backend_pid()
-      and l.database = (select d.oid from pg_database d where d.datname = current_database());
+    v_holder := pgque.lock_holders(format('^%s$', split_part(v_table, '.', 2)), null, '0');
     if v_holder is not null then
         return format('%s uses table %s, which is emptied next: let it end its transaction',
                       v_holder, v_table);
@@ -12703,9 +11666,6 @@ begin
             into v_unread using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
             if v_unread
                or exists (select from pgque.retry_queue r where r.ev_queue = v_queue.queue_id)
-               or exists (select from pgque.partition_held h
-                          join pgque.subscription_base b on b.sub_id = h.sub_id
-                          where b.sub_queue = v_queue.queue_id)
                or exists (select from pgque.delayed_events d
                           where d.de_queue_name = v_queue.queue_name) then
                 v_names := array_append(v_names, format('"%s"', v_queue.queue_name));
@@ -12758,6 +11718,49 @@ begin
 end;
 $$;
 
+-- In 0.3, events could wait for a failed event of their key. They become retries of their slot, each
+-- due no earlier than those before it. The slot's page is handed out again, because what waited is in
+-- its batch now. A whole batch has to be finished first: its results may be stored without them.
+do $$
+declare
+    v_sub pgque.subscription;
+begin
+    if to_regclass('pgque.partition_held') is null then
+        return;
+    end if;
+    for v_sub in
+        select s.*
+        from pgque.subscription s
+        where s.sub_id in (select h.sub_id from pgque.partition_held h)
+    loop
+        if v_sub.sub_batch is not null and v_sub.lease_ttl is null then
+            raise exception using
+                errcode = 'PQ016',
+                message = (select format('slot "%s" on queue "%s" has batch %s open, and events that '
+                                         'wait for a failed one', c.co_name, q.queue_name,
+                                         v_sub.sub_batch)
+                           from pgque.consumer c, pgque.queue q
+                           where c.co_id = v_sub.sub_consumer and q.queue_id = v_sub.sub_queue),
+                hint = 'Finish this batch with the installed version, and upgrade then. Nothing was '
+                       'changed.';
+        end if;
+        v_sub.page_to := null;
+        perform pgque.append_position(v_sub);
+    end loop;
+    insert into pgque.retry_queue (
+        ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data,
+        ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+    select coalesce(max(h.retry_after) over (partition by h.sub_id, h.ev_extra1 order by h.ev_id),
+                    clock_timestamp()),
+           s.sub_queue, h.ev_id, h.ev_time, h.ev_txid, h.sub_id, h.ev_retry, h.ev_type, h.ev_data,
+           h.ev_extra1, h.ev_extra2, h.ev_extra3, h.ev_extra4
+    from pgque.partition_held h
+    join pgque.subscription_base s on s.sub_id = h.sub_id
+    on conflict do nothing;
+    drop table pgque.partition_held;
+end;
+$$;
+
 do $$
 declare
     v_names  constant text := (
@@ -12793,8 +11796,7 @@ from pgque_reader, pgque_writer, pgque_admin;
 -- Payloads that wait are for those who read payloads.
 grant select on
     pgque.config, pgque.dead_letter, pgque.delayed_events, pgque.retry_queue,
-    pgque.partition_consumer, pgque.partition_slot, pgque.partition_slot_status,
-    pgque.partition_held
+    pgque.partition_consumer, pgque.partition_slot, pgque.partition_slot_status
 to pgque_reader, pgque_admin;
 
 grant select on
@@ -12834,8 +11836,8 @@ begin
              dead_letter_batch dlq_export dlq_inspect dlq_summary enter_deployment error_rate
              event_retry finish_batch finished_before
              forget_replicated get_batch_events get_batch_info
-             get_consumer_info get_lease_info give_up_batch held_batch_events hold_batch in_flight
-             incarnation latency_percentiles lineage list_scheduled move_to_deployment nack
+             get_consumer_info get_lease_info give_up_batch hold_batch in_flight
+             incarnation lineage list_scheduled move_to_deployment nack
              nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
              queue_health queue_stats receive receive_coop receive_partitioned register_consumer
              register_consumer_at register_subconsumer release_batch release_slot renew_batch
@@ -12846,18 +11848,19 @@ begin
              unregister_consumer unregister_subconsumer unsubscribe unsubscribe_slot
              unsubscribe_subconsumer unticked_events window_ticks'),
             ('pgque_admin',
-             'adopt_restored_database assert_dlq_empty assert_empty batch_event_sql
-             batch_event_tables batch_retry begin_slot check_slot_end create_queue dlq_purge
+             'adopt_restored_database batch_event_sql
+             batch_event_tables batch_retry begin_slot create_queue dlq_purge
              drop_queue event_dead event_retry_raw find_tick_helper force_next_tick force_tick
              get_batch_cursor grant_perms insert_event_raw maint maint_addon
-             maint_compact_counters maint_compact_history maint_compact_positions
+             maint_compact_counters maint_compact_positions
              maint_compact_ticks maint_copy_ticks maint_cron_log maint_deliver_delayed
              maint_empty_half maint_event_tables maint_idem maint_loop maint_operations
-             maint_pause maint_retry_events maint_rotate_metadata maint_rotate_tables_step1
-             maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat pause_queue
+             maint_pause maint_retry_events maint_rotate_tables_step1
+             maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat next_run_hint
+             pause_queue
              quote_fqname renew_incarnation renew_lineage resume_queue run_maintenance seq_getval seq_setval
-             set_metadata_rotation_period set_queue_config set_snapshot_patience
-             set_tick_period_ms start status stop test_consume test_send ticker ticker_loop
+             set_queue_config set_snapshot_patience
+             set_tick_period_ms start status stop ticker ticker_loop
              ticker_pace tune_storage upgrade_schema')
         ) g (roles, names)
         cross join regexp_split_to_table(g.names, '\s+') n (name)

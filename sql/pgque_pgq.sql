@@ -174,18 +174,10 @@ create schema if not exists pgq_ext;
 
 -- ===== addons/pgq/tables.sql =====================================================================
 
--- Settings of queues that only PgQ has. A queue without a row has none of them, so the table is
--- nearly empty, and producers look at it for every event.
+-- The limits of queues that have one. Producers look at it for every event.
 create table if not exists pgq.queue_extra (
     queue_id      integer primary key references pgque.queue on delete cascade,
-    per_tx_limit  integer,
-    extra_maint   text[]
-);
-
--- The functions that queue_extra_maint may name, as schema.name. pgqd calls them with its own
--- rights, often those of a superuser, so only the owner of the schema may add one.
-create table if not exists pgq.maint_function (
-    func_name  text primary key
+    per_tx_limit  integer
 );
 
 -- The queues that have views for their event tables. If a queue is dropped, its row goes with it,
@@ -248,9 +240,29 @@ select q.queue_id,
        format('pgq.event_%s', q.queue_id) as queue_data_pfx,
        q.queue_event_seq,
        format('pgq.event_%s_tick_seq', q.queue_id) as queue_tick_seq,
-       x.extra_maint as queue_extra_maint
+       null::text[] as queue_extra_maint
 from pgque.queue q
 left join pgq.queue_extra x on x.queue_id = q.queue_id;
+
+-- Of version 0.3, in which pgqd called the functions of queue_extra_maint. They must not end unnoticed.
+do $$
+begin
+    if to_regclass('pgq.maint_function') is not null then
+        if exists (select from pgq.queue_extra x where x.extra_maint is not null) then
+            raise exception using
+                errcode = 'PQ005',
+                message = 'queues have functions in queue_extra_maint, which this version does not call',
+                hint = 'Schedule them otherwise, for example by pg_cron. Then run: '
+                       'update pgq.queue set queue_extra_maint = null; and install again.';
+        end if;
+        alter table pgq.queue_extra drop column extra_maint;
+        drop table pgq.maint_function;
+        drop function pgq.allow_extra_maint(text);
+        drop function pgq.forbid_extra_maint(text);
+        drop function pgq.check_extra_maint(text[]);
+    end if;
+end;
+$$;
 
 create or replace view pgq.consumer as
 select c.co_id, c.co_name
@@ -305,6 +317,354 @@ select e.ev_id,
        e.ev_extra3,
        e.ev_extra4
 from pgque.event_template e;
+
+-- ===== addons/pgq/forwards.sql ===================================================================
+
+-- The functions of PgQ that are the same in pgque: the assembler writes them out, with the arguments
+-- and the result of the engine's.
+
+-- Does what pgque.batch_event_sql does.
+-- locks, writes: the same.
+create or replace function pgq.batch_event_sql(x_batch_id bigint)
+returns text
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.batch_event_sql(x_batch_id);
+end;
+$$;
+
+-- Does what pgque.batch_retry does.
+-- locks, writes: the same.
+create or replace function pgq.batch_retry(i_batch_id bigint, i_retry_seconds integer)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.batch_retry(i_batch_id, i_retry_seconds);
+end;
+$$;
+
+-- Does what pgque.event_retry does.
+-- locks, writes: the same.
+create or replace function pgq.event_retry(
+    x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.event_retry(x_batch_id, x_event_id, x_retry_seconds);
+end;
+$$;
+
+-- Does what pgque.event_retry does.
+-- locks, writes: the same.
+create or replace function pgq.event_retry(
+    x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.event_retry(x_batch_id, x_event_id, x_retry_time);
+end;
+$$;
+
+-- Does what pgque.find_tick_helper does.
+-- locks, writes: the same.
+create or replace function pgq.find_tick_helper(
+    i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
+    i_min_count bigint, i_min_interval interval,
+    out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
+returns record
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    select * into next_tick_id, next_tick_time, next_tick_seq from pgque.find_tick_helper(i_queue_id, i_prev_tick_id, i_prev_tick_time, i_prev_tick_seq, i_min_count, i_min_interval);
+end;
+$$;
+
+-- Does what pgque.finish_batch does.
+-- locks, writes: the same.
+create or replace function pgq.finish_batch(x_batch_id bigint)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.finish_batch(x_batch_id);
+end;
+$$;
+
+-- Does what pgque.force_tick does.
+-- locks, writes: the same.
+create or replace function pgq.force_tick(i_queue_name text)
+returns bigint
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.force_tick(i_queue_name);
+end;
+$$;
+
+-- Does what pgque.get_batch_info does.
+-- locks, writes: the same.
+create or replace function pgq.get_batch_info(
+    x_batch_id bigint,
+    out queue_name text, out consumer_name text,
+    out batch_start timestamptz, out batch_end timestamptz,
+    out prev_tick_id bigint, out tick_id bigint, out lag interval,
+    out seq_start bigint, out seq_end bigint)
+returns record
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    select * into queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id, lag, seq_start, seq_end from pgque.get_batch_info(x_batch_id);
+end;
+$$;
+
+-- Does what pgque.next_batch_custom does.
+-- locks, writes: the same.
+create or replace function pgq.next_batch_custom(
+    i_queue_name text, i_consumer_name text,
+    i_min_lag interval, i_min_count integer, i_min_interval interval,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+returns record
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval);
+end;
+$$;
+
+-- Does what pgque.next_batch_info does.
+-- locks, writes: the same.
+create or replace function pgq.next_batch_info(
+    i_queue_name text, i_consumer_name text,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+returns record
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_info(i_queue_name, i_consumer_name);
+end;
+$$;
+
+-- Does what pgque.register_consumer does.
+-- locks, writes: the same.
+create or replace function pgq.register_consumer(x_queue_name text, x_consumer_id text)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.register_consumer(x_queue_name, x_consumer_id);
+end;
+$$;
+
+-- Does what pgque.register_consumer_at does.
+-- locks, writes: the same.
+create or replace function pgq.register_consumer_at(
+    x_queue_name text, x_consumer_name text, x_tick_pos bigint)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.register_consumer_at(x_queue_name, x_consumer_name, x_tick_pos);
+end;
+$$;
+
+grant execute on function
+    pgq.batch_event_sql(bigint),
+    pgq.batch_retry(bigint, integer),
+    pgq.event_retry(bigint, bigint, integer),
+    pgq.event_retry(bigint, bigint, timestamptz),
+    pgq.find_tick_helper(integer, bigint, timestamptz, bigint, bigint, interval),
+    pgq.finish_batch(bigint),
+    pgq.force_tick(text),
+    pgq.get_batch_info(bigint),
+    pgq.next_batch_custom(text, text, interval, integer, interval),
+    pgq.next_batch_info(text, text),
+    pgq.register_consumer(text, text),
+    pgq.register_consumer_at(text, text, bigint)
+to pgq_reader;
+
+-- Does what pgque.drop_queue does.
+-- locks, writes: the same.
+create or replace function pgq.drop_queue(x_queue_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.drop_queue(x_queue_name);
+end;
+$$;
+
+-- Does what pgque.drop_queue does.
+-- locks, writes: the same.
+create or replace function pgq.drop_queue(x_queue_name text, x_force boolean)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.drop_queue(x_queue_name, x_force);
+end;
+$$;
+
+-- Does what pgque.event_retry_raw does.
+-- locks, writes: the same.
+create or replace function pgq.event_retry_raw(
+    x_queue text, x_consumer text, x_retry_after timestamptz,
+    x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
+    x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
+returns bigint
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.event_retry_raw(x_queue, x_consumer, x_retry_after, x_ev_id, x_ev_time, x_ev_retry, x_ev_type, x_ev_data, x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4);
+end;
+$$;
+
+-- Does what pgque.maint_retry_events does.
+-- locks, writes: the same.
+create or replace function pgq.maint_retry_events()
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.maint_retry_events();
+end;
+$$;
+
+-- Does what pgque.maint_rotate_tables_step1 does.
+-- locks, writes: the same.
+create or replace function pgq.maint_rotate_tables_step1(i_queue_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.maint_rotate_tables_step1(i_queue_name);
+end;
+$$;
+
+-- Does what pgque.maint_rotate_tables_step2 does.
+-- locks, writes: the same.
+create or replace function pgq.maint_rotate_tables_step2()
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.maint_rotate_tables_step2();
+end;
+$$;
+
+-- Does what pgque.seq_setval does.
+-- locks, writes: the same.
+create or replace function pgq.seq_setval(i_seq_name text, i_new_value bigint)
+returns bigint
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.seq_setval(i_seq_name, i_new_value);
+end;
+$$;
+
+-- Does what pgque.set_queue_config does.
+-- locks, writes: the same.
+create or replace function pgq.set_queue_config(
+    x_queue_name text, x_param_name text, x_param_value text)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.set_queue_config(x_queue_name, x_param_name, x_param_value);
+end;
+$$;
+
+-- Does what pgque.ticker does.
+-- locks, writes: the same.
+create or replace function pgq.ticker()
+returns bigint
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.ticker();
+end;
+$$;
+
+-- Does what pgque.ticker does.
+-- locks, writes: the same.
+create or replace function pgq.ticker(i_queue_name text)
+returns bigint
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.ticker(i_queue_name);
+end;
+$$;
+
+-- Does what pgque.ticker does.
+-- locks, writes: the same.
+create or replace function pgq.ticker(
+    i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
+returns bigint
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.ticker(i_queue_name, i_tick_id, i_orig_timestamp, i_event_seq);
+end;
+$$;
+
+-- Does what pgque.tune_storage does.
+-- locks, writes: the same.
+create or replace function pgq.tune_storage(i_queue_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.tune_storage(i_queue_name);
+end;
+$$;
+
+grant execute on function
+    pgq.drop_queue(text),
+    pgq.drop_queue(text, boolean),
+    pgq.event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer, text, text, text, text, text, text),
+    pgq.maint_retry_events(),
+    pgq.maint_rotate_tables_step1(text),
+    pgq.maint_rotate_tables_step2(),
+    pgq.seq_setval(text, bigint),
+    pgq.set_queue_config(text, text, text),
+    pgq.ticker(),
+    pgq.ticker(text),
+    pgq.ticker(text, bigint, timestamptz, bigint),
+    pgq.tune_storage(text)
+to pgq_admin;
 
 -- ===== addons/pgq/producing.sql ==================================================================
 
@@ -541,42 +901,6 @@ $$;
 
 -- Maintenance under PgQ's names, as pgqd calls it.
 
--- Moves retries that are due back into their queues; returns how many.
--- locks: those of pgque.maint_retry_events. writes: the same.
-create or replace function pgq.maint_retry_events()
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.maint_retry_events();
-end;
-$$;
-
--- Rotation, step 1. Returns 1, or 0 if the queue did not rotate.
--- locks: those of pgque.maint_rotate_tables_step1. writes: the same.
-create or replace function pgq.maint_rotate_tables_step1(i_queue_name text)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.maint_rotate_tables_step1(i_queue_name);
-end;
-$$;
-
--- Rotation, step 2, in a later transaction than step 1.
--- locks: rows of the queues it notes. writes: queue.
-create or replace function pgq.maint_rotate_tables_step2()
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.maint_rotate_tables_step2();
-end;
-$$;
-
 -- Lists the tables whose rows are changed in place, if the server runs no autovacuum.
 create or replace function pgq.maint_tables_to_vacuum()
 returns setof text
@@ -593,8 +917,7 @@ end;
 $$;
 
 -- Lists what there is to maintain now: functions with no or one argument, to be called again while
--- they return more than 0, and tables to vacuum. The functions of queue_extra_maint get the queue's
--- name. One that is no longer allowed, or was dropped, is left out.
+-- they return more than 0, and tables to vacuum.
 create or replace function pgq.maint_operations(out func_name text, out func_arg text)
 returns setof record
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -602,69 +925,7 @@ as $$
 begin
     return query
     select o.func_name, o.func_arg from pgque.maint_operations() o where o.func_name <> 'vacuum';
-    return query
-    select m.func_name, q.queue_name
-    from pgq.queue_extra x
-    join pgque.queue q on q.queue_id = x.queue_id
-    cross join unnest(x.extra_maint) with ordinality e (func_name, nr)
-    join pgq.maint_function m on m.func_name = e.func_name
-    where to_regprocedure(format('%s(text)', m.func_name)) is not null
-    order by q.queue_name, e.nr;
     return query select 'vacuum', t from pgq.maint_tables_to_vacuum() t;
-end;
-$$;
-
--- Allows a function schema.name(text) in queue_extra_maint. pgqd calls it with its own rights, so
--- only the owner of the schema may allow one. Returns 1, or 0 if it was allowed.
--- locks: none. writes: maint_function.
-create or replace function pgq.allow_extra_maint(i_function text)
-returns integer
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
-as $$
-declare
-    v_new integer;
-begin
-    if i_function is null or i_function !~ '^[^.()]+[.][^.()]+$'
-       or to_regprocedure(format('%s(text)', i_function)) is null then
-        perform pgque.refuse_value(
-            'there is no function %s(text)', i_function,
-            'Pass schema.name of a function that takes the name of a queue.');
-    end if;
-    insert into pgq.maint_function (func_name) values (i_function) on conflict do nothing;
-    get diagnostics v_new = row_count;
-    return v_new;
-end;
-$$;
-
--- Takes back what allow_extra_maint allowed: maintenance no longer lists the function. Returns 1,
--- or 0 if it was not allowed.
--- locks: the function's row. writes: maint_function.
-create or replace function pgq.forbid_extra_maint(i_function text)
-returns integer
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
-as $$
-declare
-    v_gone integer;
-begin
-    delete from pgq.maint_function m where m.func_name = i_function;
-    get diagnostics v_gone = row_count;
-    return v_gone;
-end;
-$$;
-
--- Refuses functions in queue_extra_maint that the owner of the schema did not allow.
-create or replace function pgq.check_extra_maint(i_functions text[])
-returns void
-language plpgsql set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    if exists (select from unnest(i_functions) f
-               where not exists (select from pgq.maint_function m where m.func_name = f)) then
-        perform pgque.refuse_value(
-            'queue_extra_maint names functions that are not allowed: %s', i_functions::text,
-            'Let the owner of schema pgq allow each: '
-            'select pgq.allow_extra_maint(''schema.name'');');
-    end if;
 end;
 $$;
 
@@ -689,43 +950,6 @@ begin
 end;
 $$;
 
--- Drops a queue. Refuses one that has consumers or dead letters, unless forced.
--- locks: those of pgque.drop_queue, and the queue's views. writes: the same.
-create or replace function pgq.drop_queue(x_queue_name text, x_force boolean)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.drop_queue(x_queue_name, x_force);
-end;
-$$;
-
--- The form without force.
--- locks: those of the form above. writes: the same.
-create or replace function pgq.drop_queue(x_queue_name text)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.drop_queue(x_queue_name, false);
-end;
-$$;
-
--- Sets one parameter of a queue, by its name without queue_; null resets it to its default.
--- locks: the queue's row. writes: queue, the catalog.
-create or replace function pgq.set_queue_config(
-    x_queue_name text, x_param_name text, x_param_value text)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.set_queue_config(x_queue_name, x_param_name, x_param_value);
-end;
-$$;
-
 -- Sets the rights on a queue's event tables and views anew.
 -- locks: those of make_event_views. writes: the same.
 create or replace function pgq.grant_perms(x_queue_name text)
@@ -738,18 +962,6 @@ begin
     from pgque.queue q
     where q.queue_name = x_queue_name;
     return 1;
-end;
-$$;
-
--- Sets the storage parameters of a queue's event tables as create_queue does.
--- locks: those of pgque.tune_storage. writes: the catalog.
-create or replace function pgq.tune_storage(i_queue_name text)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.tune_storage(i_queue_name);
 end;
 $$;
 
@@ -783,25 +995,22 @@ begin
         from jsonb_each_text(to_jsonb(new)) n
         join jsonb_each_text(to_jsonb(old)) o on o.key = n.key
         where n.value is distinct from o.value
-          and n.key not in ('queue_per_tx_limit', 'queue_extra_maint')
+          and n.key <> 'queue_per_tx_limit'
     loop
         if v_column.name <> all (c_parameters) or v_column.value is null then
             raise exception using
                 errcode = 'PQ005',
                 message = format('pgq.queue.queue_%s cannot become %s', v_column.name,
                                  coalesce(v_column.value, 'null')),
-                hint = format('These columns take a value: queue_per_tx_limit, queue_extra_maint, '
-                              'queue_%s.', array_to_string(c_parameters, ', queue_'));
+                hint = format('These columns take a value: queue_per_tx_limit, queue_%s.', array_to_string(c_parameters, ', queue_'));
         end if;
         perform pgque.set_queue_config(old.queue_name, v_column.name, v_column.value);
     end loop;
-    if (new.queue_per_tx_limit, new.queue_extra_maint)
-       is distinct from (old.queue_per_tx_limit, old.queue_extra_maint) then
-        perform pgq.check_extra_maint(new.queue_extra_maint);
+    if new.queue_per_tx_limit is distinct from old.queue_per_tx_limit then
         delete from pgq.queue_extra x where x.queue_id = old.queue_id;
-        insert into pgq.queue_extra (queue_id, per_tx_limit, extra_maint)
-        select old.queue_id, new.queue_per_tx_limit, new.queue_extra_maint
-        where num_nonnulls(new.queue_per_tx_limit, new.queue_extra_maint) > 0;
+        insert into pgq.queue_extra (queue_id, per_tx_limit)
+        select old.queue_id, new.queue_per_tx_limit
+        where new.queue_per_tx_limit is not null;
     end if;
     return new;
 end;
@@ -815,31 +1024,6 @@ execute function pgq.change_queue();
 -- ===== addons/pgq/consuming.sql ==================================================================
 
 -- Consuming under PgQ's names.
-
--- Registers a consumer at the last tick. Returns 1, or 0 if it was registered.
--- locks: those of pgque.register_consumer. writes: the same.
-create or replace function pgq.register_consumer(x_queue_name text, x_consumer_id text)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.register_consumer(x_queue_name, x_consumer_id);
-end;
-$$;
-
--- Registers a consumer at a tick, or moves it there. Returns 1, or 0 if it was registered.
--- locks: those of pgque.register_consumer_at. writes: the same.
-create or replace function pgq.register_consumer_at(
-    x_queue_name text, x_consumer_name text, x_tick_pos bigint)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.register_consumer_at(x_queue_name, x_consumer_name, x_tick_pos);
-end;
-$$;
 
 -- Unregisters a consumer, with its subconsumers, and deletes its retries. Returns how many were
 -- unregistered, subconsumers included; 0 if there is no such consumer. A subconsumer that is
@@ -869,40 +1053,6 @@ begin
 end;
 $$;
 
--- Opens the next batch within limits, or returns the open one; nulls when there is none.
--- locks: those of pgque.next_batch_custom. writes: the same.
-create or replace function pgq.next_batch_custom(
-    i_queue_name text, i_consumer_name text,
-    i_min_lag interval, i_min_count integer, i_min_interval interval,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
-        i_min_interval);
-end;
-$$;
-
--- The same without limits.
--- locks: those of pgque.next_batch_custom. writes: the same.
-create or replace function pgq.next_batch_info(
-    i_queue_name text, i_consumer_name text,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_info(i_queue_name, i_consumer_name);
-end;
-$$;
-
 -- The same, and returns only the id. It has no SET clause, for speed.
 -- locks: those of pgque.next_batch. writes: the same.
 create or replace function pgq.next_batch(i_queue_name text, i_consumer_name text)
@@ -925,17 +1075,6 @@ returns setof record
 language sql stable
 as $$
     select * from pgque.get_batch_events($1)
-$$;
-
--- The SELECT of a batch's events, in order of ev_id.
-create or replace function pgq.batch_event_sql(x_batch_id bigint)
-returns text
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.batch_event_sql(x_batch_id);
-end;
 $$;
 
 -- The event tables in which an open batch has, or may have, rows.
@@ -1002,99 +1141,12 @@ begin
 end;
 $$;
 
--- An open batch: its queue and consumer, and what it spans. Nulls for a batch that is not open.
-create or replace function pgq.get_batch_info(
-    x_batch_id bigint,
-    out queue_name text, out consumer_name text,
-    out batch_start timestamptz, out batch_end timestamptz,
-    out prev_tick_id bigint, out tick_id bigint, out lag interval,
-    out seq_start bigint, out seq_end bigint)
-returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    select * into queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id, lag, seq_start, seq_end from pgque.get_batch_info(x_batch_id);
-end;
-$$;
-
--- Finishes a batch. Raises an error if the batch is not open, because an end that does nothing must
--- not look like one that did.
--- locks: those of pgque.finish_batch. writes: the same.
-create or replace function pgq.finish_batch(x_batch_id bigint)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.finish_batch(x_batch_id);
-end;
-$$;
-
--- Schedules an event of an open batch for another delivery. Returns 1, or 0 if it was scheduled
--- before.
--- locks: those of pgque.event_retry. writes: retry_queue.
-create or replace function pgq.event_retry(
-    x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.event_retry(x_batch_id, x_event_id, x_retry_time);
-end;
-$$;
-
--- Does the same, a number of seconds from now.
--- locks: those of pgque.event_retry. writes: retry_queue.
-create or replace function pgq.event_retry(
-    x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.event_retry(x_batch_id, x_event_id, x_retry_seconds);
-end;
-$$;
-
--- Schedules all events of an open batch for another delivery; returns how many.
--- locks: those of pgque.batch_retry. writes: retry_queue.
-create or replace function pgq.batch_retry(i_batch_id bigint, i_retry_seconds integer)
-returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.batch_retry(i_batch_id, i_retry_seconds);
-end;
-$$;
-
--- Schedules an event, given in full, as a retry of a consumer. Returns its id.
--- locks: none. writes: retry_queue.
-create or replace function pgq.event_retry_raw(
-    x_queue text, x_consumer text, x_retry_after timestamptz,
-    x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
-    x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.event_retry_raw(
-        x_queue, x_consumer, x_retry_after, x_ev_id, x_ev_time, x_ev_retry, x_ev_type, x_ev_data,
-        x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4);
-end;
-$$;
-
 -- ===== addons/pgq/triggers.sql ===================================================================
 
--- Triggers under PgQ's names. A trigger function cannot call another one, so each calls what the
--- function of pgque calls: docs/triggers.md has the arguments and formats. They run with the rights
--- and the search_path of whoever changes the row.
-
--- Trigger: each change of a row becomes an event with the row as JSON.
+-- Triggers under PgQ's names. A trigger function cannot call another one, so the engine's are copied.
+-- They name PgQ's role, and count the event for queue_per_tx_limit.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
+-- As pgque.jsontriga, with changes.
 create or replace function pgq.jsontriga()
 returns trigger
 language plpgsql
@@ -1102,8 +1154,16 @@ as $$
 declare
     c pg_catalog.record;
 begin
+    -- Here, because a role without any right on the schema cannot call a function of it.
     if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
-        perform pgq.refuse_role(tg_name, tg_table_schema, tg_table_name);
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = pg_catalog.format(
+                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
+                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
+            hint = pg_catalog.format(
+                'Whoever changes the table needs the role pgq_writer: grant pgq_writer to %I;',
+                current_user);
     end if;
     c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
                                tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
@@ -1128,8 +1188,7 @@ begin
 end;
 $$;
 
--- Trigger: each change of a row becomes an event with the row url-encoded.
--- locks: none beyond the insert's own. writes: the queue's current event table.
+-- As pgque.logutriga, with changes.
 create or replace function pgq.logutriga()
 returns trigger
 language plpgsql
@@ -1137,8 +1196,16 @@ as $$
 declare
     c pg_catalog.record;
 begin
+    -- Here, because a role without any right on the schema cannot call a function of it.
     if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
-        perform pgq.refuse_role(tg_name, tg_table_schema, tg_table_name);
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = pg_catalog.format(
+                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
+                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
+            hint = pg_catalog.format(
+                'Whoever changes the table needs the role pgq_writer: grant pgq_writer to %I;',
+                current_user);
     end if;
     c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
                                tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
@@ -1160,8 +1227,7 @@ begin
 end;
 $$;
 
--- Trigger: each change of a row becomes an event with a fragment of SQL.
--- locks: none beyond the insert's own. writes: the queue's current event table.
+-- As pgque.sqltriga, with changes.
 create or replace function pgq.sqltriga()
 returns trigger
 language plpgsql
@@ -1169,8 +1235,16 @@ as $$
 declare
     c pg_catalog.record;
 begin
+    -- Here, because a role without any right on the schema cannot call a function of it.
     if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
-        perform pgq.refuse_role(tg_name, tg_table_schema, tg_table_name);
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = pg_catalog.format(
+                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
+                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
+            hint = pg_catalog.format(
+                'Whoever changes the table needs the role pgq_writer: grant pgq_writer to %I;',
+                current_user);
     end if;
     c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
                                tg_level, tg_op, false, old, new);
@@ -1192,90 +1266,7 @@ begin
 end;
 $$;
 
--- Raises the error for a role that changes a table with a trigger, and may not send events.
-create or replace function pgq.refuse_role(i_trigger text, i_schema text, i_table text)
-returns void
-language plpgsql stable set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    raise exception using
-        errcode = 'insufficient_privilege',
-        message = format(
-            'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a queue',
-            current_user, i_schema, i_table, i_trigger),
-        hint = format(
-            'Whoever changes the table needs the role pgq_writer: grant pgq_writer to %I;',
-            current_user);
-end;
-$$;
-
--- ===== addons/pgq/ticking.sql ====================================================================
-
--- Ticks under PgQ's names.
-
--- Ticks every queue that is due; returns how many.
--- locks: those of pgque.ticker. writes: the same.
-create or replace function pgq.ticker()
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.ticker();
-end;
-$$;
-
--- Ticks one queue if it is due; returns the tick's id, or null.
--- locks: those of pgque.ticker. writes: the same.
-create or replace function pgq.ticker(i_queue_name text)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.ticker(i_queue_name);
-end;
-$$;
-
--- Inserts a tick that comes from elsewhere.
--- locks: those of pgque.ticker. writes: the same.
-create or replace function pgq.ticker(
-    i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.ticker(i_queue_name, i_tick_id, i_orig_timestamp, i_event_seq);
-end;
-$$;
-
--- Makes the next ticker run tick this queue; returns the last tick's id.
--- locks: none. writes: tick_request.
-create or replace function pgq.force_tick(i_queue_name text)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.force_tick(i_queue_name);
-end;
-$$;
-
--- The tick that would end a batch after the given tick; nulls when there is none.
-create or replace function pgq.find_tick_helper(
-    i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz,
-    i_prev_tick_seq bigint, i_min_count bigint, i_min_interval interval,
-    out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
-returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    select * into next_tick_id, next_tick_time, next_tick_seq from pgque.find_tick_helper(
-        i_queue_id, i_prev_tick_id, i_prev_tick_time, i_prev_tick_seq, i_min_count, i_min_interval);
-end;
-$$;
+drop function if exists pgq.refuse_role(text, text, text);  -- of version 0.3
 
 -- ===== addons/pgq/info.sql =======================================================================
 
@@ -1304,23 +1295,6 @@ begin
 end;
 $$;
 
--- The same for all queues.
-create or replace function pgq.get_queue_info(
-    out queue_name text, out queue_ntables integer, out queue_cur_table integer,
-    out queue_rotation_period interval, out queue_switch_time timestamptz,
-    out queue_external_ticker boolean, out queue_ticker_paused boolean,
-    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
-    out queue_ticker_idle_period interval, out ticker_lag interval,
-    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
-returns setof record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return query select * from pgq.get_queue_info(null);
-end;
-$$;
-
 -- Each consumer with its lag, its open batch, and the number of events that wait. A subconsumer
 -- without a batch has no position: its lag is null, and 0 events wait for it.
 create or replace function pgq.get_consumer_info(
@@ -1338,7 +1312,25 @@ begin
 end;
 $$;
 
--- The same for one queue.
+-- The forms with fewer arguments.
+-- As pgque.get_queue_info, with changes.
+create or replace function pgq.get_queue_info(
+    out queue_name text, out queue_ntables integer, out queue_cur_table integer,
+    out queue_rotation_period interval, out queue_switch_time timestamptz,
+    out queue_external_ticker boolean, out queue_ticker_paused boolean,
+    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
+    out queue_ticker_idle_period interval, out ticker_lag interval,
+    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
+returns setof record
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return query select * from pgq.get_queue_info(null);
+end;
+$$;
+
+-- As pgque.get_consumer_info, with changes.
 create or replace function pgq.get_consumer_info(
     i_queue_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
@@ -1352,7 +1344,7 @@ begin
 end;
 $$;
 
--- The same for all queues.
+-- As pgque.get_consumer_info, with changes.
 create or replace function pgq.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
@@ -1389,18 +1381,6 @@ begin
         return (select max(t.tick_id) from pgque.tick t where t.tick_queue = v_queue_id);
     end if;
     return pgque.seq_getval(i_seq_name);
-end;
-$$;
-
--- Raises a queue's event ids to a value and never lowers them; returns the last id then.
--- locks: those of pgque.seq_setval. writes: the sequence.
-create or replace function pgq.seq_setval(i_seq_name text, i_new_value bigint)
-returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.seq_setval(i_seq_name, i_new_value);
 end;
 $$;
 
@@ -1473,7 +1453,6 @@ end;
 $$;
 
 -- The same without taking batches over.
--- locks: those of the form above. writes: the same.
 create or replace function pgq_coop.next_batch_custom(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text,
     i_min_lag interval, i_min_count integer, i_min_interval interval)
@@ -1488,7 +1467,6 @@ end;
 $$;
 
 -- The same without limits.
--- locks: those of the form above. writes: the same.
 create or replace function pgq_coop.next_batch(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text)
 returns bigint
@@ -1502,7 +1480,6 @@ end;
 $$;
 
 -- The same without limits, with a dead interval.
--- locks: those of the form above. writes: the same.
 create or replace function pgq_coop.next_batch(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text,
     i_dead_interval interval)
@@ -1590,7 +1567,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: those of the form above. writes: the same.
 create or replace function pgq_ext.set_batch_done(a_consumer text, a_batch_id bigint)
 returns boolean
 language plpgsql security definer
@@ -1647,7 +1623,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: those of the form above. writes: the same.
 create or replace function pgq_ext.set_last_tick(a_consumer text, a_tick_id bigint)
 returns integer
 language plpgsql security definer
@@ -1720,7 +1695,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: those of the form above. writes: the same.
 create or replace function pgq_ext.set_event_done(
     a_consumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
@@ -1849,6 +1823,12 @@ revoke all on all routines in schema pgq from public;
 revoke all on all routines in schema pgq_coop from public;
 revoke all on all routines in schema pgq_ext from public;
 
+grant execute on all functions in schema pgq_coop to pgq_reader;
+grant execute on all functions in schema pgq_ext to pgq_writer;
+revoke all on function pgq_coop.version() from pgq_reader;
+revoke all on function pgq_ext.version(), pgq_ext.check_arguments(text, text, bigint, text)
+from pgq_writer;
+
 grant usage on schema pgq, pgq_coop, pgq_ext to public;
 
 grant select on pgq.queue, pgq.consumer, pgq.tick, pgq.subscription to public;
@@ -1864,85 +1844,19 @@ grant execute on function
     pgq.get_consumer_info(text, text),
     pgq.quote_fqname(text),
     pgq.seq_getval(text),
-    pgq.refuse_role(text, text, text),
     pgq.version(),
     pgq_coop.version(),
     pgq_ext.version()
 to public;
 
-grant execute on function
-    pgq.insert_event(text, text, text),
-    pgq.insert_event(text, text, text, text, text, text, text),
-    pgq.current_event_table(text),
-    pgq.jsontriga(),
-    pgq.logutriga(),
-    pgq.sqltriga(),
-    pgq.check_tx_limit(text),
-    pgq_ext.upgrade_schema(),
-    pgq_ext.is_batch_done(text, text, bigint),
-    pgq_ext.is_batch_done(text, bigint),
-    pgq_ext.set_batch_done(text, text, bigint),
-    pgq_ext.set_batch_done(text, bigint),
-    pgq_ext.is_event_done(text, text, bigint, bigint),
-    pgq_ext.is_event_done(text, bigint, bigint),
-    pgq_ext.set_event_done(text, text, bigint, bigint),
-    pgq_ext.set_event_done(text, bigint, bigint),
-    pgq_ext.get_last_tick(text, text),
-    pgq_ext.get_last_tick(text),
-    pgq_ext.set_last_tick(text, text, bigint),
-    pgq_ext.set_last_tick(text, bigint)
-to pgq_writer;
+select pgque.grant_execute('pgq', 'pgq_writer',
+    'insert_event current_event_table jsontriga logutriga sqltriga check_tx_limit');
 
-grant execute on function
-    pgq.batch_event_sql(bigint),
-    pgq.batch_event_tables(bigint),
-    pgq.find_tick_helper(integer, bigint, timestamptz, bigint, bigint, interval),
-    pgq.register_consumer(text, text),
-    pgq.register_consumer_at(text, text, bigint),
-    pgq.unregister_consumer(text, text),
-    pgq.next_batch_info(text, text),
-    pgq.next_batch(text, text),
-    pgq.next_batch_custom(text, text, interval, integer, interval),
-    pgq.get_batch_events(bigint),
-    pgq.get_batch_info(bigint),
-    pgq.get_batch_cursor(bigint, text, integer, text),
-    pgq.get_batch_cursor(bigint, text, integer),
-    pgq.event_retry(bigint, bigint, timestamptz),
-    pgq.event_retry(bigint, bigint, integer),
-    pgq.batch_retry(bigint, integer),
-    pgq.force_tick(text),
-    pgq.finish_batch(bigint),
-    pgq_coop.register_subconsumer(text, text, text),
-    pgq_coop.unregister_subconsumer(text, text, text, integer),
-    pgq_coop.next_batch(text, text, text),
-    pgq_coop.next_batch(text, text, text, interval),
-    pgq_coop.next_batch_custom(text, text, text, interval, integer, interval),
-    pgq_coop.next_batch_custom(text, text, text, interval, integer, interval, interval),
-    pgq_coop.finish_batch(bigint)
-to pgq_reader;
+select pgque.grant_execute('pgq', 'pgq_reader',
+    'batch_event_tables unregister_consumer next_batch get_batch_events get_batch_cursor');
 
-grant execute on function
-    pgq.ticker(text, bigint, timestamptz, bigint),
-    pgq.ticker(text),
-    pgq.ticker(),
-    pgq.maint_retry_events(),
-    pgq.maint_rotate_tables_step1(text),
-    pgq.maint_rotate_tables_step2(),
-    pgq.maint_tables_to_vacuum(),
-    pgq.maint_operations(),
-    pgq.maint(),
-    pgq.upgrade_schema(),
-    pgq.grant_perms(text),
-    pgq.tune_storage(text),
-    pgq.seq_setval(text, bigint),
-    pgq.create_queue(text),
-    pgq.drop_queue(text, boolean),
-    pgq.drop_queue(text),
-    pgq.set_queue_config(text, text, text),
-    pgq.insert_event_raw(text, bigint, timestamptz, integer, integer,
-                         text, text, text, text, text, text),
-    pgq.event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer,
-                        text, text, text, text, text, text)
-to pgq_admin;
+select pgque.grant_execute('pgq', 'pgq_admin',
+    'maint_tables_to_vacuum maint_operations maint upgrade_schema grant_perms create_queue
+    insert_event_raw');
 
 commit;

@@ -189,9 +189,9 @@ create index if not exists dead_letter_message on postgremq.dead_letter_queue (m
 -- status: pending, processing and completed, and three that end a message's steps in its part:
 --   removed (deleted, or in the dead letter queue) and moved (to another part).
 -- txid: the transaction that inserted the row.
--- due_at: null for a new message that is visible at once. Otherwise, for pending and processing,
---   when the row becomes visible, in microseconds since 1970; for a message that has no delivery
---   attempts left, the largest number. It may be later than vt: see floors.sql.
+-- due_at: for pending and processing, when the row becomes visible, in microseconds since 1970; for a
+--   message that has no delivery attempts left, the largest number. It may be later than vt: see
+--   floors.sql. For the others it is null, so that they are not in the indexes that consumers use.
 create table if not exists postgremq.state (
     txid          xid8 not null default pg_current_xact_id(),
     due_at        bigint,
@@ -204,7 +204,8 @@ create table if not exists postgremq.state (
     attempts      integer not null,
     part          smallint not null,
     status        text not null,
-    token         text
+    token         text,
+    constraint state_is_due check (due_at is not null or status not in ('pending', 'processing'))
 ) partition by list (part);
 
 create table if not exists postgremq.state_0 partition of postgremq.state for values in (0);
@@ -212,9 +213,6 @@ create table if not exists postgremq.state_1 partition of postgremq.state for va
 
 create unique index if not exists state_step
     on postgremq.state (queue_id, message_id, step, part);
-create index if not exists state_new
-    on postgremq.state (queue_id, txid, message_id)
-    where status = 'pending' and due_at is null;
 create index if not exists state_due
     on postgremq.state (queue_id, due_at, message_id)
     where due_at is not null;
@@ -236,19 +234,26 @@ create table if not exists postgremq.finished (
 -- Where consumers of a queue begin to search (floors.sql). The floor with the highest number counts.
 create sequence if not exists postgremq.floor_seq;
 
+do $$
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = to_regclass('postgremq.floor') and a.attname = 'new_txid') then
+        drop table postgremq.floor cascade;  -- of version 0.3: without a floor, a search takes longer
+        drop type if exists postgremq.claims cascade;
+    end if;
+end;
+$$;
+
 create table if not exists postgremq.floor (
-    floor_no    bigint not null default nextval('postgremq.floor_seq'),
-    new_txid    xid8 not null,
-    due_at      bigint not null,
-    origin_id   uuid not null,
-    queue_id    integer not null,
-    new_id      integer not null,
-    part        smallint not null,
-    late        xid8[] not null,
-    open_txids  xid8[] not null,
-    open_ids    integer[] not null,
-    due_times   bigint[] not null,
-    due_ids     integer[] not null
+    floor_no   bigint not null default nextval('postgremq.floor_seq'),
+    due_at     bigint not null,
+    origin_id  uuid not null,
+    queue_id   integer not null,
+    due_id     integer not null,
+    part       smallint not null,
+    late       xid8[] not null,
+    due_times  bigint[] not null,
+    due_ids    integer[] not null
 ) partition by list (part);
 
 create table if not exists postgremq.floor_0 partition of postgremq.floor for values in (0);
@@ -325,8 +330,7 @@ begin
         select p.oid
         from pg_proc p
         where p.pronamespace = 'postgremq'::regnamespace
-          and (p.proname ~ '^(finish_claims?|is_due)$|^(find|finish|is|claim)_.*_[01]$'
-               or p.proname = 'has_returned' and p.pronargs = 3)
+          and p.proname ~ '^(finish_claims?|is_due)$|^(find|finish|is|claim)_.*_[01]$'
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
@@ -386,15 +390,15 @@ join postgremq.queue_base q on q.queue_id = a.queue_id;
 --
 -- Rows of finished messages stay until TRUNCATE, which may have to wait for old snapshots. If
 -- consumers stepped over them, each call would take longer than the last. So a floor of a queue says
--- which rows need not be looked at. It has a position among the new messages, which are ordered by
--- transaction and id, and one among the others, which are ordered by due_at. It was computed with a
--- snapshot, and it is right because each row at or before a position
--- - was superseded for that snapshot, or is listed in the floor (open_*, due_*);
+-- which rows need not be looked at: those up to a position in the order of due_at and id. It was
+-- computed with a snapshot, and it is right because each row at or before the position
+-- - was superseded for that snapshot, or is listed in the floor (due_times, due_ids);
 -- - or was inserted by a transaction that was in progress then: these are listed as late, and are
 --   looked up by their ids;
--- - and no later transaction inserts one: its id is higher than those of the first position, and the
---   barrier, which was moved ahead of the second position before the snapshot was taken, is the
---   least due_at that it may use. A transaction reads the barrier after it has got its id.
+-- - and no later transaction inserts one, because the barrier, which was ahead of the position before
+--   the snapshot was taken, is the least due_at that it may use. A transaction reads the barrier
+--   after it has got its id.
+-- Rotation inserts a row again with the due_at, id and transaction that it had, so a floor finds it.
 -- So a floor never hides a message, however late a publisher or a prepared transaction commits. It
 -- need not be the newest to be right. A rollback takes it back with the claims that it counted in.
 
@@ -427,28 +431,25 @@ as $$
                               pg_catalog.pg_sequence_last_value('postgremq.barrier')) end
 $$;
 
--- Moves the barrier ahead of the time that it returns, or returns null if another session is moving
--- it now. The lock must end at once, not with the caller's transaction, so it is taken in a
--- subtransaction that is rolled back; setval is not rolled back.
+-- Moves the barrier ahead of the clock, unless another session is moving it now. Returns it. The lock
+-- must end at once, not with the caller's transaction, so it is taken in a subtransaction that is rolled
+-- back; setval is not rolled back.
 -- locks: the row of barrier_lock, for microseconds and without waiting. writes: barrier.
 create or replace function postgremq.move_barrier()
 returns bigint
 language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
-declare
-    v_now  bigint := date_part('epoch', clock_timestamp()) * 1000000;
 begin
     begin
         perform from postgremq.barrier_lock b for update nowait;
-        perform setval('postgremq.barrier',
-                       greatest(pg_sequence_last_value('postgremq.barrier'), v_now + 1));
+        perform setval('postgremq.barrier', greatest(pg_sequence_last_value('postgremq.barrier'),
+                                                     postgremq.micros(clock_timestamp()) + 1));
         raise exception using errcode = 'triggered_action_exception';
     exception
-        when triggered_action_exception then
-            return v_now;
-        when lock_not_available then
-            return null;
+        when triggered_action_exception or lock_not_available then
+            null;
     end;
+    return pg_sequence_last_value('postgremq.barrier');
 end;
 $$;
 
@@ -470,12 +471,9 @@ begin
         return v_floor;
     end if;
     v_floor.queue_id := i_queue_id;
-    v_floor.new_txid := '0';
-    v_floor.new_id := 0;
     v_floor.due_at := -1;
+    v_floor.due_id := 0;
     v_floor.late := '{}';
-    v_floor.open_txids := '{}';
-    v_floor.open_ids := '{}';
     v_floor.due_times := '{}';
     v_floor.due_ids := '{}';
     return v_floor;
@@ -493,128 +491,99 @@ as $$
 $$;
 
 -- The open rows in front of a floor: those of the transactions that it lists as late, and those that it
--- lists themselves. Of each late transaction at most i_limit new messages, and as many others, visible
--- at i_until. A row may come twice.
-create or replace function postgremq.listed_rows(
-    i_floor postgremq.floor, i_until timestamptz, i_limit bigint)
-returns setof postgremq.state
-language plpgsql
-as $$
-begin
-    if cardinality(i_floor.late) > 0 then
-        return query
-        select s.* from postgremq.ended_since(i_floor) late(txid)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-              and s.txid = late.txid
-              and (s.txid, s.message_id) <= (i_floor.new_txid, i_floor.new_id)
-            order by s.txid, s.message_id
-            limit i_limit) s;
-        return query
-        select s.* from postgremq.ended_since(i_floor) late(txid)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
-              and s.due_at <= i_floor.due_at and s.vt <= i_until
-            order by s.due_at + 0, s.message_id  -- not in the order of the index over all transactions
-            limit i_limit) s;
-    end if;
-    if cardinality(i_floor.open_ids) > 0 then
-        return query
-        select s.* from unnest(i_floor.open_txids, i_floor.open_ids) o(txid, id)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-              and s.txid = o.txid and s.message_id = o.id
-            limit 1) s;
-    end if;
-    if cardinality(i_floor.due_ids) > 0 then
-        return query
-        select s.* from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
-        cross join lateral (
-            select s.* from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.due_at = o.due_at
-              and s.message_id = o.id and s.vt <= i_until
-            limit 1) s;
-    end if;
-end;
-$$;
-
--- The rows that a new floor after i_floor would have to list: the open new messages up to the given
--- position, the open others up to i_due, and those of listed_rows. At most 501 of each kind. A row may
--- come twice.
-create or replace function postgremq.rows_below(
-    i_floor postgremq.floor, i_txid xid8, i_id integer, i_due bigint)
+-- lists itself. Of each late transaction at most 501.
+create or replace function postgremq.listed_rows(i_floor postgremq.floor)
 returns setof postgremq.state
 language plpgsql
 as $$
 begin
     return query
-    select s.* from postgremq.open_state s
-    where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-      and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
-      and (s.txid, s.message_id) <= (i_txid, i_id)
-    order by s.txid, s.message_id
-    limit 501;
+    select s.* from postgremq.ended_since(i_floor) late(txid)
+    cross join lateral (
+        select s.* from postgremq.open_state s
+        where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
+          and (s.due_at, s.message_id) <= (i_floor.due_at, i_floor.due_id)
+        order by s.due_at + 0, s.message_id  -- not in the order of the index over all transactions
+        limit 501) s;
     return query
-    select s.* from postgremq.open_state s
-    where s.queue_id = i_floor.queue_id and s.due_at is not null
-      and s.due_at > i_floor.due_at and s.due_at <= i_due
-    order by s.due_at, s.message_id
-    limit 501;
-    return query select * from postgremq.listed_rows(i_floor, 'infinity', 501);
+    select s.* from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
+    cross join lateral (
+        select s.* from postgremq.open_state s
+        where s.queue_id = i_floor.queue_id and s.due_at is not null and s.due_at = o.due_at
+          and s.message_id = o.id
+        limit 1) s;
 end;
 $$;
 
--- Writes a new floor after i_floor: behind the new message at the given position, and behind all
--- that is due now. If more than 500 messages in front of a position are open, the position is put
--- in front of them instead. Does nothing in a transaction stricter than READ COMMITTED, whose
--- snapshot is older than the barrier, and where positions come from another cluster, whose
--- transaction ids may be higher.
+-- Writes a new floor after i_floor, with a position at the row that is due at i_due and has the id i_id,
+-- or at that of i_floor if this is further. If more than 500 rows in front of the position are open, the
+-- position is put in front of them instead. Does nothing in a transaction stricter than READ COMMITTED,
+-- whose snapshot is older than the barrier.
 -- locks: those of move_barrier. writes: floor, barrier.
-create or replace function postgremq.move_floor(i_floor postgremq.floor, i_txid xid8, i_id integer)
+create or replace function postgremq.move_floor(i_floor postgremq.floor, i_due bigint, i_id integer)
 returns void
 language plpgsql
 as $$
 declare
-    v_due  bigint;
+    v_barrier  bigint := pg_sequence_last_value('postgremq.barrier');
 begin
-    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    if current_setting('transaction_isolation') not like 'read%' then
         return;
     end if;
-    v_due := coalesce(postgremq.move_barrier(), i_floor.due_at);
-    if (i_txid, i_id) <= (i_floor.new_txid, i_floor.new_id) then
-        i_txid := i_floor.new_txid;
-        i_id := i_floor.new_id;
+    if (i_due, i_id) <= (i_floor.due_at, i_floor.due_id) then
+        i_due := i_floor.due_at;
+        i_id := i_floor.due_id;
+    elsif i_due >= v_barrier then
+        v_barrier := postgremq.move_barrier();
+        if i_due >= v_barrier then
+            i_due := v_barrier - 1;
+            i_id := 2147483647;
+        end if;
     end if;
     insert into postgremq.floor (
-        new_txid, new_id, due_at, origin_id, queue_id, part, late,
-        open_txids, open_ids, due_times, due_ids)
+        due_at, due_id, origin_id, queue_id, part, late, due_times, due_ids)
     with open as materialized (
-        select distinct o.txid, o.message_id, o.due_at
-        from postgremq.rows_below(i_floor, i_txid, i_id, v_due) o
-    ), new as (
-        select count(*) as n, array_agg(o.txid order by o.txid, o.message_id) as txids,
-               array_agg(o.message_id order by o.txid, o.message_id) as ids
-        from open o where o.due_at is null
-    ), due as (
-        select count(*) as n, array_agg(o.due_at order by o.due_at, o.message_id) as times,
+        (select s.due_at, s.message_id from postgremq.open_state s
+         where s.queue_id = i_floor.queue_id and s.due_at is not null
+           and (s.due_at, s.message_id) > (i_floor.due_at, i_floor.due_id)
+           and (s.due_at, s.message_id) <= (i_due, i_id)
+         order by s.due_at, s.message_id
+         limit 501)
+        union
+        select r.due_at, r.message_id from postgremq.listed_rows(i_floor) r
+    ), found as (
+        select count(*) > 500 as is_long, array_agg(o.due_at order by o.due_at, o.message_id) as times,
                array_agg(o.message_id order by o.due_at, o.message_id) as ids
-        from open o where o.due_at is not null
+        from open o
     )
-    select case when new.n > 500 then new.txids[1] else i_txid end,
-           case when new.n > 500 then new.ids[1] - 1 else i_id end,
-           case when due.n > 500 then due.times[1] - 1 else v_due end,
+    select case when f.is_long then f.times[1] else i_due end,
+           case when f.is_long then f.ids[1] - 1 else i_id end,
            g.origin_id, i_floor.queue_id, postgremq.current_part(),
-           array(select x from pg_snapshot_xip(pg_current_snapshot()) x
-                 union select pg_current_xact_id() where pg_current_xact_id() <= i_txid),
-           case when new.n between 1 and 500 then new.txids else '{}' end,
-           case when new.n between 1 and 500 then new.ids else '{}' end,
-           case when due.n between 1 and 500 then due.times else '{}' end,
-           case when due.n between 1 and 500 then due.ids else '{}' end
-    from new, due, pgque.origin g
-    where i_txid < pg_snapshot_xmax(pg_current_snapshot());
+           array(select pg_snapshot_xip(pg_current_snapshot())),
+           case when f.is_long then '{}' else coalesce(f.times, '{}') end,
+           case when f.is_long then '{}' else coalesce(f.ids, '{}') end
+    from found f, pgque.origin g;
+end;
+$$;
+
+-- Of version 0.3, in which a new message that was visible at once had no due_at: gives those that are
+-- unclaimed one, by a further step. A publisher that waits for this lock fails then, by the constraint,
+-- and loses no message. Rows that were superseded do not fulfil the constraint.
+do $$
+begin
+    if to_regclass('postgremq.state_new') is not null then
+        lock table postgremq.state in share row exclusive mode;
+        insert into postgremq.state (
+            due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
+        select postgremq.due(s.vt, s.attempts, q.max_delivery_attempts), s.published_at, s.vt, s.queue_id,
+               s.message_id, s.step + 1, s.attempts, s.part, s.status
+        from postgremq.open_state s
+        join postgremq.queue_base q on q.queue_id = s.queue_id
+        where s.due_at is null;
+        alter table postgremq.state add constraint state_is_due
+            check (due_at is not null or status not in ('pending', 'processing')) not valid;
+        drop index postgremq.state_new;
+    end if;
 end;
 $$;
 
@@ -659,14 +628,10 @@ declare
     v_ids     pg_catalog.int4[];
     v_queues  pg_catalog.text[];
     v_vt      pg_catalog.timestamptz := coalesce(new.deliver_after, pg_catalog.now());
-    v_due     pg_catalog.int8;
+    v_due     pg_catalog.int8 := postgremq.due(v_vt, 0, 0);
     v_part    pg_catalog.int2 := postgremq.current_part();
     v_text    pg_catalog.text;
 begin
-    if v_vt operator(pg_catalog.>) pg_catalog.now()
-       or new.published_at operator(pg_catalog.<>) pg_catalog.now() then
-        v_due := postgremq.due(v_vt, 0, 0);
-    end if;
     select pg_catalog.array_agg(b.queue_id), pg_catalog.array_agg(b.name),
            (select l.queue_name from postgremq.topic_log l
             where l.topic_name operator(pg_catalog.=) new.topic_name)
@@ -924,18 +889,6 @@ $$;
 
 -- ===== addons/postgremq/claim.sql ================================================================
 
--- What one statement has claimed, in arrays of equal length, and how many rows it had picked for
--- that. Fewer claims than picks mean that others were faster.
-do $$
-begin
-    if to_regtype('postgremq.claims') is null then
-        create type postgremq.claims as (
-            picked bigint, last_txid xid8, last_id integer,
-            ids integer[], tokens text[], attempts integer[], times timestamptz[]);
-    end if;
-end;
-$$;
-
 -- Keeps the limit of attempts of a queue, for a transaction that may have an older snapshot: it would
 -- put a message out of reach, or deliver it too often. Fails if the limit has changed since.
 -- locks: the queue's row, in transactions stricter than READ COMMITTED only. writes: nothing.
@@ -972,61 +925,53 @@ begin
 end;
 $$;
 
--- The rows of a queue that are visible, but not as new messages after the floor: messages that were
--- delivered before or delayed, and what the floor lists. The first are at most i_limit and 256 more,
--- by the time when they became visible. i_now is the time of the clock: due_at may be later than now().
-create or replace function postgremq.returned_rows(
-    i_floor postgremq.floor, i_now bigint, i_limit bigint)
+-- Locks and returns rows of a queue that are visible, at most i_limit, and skips those that others have
+-- locked: first those in front of the floor, then those behind it, in the order of due_at. i_now is the
+-- time in microseconds.
+-- locks: the rows that it returns. writes: nothing.
+create or replace function postgremq.pick_rows(i_floor postgremq.floor, i_now bigint, i_limit bigint)
 returns setof postgremq.state
 language plpgsql
 as $$
+declare
+    v_now   timestamptz := clock_timestamp();
+    v_txid  xid8;
+    v_rows  bigint;
 begin
-    return query
-    select s.*
-    from postgremq.open_state s
-    where s.queue_id = i_floor.queue_id and s.due_at is not null
-      and s.due_at > i_floor.due_at
-      and s.due_at <= i_now and s.vt <= now()
-    order by s.due_at, s.message_id
-    limit i_limit + 256;
-    return query select * from postgremq.listed_rows(i_floor, now(), i_limit + 256);
-end;
-$$;
-
--- Whether returned_rows may have a row for a consumer.
-create or replace function postgremq.has_returned(i_floor postgremq.floor, i_now bigint)
-returns boolean
-language plpgsql
-as $$
-begin
-    if cardinality(i_floor.open_ids) > 0 or cardinality(i_floor.due_ids) > 0 then
-        return true;
-    elsif exists (
-            select from postgremq.state s
-            where s.queue_id = i_floor.queue_id and s.due_at is not null
-              and s.due_at > i_floor.due_at and s.due_at <= i_now
-              and s.status in ('pending', 'processing')
-              and (select true from postgremq.state n
-                   where n.queue_id = s.queue_id and n.message_id = s.message_id
-                     and n.step = s.step + 1 and n.part = s.part) is null) then
-        return true;
-    elsif cardinality(i_floor.late) = 0 then
-        return false;
+    for v_txid in select late from postgremq.ended_since(i_floor) late loop
+        return query
+        select s.* from postgremq.open_state s
+        where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = v_txid
+          and (s.due_at, s.message_id) <= (i_floor.due_at, i_floor.due_id)
+          and s.due_at <= i_now and s.vt <= v_now
+        order by s.due_at + 0, s.message_id
+        limit i_limit
+        for update skip locked;
+        get diagnostics v_rows = row_count;
+        i_limit := i_limit - v_rows;
+    end loop;
+    if cardinality(i_floor.due_ids) > 0 then
+        return query
+        select s.*
+        from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
+        join postgremq.open_state s
+          on s.queue_id = i_floor.queue_id and s.due_at = o.due_at and s.message_id = o.id
+        where s.due_at is not null and s.due_at <= i_now and s.vt <= v_now
+        limit i_limit
+        for update of s skip locked;
+        get diagnostics v_rows = row_count;
+        i_limit := i_limit - v_rows;
     end if;
-    return exists (
-        select from postgremq.ended_since(i_floor) late(txid)
-        cross join lateral (
-            select from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-              and s.txid = late.txid
-            limit 1) s
-        union all
-        select from postgremq.ended_since(i_floor) late(txid)
-        cross join lateral (
-            select from postgremq.open_state s
-            where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = late.txid
-              and s.due_at <= i_floor.due_at
-            limit 1) s);
+    if i_limit > 0 then
+        return query
+        select s.* from postgremq.open_state s
+        where s.queue_id = i_floor.queue_id and s.due_at is not null
+          and (s.due_at, s.message_id) > (i_floor.due_at, i_floor.due_id)
+          and s.due_at <= i_now and s.vt <= v_now
+        order by s.due_at, s.message_id
+        limit i_limit
+        for update skip locked;
+    end if;
 end;
 $$;
 
@@ -1037,130 +982,23 @@ create or replace function postgremq.catch_up(i_floor postgremq.floor, i_now big
 returns void
 language plpgsql
 as $$
-declare
-    v_last postgremq.state%rowtype;
 begin
     if exists (
             select from postgremq.state s
             where s.queue_id = i_floor.queue_id and s.due_at is not null
-              and s.due_at > i_floor.due_at and s.due_at <= i_now
-            offset 64)
-       or exists (
-            select from postgremq.state s
-            where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-              and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
+              and (s.due_at, s.message_id) > (i_floor.due_at, i_floor.due_id) and s.due_at <= i_now
             offset 64) then
-        select s.* into v_last
-        from postgremq.state s
-        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-        order by s.txid desc, s.message_id desc
-        limit 1;
-        perform postgremq.move_floor(i_floor, coalesce(v_last.txid, i_floor.new_txid),
-                                     coalesce(v_last.message_id, i_floor.new_id));
+        perform postgremq.move_floor(i_floor, i_now, 2147483647);
     end if;
-end;
-$$;
-
--- Claims messages of returned_rows. If others hold all that it looked at, it looks at more.
--- locks: the rows that it claims. writes: state.
-create or replace function postgremq.claim_returned(
-    i_floor postgremq.floor, i_now bigint, i_vt timestamptz, i_limit bigint)
-returns postgremq.claims
-language plpgsql
-as $$
-declare
-    v_claims  postgremq.claims%rowtype;
-    v_extra   bigint := 0;
-    v_seen    bigint;
-begin
-    loop
-        with candidate as materialized (
-            select distinct r.published_at, r.queue_id, r.message_id, r.step, r.part
-            from postgremq.returned_rows(i_floor, i_now, i_limit + v_extra) r
-        ), picked as materialized (
-            select s.message_id, s.step, s.part, s.attempts, s.published_at
-            from candidate c
-            join postgremq.state s
-              on s.queue_id = c.queue_id and s.message_id = c.message_id and s.step = c.step
-                 and s.part = c.part
-            order by c.published_at, c.message_id
-            limit i_limit
-            for update of s skip locked
-        ), claimed as (
-            insert into postgremq.state as n (
-                due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
-            select postgremq.due(i_vt, p.attempts + 1, (
-                       select b.max_delivery_attempts from postgremq.queue_base b
-                       where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
-                   p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
-                   gen_random_uuid()::text
-            from picked p
-            on conflict do nothing
-            returning n.message_id, n.token, n.attempts, n.published_at
-        )
-        select (select count(*) from picked), array_agg(c.message_id), array_agg(c.token),
-               array_agg(c.attempts), array_agg(c.published_at), (select count(*) from candidate)
-        into v_claims.picked, v_claims.ids, v_claims.tokens, v_claims.attempts, v_claims.times, v_seen
-        from claimed c;
-        exit when v_claims.picked > 0 or v_seen < i_limit + v_extra + 256 or i_limit = 0;
-        v_extra := v_extra * 4 + 1024;
-    end loop;
-    return v_claims;
-end;
-$$;
-
--- Claims new messages after the floor.
--- locks: the rows that it claims. writes: state.
-create or replace function postgremq.claim_new(
-    i_floor postgremq.floor, i_vt timestamptz, i_limit bigint)
-returns postgremq.claims
-language plpgsql
-as $$
-declare
-    v_claims postgremq.claims%rowtype;
-begin
-    with picked as materialized (
-        select s.txid, s.message_id, s.step, s.part, s.attempts, s.published_at
-        from postgremq.state s
-        where s.queue_id = i_floor.queue_id and s.status = 'pending' and s.due_at is null
-          and (s.txid, s.message_id) > (i_floor.new_txid, i_floor.new_id)
-          and (select true from postgremq.state n
-               where n.queue_id = s.queue_id and n.message_id = s.message_id
-                 and n.step = s.step + 1 and n.part = s.part) is null
-        order by s.txid, s.message_id
-        limit i_limit
-        for update of s skip locked
-    ), claimed as (
-        insert into postgremq.state as n (
-            due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
-        select postgremq.due(i_vt, p.attempts + 1, (
-                   select b.max_delivery_attempts from postgremq.queue_base b
-                   where b.queue_id = i_floor.queue_id)), p.published_at, i_vt, i_floor.queue_id,
-               p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
-               gen_random_uuid()::text
-        from picked p
-        on conflict do nothing
-        returning n.message_id, n.token, n.attempts, n.published_at
-    ), last as (
-        select p.txid, p.message_id from picked p
-        order by p.txid desc, p.message_id desc
-        limit 1
-    )
-    select (select count(*) from picked), (select l.txid from last l),
-           (select l.message_id from last l), array_agg(c.message_id),
-           array_agg(c.token), array_agg(c.attempts), array_agg(c.published_at)
-    into v_claims
-    from claimed c;
-    return v_claims;
 end;
 $$;
 
 -- ===== addons/postgremq/consume.sql ==============================================================
 
 -- Claims messages of a queue, and returns them with a new token each. A message becomes visible to
--- others again after p_vt seconds, unless it is acked. A call returns at most p_limit messages: first
--- those that were delivered before or were delayed, then new ones, each by time of publication and
--- id. A queue that does not exist, or is exclusive and no longer alive, has none.
+-- others again after p_vt seconds, unless it is acked. A call returns at most p_limit messages, those
+-- that have been visible for longest, by time of publication and id. A queue that does not exist, or
+-- is exclusive and no longer alive, has none.
 --
 -- A claim locks the row that it supersedes and skips locked rows, so nobody waits for another
 -- consumer. Then it inserts the next step, unless somebody did so after the statement's snapshot;
@@ -1183,55 +1021,60 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-    v_queue  integer;
-    v_floor  postgremq.floor%rowtype;
-    v_vt     timestamptz := now() + make_interval(secs => p_vt);
-    v_now    bigint := date_part('epoch', clock_timestamp()) * 1000000;
-    v_left   bigint := coalesce(p_limit, 2147483647);
-    v_got    postgremq.claims%rowtype;
-    v_all    postgremq.claims%rowtype;
+    v_vt       timestamptz := now() + make_interval(secs => p_vt);
+    v_now      bigint := greatest(postgremq.micros(clock_timestamp()),  -- if the clock was set back
+                                  pg_sequence_last_value('postgremq.barrier'));
+    v_left     bigint := coalesce(p_limit, 2147483647);
+    v_queue    postgremq.queue_base%rowtype;
+    v_floor    postgremq.floor%rowtype;
+    v_last     record;
+    v_claimed  postgremq.state[];
 begin
     if p_vt is null or p_limit < 0 or current_setting('transaction_isolation') not like 'read%' then
         perform postgremq.check_claim(p_queue_name, p_vt, p_limit);
     end if;
-    select b.queue_id into v_queue
+    select b.* into v_queue
     from postgremq.queue_base b
     where b.name = p_queue_name and (not b.exclusive or b.keep_alive_until > now());
-    if v_queue is null then
+    if not found then
         return;
     end if;
-    v_floor := postgremq.find_floor(v_queue);
-    for v_again in 1 .. 2 loop
-        loop
-            v_got := null;
-            if v_again = 2 then
-                v_got := postgremq.claim_new(v_floor, v_vt, v_left);
-            elsif postgremq.has_returned(v_floor, v_now) then
-                v_got := postgremq.claim_returned(v_floor, v_now, v_vt, v_left);
-            end if;
-            v_left := v_left - coalesce(cardinality(v_got.ids), 0);
-            v_all.ids := v_all.ids || v_got.ids;
-            v_all.tokens := v_all.tokens || v_got.tokens;
-            v_all.attempts := v_all.attempts || v_got.attempts;
-            v_all.times := v_all.times || v_got.times;
-            exit when coalesce(v_got.picked, 0) = coalesce(cardinality(v_got.ids), 0);
-        end loop;
-        exit when v_left = 0;
+    v_floor := postgremq.find_floor(v_queue.queue_id);
+    loop
+        with picked as materialized (
+            select p.* from postgremq.pick_rows(v_floor, v_now, v_left) p
+        ), claimed as (
+            insert into postgremq.state as n (
+                due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
+            select postgremq.due(v_vt, p.attempts + 1, v_queue.max_delivery_attempts), p.published_at,
+                   v_vt, p.queue_id, p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
+                   gen_random_uuid()::text
+            from picked p
+            on conflict do nothing
+            returning n
+        )
+        select count(*) as n, max(p.due_at) as due_at,
+               (array_agg(p.message_id order by p.due_at desc, p.message_id desc))[1] as id,
+               array(select c.n from claimed c) as claims
+        into v_last
+        from picked p;
+        v_claimed := v_claimed || v_last.claims;
+        v_left := v_left - cardinality(v_last.claims);
+        exit when v_last.n = cardinality(v_last.claims);
     end loop;
-    if v_all.ids is null then
+    if coalesce(cardinality(v_claimed), 0) = 0 then
         perform postgremq.catch_up(v_floor, v_now);
         return;
-    elsif random() * 24 < cardinality(v_all.ids) then
+    elsif random() * 24 < cardinality(v_claimed) then
         perform postgremq.move_floor(
-            v_floor, coalesce(v_got.last_txid, v_floor.new_txid), coalesce(v_got.last_id, v_floor.new_id));
+            v_floor, coalesce(v_last.due_at, v_floor.due_at), coalesce(v_last.id, v_floor.due_id));
     end if;
     return query
     select p_queue_name, m.id, m.payload, c.token::varchar, c.attempts, v_vt, c.published_at
-    from unnest(v_all.ids, v_all.tokens, v_all.attempts, v_all.times)
-         c(id, token, attempts, published_at)
+    from unnest(v_claimed) c
     cross join lateral (
-        select m.id, m.payload from postgremq.messages m where m.id = c.id limit 1) m
-    order by c.published_at, c.id;
+        select m.id, m.payload from postgremq.messages m where m.id = c.message_id limit 1) m
+    order by c.published_at, c.message_id;
 end;
 $$;
 
@@ -1675,9 +1518,10 @@ begin
     perform pgque.check_read_committed('a requeue');
     delete from postgremq.finished f
     where f.queue_id = i_queue_id and f.message_id = any (i_messages);
+    perform pg_current_xact_id();
     insert into postgremq.state (
-        published_at, vt, queue_id, message_id, step, attempts, part, status)
-    select now(), now(), i_queue_id, m.id, coalesce(s.step + 1, 0), 0,
+        due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
+    select postgremq.due(now(), 0, 0), now(), now(), i_queue_id, m.id, coalesce(s.step + 1, 0), 0,
            coalesce(s.part, postgremq.current_part()), 'pending'
     from unnest(i_messages) m(id)
     left join lateral (
@@ -1777,8 +1621,7 @@ end;
 $$;
 
 -- When the next message of a queue becomes visible, or became visible; null if none is to come, also
--- while an exclusive queue is not alive. Of the new messages, which are visible at once, it looks at
--- the first hundred.
+-- while an exclusive queue is not alive. Of those behind the floor, it looks at the first hundred.
 create or replace function postgremq.get_next_visible_time(p_queue_name varchar)
 returns timestamptz
 language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
@@ -1799,16 +1642,12 @@ begin
     select min(o.vt) into v_next
     from (
         (select s.vt from postgremq.open_state s
-         where s.queue_id = v_floor.queue_id and s.status = 'pending' and s.due_at is null
-           and (s.txid, s.message_id) > (v_floor.new_txid, v_floor.new_id)
-         order by s.txid, s.message_id limit 100)
-        union all
-        (select s.vt from postgremq.open_state s
          where s.queue_id = v_floor.queue_id and s.due_at is not null
-           and s.due_at > v_floor.due_at and s.due_at < 9223372036854775807
-         order by s.due_at, s.message_id limit 1)
+           and (s.due_at, s.message_id) > (v_floor.due_at, v_floor.due_id)
+           and s.due_at < 9223372036854775807
+         order by s.due_at, s.message_id limit 100)
         union all
-        select r.vt from postgremq.listed_rows(v_floor, 'infinity', 501) r
+        select r.vt from postgremq.listed_rows(v_floor) r
     ) o;
     return v_next;
 end;
@@ -2059,7 +1898,7 @@ end;
 $$;
 
 -- Moves unfinished messages of a part to the current part, with their tokens, and skips those that
--- another session has claimed. There they are due at once, or when they become visible. Returns how
+-- another session has claimed. They keep txid, due_at and id, by which floors find them. Returns how
 -- many, at most i_limit. Fails if a consumer keeps the transaction of an answer open.
 -- locks: the rows that it moves, for at most the lock_timeout. writes: state.
 create or replace function postgremq.move_states(i_part smallint, i_limit integer)
@@ -2071,8 +1910,7 @@ declare
     v_rows integer;
 begin
     with picked as materialized (
-        select s.published_at, s.vt, s.queue_id, s.message_id, s.step, s.attempts, s.status, s.token,
-               q.max_delivery_attempts
+        select s.*
         from postgremq.last_state s
         join postgremq.queue_base q on q.queue_id = s.queue_id
         where s.part = i_part and s.status in ('pending', 'processing')
@@ -2086,10 +1924,9 @@ begin
         returning e.queue_id, e.message_id
     )
     insert into postgremq.state (
-        due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
-    select postgremq.due(p.vt, p.attempts, p.max_delivery_attempts), p.published_at, p.vt,
-           p.queue_id, p.message_id, p.step + 1, p.attempts, postgremq.current_part(), p.status,
-           p.token
+        txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
+    select p.txid, p.due_at, p.published_at, p.vt, p.queue_id, p.message_id, p.step + 1, p.attempts,
+           postgremq.current_part(), p.status, p.token
     from picked p
     join ended e on e.queue_id = p.queue_id and e.message_id = p.message_id;
     get diagnostics v_rows = row_count;
@@ -2169,7 +2006,7 @@ declare
     v_part postgremq.rotation_part;
 begin
     select p.* into v_part from postgremq.rotation_part p where p.part = i_part;
-    if not pgque.is_seen_by_all('postgremq', v_part.done_by) then
+    if not pgque.is_seen_by_all('postgremq', v_part.done_by::text) then
         return false;
     end if;
     perform set_config('lock_timeout',
@@ -2363,48 +2200,18 @@ to pgque_admin;
 grant insert, delete on postgremq.messages to pgque_admin;
 grant usage on sequence postgremq.messages_id_seq to pgque_admin;
 
-grant execute on function
-    postgremq.publish_message(varchar, jsonb, timestamptz),
-    postgremq.list_topics()
-to pgque_writer, pgque_admin;
+select pgque.grant_execute('postgremq', 'pgque_writer, pgque_admin',
+    'publish_message list_topics');
 
-grant execute on function
-    postgremq.consume_message(varchar, integer, integer),
-    postgremq.ack_message(varchar, integer, varchar),
-    postgremq.ack_message_batch(varchar, integer[], varchar[]),
-    postgremq.nack_message(varchar, integer, varchar, timestamptz),
-    postgremq.release_message(varchar, integer, varchar),
-    postgremq.set_vt(varchar, integer, varchar, integer),
-    postgremq.set_vt_batch(varchar, integer[], varchar[], integer),
-    postgremq.extend_queue_keep_alive(varchar, interval),
-    postgremq.get_next_visible_time(varchar),
-    postgremq.get_queue_statistics(varchar),
-    postgremq.get_message(integer),
-    postgremq.list_messages(varchar),
-    postgremq.list_dlq_messages(),
-    postgremq.list_queues(),
-    postgremq.list_topics()
-to pgque_reader, pgque_admin;
+select pgque.grant_execute('postgremq', 'pgque_reader, pgque_admin',
+    'consume_message ack_message ack_message_batch nack_message release_message set_vt
+    set_vt_batch extend_queue_keep_alive get_next_visible_time get_queue_statistics
+    get_message list_messages list_dlq_messages list_queues list_topics');
 
-grant execute on function
-    postgremq.create_topic(varchar),
-    postgremq.create_queue(varchar, varchar, integer, boolean, integer),
-    postgremq.delete_topic(varchar),
-    postgremq.delete_queue(varchar),
-    postgremq.delete_queue_message(varchar, integer),
-    postgremq.delete_inactive_queues(),
-    postgremq.clean_up_queue(varchar),
-    postgremq.clean_up_topic(varchar),
-    postgremq.cleanup_completed_messages(integer),
-    postgremq.purge_all_messages(),
-    postgremq.purge_dlq(),
-    postgremq.move_messages_to_dlq(),
-    postgremq.requeue_dlq_messages(varchar),
-    postgremq.distribute_message(),
-    postgremq.log_topic(varchar),
-    postgremq.unlog_topic(varchar),
-    postgremq.maint(),
-    postgremq.uninstall(boolean)
-to pgque_admin;
+select pgque.grant_execute('postgremq', 'pgque_admin',
+    'create_topic create_queue delete_topic delete_queue delete_queue_message
+    delete_inactive_queues clean_up_queue clean_up_topic cleanup_completed_messages
+    purge_all_messages purge_dlq move_messages_to_dlq requeue_dlq_messages distribute_message
+    log_topic unlog_topic maint uninstall');
 
 commit;

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 import dagster as dg
 
 from ..client import Batch, BatchLeased, BatchNotOpen, Client, Limits
-from ..client.calls.states import ConsumerState, consumer_states, needs_run
-from ..client.holder import Holder
+from ..client.batch import needs_run
+from ..client.holder import ConsumerState, Holder, consumer_states
 from ..client.ranges import DEFAULT_MAX_EVENTS
+from ..project.batch_run import BatchRun
 from ..project.consumers import names_of
-from ..project.keys import BATCH_ID, INCARNATION, holder_of, owner_of_step
+from ..project.keys import owner_of_step
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
+from ..project.registration import refuse_subconsumers
 from .consumption import Consumption
 
 # Limits for the batch of a run by hand, which opens it itself.
@@ -26,19 +28,17 @@ def claim_batch(
     Returns:
         The batch; None if there is none for this run. The reason is logged.
     """
-    tag = context.run.tags.get(BATCH_ID)
-    incarnation = context.run.tags.get(INCARNATION)
-    if incarnation is not None and incarnation != str(client.incarnation()):
+    run = BatchRun.read(context.run.tags, consumption.holder)
+    if run is not None and run.incarnation not in ("", str(client.incarnation())):
         context.log.warning(
-            f"Skipped: this run was requested for batch {tag} of another database, or of this one "
-            "before a failover or a restore, where the number may stand for other events. The "
-            "sensor requests a new run; to start one by hand, materialize the asset."
+            f"Skipped: this run was requested for batch {run.batch_id} of another database, or of "
+            "this one before a failover or a restore, where the number may stand for other events. "
+            "The sensor requests a new run; to start one by hand, materialize the asset."
         )
         return None
     claims = _Claims(client, consumption, owner_of_step(context.run.run_id))
-    holder = holder_of(consumption.queue, consumption.consumer, context.run.tags)
     try:
-        batch = claims.claim(holder, int(tag)) if tag else claims.next(holder)
+        batch = claims.claim(run.holder, run.batch_id) if run else claims.next()
     except (BatchLeased, BatchNotOpen) as error:
         context.log.warning(f"Skipped: {error}")
         return None
@@ -79,40 +79,35 @@ class _Claims:
             self.client, owner=self.owner, ttl=ttl, limits=_AT_ONCE, batch_id=batch_id
         )
 
-    def next(self, holder: Holder) -> Batch | None:
+    def next(self) -> Batch | None:
         """Claims the next batch with events, and acks empty ones. Returns None if there is none."""
-        while batch := self._next(holder):
+        while batch := self._next():
             if self.client.run(needs_run(batch.batch_id)):
                 return batch
             batch.ack()
         return None
 
-    def _next(self, holder: Holder) -> Batch | None:
-        if holder.name != holder.consumer:
-            return self.claim(holder)
+    def _next(self) -> Batch | None:
+        holder = self.consumption.holder
         names = [(holder.queue, holder.consumer)]
-        main, *parts = self.client.run(consumer_states(names, Limits()))
-        if main.role not in ("coop_main", "partitioned"):
-            return self.claim(holder)
-        return self._claim_any(parts, is_shared=main.role == "coop_main")
+        states = self.client.run(consumer_states(names, Limits()))
+        refuse_subconsumers(states)
+        main, *slots = states
+        return self._claim_any(slots) if main.role == "partitioned" else self.claim(holder)
 
-    def _claim_any(self, parts: Sequence[ConsumerState], *, is_shared: bool) -> Batch | None:
-        """Claims for a subconsumer or slot without a live lease, first those with an open batch."""
-        free = [each for each in parts if not each.is_live]
-        was_leased = not free
+    def _claim_any(self, slots: Sequence[ConsumerState]) -> Batch | None:
+        """Claims for a slot without a live lease, first those with an open batch."""
+        free = [each for each in slots if not each.is_live]
         for each in sorted(free, key=lambda each: each.batch_id is None):
             try:
                 batch = self.claim(Holder.of(each))
             except BatchLeased:
-                was_leased = is_shared
                 continue
-            # What one subconsumer does not find, the others do not either.
-            if batch is not None or is_shared:
+            if batch is not None:
                 return batch
-        if was_leased:
-            kind = "subconsumers" if is_shared else "slots"
+        if not free:
             raise BatchLeased(
-                f"each of the {len(parts)} {kind} of {self.consumption} has a run in progress",
+                f"each of the {len(slots)} slots of {self.consumption} has a run in progress",
                 "Materialize the asset again after one of these runs has ended.",
             )
         return None

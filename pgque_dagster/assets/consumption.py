@@ -6,8 +6,14 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import InvalidArgument, Position
-from ..client.positions import write_position
-from ..client.ranges import LONGEST_LEASE, MOST_PARTITIONS, count_problem, duration_problem
+from ..client.holder import Holder
+from ..client.ranges import (
+    LONGEST_LEASE,
+    MOST_PARTITIONS,
+    count_problem,
+    duration_problem,
+    write_position,
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,11 @@ class Consumption:
             problems.append(duration_problem("timeout", self.timeout, positive=True))
         for problem in filter(None, problems):
             self._refuse(problem)
+
+    @property
+    def holder(self) -> Holder:
+        """The consumer, which a run by hand claims for."""
+        return Holder(self.queue, self.consumer)
 
     def __str__(self) -> str:
         return f"{self.queue}/{self.consumer}"

@@ -19,11 +19,12 @@ from ..client import (
     ConsumerNotFound,
     PgqueError,
     QueueNotFound,
-    calls,
 )
 from ..client.read_batch import ReadBatch
+from ..client.registrations import enter_deployment
+from ..project.batch_run import BatchRun
 from ..project.consumers import refuse_rivals, warn_of_late_checks
-from ..project.keys import BATCH_ID, dead_letters_key, holder_of
+from ..project.keys import BATCH_ID, dead_letters_key
 from ..project.queue_report import Metadata, report_queues
 from ..project.registration import ensure_consumer, how_to_register_again
 from ..project.resource import PgqueResource
@@ -213,8 +214,8 @@ def _find_consumer(
     context: dg.AssetExecutionContext, client: Client, consumption: Consumption
 ) -> None:
     """Registers a new consumer for a run by hand. A run for a batch requires the consumer."""
-    batch_id = context.run.tags.get(BATCH_ID)
-    if batch_id is None:
+    run = BatchRun.read(context.run.tags, consumption.holder)
+    if run is None:
         ensure_consumer(
             client,
             consumption.queue,
@@ -223,18 +224,18 @@ def _find_consumer(
             consumption.partitions,
         )
         return
-    holder = holder_of(consumption.queue, consumption.consumer, context.run.tags)
     try:
-        client.lease_info(consumption.queue, holder.name)
+        client.lease_info(consumption.queue, run.holder.name)
     except ConsumerNotFound as error:
-        if holder.slot is not None:
+        if run.holder.slot is not None:
             raise ConsumerNotFound(
-                f"{consumption} has no slot {holder.slot} any more, for whose batch {batch_id} "
-                "this run waited",
+                f"{consumption} has no slot {run.holder.slot} any more, for whose batch "
+                f"{run.batch_id} this run waited",
                 "If the number of slots was changed, the sensor requests runs for the new ones.",
             ) from error
         raise ConsumerNotFound(
-            f"consumer {consumption} was removed while its batch {batch_id} waited for this run",
+            f"consumer {consumption} was removed while its batch {run.batch_id} waited for this "
+            "run",
             how_to_register_again(consumption.queue, consumption.consumer),
         ) from error
 
@@ -247,6 +248,4 @@ def _enter_deployment(
 ) -> None:
     deployment = pgque.deployment_of(context.instance)
     if deployment is not None:
-        client.run(
-            calls.consumers.enter_deployment(consumption.queue, consumption.consumer, deployment)
-        )
+        client.run(enter_deployment(consumption.queue, consumption.consumer, deployment))

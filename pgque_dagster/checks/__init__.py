@@ -4,13 +4,11 @@ from .alerts import Alert, build_pgque_alerts
 from .dead_letters import build_dead_letter_checks
 from .health import build_queue_health_checks
 from .lag import build_consumer_lag_checks
-from .messages import build_message_queue_defs
 
 __all__ = [
     "Alert",
     "build_consumer_lag_checks",
     "build_dead_letter_checks",
-    "build_message_queue_defs",
     "build_pgque_alerts",
     "build_queue_health_checks",
 ]

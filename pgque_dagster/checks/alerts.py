@@ -11,13 +11,14 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from ..client import Client, Limits, PgqueError
-from ..client.calls.states import consumer_states
+from ..client.holder import consumer_states
 from ..client.ranges import duration_problem
 from ..project.queue_report import consumer_lag
 from ..project.resource import PgqueResource
 from ..sensors.attempts import name_batch
 from .alert_cursor import AlertCursor, GivenUp, Problem
 from .dead_letters import what_to_do_about
+from .lag import too_far_behind
 
 # The number of dead letters counts as no longer growing after this time without new ones.
 _QUIET = timedelta(hours=1)
@@ -209,13 +210,9 @@ def _lagging_consumers(
 ) -> dict[Problem, _Finding]:
     found = {}
     for info in client.consumers():
-        lag = consumer_lag(info)
-        if info.queue in queues and lag > max_lag:
-            found[Problem(info.queue, f"consumer_lag:{info.name}")] = _Finding(
-                True,
-                f"{timedelta(seconds=round(lag.total_seconds()))} behind, {max_lag} allowed: "
-                "check that its sensor is on and keeps up",
-            )
+        problem = too_far_behind(consumer_lag(info), max_lag)
+        if info.queue in queues and problem:
+            found[Problem(info.queue, f"consumer_lag:{info.name}")] = _Finding(True, problem)
     return found
 
 

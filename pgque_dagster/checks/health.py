@@ -6,16 +6,12 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import HealthCheck
-from ..project.consumers import consumers_of_location
 from ..project.keys import identifier, queue_key
 from ..project.queue_report import consumer_lag
 from ..project.resource import PgqueResource
-from .orphans import CHECK as CONSUMER_ASSETS
-from .orphans import consumers_without_asset
 from .tables import table
 
-# The checks of `queue_health()` and, last, one that needs Dagster. Rows named `<check>:<consumer>`
-# are combined into one check.
+# The checks of `queue_health()`. Rows named `<check>:<consumer>` are combined into one check.
 CHECKS: Mapping[str, str] = {
     "ticker_running": "The queue is ticked.",
     "rotation_health": "Its event tables rotate.",
@@ -25,11 +21,9 @@ CHECKS: Mapping[str, str] = {
     "lease_health": "No open batch has an expired lease.",
     "consumer_lag": "No consumer holds up rotation.",
     "held_batch": "No batch is held after its last attempt.",
-    "scheduler": "The database's queues are ticked.",
     "restored_database": "The database is not a restored dump that still has to be adopted.",
     "log_rotation": "The logs of ticks and positions are compacted.",
     "xmin_horizon": "No transaction in the database holds back the removal of dead rows.",
-    CONSUMER_ASSETS: "No idle consumer without an asset holds up rotation.",
 }
 
 _ORDER = ("ok", "unknown", "warning", "critical")
@@ -48,9 +42,6 @@ def build_queue_health_checks(
 
     `critical` fails as an error; `warning` and `unknown` fail as warnings. A problem of the whole
     database fails the check of each queue. All selected checks are evaluated in one step.
-
-    `consumer_assets` is an additional check. It warns of a consumer that holds up rotation, was not
-    active for an hour, and belongs to no asset of the code location, as after an asset was renamed.
 
     Args:
         queues: the queues' names.
@@ -80,7 +71,6 @@ def build_queue_health_checks(
         with pgque.client() as client:
             found = client.health()
             consumers = client.consumers()
-        found += consumers_without_asset(found, consumers, consumers_of_location(context))
         lags = {(info.queue, info.name): consumer_lag(info) for info in consumers}
 
         def badness(row: HealthCheck) -> tuple[int, timedelta]:

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from ..client import InvalidArgument
-from ..client.positions import write_position
-from ..client.ranges import UNITS, parse_duration
+from ..client.ranges import UNITS, parse_duration, write_position
 
 
 class Age(click.ParamType[timedelta]):

@@ -1,12 +1,10 @@
 """The plain client: psycopg 3 and nothing else, for those who need no Dagster and no Spark."""
 
-from .batch import AckResult as AckResult
 from .batch import AsyncBatch as AsyncBatch
 from .batch import Batch as Batch
 from .client import AsyncClient as AsyncClient
 from .client import Client as Client
 from .consumer import Consumer as Consumer
-from .consumer import ConsumerHealth as ConsumerHealth
 from .consumer import Delivery as Delivery
 from .errors import AddonMissing as AddonMissing
 from .errors import BatchLeased as BatchLeased
@@ -48,9 +46,10 @@ from .errors import WrongDeployment as WrongDeployment
 from .errors import WrongIsolation as WrongIsolation
 from .lease import LeaseKeeper as LeaseKeeper
 from .messages import AsyncMessages as AsyncMessages
+from .messages import ClaimedMessage as ClaimedMessage
+from .messages import MessageQueue as MessageQueue
 from .messages import Messages as Messages
 from .models import BatchInfo as BatchInfo
-from .models import ClaimedMessage as ClaimedMessage
 from .models import ConsumerInfo as ConsumerInfo
 from .models import DeadLetter as DeadLetter
 from .models import DeadLetterCount as DeadLetterCount
@@ -60,7 +59,6 @@ from .models import Lease as Lease
 from .models import LeaseInfo as LeaseInfo
 from .models import Limits as Limits
 from .models import Message as Message
-from .models import MessageQueue as MessageQueue
 from .models import Metric as Metric
 from .models import QueueInfo as QueueInfo
 from .models import QueueStats as QueueStats
@@ -72,11 +70,10 @@ from .models import Sought as Sought
 from .models import Status as Status
 from .partitions import PartitionedConsumer as PartitionedConsumer
 from .partitions import Slot as Slot
-from .positions import Position as Position
-from .remote import Change as Change
+from .ranges import Position as Position
+from .read_batch import AckResult as AckResult
 from .remote import QueueMover as QueueMover
 from .remote import RemoteConsumer as RemoteConsumer
-from .remote import TableLoader as TableLoader
 from .serial import Entry as Entry
 from .serial import NumberedEntry as NumberedEntry
 from .serial import SerialQueue as SerialQueue

@@ -1,137 +1,238 @@
-"""A claimed batch: read it, say which events failed, ack it.
+"""Batches: open or claim one, read it, say which events failed, ack it."""
 
-Failures are collected here and written in the ack's transaction, so they take effect only if the
-batch is finished. A crash before the ack leaves no retry and no dead letter, so the next attempt
-cannot create them twice.
-"""
-
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
 )
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import astuple
+from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
-from . import calls
-from .calls.call import Call, Hook, Steps
-from .calls.failures import Failures, Reason
-from .errors import InvalidArgument
-from .faces import Finished, settled
-from .lease import LeaseKeeper
-from .models import BatchInfo, History, Lease, Message, ReadPlan
-from .operation import AsyncFace, Face, operation
-from .read_batch import ReadBatch
+from . import plans
+from .errors import BatchNotOpen, InvalidArgument
+from .lease import LeaseKeeper, renew_batch
+from .models import BatchInfo, History, Lease, LeaseInfo, Limits, Message, ReadPlan, Received
+from .operation import (
+    AsyncFace,
+    Call,
+    Face,
+    Finished,
+    Hook,
+    Row,
+    Steps,
+    first,
+    nothing,
+    operation,
+    settled,
+)
+from .ranges import check_interval
+from .read_batch import AckResult, Failures, ReadBatch
 from .session import AsyncSession, Session
 
-
-@dataclass(frozen=True)
-class AckResult:
-    """How many events an ack scheduled for another delivery, and how many it dead-lettered."""
-
-    nacked: int
-    dead_lettered: int
+NO_LIMITS = Limits()
+DEFAULT_TTL = timedelta(minutes=1)
+# The number of ids per call. Each call scans the batch once, and holds its ids and reasons.
+_IDS_PER_CALL = 250_000
 
 
-class Settling:
-    """Events under one id, with those that failed and the checks before results are published.
+def next_batch(queue: str, consumer: str, limits: Limits = NO_LIMITS) -> Call[int | None]:
+    """Opens the next batch without a lease, or returns the open one; None if there is none."""
+    return Call(
+        # The casts select the overload without a subconsumer.
+        "select batch_id from pgque.next_batch_custom("
+        "%s, %s, %s::interval, %s::integer, %s::interval, %s::integer)",
+        (queue, consumer, *astuple(limits)),
+        first,
+    )
 
-    Attributes:
-        session: of the database.
+
+def receive(queue: str, consumer: str, limits: Limits = NO_LIMITS) -> Steps[Received | None]:
+    """Opens the next batch that has events, without a lease, and returns all its events.
+
+    Until `finish_batch`, it returns the same events. `claim` is for several processes that consume
+    as one consumer.
+
+    Args:
         queue: the queue's name.
         consumer: the consumer's name.
-        slot: the slot and the number of slots, such as 3/8, of a partitioned consumer; else None.
-        lease: the batch's id, its epoch, and the ticks it spans.
+        limits: which batch to open.
+
+    Returns:
+        The batch and its events, or None when there is no batch. Batches without events are
+        finished.
     """
+    while True:
+        batch_id = yield next_batch(queue, consumer, limits)
+        if batch_id is None:
+            return None
+        messages = yield batch_events(batch_id)
+        if messages:
+            return Received(batch_id, messages)
+        yield finish_batch(batch_id)
 
-    def __init__(
-        self, session: Any, queue: str, consumer: str, lease: Lease, *, slot: str | None = None
-    ) -> None:
-        self.session = session
-        self.queue = queue
-        self.consumer = consumer
-        self.slot = slot
-        self.lease = lease
-        self._nacked: list[Failures] = []
-        self._dead_lettered: list[Failures] = []
-        self._checks: list[Callable[[], object]] = []
 
-    @property
-    def batch_id(self) -> int:
-        """The batch's id. Every attempt at the same events has the same id."""
-        return self.lease.batch_id
+def claim(
+    queue: str,
+    consumer: str,
+    owner: str,
+    ttl: timedelta,
+    limits: Limits,
+    batch_id: int | None,
+    subconsumer: str | None = None,
+) -> Call[Lease | None]:
+    """Claims the open or next batch of a consumer, or of a subconsumer of it."""
+    check_interval("ttl", ttl)
+    columns = "batch_id, epoch, lease_until, prev_tick_id, cur_tick_id"
+    options = (owner, ttl, *astuple(limits), batch_id)
 
-    def nack(
-        self,
-        msg_ids: Iterable[int],
-        *,
-        retry_after: timedelta = timedelta(minutes=1),
-        reason: Reason = None,
-    ) -> None:
-        """Schedules events for another delivery, or dead-letters them once their retries run out.
+    def parse(rows: list[Row]) -> Lease | None:
+        return read_lease(owner, rows[0])
 
-        Takes effect at the ack, which raises `EventNotInBatch` for an id of another batch. An
-        event passed to `dead_letter` as well becomes a dead letter only.
+    if subconsumer is None:
+        sql = f"select {columns} from pgque.claim_batch(%s, %s, %s, %s, %s, %s, %s, %s, %s)"
+        return Call(sql, (queue, consumer, *options), parse)
+    sql = f"select {columns} from pgque.claim_coop(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+    return Call(sql, (queue, consumer, subconsumer, *options), parse)
 
-        Args:
-            msg_ids: ids of the events; duplicates count once.
-            retry_after: how long to wait before the next delivery.
-            reason: stored with the dead letter of an event that has no retries left: one text for
-                all events, or one for each id.
 
-        Raises:
-            InvalidArgument: if an id is not an integer, or the number of reasons differs from the
-                number of ids; or if the batch is one of a slot.
-        """
-        if self.slot is not None:
-            raise InvalidArgument(
-                f"slot {self.slot} of {self.queue}/{self.consumer} keeps the events of each key in "
-                "order, and an event that is delivered again would come after later ones",
-                "Dead-letter the event, or raise, so that the whole batch is tried again.",
+def read_lease(owner: str, row: Row) -> Lease | None:
+    """Reads batch_id, epoch, lease_until, prev_tick_id, cur_tick_id; None without a batch."""
+    batch_id, epoch, until, prev_tick, tick = row
+    return None if batch_id is None else Lease(batch_id, owner, epoch, until, prev_tick, tick)
+
+
+def ack(lease: Lease) -> Call[None]:
+    """Finishes a leased batch."""
+    return _leased("select pgque.ack_batch(%s, %s, %s)", lease)
+
+
+def release(lease: Lease) -> Call[None]:
+    """Releases a lease. The batch stays open, and anybody can claim it at once."""
+    return _leased("select pgque.release_batch(%s, %s, %s)", lease)
+
+
+def _leased(sql: Any, lease: Lease) -> Call[None]:
+    return Call(sql, (lease.batch_id, lease.owner, lease.epoch), nothing)
+
+
+def give_up(lease: Lease, reason: str) -> Call[int]:
+    """Dead-letters all events of a leased batch and acks it; returns how many."""
+    return Call(
+        "select pgque.give_up_batch(%s, %s, %s, %s)",
+        (lease.batch_id, reason, lease.owner, lease.epoch),
+        first,
+    )
+
+
+def hold(batch_id: int, epoch: int, reason: str) -> Call[None]:
+    """Parks an open batch until the next claim, unless it was claimed since that epoch."""
+    return Call("select pgque.hold_batch(%s, %s, %s)", (batch_id, epoch, reason), nothing)
+
+
+def finish_batch(batch_id: int) -> Call[None]:
+    """Finishes a batch that was opened without a lease."""
+    return Call("select pgque.finish_batch(%s)", (batch_id,), nothing)
+
+
+def lease_info(queue: str, consumer: str) -> Call[LeaseInfo | None]:
+    """Returns who holds, or last held, the open batch; None if no batch is open."""
+    return Call(
+        "select batch_id, owner, lease_until, epoch, is_live from pgque.get_lease_info(%s, %s)",
+        (queue, consumer),
+        lambda rows: LeaseInfo(*rows[0]) if rows else None,
+    )
+
+
+def batch_info(batch_id: int) -> Call[BatchInfo]:
+    """Returns the ticks, times and event ids that an open batch spans."""
+
+    def parse(rows: list[Row]) -> BatchInfo:
+        if not rows:
+            raise BatchNotOpen(
+                f"batch {batch_id} is not open", "It was finished already, or never existed."
             )
-        self._nacked.append(Failures.of(msg_ids, reason, retry_after))
+        return BatchInfo(*rows[0])
 
-    def dead_letter(self, msg_ids: Iterable[int], *, reason: Reason) -> None:
-        """Makes events dead letters. Takes effect at the ack, which checks the ids as for `nack`.
-
-        Args:
-            msg_ids: ids of the events; duplicates count once.
-            reason: one text for all events, or one for each id.
-
-        Raises:
-            InvalidArgument: if an id is not an integer, or the number of reasons differs from the
-                number of ids.
-        """
-        self._dead_lettered.append(Failures.of(msg_ids, reason, None))
-
-    @property
-    def requested(self) -> AckResult:
-        """How many events were passed to `nack` and `dead_letter`; `ack` returns the outcome."""
-        given_up = {msg_id for some in self._dead_lettered for msg_id in some.msg_ids}
-        nacked = {msg_id for some in self._nacked for msg_id in some.msg_ids}
-        return AckResult(len(nacked - given_up), len(given_up))
-
-    def before_publishing(self, check: Callable[[], object]) -> None:
-        """Runs a function before results are published, at the latest before the ack.
-
-        It may call `nack` and `dead_letter`. For readers, not for users.
-
-        Args:
-            check: runs once, unless it raises: then nothing is published, and it runs again before
-                any further attempt to publish or to ack.
-        """
-        self._checks.append(check)
-
-    def run_checks(self) -> None:
-        """Runs what `before_publishing` was given. For sinks, not for users."""
-        while self._checks:
-            self._checks[0]()
-            self._checks.pop(0)
+    return Call(
+        "select queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id, lag, "
+        "seq_start, seq_end from pgque.get_batch_info(%s) where queue_name is not null",
+        (batch_id,),
+        parse,
+    )
 
 
-class _Claimed(Settling):
+def batch_events(batch_id: int) -> Call[list[Message]]:
+    """Returns all events of an open batch, in order of id."""
+    return Call(
+        "select ev_id, ev_type, ev_data, ev_retry, ev_time, "
+        "ev_extra1, ev_extra2, ev_extra3, ev_extra4 from pgque.get_batch_events(%s)",
+        (batch_id,),
+        lambda rows: [Message(*row) for row in rows],
+    )
+
+
+def has_events(batch_id: int) -> Call[bool]:
+    """Returns whether an open batch has any event."""
+    return Call("select pgque.batch_has_events(%s)", (batch_id,), first)
+
+
+def needs_run(batch_id: int) -> Call[bool]:
+    """Returns whether an open batch has events, or had some that were set aside by hand."""
+    return Call(
+        "select pgque.batch_has_events(%s) or pgque.set_aside_epoch(%s) is not null",
+        (batch_id, batch_id),
+        first,
+    )
+
+
+def set_aside_epoch(batch_id: int) -> Call[int | None]:
+    """Returns the epoch of an open batch since events were set aside by hand; None if none were."""
+    return Call("select pgque.set_aside_epoch(%s)", (batch_id,), first)
+
+
+def finished_before(batch_id: int, max_events: int) -> Call[History]:
+    """Returns how the consumer of an open batch fared with its newest events before the batch."""
+    return Call(
+        "select finished, failed from pgque.finished_before(%s, %s)",
+        (batch_id, max_events),
+        lambda rows: History(*rows[0]),
+    )
+
+
+def identity(queue: str, lease: Lease) -> Call[tuple[UUID, str | None, str | None]]:
+    """Returns the incarnation of the database, and the fingerprints of a leased batch's ticks."""
+    return Call(
+        "select pgque.incarnation(), pgque.tick_fingerprint(%s, %s), "
+        "pgque.tick_fingerprint(%s, %s)",
+        (queue, lease.prev_tick_id, queue, lease.tick_id),
+        lambda rows: (rows[0][0], rows[0][1], rows[0][2]),
+    )
+
+
+def _failure_calls(lease: Lease, failures: Failures) -> Iterator[Call[int]]:
+    """Yields the calls that write failures, with a limited number of ids each."""
+    ids, reasons, after = failures.msg_ids, failures.reasons, failures.retry_after
+    for start in range(0, len(ids), _IDS_PER_CALL):
+        some = slice(start, start + _IDS_PER_CALL)
+        texts: Sequence[str | None] = reasons if len(reasons) == 1 else reasons[some]
+        if after is None:
+            yield Call(
+                "select pgque.dead_letter_batch(%s, %b::bigint[], %b::text[], %s, %s)",
+                (lease.batch_id, list(ids[some]), list(texts), lease.owner, lease.epoch),
+                first,
+            )
+        else:
+            yield Call(
+                "select pgque.nack_batch(%s, %b::bigint[], %s, %b::text[], %s, %s)",
+                (lease.batch_id, list(ids[some]), after, list(texts), lease.owner, lease.epoch),
+                first,
+            )
+
+
+class _Claimed(ReadBatch):
     """What both faces of a batch have in common; neither reads nor writes."""
 
     def __init__(
@@ -174,31 +275,27 @@ class _Claimed(Settling):
     @operation
     def info(self) -> Call[BatchInfo]:
         """Returns the ticks, times and event ids that the batch spans."""
-        return calls.batches.batch_info(self.batch_id)
+        return batch_info(self.batch_id)
 
     @operation
     def events(self) -> Call[list[Message]]:
         """Returns all events in order of id."""
-        return calls.batches.batch_events(self.batch_id)
+        return batch_events(self.batch_id)
 
     def plan_call(self, max_slices: int) -> Call[ReadPlan]:
         """Returns the call that splits the batch into slices. For readers, not for users."""
-        return calls.plans.read_plan(self.batch_id, max_slices)
+        return plans.read_plan(self.batch_id, max_slices)
 
     def history_call(self, max_events: int) -> Call[History] | None:
-        """Returns the call for how the consumer fared before the batch; None without a consumer.
-
-        For readers, not for users.
-        """
-        return calls.batches.finished_before(self.batch_id, max_events)
+        """Returns the call for how the consumer fared before. For readers, not for users."""
+        return finished_before(self.batch_id, max_events)
 
     def before_ack(self, step: Callable[[Any], object]) -> None:
         """Runs a function in the ack's transaction, so that both commit or neither does.
 
         Args:
             step: receives the connection and must not commit; may be a coroutine function for an
-                `AsyncBatch`. If it raises, the batch is not
-                acked. A repeated ack calls it again.
+                `AsyncBatch`. If it raises, the batch is not acked. A repeated ack calls it again.
         """
         self._steps.append(step)
 
@@ -214,38 +311,36 @@ class _Claimed(Settling):
         self.run_checks()
         if self._steps or self._dead_lettered or self._nacked:
             return self._ack_steps()
-        ack = calls.batches.ack(self.lease)
-        return Call(ack.sql, ack.params, lambda rows: AckResult(0, 0))
+        call = ack(self.lease)
+        return Call(call.sql, call.params, lambda rows: AckResult(0, 0))
 
     def _ack_steps(self) -> Steps[AckResult]:
         for step in self._steps:
             yield Hook(step)
         # Dead letters first: a dead-lettered event must not be delivered again.
-        dead_lettered = 0
-        for failures in self._dead_lettered:
-            for call in failures.calls(self.lease):
-                dead_lettered += yield call
-        nacked = 0
-        for failures in self._nacked:
-            for call in failures.calls(self.lease):
-                nacked += yield call
-        yield calls.batches.ack(self.lease)
-        return AckResult(nacked, dead_lettered)
+        counts = []
+        for failed in (self._dead_lettered, self._nacked):
+            counts.append(0)
+            for failures in failed:
+                for call in _failure_calls(self.lease, failures):
+                    counts[-1] += yield call
+        yield ack(self.lease)
+        return AckResult(nacked=counts[1], dead_lettered=counts[0])
 
     @operation
-    def renew(self) -> Call[Any]:
+    def renew(self) -> Call[datetime]:
         """Extends the lease by its original duration.
 
         Raises:
             LeaseLost: if the lease ran out and another owner took the batch over.
             BatchNotOpen: if the batch was acked.
         """
-        return calls.batches.renew(self.lease, self._ttl)
+        return renew_batch(self.lease, self._ttl)
 
     @operation
-    def release(self) -> Call[Any]:
+    def release(self) -> Call[None]:
         """Releases the lease. The batch stays open, and anybody can claim it at once."""
-        return calls.batches.release(self.lease)
+        return release(self.lease)
 
 
 class Batch(_Claimed, Face):
@@ -272,13 +367,7 @@ class Batch(_Claimed, Face):
 
 
 class AsyncBatch(_Claimed, AsyncFace):
-    """A batch under a lease, for asyncio. `AsyncClient.claim` makes it.
-
-    Attributes:
-        queue: the queue's name.
-        consumer: the consumer's name.
-        lease: who holds it, under which epoch, and the ticks it spans.
-    """
+    """A batch under a lease, for asyncio. `AsyncClient.claim` makes it, with `Batch`'s methods."""
 
     session: AsyncSession
 
@@ -289,4 +378,5 @@ class AsyncBatch(_Claimed, AsyncFace):
 
 def read_plan(batch: ReadBatch, max_slices: int) -> ReadPlan:
     """Splits a batch into slices that can be read in parallel. For readers, not for users."""
-    return batch.session.run(batch.plan_call(max_slices))
+    plan: ReadPlan = batch.session.run(batch.plan_call(max_slices))
+    return plan

@@ -6,7 +6,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from .errors import ConnectionFailed, UnsupportedServer, translated
-from .faces import finished, settled
+from .operation import finished, settled
 
 T = TypeVar("T")
 BaseConnection = psycopg.Connection[T] | psycopg.AsyncConnection[T]

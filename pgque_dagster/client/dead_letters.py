@@ -1,18 +1,18 @@
-"""The part of the client that adds, lists, replays, purges and exports dead letters."""
+"""Dead letters: set events aside as such, list, replay, purge and export them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from . import calls
-from .calls.call import Call, Steps, first
-from .calls.states import ConsumerState, consumer_states, has_events
+from .batch import NO_LIMITS, has_events
 from .errors import BatchNotOpen
-from .holder import Holder
-from .models import DeadLetter, DeadLetterCount, Limits, SetAside
-from .operation import operation
+from .holder import ConsumerState, Holder, consumer_states
+from .models import DeadLetter, DeadLetterCount, SetAside
+from .operation import Call, Steps, first
+from .queues import check_queue
 from .ranges import check_interval
+from .registrations import check_consumer
 
 if TYPE_CHECKING:
     from .client import Client
@@ -20,115 +20,114 @@ if TYPE_CHECKING:
 _PAGE = 1000
 
 
-class DeadLetters:
-    """The operations on dead letters."""
+def dead_letter_counts(queue: str) -> Call[list[DeadLetterCount]]:
+    """Counts a queue's dead letters by consumer and reason, the highest count first."""
+    return Call(
+        "select consumer_name, reason, dead_letters, oldest, max_id from pgque.dlq_summary(%s)",
+        (queue,),
+        lambda rows: [DeadLetterCount(*row) for row in rows],
+    )
 
-    @operation
-    def dead_letter_counts(self, queue: str) -> Call[list[DeadLetterCount]]:
-        """Counts a queue's dead letters by consumer and reason, the highest count first."""
-        return Call(
-            "select consumer_name, reason, dead_letters, oldest, max_id from pgque.dlq_summary(%s)",
-            (queue,),
-            lambda rows: [DeadLetterCount(*row) for row in rows],
-        )
 
-    @operation
-    def dead_letters(self, queue: str, limit: int = 100) -> Steps[list[DeadLetter]]:
-        """Returns a queue's newest dead letters."""
-        yield calls.queues.check_queue(queue)
-        found: list[DeadLetter] = yield Call(
-            "select dl_id, dl_time, dl_reason, ev_id, ev_retry, ev_type, ev_data "
-            "from pgque.dlq_inspect(%s, %s)",
-            (queue, limit),
-            lambda rows: [DeadLetter(*row) for row in rows],
-        )
-        return found
+def dead_letters(queue: str, limit: int = 100) -> Steps[list[DeadLetter]]:
+    """Returns a queue's newest dead letters."""
+    yield check_queue(queue)
+    found: list[DeadLetter] = yield Call(
+        "select dl_id, dl_time, dl_reason, ev_id, ev_retry, ev_type, ev_data "
+        "from pgque.dlq_inspect(%s, %s)",
+        (queue, limit),
+        lambda rows: [DeadLetter(*row) for row in rows],
+    )
+    return found
 
-    @operation
-    def set_events_aside(
-        self, queue: str, consumer: str, event_ids: Sequence[int], *, reason: str
-    ) -> Steps[SetAside]:
-        """Makes events of a consumer's open batch dead letters and takes them out of the batch.
 
-        The batch stays open, and its next reads no longer have these events. The holder of an
-        expired lease can no longer ack it.
+def set_events_aside(
+    queue: str, consumer: str, event_ids: Sequence[int], *, reason: str
+) -> Steps[SetAside]:
+    """Makes events of a consumer's open batch dead letters and takes them out of the batch.
 
-        Args:
-            queue: the queue's name.
-            consumer: the consumer's name. If several of its subconsumers or slots have a batch
-                open, the name of one of them: `revenue.1`, `revenue#3/8`.
-            event_ids: ids of the events; those that were set aside before stay so.
-            reason: stored with the dead letters.
+    The batch stays open, and its next reads no longer have these events. The holder of an
+    expired lease can no longer ack it.
 
-        Raises:
-            BatchNotOpen: if the consumer has no batch open, or several.
-            BatchLeased: if somebody works on the batch; the error names the holder.
-            EventNotInBatch: if an id is not of this batch; then no event is set aside.
-        """
-        states: list[ConsumerState] = yield consumer_states([(queue, consumer)], Limits())
-        if states[0].role is None:
-            yield calls.consumers.check_consumer(queue, consumer)
-        batches = {
-            Holder.of(state).name: state.batch_id for state in states if state.batch_id is not None
-        }
-        if len(batches) != 1:
-            raise _not_one_batch(queue, consumer, batches)
-        (batch_id,) = batches.values()
-        count: int = yield calls.batches.set_events_aside(batch_id, event_ids, reason)
-        has_others: bool = yield has_events(batch_id)
-        return SetAside(batch_id, count, is_empty=not has_others)
+    Args:
+        queue: the queue's name.
+        consumer: the consumer's name. If several of its subconsumers or slots have a batch
+            open, the name of one of them: `revenue.1`, `revenue#3/8`.
+        event_ids: ids of the events; those that were set aside before stay so.
+        reason: stored with the dead letters.
 
-    @operation
-    def replay_dead_letter(self, dead_letter_id: int) -> Call[int]:
-        """Sends a dead letter to its consumer again; returns the new event's id."""
-        return Call("select pgque.dlq_replay(%s)", (dead_letter_id,), first)
+    Raises:
+        BatchNotOpen: if the consumer has no batch open, or several.
+        BatchLeased: if somebody works on the batch; the error names the holder.
+        EventNotInBatch: if an id is not of this batch; then no event is set aside.
+    """
+    states: list[ConsumerState] = yield consumer_states([(queue, consumer)], NO_LIMITS)
+    if states[0].role is None:
+        yield check_consumer(queue, consumer)
+    batches = {
+        Holder.of(state).name: state.batch_id for state in states if state.batch_id is not None
+    }
+    if len(batches) != 1:
+        raise _not_one_batch(queue, consumer, batches)
+    (batch_id,) = batches.values()
+    count: int = yield Call(
+        "select pgque.set_events_aside(%s, %s::bigint[], %s)",
+        (batch_id, list(event_ids), reason),
+        first,
+    )
+    has_others: bool = yield has_events(batch_id)
+    return SetAside(batch_id, count, is_empty=not has_others)
 
-    @operation
-    def replay_dead_letters(
-        self,
-        queue: str,
-        *,
-        reason: str | None = None,
-        type: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int | None = None,
-        max_id: int | None = None,
-    ) -> Call[tuple[int, int, str | None]]:
-        """Replays the dead letters that match all given filters, the oldest first.
 
-        A dead letter that cannot be replayed stays; the others are replayed.
+def replay_dead_letter(dead_letter_id: int) -> Call[int]:
+    """Sends a dead letter to its consumer again; returns the new event's id."""
+    return Call("select pgque.dlq_replay(%s)", (dead_letter_id,), first)
 
-        Args:
-            queue: the queue's name.
-            reason: a LIKE pattern for the reason.
-            type: the type of the events.
-            since: only dead letters of this time or later.
-            until: only dead letters before this time.
-            limit: the maximum number to replay.
-            max_id: only dead letters up to this id, so that several calls replay no event that was
-                given up again meanwhile.
 
-        Returns:
-            The number replayed, the number not replayed, and the first error.
+def replay_dead_letters(
+    queue: str,
+    *,
+    reason: str | None = None,
+    type: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int | None = None,
+    max_id: int | None = None,
+) -> Call[tuple[int, int, str | None]]:
+    """Replays the dead letters that match all given filters, the oldest first.
 
-        Raises:
-            QueueClosed: if the queue accepts no events; all dead letters stay.
-        """
-        return Call(
-            "select replayed, failed, first_error "
-            "from pgque.dlq_replay_matching(%s, %s, %s, %s, %s, %s, %s)",
-            (queue, reason, type, since, until, limit, max_id),
-            lambda rows: (rows[0][0], rows[0][1], rows[0][2]),
-        )
+    A dead letter that cannot be replayed stays; the others are replayed.
 
-    @operation
-    def purge_dead_letters(self, queue: str, older_than: timedelta) -> Steps[int]:
-        """Deletes dead letters older than an interval; returns the number deleted."""
-        check_interval("older_than", older_than, is_zero_allowed=True)
-        yield calls.queues.check_queue(queue)
-        purged: int = yield Call("select pgque.dlq_purge(%s, %s)", (queue, older_than), first)
-        return purged
+    Args:
+        queue: the queue's name.
+        reason: a LIKE pattern for the reason.
+        type: the type of the events.
+        since: only dead letters of this time or later.
+        until: only dead letters before this time.
+        limit: the maximum number to replay.
+        max_id: only dead letters up to this id, so that several calls replay no event that was
+            given up again meanwhile.
+
+    Returns:
+        The number replayed, the number not replayed, and the first error.
+
+    Raises:
+        QueueClosed: if the queue accepts no events; all dead letters stay.
+    """
+    return Call(
+        "select replayed, failed, first_error "
+        "from pgque.dlq_replay_matching(%s, %s, %s, %s, %s, %s, %s)",
+        (queue, reason, type, since, until, limit, max_id),
+        lambda rows: (rows[0][0], rows[0][1], rows[0][2]),
+    )
+
+
+def purge_dead_letters(queue: str, older_than: timedelta) -> Steps[int]:
+    """Deletes dead letters older than an interval; returns the number deleted."""
+    check_interval("older_than", older_than, is_zero_allowed=True)
+    yield check_queue(queue)
+    purged: int = yield Call("select pgque.dlq_purge(%s, %s)", (queue, older_than), first)
+    return purged
 
 
 def _not_one_batch(queue: str, consumer: str, batches: dict[str, int]) -> BatchNotOpen:

@@ -1,15 +1,77 @@
-"""Who holds a batch: a consumer, one of its subconsumers, or one of its slots."""
+"""Who holds a batch: a consumer, one of its subconsumers, or one of its slots; and their states."""
 
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from datetime import datetime, timedelta
 from typing import Self
 
-from . import calls
-from .batch import Batch
-from .calls.call import Call
-from .calls.states import ConsumerState
+from .batch import NO_LIMITS, Batch, claim
 from .models import Limits
+from .operation import Call, first
 from .session import Session
+
+
+@dataclass(frozen=True)
+class ConsumerState:
+    """The state of a consumer, of a subconsumer or of a slot.
+
+    Attributes:
+        part: the subconsumer, or the slot such as 3/8; None for the consumer itself.
+        role: None if the consumer is not registered.
+        batch_id: the open batch; None if no batch is open.
+        owner: who holds, or last held, its lease.
+        is_live: whether that lease is still valid.
+        is_due: whether no batch is open and the next one meets the limits.
+        epoch: grows by one with each claim; None if the consumer is not registered.
+        held_reason: why the open batch is held; None if it is not held.
+        active_at: when the consumer last opened, claimed, renewed, released or finished a batch.
+        read_at: when the state was read. All times are by the database's clock.
+        deployment: the deployment to which the consumer belongs; None if it belongs to none yet.
+    """
+
+    queue: str
+    consumer: str
+    part: str | None
+    queue_exists: bool
+    role: str | None
+    batch_id: int | None
+    owner: str | None
+    lease_until: datetime | None
+    is_live: bool
+    is_due: bool
+    epoch: int | None
+    held_reason: str | None
+    active_at: datetime | None
+    read_at: datetime
+    deployment: str | None
+
+    @property
+    def slot(self) -> str | None:
+        """The slot, if it is one of a partitioned consumer."""
+        return self.part if self.role == "slot" else None
+
+    @property
+    def subconsumer(self) -> str | None:
+        """The subconsumer, if it is one of a cooperative consumer."""
+        return None if self.role == "slot" else self.part
+
+
+def consumer_states(
+    consumers: Sequence[tuple[str, str]], limits: Limits
+) -> Call[list[ConsumerState]]:
+    """The states of consumers, given as (queue, consumer), in that order."""
+    return Call(
+        "select queue_name, consumer_name, subconsumer_name, queue_exists, sub_role, batch_id, "
+        "lease_owner, lease_until, is_live, is_due, lease_epoch, held_reason, "
+        "active_at, read_at, deployment "
+        "from pgque.consumer_states(%s::text[], %s::text[], %s, %s, %s, %s)",
+        (
+            [queue for queue, _ in consumers],
+            [consumer for _, consumer in consumers],
+            *astuple(limits),
+        ),
+        lambda rows: [ConsumerState(*row) for row in rows],
+    )
 
 
 @dataclass(frozen=True)
@@ -41,7 +103,7 @@ class Holder:
         *,
         owner: str,
         ttl: timedelta,
-        limits: Limits | None = None,
+        limits: Limits = NO_LIMITS,
         batch_id: int | None = None,
     ) -> Batch | None:
         """Claims the next batch, or the open batch if no live lease is on it.
@@ -61,11 +123,8 @@ class Holder:
             BatchNotOpen: if `batch_id` is not the open batch.
             ConsumerNotFound: if the consumer has no such slot, or another number of slots.
         """
-        chosen = limits or Limits()
         name = self.consumer if self.subconsumer is not None else self.name
-        lease = client.run(
-            calls.batches.claim(self.queue, name, owner, ttl, chosen, batch_id, self.subconsumer)
-        )
+        lease = client.run(claim(self.queue, name, owner, ttl, limits, batch_id, self.subconsumer))
         if lease is None:
             return None
         return Batch(client, self.queue, self.consumer, lease, ttl, slot=self.slot)
@@ -75,7 +134,7 @@ class Holder:
         return Call(
             "select pgque.register_subconsumer(%s, %s, %s, true) = 1",
             (self.queue, self.consumer, self.subconsumer),
-            lambda rows: bool(rows[0][0]),
+            first,
         )
 
     @classmethod

@@ -4,18 +4,28 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self
 
-from . import calls
-from .calls.call import Call
 from .connection import connect
 from .errors import BatchNotOpen, LeaseLost, PgqueError, translated
 from .models import Lease
+from .operation import Call, first
+from .ranges import check_interval
 
 _JOIN_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
 _LONGEST_STEP = 1.0
+
+
+def renew_batch(lease: Lease, ttl: timedelta) -> Call[datetime]:
+    """Renews a lease; returns the new time at which it ends."""
+    check_interval("ttl", ttl)
+    return Call(
+        "select pgque.renew_batch(%s, %s, %s, %s)",
+        (lease.batch_id, lease.owner, lease.epoch, ttl),
+        first,
+    )
 
 
 class Keeper:
@@ -145,4 +155,4 @@ class LeaseKeeper(Keeper):
     """
 
     def __init__(self, url: str, lease: Lease, ttl: timedelta) -> None:
-        super().__init__(url, calls.batches.renew(lease, ttl), f"batch {lease.batch_id}", ttl)
+        super().__init__(url, renew_batch(lease, ttl), f"batch {lease.batch_id}", ttl)

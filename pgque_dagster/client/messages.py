@@ -2,19 +2,28 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from .calls.call import Call, Row, first, nothing
 from .connection import open_connection
 from .encoding import Payload, json_text
 from .errors import InvalidArgument, QueueNotFound, translated
-from .faces import finished, listed, settled, within
-from .models import ClaimedMessage, MessageQueue
-from .operation import AsyncFace, Face, operation
+from .operation import (
+    AsyncFace,
+    Call,
+    Face,
+    Row,
+    finished,
+    first,
+    nothing,
+    operation,
+    settled,
+    within,
+)
 from .ranges import check_interval, checked_count
 
 if TYPE_CHECKING:
@@ -23,6 +32,48 @@ if TYPE_CHECKING:
 _CHANNEL = "listen postgremq_events"
 _VISIBILITY = timedelta(seconds=30)
 _EXISTS = "exists (select from postgremq.queues x where x.name = a.q)"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedMessage:
+    """A message of the add-on postgremq that the caller has claimed.
+
+    Attributes:
+        payload: JSON text.
+        token: proves the claim. Only who has it can ack, nack, release or extend.
+        attempts: how often it was delivered, with this time.
+        visible_at: when others may get it, unless it is acked or extended before.
+    """
+
+    queue: str
+    id: int
+    payload: str
+    token: str
+    attempts: int
+    visible_at: datetime
+    published_at: datetime
+
+    def json(self) -> Any:
+        """Parses the payload."""
+        return json.loads(self.payload)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQueue:
+    """A queue of the add-on postgremq.
+
+    Attributes:
+        topic: whose messages it gets.
+        pending: how many messages wait, also those that are delayed.
+        processing: how many are claimed, or were, and are not acked.
+        dead_letters: how many are in the dead-letter queue.
+    """
+
+    name: str
+    topic: str
+    pending: int
+    processing: int
+    dead_letters: int
 
 
 class _Operations:
@@ -49,7 +100,7 @@ class _Operations:
                     until = time.monotonic() + (min(left, due.total_seconds()) if due else left)
                     while (step := until - time.monotonic()) > 0:
                         notes = connection.notifies(timeout=step, stop_after=1)
-                        if any(_is_for(note.payload, queue) for note in await listed(notes)):
+                        if any(_is_for(note.payload, queue) for note in await _listed(notes)):
                             break
 
     @operation
@@ -234,6 +285,13 @@ class AsyncMessages(_Operations, AsyncFace):
         """Waits until a message of the queue may be visible, as `Messages.wait` does."""
         url = await self.session.find_url()
         return await self._wait(queue, timeout, psycopg.AsyncConnection, url)
+
+
+async def _listed(values: Iterable[Any] | AsyncIterator[Any]) -> list[Any]:
+    """Returns the values of an iterator of either kind."""
+    if isinstance(values, AsyncIterator):
+        return [value async for value in values]
+    return list(values)
 
 
 def _is_for(notification: str, queue: str) -> bool:

@@ -12,48 +12,6 @@ from .ranges import check_interval
 from .tracing import is_traceparent
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedMessage:
-    """A message of the add-on postgremq that the caller has claimed.
-
-    Attributes:
-        payload: JSON text.
-        token: proves the claim. Only who has it can ack, nack, release or extend.
-        attempts: how often it was delivered, with this time.
-        visible_at: when others may get it, unless it is acked or extended before.
-    """
-
-    queue: str
-    id: int
-    payload: str
-    token: str
-    attempts: int
-    visible_at: datetime
-    published_at: datetime
-
-    def json(self) -> Any:
-        """Parses the payload."""
-        return json.loads(self.payload)
-
-
-@dataclass(frozen=True, slots=True)
-class MessageQueue:
-    """A queue of the add-on postgremq.
-
-    Attributes:
-        topic: whose messages it gets.
-        pending: how many messages wait, also those that are delayed.
-        processing: how many are claimed, or were, and are not acked.
-        dead_letters: how many are in the dead-letter queue.
-    """
-
-    name: str
-    topic: str
-    pending: int
-    processing: int
-    dead_letters: int
-
-
 # Not frozen: it takes five times as long to make a frozen one.
 @dataclass(slots=True, unsafe_hash=True)
 class Message:

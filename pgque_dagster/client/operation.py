@@ -1,14 +1,64 @@
-"""One definition of each method for the synchronous and the asynchronous client."""
+"""What the client runs, written once for connections that are plain or asynchronous.
+
+An operation is a function that returns a call, or a generator of steps; it does no input or output.
+A session runs it on whatever connection it has, by coroutines that wait for nothing on a plain one.
+"""
 
 import functools
-from collections.abc import Callable, Coroutine
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
 from types import MethodType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
-
-from .calls.call import Call, Steps
+from typing import Any, Concatenate, Generic, LiteralString, ParamSpec, TypeVar, overload
 
 T = TypeVar("T")
 P = ParamSpec("P")
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One statement: its text, its parameters, and how to parse its rows.
+
+    Attributes:
+        around: makes a context in which the statement runs, such as a span of a trace; None for
+            none.
+    """
+
+    sql: LiteralString
+    params: tuple[object, ...]
+    parse: Callable[[list[Row]], T]
+    around: Callable[[], AbstractContextManager[object]] | None = None
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A COPY FROM STDIN: its statement, and the blocks of text to send."""
+
+    sql: str
+    blocks: Iterable[bytes]
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A function of the caller that works with the connection; awaited if it is asynchronous."""
+
+    function: Callable[[Any], object]
+
+
+Steps = Generator[Call[Any] | Copy | Hook, Any, T]
+"""Several steps in one transaction. Each `yield` gives the result of its step."""
+
+
+def first(rows: list[Row]) -> Any:
+    """Returns the single value of a result."""
+    return rows[0][0]
+
+
+def nothing(rows: list[Row]) -> None:
+    """Ignores the result."""
+    return
 
 
 class Face:
@@ -20,10 +70,6 @@ class Face:
 
     session: Any
 
-    def run(self, work: Call[T] | Steps[T]) -> T:
-        """Runs a call, or several steps in one transaction; returns the parsed result."""
-        return self.session.run(work)  # type: ignore[no-any-return]
-
 
 class AsyncFace:
     """An object whose operations are coroutines.
@@ -33,10 +79,6 @@ class AsyncFace:
     """
 
     session: Any
-
-    async def run(self, work: Call[T] | Steps[T]) -> T:
-        """Runs a call, or several steps in one transaction; returns the parsed result."""
-        return await self.session.run(work)  # type: ignore[no-any-return]
 
 
 class operation(Generic[P, T]):  # noqa: N801
@@ -50,12 +92,14 @@ class operation(Generic[P, T]):  # noqa: N801
         self.__doc__ = plan.__doc__
 
         @functools.wraps(plan)
-        def run(face: Face, *args: P.args, **kwargs: P.kwargs) -> T:
-            return face.run(plan(face, *args, **kwargs))
+        def run(face: Face, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            return face.session.run(plan(face, *args, **kwargs))  # type: ignore[no-any-return]
 
         @functools.wraps(plan)
-        async def run_async(face: AsyncFace, *args: P.args, **kwargs: P.kwargs) -> T:
-            return await face.run(plan(face, *args, **kwargs))
+        async def run_async(face: AsyncFace, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            return await face.session.run(  # type: ignore[no-any-return]
+                plan(face, *args, **kwargs)
+            )
 
         self._run = run
         self._run_async = run_async
@@ -73,3 +117,61 @@ class operation(Generic[P, T]):  # noqa: N801
         """Returns the method that fits the class."""
         method: Any = self._run_async if issubclass(owner, AsyncFace) else self._run
         return method if face is None else MethodType(method, face)
+
+
+def method(function: Callable[P, Call[T] | Steps[T]]) -> operation[P, T]:
+    """Makes a function that returns the work to do a method of a client."""
+
+    @functools.wraps(function)
+    def plan(face: Any, /, *args: P.args, **kwargs: P.kwargs) -> Call[T] | Steps[T]:
+        return function(*args, **kwargs)
+
+    # Tools read the parameters of a method from here, with the one for the object.
+    parameter = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    signature = inspect.signature(function)
+    plan.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[parameter, *signature.parameters.values()]
+    )
+    return operation(plan)
+
+
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine that waits for nothing, and returns its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    raise RuntimeError("a coroutine on a plain connection waits for something")
+
+
+class Finished(AbstractContextManager[T]):
+    """A context whose coroutines wait for nothing, for a plain `with` statement."""
+
+    def __init__(self, context: AbstractAsyncContextManager[T]) -> None:
+        self._context: Any = context
+
+    def __enter__(self) -> T:
+        """Enters the context."""
+        return finished(self._context.__aenter__())  # type: ignore[no-any-return]
+
+    def __exit__(self, *error: Any) -> bool | None:
+        """Leaves the context."""
+        return finished(self._context.__aexit__(*error))  # type: ignore[no-any-return]
+
+
+async def settled(value: Any) -> Any:
+    """Returns a value, or what it is awaited for."""
+    return await value if inspect.isawaitable(value) else value
+
+
+@asynccontextmanager
+async def within(
+    context: AbstractContextManager[T] | AbstractAsyncContextManager[T],
+) -> AsyncIterator[T]:
+    """Enters a context of either kind."""
+    if isinstance(context, AbstractAsyncContextManager):
+        async with context as value:
+            yield value
+    else:
+        with context as value:
+            yield value

@@ -1,20 +1,16 @@
 """Partitioned consumers: one worker at a time handles the events of a partition key, in order.
 
-docs/partitions.md has the guarantees, and says what happens to later events after one fails.
+docs/partitions.md has the guarantees.
 """
 
 from datetime import timedelta
-from typing import Literal
 
-from .calls.call import Call, Row, first, nothing
 from .client import Client
 from .errors import LeaseLost
 from .lease import Keeper
 from .models import Message
-from .positions import Position, write_position
-from .ranges import check_interval
-
-OnFailure = Literal["skip", "pause"]
+from .operation import Call, Row, first, nothing
+from .ranges import Position, check_interval, write_position
 
 
 def subscribe_slots(
@@ -32,7 +28,7 @@ def subscribe_slots(
 
 
 def repartition(queue: str, consumer: str, slots: int) -> Call[int]:
-    """Gives a consumer another number of slots; how many events were copied."""
+    """Asks for another number of slots; how many slots have not arrived where that happens."""
     return Call("select pgque.repartition(%s, %s, %s)", (queue, consumer, slots), first)
 
 
@@ -65,30 +61,25 @@ class PartitionedConsumer:
         self.client.run(Call("select pgque.subscribe_slot(%s, %s, %s, %s)", params, nothing))
 
     def unsubscribe(self, slot: int) -> None:
-        """Removes a slot, its unread events, its waiting events and its dead letters."""
+        """Removes a slot, its unread events, its retries and its dead letters."""
         params = (self.queue, self.consumer, slot)
         self.client.run(Call("select pgque.unsubscribe_slot(%s, %s, %s)", params, nothing))
 
     def repartition(self, slots: int) -> int:
         """Gives the consumer another number of slots, and this object with it.
 
-        Unfinished events are kept, and acked events are not delivered again. Workers then claim
-        slots of the new number; calls for an earlier slot fail.
+        The number changes once all slots have finished the events up to one tick, which the slots
+        stop at meanwhile. So let the workers go on, and call it again until it returns 0. What was
+        asked for is forgotten after 10 minutes. Workers then claim slots of the new number; calls
+        for an earlier slot fail.
 
         Returns:
-            How many events were copied because the slots were at different positions.
-
-        Raises:
-            ConsumerInUse: if a slot has an open batch that is not read in pages.
+            How many slots still have events before the change; 0 once the number has changed.
         """
-        carried = self.client.run(repartition(self.queue, self.consumer, slots))
-        self.slots = slots
-        return carried
-
-    def set_policy(self, on_failure: OnFailure) -> None:
-        """Sets whether later events of a key skip a failed event or wait for it."""
-        params = (self.queue, self.consumer, on_failure)
-        self.client.run(Call("select pgque.set_partition_policy(%s, %s, %s)", params, nothing))
+        behind = self.client.run(repartition(self.queue, self.consumer, slots))
+        if behind == 0:
+            self.slots = slots
+        return behind
 
     def claim(
         self, slot: int, *, worker: str, ttl: timedelta = timedelta(seconds=30)
@@ -98,8 +89,7 @@ class PartitionedConsumer:
         Args:
             slot: the slot's number.
             worker: the worker's name. It must be unique: two workers of one name share the lease.
-            ttl: how long the lease lasts without renewal, up to a day. `receive`, `nack` and `ack`
-                renew it.
+            ttl: how long the lease lasts without renewal. `receive`, `nack` and `ack` renew it.
 
         Returns:
             The claimed slot, or None while another worker holds it or it has a whole batch open.
@@ -157,8 +147,7 @@ class Slot:
     ) -> None:
         """Schedules an event of the page for another delivery, or dead-letters it without retries.
 
-        Takes effect at once. Under the policy pause, skip later events of its key: they are
-        delivered again after it.
+        Takes effect at once. Later events of its key do not wait for it.
 
         Args:
             msg_id: the id of the event.

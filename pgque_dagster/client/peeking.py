@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, LiteralString
 
-from .calls.call import Call
-from .calls.plans import tick_range_plan
-from .calls.queues import check_queue
 from .errors import InvalidArgument
 from .models import Message
-from .positions import Position, write_position
+from .operation import Call
+from .plans import tick_range_plan
+from .queues import check_queue
+from .ranges import Position, write_position
 
 if TYPE_CHECKING:
     from .client import Client

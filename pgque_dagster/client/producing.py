@@ -1,208 +1,311 @@
-"""The part of the client that sends events."""
+"""Sending events: one, many in a statement or by COPY, later, and from many connections at once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
+from typing import Any
 
-from .calls.call import Call, Copy, Steps, first
-from .calls.publishing import Rows, event_table, fields_of, lines
 from .encoding import Payload, encode
-from .errors import InvalidArgument
-from .models import Event, ScheduledEvent, Sent
-from .operation import operation
+from .errors import InvalidArgument, MalformedPayload
+from .models import Event, Message, ScheduledEvent, Sent
+from .operation import Call, Copy, Steps, first, nothing
 from .ranges import check_interval
-from .tracing import producer_span
+from .tracing import ProducerSpan, producer_span
 
 DEFAULT_KEY_TTL = timedelta(hours=1)
+_BLOCK_BYTES = 1 << 16
 
 
-class Producing:
-    """The operations that send events."""
+def send(
+    queue: str,
+    payload: Payload,
+    *,
+    type: str = "default",
+    partition_key: str | None = None,
+) -> Call[int]:
+    """Sends one event.
 
-    @operation
-    def send(
-        self,
-        queue: str,
-        payload: Payload,
-        *,
-        type: str = "default",
-        partition_key: str | None = None,
-    ) -> Call[int]:
-        """Sends one event.
+    Args:
+        queue: the queue's name.
+        payload: text, stored unchanged; bytes, which `Message.as_bytes` returns; or a dict,
+            list, dataclass or Pydantic model, stored as JSON.
+        type: the event's type.
+        partition_key: partitioned consumers handle events with the same key in order.
 
-        Args:
-            queue: the queue's name.
-            payload: text, stored unchanged; bytes, which `Message.as_bytes` returns; or a dict,
-                list, dataclass or Pydantic model, stored as JSON.
-            type: the event's type.
-            partition_key: partitioned consumers handle events with the same key in order.
+    Returns:
+        The event's id.
 
-        Returns:
-            The event's id.
-
-        Example:
-            >>> client.send("orders", {"id": 1, "total": 4.5}, type="order.created")
-            1
-        """
-        params = (queue, type, encode(payload))
-        span = producer_span(queue)
-        if span is not None:
-            extras = (
-                (span.traceparent, None)
-                if partition_key is None
-                else (partition_key, span.traceparent)
-            )
-            return Call(
-                "select pgque.insert_event(%s::text, %s::text, %s::text, %s, %s, null, null)",
-                (*params, *extras),
-                first,
-                span.current,
-            )
-        if partition_key is not None:
-            return Call(
-                "select pgque.send(%s::text, %s::text, %s::text, %s::text)",
-                (*params, partition_key),
-                first,
-            )
-        return Call("select pgque.send(%s::text, %s::text, %s::text)", params, first)
-
-    @operation
-    def send_idem(
-        self,
-        queue: str,
-        payload: Payload,
-        idempotency_key: str,
-        *,
-        type: str = "default",
-        ttl: timedelta = DEFAULT_KEY_TTL,
-        partition_key: str | None = None,
-    ) -> Call[Sent]:
-        """Sends one event, unless an event with this key was sent within its `ttl`.
-
-        Args:
-            queue: the queue's name.
-            payload: as for `send`.
-            idempotency_key: 1 to 1000 bytes.
-            type: the event's type.
-            ttl: how long the key is remembered.
-            partition_key: partitioned consumers handle events with the same key in order.
-
-        Example:
-            >>> client.send_idem("orders", {"id": 1}, "order-1").deduped
-            False
-            >>> client.send_idem("orders", {"id": 1}, "order-1").deduped
-            True
-        """
-        check_interval("ttl", ttl)
-        return Call(
-            "select event_id, deduped from pgque.send_idem("
-            "%s::text, %s::text, %s::text, %s::text, %s::interval, %s::text)",
-            (queue, type, encode(payload), idempotency_key, ttl, partition_key),
-            lambda rows: Sent(*rows[0]),
+    Example:
+        >>> client.send("orders", {"id": 1, "total": 4.5}, type="order.created")
+        1
+    """
+    params = (queue, type, encode(payload))
+    span = producer_span(queue)
+    if span is not None:
+        extras = (
+            (span.traceparent, None) if partition_key is None else (partition_key, span.traceparent)
         )
-
-    @operation
-    def send_batch(
-        self, queue: str, payloads: Sequence[Payload | Event], *, type: str = "default"
-    ) -> Call[list[int]]:
-        """Sends many events in one statement, all or none; returns their ids in order.
-
-        Args:
-            queue: the queue's name.
-            payloads: as for `send`, or an `Event`, which may have a type and a key of its own.
-            type: the type of the others.
-
-        Example:
-            >>> paid = Event({"id": 1}, type="order.paid", key="customer-7")
-            >>> client.send_batch("orders", [{"id": 1}, paid], type="order.created")
-            [1, 2]
-        """
-        span = producer_span(queue)
-        rows = [fields_of(payload, type, span) for payload in payloads]
-        if all(row[0] == type and row[2] is None for row in rows):
-            return Call(
-                # Binary format: in text format, JSON in an array is mostly escape characters.
-                "select pgque.send_batch(%s::text, %s::text, %b::text[])",
-                (queue, type, [row[1] for row in rows]),
-                first,
-            )
         return Call(
-            "select pgque.insert_event(%s::text, e.type, e.data, e.extra1, e.extra2, null, null) "
-            "from unnest(%b::text[], %b::text[], %b::text[], %b::text[]) with ordinality "
-            "as e (type, data, extra1, extra2, nr) order by e.nr",
-            (queue, *([row[column] for row in rows] for column in range(4))),
-            lambda rows: [row[0] for row in rows],
-            span.current if span else None,
+            "select pgque.insert_event(%s::text, %s::text, %s::text, %s, %s, null, null)",
+            (*params, *extras),
+            first,
+            span.current,
         )
-
-    @operation
-    def copy_events(
-        self, queue: str, payloads: Iterable[Payload | Event], *, type: str = "default"
-    ) -> Steps[int]:
-        """Sends many events by COPY, all or none; returns how many.
-
-        It is the fastest way to send thousands of events, and holds only some of them in memory.
-
-        Args:
-            queue: the queue's name.
-            payloads: as for `send_batch`; read one after another.
-            type: the type of those without one.
-
-        Example:
-            >>> client.copy_events("orders", ({"id": number} for number in range(1000)))
-            1000
-        """
-        span = producer_span(queue)
-        table = yield from event_table(queue)
-        rows = Rows(lines(payloads, type, span))
-        with span.current() if span else nullcontext():
-            yield Copy(
-                f"copy {table} (ev_type, ev_data, ev_extra1, ev_extra2)"
-                " from stdin (encoding 'UTF8')",
-                rows.blocks(),
-            )
-        return rows.count
-
-    @operation
-    def send_at(
-        self, queue: str, payload: Payload, at: datetime, *, type: str = "default"
-    ) -> Call[int]:
-        """Publishes one event at a given time, or at once if that time is past.
-
-        Args:
-            queue: the queue's name.
-            payload: as for `send`.
-            at: the time of delivery, with a time zone. Maintenance delivers the event.
-            type: the event's type.
-
-        Returns:
-            The id of the scheduled entry, for `cancel_scheduled`, or the id of the event if it was
-            sent at once. Entry ids are 2**52 or higher; event ids are lower.
-
-        Raises:
-            InvalidArgument: if the time has no zone.
-        """
-        if at.tzinfo is None:
-            raise InvalidArgument(
-                f"the time of delivery {at} has no time zone",
-                "Pass an aware datetime, such as datetime.now(UTC) + timedelta(hours=1).",
-            )
+    if partition_key is not None:
         return Call(
-            "select pgque.send_at(%s::text, %s::text, %s::text, %s::timestamptz)",
-            (queue, type, encode(payload), at),
+            "select pgque.send(%s::text, %s::text, %s::text, %s::text)",
+            (*params, partition_key),
             first,
         )
+    return Call("select pgque.send(%s::text, %s::text, %s::text)", params, first)
 
-    @operation
-    def cancel_scheduled(self, entry_id: int) -> Call[bool]:
-        """Cancels an entry of `send_at`; returns False if it was delivered or cancelled before."""
-        return Call("select pgque.cancel_scheduled(%s)", (entry_id,), first)
 
-    @operation
-    def list_scheduled(self, queue: str, limit: int = 100) -> Call[list[ScheduledEvent]]:
-        """Returns a queue's scheduled events, the earliest first."""
+def send_idem(
+    queue: str,
+    payload: Payload,
+    idempotency_key: str,
+    *,
+    type: str = "default",
+    ttl: timedelta = DEFAULT_KEY_TTL,
+    partition_key: str | None = None,
+) -> Call[Sent]:
+    """Sends one event, unless an event with this key was sent within its `ttl`.
+
+    Args:
+        queue: the queue's name.
+        payload: as for `send`.
+        idempotency_key: 1 to 1000 bytes.
+        type: the event's type.
+        ttl: how long the key is remembered.
+        partition_key: partitioned consumers handle events with the same key in order.
+
+    Example:
+        >>> client.send_idem("orders", {"id": 1}, "order-1").deduped
+        False
+        >>> client.send_idem("orders", {"id": 1}, "order-1").deduped
+        True
+    """
+    check_interval("ttl", ttl)
+    return Call(
+        "select event_id, deduped from pgque.send_idem("
+        "%s::text, %s::text, %s::text, %s::text, %s::interval, %s::text)",
+        (queue, type, encode(payload), idempotency_key, ttl, partition_key),
+        lambda rows: Sent(*rows[0]),
+    )
+
+
+def send_batch(
+    queue: str, payloads: Sequence[Payload | Event], *, type: str = "default"
+) -> Call[list[int]]:
+    """Sends many events in one statement, all or none; returns their ids in order.
+
+    Args:
+        queue: the queue's name.
+        payloads: as for `send`, or an `Event`, which may have a type and a key of its own.
+        type: the type of the others.
+
+    Example:
+        >>> paid = Event({"id": 1}, type="order.paid", key="customer-7")
+        >>> client.send_batch("orders", [{"id": 1}, paid], type="order.created")
+        [1, 2]
+    """
+    span = producer_span(queue)
+    rows = [_fields_of(payload, type, span) for payload in payloads]
+    if all(row[0] == type and row[2] is None for row in rows):
         return Call(
-            "select de_id, de_deliver_at, de_type, de_data from pgque.list_scheduled(%s, %s)",
-            (queue, limit),
-            lambda rows: [ScheduledEvent(*row) for row in rows],
+            # Binary format: in text format, JSON in an array is mostly escape characters.
+            "select pgque.send_batch(%s::text, %s::text, %b::text[])",
+            (queue, type, [row[1] for row in rows]),
+            first,
         )
+    return Call(
+        "select pgque.insert_event(%s::text, e.type, e.data, e.extra1, e.extra2, null, null) "
+        "from unnest(%b::text[], %b::text[], %b::text[], %b::text[]) with ordinality "
+        "as e (type, data, extra1, extra2, nr) order by e.nr",
+        (queue, *([row[column] for row in rows] for column in range(4))),
+        lambda rows: [row[0] for row in rows],
+        span.current if span else None,
+    )
+
+
+def copy_events(
+    queue: str, payloads: Iterable[Payload | Event], *, type: str = "default"
+) -> Steps[int]:
+    """Sends many events by COPY, all or none; returns how many.
+
+    It is the fastest way to send thousands of events, and holds only some of them in memory.
+
+    Args:
+        queue: the queue's name.
+        payloads: as for `send_batch`; read one after another.
+        type: the type of those without one.
+
+    Example:
+        >>> client.copy_events("orders", ({"id": number} for number in range(1000)))
+        1000
+    """
+    span = producer_span(queue)
+    table = yield from _event_table(queue)
+    rows = _Rows(_lines(payloads, type, span))
+    with span.current() if span else nullcontext():
+        yield Copy(
+            f"copy {table} (ev_type, ev_data, ev_extra1, ev_extra2) from stdin (encoding 'UTF8')",
+            rows.blocks(),
+        )
+    return rows.count
+
+
+def send_at(queue: str, payload: Payload, at: datetime, *, type: str = "default") -> Call[int]:
+    """Publishes one event at a given time, or at once if that time is past.
+
+    Args:
+        queue: the queue's name.
+        payload: as for `send`.
+        at: the time of delivery, with a time zone. Maintenance delivers the event.
+        type: the event's type.
+
+    Returns:
+        The id of the scheduled entry, for `cancel_scheduled`, or the id of the event if it was
+        sent at once. Entry ids are 2**52 or higher; event ids are lower.
+
+    Raises:
+        InvalidArgument: if the time has no zone.
+    """
+    if at.tzinfo is None:
+        raise InvalidArgument(
+            f"the time of delivery {at} has no time zone",
+            "Pass an aware datetime, such as datetime.now(UTC) + timedelta(hours=1).",
+        )
+    return Call(
+        "select pgque.send_at(%s::text, %s::text, %s::text, %s::timestamptz)",
+        (queue, type, encode(payload), at),
+        first,
+    )
+
+
+def cancel_scheduled(entry_id: int) -> Call[bool]:
+    """Cancels an entry of `send_at`; returns False if it was delivered or cancelled before."""
+    return Call("select pgque.cancel_scheduled(%s)", (entry_id,), first)
+
+
+def list_scheduled(queue: str, limit: int = 100) -> Call[list[ScheduledEvent]]:
+    """Returns a queue's scheduled events, the earliest first."""
+    return Call(
+        "select de_id, de_deliver_at, de_type, de_data from pgque.list_scheduled(%s, %s)",
+        (queue, limit),
+        lambda rows: [ScheduledEvent(*row) for row in rows],
+    )
+
+
+def copy_messages(queue: str, messages: Iterable[Message]) -> Steps[int]:
+    """Sends events of another queue by COPY, with their types, payloads and extra fields."""
+    table = yield from _event_table(queue)
+    rows = _Rows(_line(m.type, m.payload, m.extra1, m.extra2, m.extra3, m.extra4) for m in messages)
+    columns = "ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
+    yield Copy(f"copy {table} ({columns}) from stdin (encoding 'UTF8')", rows.blocks())
+    return rows.count
+
+
+def insert_messages(queue: str, messages: Sequence[Message]) -> Call[None]:
+    """Sends events of another queue with their times, too."""
+    return Call(
+        "select pgque.insert_event_raw(%s, null, e.at, null, null, e.type, e.data, e.extra1,"
+        " e.extra2, e.extra3, e.extra4) from unnest(%b::timestamptz[], %b::text[], %b::text[],"
+        " %b::text[], %b::text[], %b::text[], %b::text[]) with ordinality"
+        " as e (at, type, data, extra1, extra2, extra3, extra4, nr) order by e.nr",
+        (
+            queue,
+            [m.created_at for m in messages],
+            [m.type for m in messages],
+            [m.payload for m in messages],
+            [m.extra1 for m in messages],
+            [m.extra2 for m in messages],
+            [m.extra3 for m in messages],
+            [m.extra4 for m in messages],
+        ),
+        nothing,
+    )
+
+
+def current_event_table(queue: str) -> Call[Any]:
+    """The table to COPY a queue's events into; refuses a queue that takes none."""
+    return Call("select pgque.current_event_table(%s)", (queue,), first)
+
+
+def _event_table(queue: str) -> Steps[str]:
+    """The same, within a COPY."""
+    # Read in the transaction of the COPY, because rotation closes tables to writers.
+    table = yield current_event_table(queue)
+    # As psycopg reads text with the encoding SQL_ASCII.
+    return table.decode() if isinstance(table, bytes) else table
+
+
+def _fields_of(
+    payload: Payload | Event, type: str, span: ProducerSpan | None
+) -> tuple[str | None, str, str | None, str | None]:
+    """Returns the type, the payload and the extra fields as they are stored."""
+    traceparent = span.traceparent if span else None
+    if not isinstance(payload, Event):
+        return type, encode(payload), traceparent, None
+    event_type = type if payload.type is None else payload.type
+    if payload.key is None:
+        return event_type, encode(payload.payload), traceparent, None
+    return event_type, encode(payload.payload), payload.key, traceparent
+
+
+def _lines(
+    payloads: Iterable[Payload | Event], type: str, span: ProducerSpan | None
+) -> Iterator[str]:
+    """Yields the rows of events for COPY."""
+    # What surrounds a payload that has no type and key of its own.
+    type_field, _, *extras = map(_copied, _fields_of("", type, span))
+    start, end = f"{type_field}\t", "\t".join(["", *extras])
+    for payload in payloads:
+        if isinstance(payload, Event):
+            yield _line(*_fields_of(payload, type, span))
+        else:
+            yield start + _copied(encode(payload)) + end
+
+
+def _line(*fields: str | None) -> str:
+    return "\t".join(map(_copied, fields))
+
+
+class _Rows:
+    """Rows in the text format of COPY."""
+
+    def __init__(self, rows: Iterable[str]) -> None:
+        self.count = 0
+        self._rows = rows
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yields the rows in blocks, and counts them."""
+        lines: list[str] = []
+        size = 0
+        for line in self._rows:
+            lines.append(line)
+            size += len(line)
+            if size > _BLOCK_BYTES:
+                yield _joined(lines)
+                lines, size = [], 0
+            self.count += 1
+        if lines:
+            yield _joined(lines)
+
+
+def _copied(field: str | None) -> str:
+    if field is None:
+        return r"\N"
+    return (
+        field.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    )
+
+
+def _joined(lines: list[str]) -> bytes:
+    text = "\n".join(lines)
+    if "\0" in text:
+        raise MalformedPayload(
+            "a payload contains a zero byte, which PostgreSQL cannot store in text",
+            "Send it as bytes.",
+        )
+    return f"{text}\n".encode()

@@ -1,76 +1,99 @@
-"""The part of the client that registers consumers, and moves and unregisters them."""
+"""Registrations of consumers: register, move and unregister them, and say how they fare."""
 
-from . import calls
-from .calls.call import Call, Steps, first
-from .models import Sought
-from .operation import operation
-from .positions import Position, write_position
+from .models import ConsumerInfo, Sought
+from .operation import Call, Steps, first, nothing
+from .queues import check_queue
+from .ranges import Position, write_position
 
 
-class Registrations:
-    """The operations on registrations of consumers."""
+def register_consumer(queue: str, consumer: str, *, start_at: Position = "latest") -> Call[bool]:
+    """Registers a consumer; returns False if it is registered, which leaves it where it is.
 
-    @operation
-    def register_consumer(
-        self, queue: str, consumer: str, *, start_at: Position = "latest"
-    ) -> Call[bool]:
-        """Registers a consumer; returns False if it is registered, which leaves it where it is.
+    Args:
+        queue: the queue's name.
+        consumer: the consumer's name.
+        start_at: `latest`, the last tick; `earliest`, the oldest retained tick; the number of a
+            tick, after which it starts; or a time with a zone, from which on it gets all events
+            that were committed.
 
-        Args:
-            queue: the queue's name.
-            consumer: the consumer's name.
-            start_at: `latest`, the last tick; `earliest`, the oldest retained tick; the number of a
-                tick, after which it starts; or a time with a zone, from which on it gets all events
-                that were committed.
+    Raises:
+        InvalidArgument: if `start_at` is no position, or no longer retained.
+    """
+    return Call(
+        "select pgque.register_consumer(%s, %s, %s) = 1",
+        (queue, consumer, write_position(start_at)),
+        first,
+    )
 
-        Raises:
-            InvalidArgument: if `start_at` is no position, or no longer retained.
-        """
-        return Call(
-            "select pgque.register_consumer(%s, %s, %s) = 1",
-            (queue, consumer, write_position(start_at)),
-            first,
-        )
 
-    @operation
-    def seek(
-        self, queue: str, consumer: str, position: Position, *, skip: bool = False
-    ) -> Call[Sought]:
-        """Moves a registered consumer, forward or back. Its retries and dead letters stay.
+def seek(queue: str, consumer: str, position: Position, *, skip: bool = False) -> Call[Sought]:
+    """Moves a registered consumer, forward or back. Its retries and dead letters stay.
 
-        Args:
-            queue: the queue's name.
-            consumer: the consumer's name.
-            position: as `start_at` of `register_consumer`.
-            skip: allows it to pass over events, which it then never gets.
+    Args:
+        queue: the queue's name.
+        consumer: the consumer's name.
+        position: as `start_at` of `register_consumer`.
+        skip: allows it to pass over events, which it then never gets.
 
-        Raises:
-            SkipsEvents: if it would pass over events; the message has their number.
-            ConsumerInUse: if a batch of the consumer is open.
-            InvalidArgument: if `position` is none, or no longer retained.
-        """
-        return Call(
-            "select tick_id, skipped_events, repeated_events from pgque.seek(%s, %s, %s, %s)",
-            (queue, consumer, write_position(position), skip),
-            lambda rows: Sought(*rows[0]),
-        )
+    Raises:
+        SkipsEvents: if it would pass over events; the message has their number.
+        ConsumerInUse: if a batch of the consumer is open.
+        InvalidArgument: if `position` is none, or no longer retained.
+    """
+    return Call(
+        "select tick_id, skipped_events, repeated_events from pgque.seek(%s, %s, %s, %s)",
+        (queue, consumer, write_position(position), skip),
+        lambda rows: Sought(*rows[0]),
+    )
 
-    @operation
-    def unregister_consumer(
-        self, queue: str, consumer: str, *, keep_dead_letters: bool = False
-    ) -> Steps[None]:
-        """Unregisters a consumer and deletes its scheduled retries and its dead letters.
 
-        Args:
-            queue: the queue's name.
-            consumer: the consumer's name.
-            keep_dead_letters: keeps the dead letters. They can be replayed once the consumer is
-                registered again.
-        """
-        was_registered = yield Call(
-            "select pgque.unregister_consumer(%s, %s, %s) = 1",
-            (queue, consumer, keep_dead_letters),
-            first,
-        )
-        if not was_registered:
-            yield calls.consumers.check_consumer(queue, consumer)
+def unregister_consumer(
+    queue: str, consumer: str, *, keep_dead_letters: bool = False
+) -> Steps[None]:
+    """Unregisters a consumer and deletes its scheduled retries and its dead letters.
+
+    Args:
+        queue: the queue's name.
+        consumer: the consumer's name.
+        keep_dead_letters: keeps the dead letters. They can be replayed once the consumer is
+            registered again.
+    """
+    was_registered = yield Call(
+        "select pgque.unregister_consumer(%s, %s, %s) = 1",
+        (queue, consumer, keep_dead_letters),
+        first,
+    )
+    if not was_registered:
+        yield check_consumer(queue, consumer)
+
+
+def consumers(queue: str | None = None) -> Steps[list[ConsumerInfo]]:
+    """Returns the state of a queue's consumers, or of all consumers."""
+    if queue is not None:
+        yield check_queue(queue)
+    found: list[ConsumerInfo] = yield Call(
+        "select queue_name, consumer_name, i.lag, i.last_seen, i.last_tick, i.current_batch, "
+        "i.pending_events, coalesce(u.events, 0), clock_timestamp() - u.waiting_since "
+        "from pgque.get_consumer_info(%s::text) i "
+        "left join pgque.unticked_events(%s::text) u using (queue_name)",
+        (queue, queue),
+        lambda rows: [ConsumerInfo(*row) for row in rows],
+    )
+    return found
+
+
+def check_consumer(queue: str, consumer: str) -> Call[None]:
+    """Refuses a consumer that is not registered."""
+    return Call("select count(*) from pgque.get_lease_info(%s, %s)", (queue, consumer), nothing)
+
+
+def enter_deployment(queue: str, consumer: str, deployment: str) -> Call[bool]:
+    """Refuses a consumer of another deployment; True if it belonged to none before."""
+    return Call(
+        "select pgque.enter_deployment(%s, %s, %s) = 1", (queue, consumer, deployment), first
+    )
+
+
+def move_to_deployment(queue: str, consumer: str, deployment: str) -> Call[str | None]:
+    """Moves a consumer to a deployment; the earlier one."""
+    return Call("select pgque.move_to_deployment(%s, %s, %s)", (queue, consumer, deployment), first)

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .calls.call import Call, Row, first, nothing
 from .encoding import Dataclass, Model, json_text
 from .errors import InvalidArgument
-from .operation import AsyncFace, Face, operation
+from .operation import AsyncFace, Call, Face, Row, first, nothing, operation
 from .ranges import checked_count
 
 QueueType = Literal["SP", "SR"]

@@ -7,9 +7,11 @@ from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
+    contextmanager,
     suppress,
 )
-from dataclasses import replace
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -18,13 +20,22 @@ from psycopg import capabilities
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from .calls.call import Call, Copy, Hook, Row, Steps
 from .connection import apply_settings, closed, open_connection, url_of
 from .errors import InvalidArgument, PgqueError, QueueNotFound, translated
-from .faces import Finished, finished, settled, within
-from .held import Held
-from .near_names import LOOKS
-from .operation import AsyncFace, Face
+from .operation import (
+    AsyncFace,
+    Call,
+    Copy,
+    Face,
+    Finished,
+    Hook,
+    Row,
+    Steps,
+    finished,
+    settled,
+    within,
+)
+from .queues import LOOKS
 from .rights import error_with_role, translated_with_role
 
 if TYPE_CHECKING:
@@ -33,6 +44,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
 AsyncConnection = psycopg.AsyncConnection[Any]
+
+
+@dataclass(eq=False)
+class _Block:
+    """A `transaction()` block: its connection, and None when it is over."""
+
+    connection: Any
+
+
+# By session. Calls in a block use its connection, also those of tasks that the block starts. Other
+# threads and tasks wait for the block, or use another connection of a pool, so none of their calls
+# becomes part of a transaction that is not theirs. The same holds for tasks that outlive the block.
+_BLOCKS: ContextVar[dict[int, _Block] | None] = ContextVar("pgque_blocks", default=None)
 
 
 class _Sessions:
@@ -49,7 +73,6 @@ class _Sessions:
         self._url = database if self._is_own else ""
         self._lock = lock
         self._copying: set[Any] = set()
-        self._held = Held[Any]()
         if isinstance(database, self._connections):
             self._connection = database
         elif hasattr(database, "getconn"):
@@ -63,9 +86,14 @@ class _Sessions:
             )
 
     @property
+    def session(self) -> Any:
+        """Itself, which runs its operations."""
+        return self
+
+    @property
     def in_transaction(self) -> bool:
         """Whether calls are part of a transaction that is already open."""
-        connection = self._held.get() or self._connection
+        connection = self._in_block() or self._connection
         return connection is not None and _is_open(connection)
 
     @property
@@ -100,7 +128,7 @@ class _Sessions:
                         await settled(connection.execute("select 1"))
                     # The commit is outside: a task's call during it is no part of the transaction.
                     async with within(connection.transaction()):
-                        with self._held.hold(connection):
+                        with self._block(connection):
                             try:
                                 yield connection
                             except psycopg.Error as error:
@@ -164,17 +192,39 @@ class _Sessions:
                 error = await self._try(look(error))
         return error
 
+    def _in_block(self) -> Any:
+        """Returns the connection of the block that this thread or task is in; else None."""
+        block = (_BLOCKS.get() or {}).get(id(self))
+        return block.connection if block else None
+
+    @contextmanager
+    def _block(self, connection: Any) -> Iterator[None]:
+        if self._in_block() is connection:
+            # An inner block: the outer one goes on when it ends.
+            yield
+            return
+        block = _Block(connection)
+        _BLOCKS.set({**(_BLOCKS.get() or {}), id(self): block})
+        try:
+            yield
+        finally:
+            # Tasks that the block started have copies of the context, and see that it is over.
+            block.connection = None
+            # Not by a token: a generator may leave the block in another context.
+            others = {key: other for key, other in (_BLOCKS.get() or {}).items() if other != block}
+            _BLOCKS.set(others)
+
     @asynccontextmanager
     async def _borrowed(self) -> AsyncIterator[Any]:
-        """Lends the connection that this thread or task holds, or waits for one."""
-        held = self._held.get()
-        if held is not None:
-            if held in self._copying:
+        """Lends the connection of the block that this thread or task is in, or waits for one."""
+        own = self._in_block()
+        if own is not None:
+            if own in self._copying:
                 raise InvalidArgument(
                     "the client is busy with copy_events",
                     "Have its iterator, and tasks of its transaction, use another client.",
                 )
-            yield held
+            yield own
         elif self._is_closed:
             raise closed()
         elif self._pool is not None:

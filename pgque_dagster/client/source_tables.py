@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .calls.call import Call, nothing
 from .errors import InvalidArgument
+from .operation import Call, nothing
 from .session import Session
 
 # The type of an event after which a table is copied again.

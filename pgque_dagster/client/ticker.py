@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from . import calls
-from .backoff import PASSING, keep_running
 from .client import Client
+from .installation import tick_period
+from .running import PASSING, keep_running
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Ticker:
 
     def _ticks(self) -> Iterator[None]:
         with Client(self._url) as client:
-            period = client.run(calls.maintenance.tick_period()).total_seconds()
+            period = client.run(tick_period()).total_seconds()
             next_tick = time.monotonic()
             next_maint = next_tick
             while not self._stopped.is_set():

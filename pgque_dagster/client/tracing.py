@@ -8,11 +8,15 @@ applications without it do not need it: those that trace have imported it.
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .models import Message
 
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _NAME = "pgque"
+_NO_SPAN = nullcontext()
 
 
 def is_traceparent(text: str | None) -> bool:
@@ -50,24 +54,21 @@ def producer_span(queue: str) -> ProducerSpan | None:
     return ProducerSpan(queue)
 
 
-@contextmanager
-def consumer_span(queue: str, consumer: str, traceparent: str | None) -> Iterator[Any]:
-    """Runs the block in a span that continues the sender's trace.
+def consumer_span(queue: str, consumer: str, message: "Message") -> AbstractContextManager[Any]:
+    """Returns a span that continues the trace of the message's sender.
 
-    Yields:
-        The span; None if the application does not use OpenTelemetry.
+    Without OpenTelemetry in the application, it is a context that does nothing.
     """
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
-        yield None
-        return
-    with trace.get_tracer(_NAME).start_as_current_span(
+        return _NO_SPAN
+    span: AbstractContextManager[Any] = trace.get_tracer(_NAME).start_as_current_span(
         f"process {queue}",
-        context=_context(trace, traceparent),
+        context=_context(trace, message.traceparent),
         kind=trace.SpanKind.CONSUMER,
         attributes={**_attributes(queue), "messaging.consumer.group.name": consumer},
-    ) as span:
-        yield span
+    )
+    return span
 
 
 def _attributes(queue: str) -> dict[str, str]:

@@ -9,20 +9,19 @@ not replaced by them.
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from .batch import Settling
-from .calls import plans
-from .calls.call import Call
-from .calls.failures import Failures, Reason
-from .calls.ticks import TickWindow, window_ticks
+from . import plans
 from .errors import InvalidArgument
 from .models import BatchInfo, Lease, ReadPlan
+from .operation import Call
+from .read_batch import Failures, ReadBatch, Reason
 from .session import Session
+from .ticks import TickWindow, window_ticks
 
 # In place of a consumer, in names of batches and in errors.
 _CONSUMER = "window"
 
 
-class Window(Settling):
+class Window(ReadBatch):
     """The events of a queue between two ticks around a time window.
 
     Its `batch_id` is the start of the window in UTC, as YYYYMMDDHHMM.

@@ -44,8 +44,6 @@ class ConsumerLagChecks(
         build_consumer_lag_checks,
         leave_out=["assets"],
         max_lag=positive,
-        warn_lag=positive,
-        max_pending_events=lambda text: number(text, at_least=0, or_null=True),
     )
 ):
     """Options of `build_consumer_lag_checks`."""

@@ -2,14 +2,14 @@
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 import dagster as dg
 from pydantic import model_validator
 
-from .options import Options, option
+from .options import Options, one_of, option
 from .payload import Payload
-from .sinks import Sink, sink_option
+from .sinks import Sink
 from .transforms import Transform, function_option
 
 if TYPE_CHECKING:
@@ -44,7 +44,12 @@ class Computed(Options):
         Payload | None, option("How to read payloads; if left out, the transform gets the events.")
     ] = None
     sink: Annotated[
-        Sink | None, sink_option("Where to store the result; if left out, by io_manager_key.")
+        Sink | None,
+        one_of(
+            "Where to store the result; if left out, by io_manager_key.",
+            *get_args(Sink),
+            or_null=True,
+        ),
     ] = None
 
     @model_validator(mode="after")

@@ -11,15 +11,23 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
     WithJsonSchema,
     create_model,
 )
 from pydantic_core import core_schema
 
 from ..client import InvalidArgument
-from ..client.positions import write_position
-from ..client.ranges import LONGEST_WAIT, MOST_EVENTS, PATTERN, duration_problem, parse_duration
+from ..client.ranges import (
+    LONGEST_WAIT,
+    MOST_EVENTS,
+    PATTERN,
+    duration_problem,
+    parse_duration,
+    write_position,
+)
 
 _TEMPLATE = {"type": "string", "pattern": r"\{\{"}
 
@@ -221,6 +229,45 @@ def given_as(
         description=description,
         examples=list(examples) or None,
     )
+
+
+def one_of(description: str, *kinds: type[Options], or_null: bool = False) -> dg.Resolver:
+    """Returns the resolver of an object whose `type` selects its class; by default the first."""
+    named = {get_args(kind.model_fields["type"].annotation)[0]: kind for kind in kinds}
+
+    def type_of(value: Any) -> Any:
+        first = next(iter(named))
+        return value.get("type", first) if isinstance(value, dict) else first
+
+    def resolve(context: dg.ResolutionContext, model: BaseModel | None) -> Options | None:
+        if model is None:
+            return None
+        kind = next(each for each in kinds if isinstance(model, each.model()))
+        resolved: Options = kind.resolve_from_model(context, model)
+        return resolved
+
+    tagged = tuple(Annotated[kind.model(), Tag(name)] for name, kind in named.items())
+    found: Any = Annotated[
+        Union[tagged],  # noqa: UP007
+        Discriminator(type_of),
+        _ByType(tuple(named)),
+    ]
+    return given_as(_optional(found) if or_null else found, description, resolve=resolve)
+
+
+class _ByType:
+    """Has an object checked by the schema of its type, so that an error is at its own line."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        first, *others = zip(self._names, handler(core)["oneOf"], strict=True)
+        rule: dict[str, Any] = first[1]
+        for name, schema in others:
+            named = {"properties": {"type": {"const": name}}, "required": ["type"]}
+            rule = {"if": named, "then": schema, "else": rule}
+        return rule
 
 
 def _optional(kind: Any) -> Any:

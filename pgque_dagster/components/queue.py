@@ -7,7 +7,6 @@ import dagster as dg
 from pydantic import Field
 
 from ..checks import build_dead_letter_checks, build_queue_health_checks
-from ..checks.dead_letters import ShowPayloads
 from ..project.keys import dead_letters_key, queue_key
 from ..project.lineage import build_queue_assets
 from ..sensors.observation import build_pgque_observation_sensor
@@ -15,7 +14,6 @@ from .batch_consumer import BatchConsumerComponent
 from .mirror import mirror
 from .options import Options, built, number, option, positive
 from .scaffolding import QueueScaffolder
-from .transforms import load_function
 
 Found = TypeVar("Found", bound=dg.Component)
 
@@ -25,23 +23,9 @@ class DeadLetterChecks(
         build_dead_letter_checks,
         leave_out=["queues"],
         max_dead_letters=lambda text: number(text, at_least=0),
-        max_by_reason=option,
     )
 ):
     """Options of `build_dead_letter_checks`."""
-
-    show_payloads: Annotated[
-        ShowPayloads,
-        dg.Resolver(
-            lambda context, value: (
-                load_function(context, value) if isinstance(value, str) else value
-            ),
-            model_field_type=bool | Annotated[str, Field(pattern=r"\.")],
-            description="Whether to show their payloads; or the import path of a function that "
-            "returns what to show of a dead letter.",
-            examples=[False, ".redaction.without_names"],
-        ),
-    ] = True
 
 
 class QueueHealthChecks(mirror(build_queue_health_checks, leave_out=["queues"])):

@@ -103,17 +103,6 @@ def consuming_among(assets: Iterable[dg.AssetsDefinition]) -> list[dg.AssetsDefi
     return list({id(asset): asset for asset in assets if is_consuming(asset)}.values())
 
 
-def parallel_problem(consumers: Iterable[AssetConsumer], parallel_runs: int) -> str | None:
-    """Returns what is wrong with several batches at a time, if one of the consumers has slots."""
-    parted = [f"{each} has partitions={each.partitions}" for each in consumers if each.partitions]
-    if parallel_runs == 1 or not parted:
-        return None
-    return (
-        f"parallel_runs is {parallel_runs}: leave it out, because {', '.join(parted)}, which get "
-        "runs side by side already"
-    )
-
-
 def refuse_rivals(context: dg.AssetExecutionContext, name: str) -> None:
     """Raises if two assets of the code location have the same consumer and would share its batches.
 

@@ -2,12 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
 from uuid import uuid4
 
 import dagster as dg
-
-from ..client.holder import Holder
 
 QUEUE = "pgque/queue"
 CONSUMER = "pgque/consumer"
@@ -46,22 +43,6 @@ def queue_key(queue: str) -> dg.AssetKey:
 def dead_letters_key(queue: str) -> dg.AssetKey:
     """Returns the key of the external asset that stands for a queue's dead letters."""
     return dg.AssetKey(["pgque", f"{queue}_dlq"])
-
-
-def holder_tags(holder: Holder) -> dict[str, str]:
-    """Returns the tags by which a run names who holds its batch."""
-    tags = {
-        QUEUE: holder.queue,
-        CONSUMER: holder.consumer,
-        SUBCONSUMER: holder.subconsumer,
-        SLOT: holder.slot,
-    }
-    return {key: value for key, value in tags.items() if value is not None}
-
-
-def holder_of(queue: str, consumer: str, tags: Mapping[str, str]) -> Holder:
-    """Returns who holds the batch of a run with these tags."""
-    return Holder(queue, consumer, tags.get(SUBCONSUMER), tags.get(SLOT))
 
 
 def owner_of_step(run_id: str) -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, timedelta
 import dagster as dg
 
 from ..client import Client, ConsumerInfo, DeadLetterCount, HealthCheck, Limits, QueueStats
-from ..client.calls.states import ConsumerState, consumer_states
+from ..client.holder import ConsumerState, consumer_states
 from .consumers import AssetConsumer, names_of
 from .keys import QUEUE, dead_letters_key, queue_key
 

@@ -5,7 +5,7 @@ that the role may not create, the error has the statement that somebody else run
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -20,12 +20,14 @@ from ..client import (
     PermissionDenied,
     Position,
     QueueNotFound,
-    calls,
+    WrongConsumerRole,
 )
-from ..client.calls.states import consumer_states
-from ..client.calls.ticks import is_new, register_at
+from ..client.holder import ConsumerState, consumer_states
+from ..client.installation import scheduler
 from ..client.partitions import subscribe_slots
+from ..client.queues import different_options, log_topic, logged_as, type_of_serial
 from ..client.rights import grant
+from ..client.ticks import is_new, register_at
 
 _NEW = timedelta(hours=1)
 _FIRST_TICK = 1
@@ -74,7 +76,7 @@ def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None
     if addon := addon_of(queue):
         queue = _ensure_log(client, queue, addon)
     try:
-        different = client.run(calls.queues.different_options(queue, options))
+        different = client.run(different_options(queue, options))
         if not different:
             return
         options = {name: options[name] for name, _, _ in different}
@@ -94,15 +96,15 @@ def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None
 def _ensure_log(client: Client, queue: str, addon: str) -> str:
     """Creates and logs a topic or a Serial Publisher; returns the name of the queue."""
     name = queue.removeprefix(f"{addon}.")
-    logged = calls.addons.logged_as(addon, name)
+    logged = logged_as(addon, name)
     if found := client.run(logged):
         return found
     try:
         with client.transaction():
             if addon == "postgremq":
-                client.run(calls.addons.log_topic(name))
+                client.run(log_topic(name))
             else:
-                if client.run(calls.addons.type_of_serial(name)) is None:
+                if client.run(type_of_serial(name)) is None:
                     client.serial.create(name, "SP")
                 client.serial.log(name)
     except PermissionDenied as error:
@@ -181,6 +183,32 @@ def ensure_consumer(
         register(client, queue, consumer, start_at)
 
 
+def refuse_subconsumers(states: Sequence[ConsumerState]) -> None:
+    """Refuses a consumer that subconsumers share, as earlier versions made them.
+
+    Args:
+        states: of the consumer, then of its parts.
+
+    Raises:
+        WrongConsumerRole: saying how the consumer becomes one that an asset can have.
+    """
+    main, *members = states
+    if main.role != "coop_main":
+        return
+    calls = (
+        sql.SQL("select pgque.unregister_subconsumer({}, {}, {});")
+        .format(main.queue, main.consumer, str(member.part))
+        .as_string(None)
+        for member in members
+    )
+    raise WrongConsumerRole(
+        f'consumer "{main.consumer}" on queue "{main.queue}" is shared by subconsumers, and an '
+        "asset takes one batch at a time",
+        "Let them finish their batches, for example by executing their runs again, and then run: "
+        + " ".join(calls),
+    )
+
+
 def ensure_scheduled(client: Client) -> None:
     """Creates the pg_cron jobs. For a role that may not, only checks that they exist.
 
@@ -191,7 +219,7 @@ def ensure_scheduled(client: Client) -> None:
     try:
         client.start()
     except PermissionDenied as error:
-        if client.run(calls.maintenance.scheduler()) is None:
+        if client.run(scheduler()) is None:
             raise _denied(
                 client,
                 "pg_cron has no jobs that tick the queues",

@@ -14,8 +14,9 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from ..client.calls.states import ConsumerState
-from ..project.keys import ATTEMPT, EPOCH, REQUESTED_AT, run_of_owner
+from ..client.holder import ConsumerState
+from ..project.batch_run import BatchRun
+from ..project.keys import run_of_owner
 
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
@@ -102,8 +103,8 @@ def next_attempt(
     if not runs:
         return RunAttempt(1)
 
-    newest = max(runs, key=lambda record: (_attempt(record), record.create_timestamp))
-    counted = [each for each in runs if (_epoch(each) or 0) >= since]
+    newest = max(runs, key=lambda record: (_request(record).attempt, record.create_timestamp))
+    counted = [each for each in runs if (_request(each).epoch or 0) >= since]
     attempts = _count_claims(counted, state)
     if attempts >= policy.max_attempts:
         lost = unfinished[0].dagster_run.run_id if unfinished else None
@@ -117,7 +118,7 @@ def next_attempt(
                 f"{policy.max_attempts} at {_clock(again_at)}"
                 f"{_unclaimed(len(counted) - attempts)}"
             )
-    return RunAttempt(1 + _attempt(newest))
+    return RunAttempt(1 + _request(newest).attempt)
 
 
 def _last_active(newest: dg.RunRecord, state: ConsumerState) -> datetime:
@@ -126,24 +127,15 @@ def _last_active(newest: dg.RunRecord, state: ConsumerState) -> datetime:
     A time in the future was written before the database's clock was set back. It is ignored, so
     that nothing waits for it.
     """
-    times = [state.active_at, _requested_at(newest)]
+    times = [state.active_at, _request(newest).requested_at]
     past = [time for time in times if time is not None and time <= state.read_at]
     return max(past, default=datetime.min.replace(tzinfo=UTC))
 
 
-def _requested_at(record: dg.RunRecord) -> datetime | None:
-    try:
-        return datetime.fromisoformat(record.dagster_run.tags.get(REQUESTED_AT, ""))
-    except ValueError:
-        return None
-
-
-def _attempt(record: dg.RunRecord) -> int:
-    return _number(record.dagster_run.tags.get(ATTEMPT)) or 0
-
-
-def _epoch(record: dg.RunRecord) -> int | None:
-    return _number(record.dagster_run.tags.get(EPOCH))
+def _request(record: dg.RunRecord) -> BatchRun:
+    found = BatchRun.read(record.dagster_run.tags)
+    assert found is not None
+    return found
 
 
 def _count_claims(runs: Iterable[dg.RunRecord], state: ConsumerState) -> int:
@@ -152,14 +144,10 @@ def _count_claims(runs: Iterable[dg.RunRecord], state: ConsumerState) -> int:
     Runs requested at the same epoch count once, because the earlier one had not claimed the batch
     when the later one was requested.
     """
-    epochs = [_epoch(record) for record in runs]
+    epochs = [_request(record).epoch for record in runs]
     assert state.epoch is not None
     claimed_at = {each for each in epochs if each is not None and each < state.epoch}
     return epochs.count(None) + len(claimed_at)
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
 
 
 def _unclaimed(runs: int) -> str:
@@ -182,7 +170,7 @@ def name_batch(state: ConsumerState) -> str:
 def _why_busy(record: dg.RunRecord, state: ConsumerState) -> str | None:
     """Returns why an unfinished run keeps others from the batch; None if it lost its lease."""
     run = record.dagster_run
-    if _is_holder(run, state):
+    if run_of_owner(state.owner) == run.run_id:
         # If its lease has expired, the run has died.
         return (
             f"run {run.run_id[:8]} is working on it ({_age(record, state)}, lease until "
@@ -190,36 +178,24 @@ def _why_busy(record: dg.RunRecord, state: ConsumerState) -> str | None:
             if state.is_live
             else None
         )
-    if _has_claimed(run, state):
+    if _has_claimed(record, state):
         return None
-    return f"{_named(record, state)}{_if_dead(record, state, 'has not claimed it')}"
-
-
-def _named(record: dg.RunRecord, state: ConsumerState) -> str:
-    run = record.dagster_run
     status = run.status.value.lower().replace("_", " ")
-    return f"run {run.run_id[:8]} is {status} ({_age(record, state)})"
+    if_dead = " and has not claimed it: if the run is dead, cancel it in Dagster"
+    is_late = state.read_at - record.create_timestamp > _START_UP
+    return f"run {run.run_id[:8]} is {status} ({_age(record, state)}){if_dead if is_late else ''}"
 
 
-def _if_dead(record: dg.RunRecord, state: ConsumerState, what: str) -> str:
-    if state.read_at - record.create_timestamp <= _START_UP:
-        return ""
-    return f" and {what}: if the run is dead, cancel it in Dagster"
-
-
-def _has_claimed(run: dg.DagsterRun, state: ConsumerState) -> bool:
+def _has_claimed(record: dg.RunRecord, state: ConsumerState) -> bool:
     """Whether a run that does not hold the lease has lost it, as far as the epoch tells.
 
     The tags of a run that somebody re-executed are those of the earlier run, and tell nothing.
     """
+    run = record.dagster_run
     if run.status == dg.DagsterRunStatus.QUEUED or run.parent_run_id is not None:
         return False
     assert state.epoch is not None
-    return (_number(run.tags.get(EPOCH)) or 0) < state.epoch
-
-
-def _is_holder(run: dg.DagsterRun, state: ConsumerState) -> bool:
-    return run_of_owner(state.owner) == run.run_id
+    return (_request(record).epoch or 0) < state.epoch
 
 
 def _ended(status: dg.DagsterRunStatus) -> str:

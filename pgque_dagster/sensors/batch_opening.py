@@ -1,4 +1,4 @@
-"""Opens the batches of consumers: one, or one for each subconsumer or slot."""
+"""Opens the batch of a consumer, or one of each of its slots."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -7,13 +7,17 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import Client, ConsumerInfo, Limits
-from ..client.calls.states import ConsumerState, consumer_states
-from ..client.holder import Holder
+from ..client.holder import ConsumerState, Holder, consumer_states
 from ..client.partitions import repartition, subscribe_slots
 from ..project.consumers import AssetConsumer
 from ..project.keys import CONSUMER, INCARNATION, QUEUE
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
-from ..project.registration import how_to_create, how_to_register_again, register
+from ..project.registration import (
+    how_to_create,
+    how_to_register_again,
+    refuse_subconsumers,
+    register,
+)
 
 # By default a tick follows an event within seconds.
 _TICKS_ARE_LATE = timedelta(seconds=30)
@@ -25,7 +29,6 @@ def open_batches(
     client: Client,
     states: Sequence[ConsumerState],
     limits: Limits,
-    parallel: int,
     consumer: AssetConsumer,
     waiting: Callable[[], Mapping[tuple[str, str], ConsumerInfo]],
 ) -> list[ConsumerState] | str:
@@ -34,14 +37,16 @@ def open_batches(
     Args:
         instance: knows whether the consumer had runs before.
         client: the database.
-        states: the state of the consumer, then those of its subconsumers or slots.
+        states: the state of the consumer, then those of its slots.
         limits: which batches to open.
-        parallel: how many batches may be open at a time.
         consumer: says where a new consumer starts, and how many slots it has.
         waiting: reads how much waits for each consumer, by queue and name.
 
     Returns:
         The states that have a batch open, or the reason why there is none.
+
+    Raises:
+        WrongConsumerRole: if subconsumers share the consumer.
     """
     main = states[0]
     name = f"{main.queue}/{main.consumer}"
@@ -49,6 +54,7 @@ def open_batches(
         return f'{name}: queue "{main.queue}" does not exist. {how_to_create(main.queue)}'
     if main.role is None:
         return f"{name}: {_register(instance, client, main, consumer)}"
+    refuse_subconsumers(states)
     named = [(main.queue, main.consumer)]
     if consumer.partitions is not None or main.role == "partitioned":
         opened = _open_slots(client, states, limits, consumer.partitions)
@@ -56,15 +62,11 @@ def open_batches(
             return f"{name}: {opened}"
         named = [(slot.queue, Holder.of(slot).name) for slot in states[1:]]
     elif main.batch_id is not None:
-        # Finish the open batch before converting the consumer to a cooperative one.
         return [main]
-    elif main.role == "coop_main" or (main.role == "normal" and parallel > 1):
-        opened = _open_shared(client, main, states[1:], limits, parallel)
-    elif main.is_due or main.role != "normal":
-        # For a consumer of another role, opening raises the error that names its role.
-        opened = [*filter(None, [_open(client, main, limits)])]
     else:
-        opened = []
+        # Opening for a consumer of another role raises the error that names its role.
+        is_due = main.is_due or main.role != "normal"
+        opened = [*filter(None, [_open(client, main, limits) if is_due else None])]
     return opened or f"{name}: no batch yet{_what_they_wait_for(named, waiting(), limits)}"
 
 
@@ -92,36 +94,14 @@ def _what_they_wait_for(
     return f"{reason}: {CHECK_TICKS}"
 
 
-def _open_shared(
-    client: Client,
-    main: ConsumerState,
-    members: Sequence[ConsumerState],
-    limits: Limits,
-    parallel: int,
-) -> list[ConsumerState]:
-    opened = [member for member in members if member.batch_id is not None]
-    taken = {member.subconsumer for member in opened}
-    free = [str(number) for number in range(1, parallel + 1) if str(number) not in taken]
-    for subconsumer in free[: max(0, parallel - len(opened))] if main.is_due else []:
-        holder = Holder(main.queue, main.consumer, subconsumer)
-        if main.role == "normal":
-            client.run(holder.register_subconsumer())
-        state = _open(client, replace(main, role="subconsumer", part=subconsumer), limits)
-        if state is None:
-            break
-        opened.append(state)
-    return opened
-
-
 def _open_slots(
     client: Client, states: Sequence[ConsumerState], limits: Limits, partitions: int | None
 ) -> list[ConsumerState] | str:
     """Opens the batches of slots that are due.
 
-    If the asset wants another number of slots, no batch is opened until those that are open are
-    acked: their results may be stored already, and their events must not come again in other
-    batches. Then the events that nobody has finished are divided among the new slots. Slots that
-    somebody has unsubscribed are named while the others have nothing to open.
+    If the asset wants another number of slots, each slot gets its events up to the same tick and no
+    farther. When all of these are acked, the number changes. Slots that somebody has unsubscribed
+    are named while the others have nothing to open.
 
     Raises:
         InvalidArgument: if the consumer is registered without slots.
@@ -134,12 +114,10 @@ def _open_slots(
     now = _count(slots)
     if partitions is None:
         return f"the consumer has {now} slots: set partitions={now} on its asset"
-    opened = [slot for slot in slots if slot.batch_id is not None]
     if now != partitions:
-        if opened:
-            return opened
         client.run(repartition(main.queue, main.consumer, partitions))
         _, *slots = client.run(consumer_states([(main.queue, main.consumer)], limits))
+    opened = [slot for slot in slots if slot.batch_id is not None]
     for slot in slots:
         if slot.is_due and not slot.is_live:
             opened += filter(None, [_open(client, slot, limits)])
@@ -160,11 +138,11 @@ def _count(slots: Sequence[ConsumerState]) -> int:
 
 
 def _open(client: Client, state: ConsumerState, limits: Limits) -> ConsumerState | None:
-    """Opens the next batch of a consumer, subconsumer or slot; returns its state, or None."""
+    """Opens the next batch of a consumer or slot; returns its state, or None."""
     if state.part is None:
         batch_id = client.next_batch(state.queue, state.consumer, limits)
         return None if batch_id is None else replace(state, batch_id=batch_id, owner=None)
-    # Only a claim opens a batch of a subconsumer or slot.
+    # Only a claim opens a batch of a slot.
     batch = Holder.of(state).claim(
         client, owner="pgque sensor, to open it", ttl=_OPENING_TTL, limits=limits
     )

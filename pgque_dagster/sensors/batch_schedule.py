@@ -15,7 +15,6 @@ from ..project.consumers import consumers_of
 from ..project.resource import PgqueResource
 from .attempts import AttemptPolicy
 from .batch_sensor import check_policy
-from .cursor import SensorCursor
 from .executors import repository_of, without_step_process
 from .run_requests import BatchPolicy, OnExhausted, find_batches
 
@@ -74,22 +73,21 @@ def build_pgque_schedule(
     def pgque_schedule(
         context: dg.ScheduleEvaluationContext, pgque: PgqueResource
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        config = without_step_process(repository_of(context), pgque_schedule.job_name)
         with pgque.client() as client:
             findings = find_batches(
                 context.instance,
                 client,
                 consumers,
                 policy,
-                cursor=SensorCursor(),
                 deployment=pgque.deployment_of(context.instance),
+                run_config=config,
             )
         if not findings.requests:
             yield dg.SkipReason("; ".join(findings.reasons))
             return
         for reason in findings.reasons:
             context.log.info(reason)
-        yield from without_step_process(
-            findings.requests, repository_of(context), pgque_schedule.job_name
-        )
+        yield from findings.requests
 
     return pgque_schedule

@@ -12,10 +12,9 @@ import dagster as dg
 
 from ..client import Limits, PgqueError
 from ..client.ranges import DEFAULT_MAX_EVENTS, count_problem, duration_problem
-from ..project.consumers import AssetConsumer, consumers_of, parallel_problem
+from ..project.consumers import AssetConsumer, consumers_of
 from ..project.resource import PgqueResource
 from .attempts import AttemptPolicy
-from .cursor import SensorCursor
 from .describing import SWITCHING_ON
 from .executors import repository_of, without_step_process
 from .run_requests import BatchPolicy, Findings, OnExhausted, find_batches
@@ -36,8 +35,6 @@ def build_pgque_sensor(
     max_attempts: int = 3,
     backoff: timedelta = timedelta(seconds=10),
     on_exhausted: OnExhausted = "hold",
-    max_runs: int | None = None,
-    parallel_runs: int = 1,
     tick_wait: timedelta = timedelta(seconds=5),
     minimum_interval_seconds: int = 1,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
@@ -60,10 +57,6 @@ def build_pgque_sensor(
         on_exhausted: what happens to a batch after its last attempt has failed. `hold` keeps it and
             the batches after it, until somebody materializes the asset by hand. `dead_letter` makes
             all its events dead letters and continues with the next batch.
-        max_runs: the maximum number of runs that one evaluation requests; None for no limit.
-        parallel_runs: how many batches of one consumer may be in progress at a time. With more than
-            1 the consumer becomes a cooperative one: its batches are handed out in order, but may
-            finish in any order. Not for assets with `partitions`.
         tick_wait: how long an evaluation that finds nothing to do waits for a tick. The sensors of
             a code location share this time, because Dagster evaluates them one after another.
         minimum_interval_seconds: the minimum time between the starts of two evaluations. Dagster's
@@ -80,14 +73,10 @@ def build_pgque_sensor(
     consumers = consumers_of(assets)
     check_policy("sensor", max_events, max_attempts, backoff, on_exhausted)
     problems = [
-        count_problem("parallel_runs", parallel_runs),
         count_problem("minimum_interval_seconds", minimum_interval_seconds),
         duration_problem("max_age", max_age),
         duration_problem("tick_wait", tick_wait),
-        parallel_problem(consumers, parallel_runs),
     ]
-    if max_runs is not None:
-        problems.append(count_problem("max_runs", max_runs))
     if tick_wait > _LONGEST_WAIT:
         problems.append(f"tick_wait is {tick_wait}: it must be at most {_LONGEST_WAIT}")
     if not 0 <= min_events <= max_events:
@@ -99,7 +88,6 @@ def build_pgque_sensor(
         Limits(min_count=min_events, min_interval=max_age, max_count=max_events),
         AttemptPolicy(max_attempts, backoff),
         on_exhausted,
-        parallel_runs,
     )
 
     @dg.sensor(
@@ -107,40 +95,44 @@ def build_pgque_sensor(
         target=list(assets),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description=_description(consumers, policy, max_runs),
+        description=_description(consumers, policy),
         tags={WAITS: "true"} if tick_wait else None,
     )
     def pgque_sensor(
         context: dg.SensorEvaluationContext, pgque: PgqueResource
     ) -> dg.SensorResult | dg.SkipReason:
-        cursor, repository = SensorCursor.read(context.cursor), repository_of(context)
+        repository = repository_of(context)
+        config = without_step_process(repository, pgque_sensor.job_name)
+        ticks = pgque.ticking == "sensor"
         try:
             with pgque.client() as client:
 
                 def find() -> Findings:
-                    if pgque.ticking == "sensor":
+                    if ticks:
                         client.ticker()
                     return find_batches(
                         context.instance,
                         client,
                         consumers,
                         policy,
-                        cursor=cursor,
+                        # A cursor that is lost, or of another version, changes the order alone.
+                        first=context.cursor,
                         deployment=pgque.deployment_of(context.instance),
-                        max_runs=max_runs,
+                        run_config=config,
                     )
 
                 seconds = share_of_wait(tick_wait, repository)
-                ticks = pgque.ticking == "sensor"
                 findings = _find_within(seconds, find, client.url, consumers, ticks=ticks)
         except PgqueError as error:
             # Skip, because raising would record a failed evaluation every few seconds.
             context.log.warning(str(error))
             return dg.SkipReason(str(error))
-        findings.requests = without_step_process(
-            findings.requests, repository, pgque_sensor.job_name
-        )
-        return _result(context, findings)
+        if not findings.requests:
+            context.update_cursor(findings.next_first)
+            return dg.SkipReason("; ".join(findings.reasons))
+        for reason in findings.reasons:
+            context.log.info(reason)
+        return dg.SensorResult(run_requests=findings.requests, cursor=findings.next_first)
 
     return pgque_sensor
 
@@ -170,17 +162,15 @@ def _find_within(
         return findings
 
 
-def _description(
-    consumers: Sequence[AssetConsumer], policy: BatchPolicy, max_runs: int | None
-) -> str:
+def _description(consumers: Sequence[AssetConsumer], policy: BatchPolicy) -> str:
     """Describes the consumers, batch sizes and attempts for the UI."""
     limits, retry = policy.limits, policy.retry
     named = "; ".join(
         f"queue {each.queue}, consumer {each.name}, asset "
         + ", ".join(key.to_user_string() for key in each.asset_keys)
+        + ("" if each.partitions is None else f", in each of partitions={each.partitions} slots")
         for each in consumers
     )
-    parallel = policy.parallel_runs
     exhausted = {
         "hold": "it is held, with the batches after it, until somebody materializes the asset",
         "dead_letter": "its events become dead letters and the next batch follows",
@@ -194,19 +184,8 @@ def _description(
         f"backoff={retry.backoff} after the first failure; each further wait is twice as long. "
         f"If all attempts fail, {exhausted[policy.on_exhausted]} "
         f"(on_exhausted={policy.on_exhausted}). "
-        f"Batches of one consumer in progress at a time: parallel_runs={parallel}"
-        f"{_slots(consumers)}. "
-        f"Runs requested by one evaluation: {'no limit' if max_runs is None else f'{max_runs=}'}. "
         "A skipped evaluation says what each consumer waits for."
     )
-
-
-def _slots(consumers: Sequence[AssetConsumer]) -> str:
-    parted = [each for each in consumers if each.partitions is not None]
-    if not parted:
-        return ""
-    named = ", ".join(f"{each} has partitions={each.partitions}" for each in parted)
-    return f"; one in each slot, so that the events of a key stay in order, where {named}"
 
 
 def check_policy(
@@ -231,14 +210,3 @@ def check_policy(
 def _refuse(kind: str, problems: Sequence[str | None]) -> None:
     for problem in filter(None, problems):
         raise dg.DagsterInvalidDefinitionError(f"a {kind}'s {problem}")
-
-
-def _result(
-    context: dg.SensorEvaluationContext, findings: Findings
-) -> dg.SensorResult | dg.SkipReason:
-    if not findings.requests:
-        context.update_cursor(findings.cursor.write())
-        return dg.SkipReason("; ".join(findings.reasons))
-    for reason in findings.reasons:
-        context.log.info(reason)
-    return dg.SensorResult(run_requests=findings.requests, cursor=findings.cursor.write())

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import dagster as dg
 
@@ -21,28 +21,13 @@ from ..client import (
     ConsumerInfo,
     Limits,
     PgqueError,
-    calls,
 )
-from ..client.calls.states import (
-    ConsumerState,
-    consumer_states,
-    give_up,
-    hold,
-    needs_run,
-    set_aside_epoch,
-)
-from ..client.holder import Holder
+from ..client.batch import give_up, hold, needs_run, set_aside_epoch
+from ..client.holder import ConsumerState, Holder, consumer_states
+from ..client.registrations import enter_deployment
+from ..project.batch_run import BatchRun
 from ..project.consumers import AssetConsumer
-from ..project.keys import (
-    ATTEMPT,
-    BATCH_ID,
-    CONSUMER,
-    EPOCH,
-    INCARNATION,
-    QUEUE,
-    REQUESTED_AT,
-    holder_tags,
-)
+from ..project.keys import BATCH_ID, INCARNATION
 from .attempts import (
     UNFINISHED,
     AttemptPolicy,
@@ -53,7 +38,6 @@ from .attempts import (
     next_attempt,
 )
 from .batch_opening import open_batches
-from .cursor import SensorCursor
 
 OnExhausted = Literal["hold", "dead_letter"]
 
@@ -69,26 +53,32 @@ class BatchPolicy:
     limits: Limits
     retry: AttemptPolicy
     on_exhausted: OnExhausted = "hold"
-    parallel_runs: int = 1
 
 
 @dataclass
 class Findings:
-    """The runs to request, why other batches get none, and which consumer comes first next time.
+    """The runs to request, and why other batches get none.
 
-    `is_consuming` is whether a batch has an unfinished run.
+    Attributes:
+        is_consuming: whether a batch has an unfinished run.
+        next_first: the consumer that comes first in the next evaluation.
     """
 
     requests: list[dg.RunRequest] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     is_consuming: bool = False
-    cursor: SensorCursor = field(default_factory=SensorCursor)
+    next_first: str = ""
 
 
 @dataclass(frozen=True)
 class _OpenBatch:
     consumer: AssetConsumer
     state: ConsumerState
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Identifies the batch among those of one incarnation."""
+        return self.state.queue, self.state.consumer, str(self.state.batch_id)
 
 
 def find_batches(
@@ -97,9 +87,9 @@ def find_batches(
     consumers: Sequence[AssetConsumer],
     policy: BatchPolicy,
     *,
-    cursor: SensorCursor,
+    first: str | None = None,
     deployment: str | None = None,
-    max_runs: int | None = None,
+    run_config: Mapping[str, Any] | None = None,
     time_limit: timedelta = _TIME_LIMIT,
 ) -> Findings:
     """Opens the batches that are due and decides which of the open batches get a run.
@@ -109,19 +99,21 @@ def find_batches(
     Args:
         instance: records the runs.
         client: a client that may consume.
-        consumers: in any order; the cursor names the first.
+        consumers: in any order.
         policy: when batches are opened and how many attempts they get.
-        cursor: of the previous evaluation.
+        first: the consumer that comes first, as the previous evaluation said.
         deployment: the one for which to consume; consumers of others are refused. None refuses
             nobody.
-        max_runs: the maximum number of runs to request.
+        run_config: of the runs.
         time_limit: after this time the remaining consumers are left to the next evaluation.
 
     Raises:
         ConnectionFailed: if the connection to the database is lost.
     """
-    order = cursor.rotate(consumers)
-    findings = Findings(cursor=SensorCursor(str(order[1 % len(order)])) if order else cursor)
+    names = [str(consumer) for consumer in consumers]
+    start = names.index(first) if first in names else 0
+    order = [*consumers[start:], *consumers[:start]]
+    findings = Findings(next_first=str(order[1 % len(order)]) if order else "")
     ends_at = time.monotonic() + time_limit.total_seconds()
 
     opened = _open_due(instance, client, order, policy, deployment, findings, ends_at)
@@ -130,44 +122,26 @@ def find_batches(
     findings.is_consuming = any(
         record.dagster_run.status in UNFINISHED for records in runs.values() for record in records
     )
-    served: AssetConsumer | None = None
     for each in opened:
         if time.monotonic() >= ends_at:
             _resume_from(each.consumer, findings)
             break
-        if len(findings.requests) == max_runs:
-            # A consumer that got a run has had its turn, even if it has more open batches.
-            is_same = each.consumer == served
-            first = _after(each.consumer, order) if is_same else each.consumer
-            findings.cursor = SensorCursor(str(first))
-            break
         try:
-            decision = _decide(
-                client,
-                each,
-                runs.get(_tags_of(each.state), ()),
-                policy,
-                incarnation,
-            )
+            decision = _decide(client, each, runs.get(each.key, ()), policy)
         except ConnectionFailed:
             raise
         except PgqueError as error:
             decision = f"{each.consumer}: {error}"
-        if isinstance(decision, dg.RunRequest):
-            findings.requests.append(decision)
-            served = each.consumer
+        if isinstance(decision, RunAttempt):
+            findings.requests.append(_request(each, decision, incarnation, run_config))
         else:
             findings.reasons.append(decision)
     return findings
 
 
-def _after(consumer: AssetConsumer, order: Sequence[AssetConsumer]) -> AssetConsumer:
-    return order[(order.index(consumer) + 1) % len(order)]
-
-
 def _resume_from(consumer: AssetConsumer, findings: Findings) -> None:
     findings.reasons.append(f"{consumer} comes first in the next evaluation")
-    findings.cursor = SensorCursor(str(consumer))
+    findings.next_first = str(consumer)
 
 
 def _open_due(
@@ -198,15 +172,7 @@ def _open_due(
         of_consumer = states[consumer.queue, consumer.name]
         try:
             _enter(client, of_consumer[0], deployment)
-            found = open_batches(
-                instance,
-                client,
-                of_consumer,
-                policy.limits,
-                policy.parallel_runs,
-                consumer,
-                waiting,
-            )
+            found = open_batches(instance, client, of_consumer, policy.limits, consumer, waiting)
         except ConnectionFailed:
             raise
         except PgqueError as error:
@@ -221,34 +187,27 @@ def _open_due(
 def _enter(client: Client, main: ConsumerState, deployment: str | None) -> None:
     """Makes a new consumer one of this deployment. Refuses one of another deployment."""
     if deployment is not None and main.role is not None and main.deployment != deployment:
-        client.run(calls.consumers.enter_deployment(main.queue, main.consumer, deployment))
-
-
-def _tags_of(state: ConsumerState) -> tuple[tuple[str, str], ...]:
-    return (
-        (QUEUE, state.queue),
-        (CONSUMER, state.consumer),
-        (BATCH_ID, str(state.batch_id)),
-    )
+        client.run(enter_deployment(main.queue, main.consumer, deployment))
 
 
 def _recorded_runs(
     instance: dg.DagsterInstance, opened: Sequence[_OpenBatch], incarnation: str
-) -> Mapping[tuple[tuple[str, str], ...], list[dg.RunRecord]]:
-    """Returns the runs of all open batches, by the tags that identify a batch.
+) -> Mapping[tuple[str, str, str], list[dg.RunRecord]]:
+    """Returns the runs of all open batches, by the batch.
 
     The incarnation is part of the query, because batch ids repeat in other databases.
     """
-    runs: dict[tuple[tuple[str, str], ...], list[dg.RunRecord]] = {}
+    runs: dict[tuple[str, str, str], list[dg.RunRecord]] = {}
     if not opened:
         return runs
     ids = [str(each.state.batch_id) for each in opened]
     for record in instance.get_run_records(
         dg.RunsFilter(tags={BATCH_ID: ids, INCARNATION: incarnation})
     ):
-        tags = record.dagster_run.tags
-        key = tuple((name, tags.get(name, "")) for name in (QUEUE, CONSUMER, BATCH_ID))
-        runs.setdefault(key, []).append(record)
+        run = BatchRun.read(record.dagster_run.tags)
+        if run is not None:
+            key = (run.holder.queue, run.holder.consumer, str(run.batch_id))
+            runs.setdefault(key, []).append(record)
     return runs
 
 
@@ -257,8 +216,7 @@ def _decide(
     each: _OpenBatch,
     runs: Sequence[dg.RunRecord],
     policy: BatchPolicy,
-    incarnation: str,
-) -> dg.RunRequest | str:
+) -> RunAttempt | str:
     state = each.state
     assert state.batch_id is not None
     decision = next_attempt(state, runs, policy.retry)
@@ -274,7 +232,7 @@ def _decide(
     if not runs and not client.run(needs_run(state.batch_id)):
         _finish(client, state, state.batch_id)
         return f"{each.consumer}: no batch yet, its ticks had no event"
-    return _request(each, decision, incarnation)
+    return decision
 
 
 def _finish(client: Client, state: ConsumerState, batch_id: int) -> None:
@@ -284,27 +242,24 @@ def _finish(client: Client, state: ConsumerState, batch_id: int) -> None:
         batch.ack()
 
 
-def _request(each: _OpenBatch, attempt: RunAttempt, incarnation: str) -> dg.RunRequest:
+def _request(
+    each: _OpenBatch,
+    attempt: RunAttempt,
+    incarnation: str,
+    run_config: Mapping[str, Any] | None,
+) -> dg.RunRequest:
     state = each.state
-    return dg.RunRequest(
-        run_key=f"{incarnation}:{state.queue}:{_key_of(state)}:{state.batch_id}:{attempt.number}",
-        asset_selection=list(each.consumer.asset_keys),
-        tags={
-            **holder_tags(Holder.of(state)),
-            BATCH_ID: str(state.batch_id),
-            ATTEMPT: str(attempt.number),
-            EPOCH: str(state.epoch),
-            REQUESTED_AT: state.read_at.isoformat(),
-            INCARNATION: incarnation,
-            # Dagster's own retries would compete with the sensor's next attempt.
-            "dagster/max_retries": "0",
-        },
+    assert state.batch_id is not None
+    run = BatchRun(
+        Holder.of(state), state.batch_id, incarnation, attempt.number, state.epoch, state.read_at
     )
-
-
-def _key_of(state: ConsumerState) -> str:
-    # A subconsumer's batch may move to another one, and keeps its key.
-    return state.consumer if state.slot is None else Holder.of(state).name
+    return dg.RunRequest(
+        run_key=run.key,
+        asset_selection=list(each.consumer.asset_keys),
+        # Dagster's own retries would compete with the sensor's next attempt.
+        tags={**run.tags, "dagster/max_retries": "0"},
+        run_config=run_config,
+    )
 
 
 def _exhausted(

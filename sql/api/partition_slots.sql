@@ -166,7 +166,7 @@ begin
 end;
 $$;
 
--- Unsubscribes a slot, and drops its unread and waiting events and its dead letters. With the last
+-- Unsubscribes a slot, and drops its unread events, retries and dead letters. With the last
 -- slot, the partitioned consumer is removed.
 -- Does nothing if the slot is not subscribed.
 -- locks: the consumer's row in partition_consumer.
@@ -212,10 +212,8 @@ begin
 end;
 $$;
 
--- Sets how later events of a key are treated after one of them fails, from now on: skip delivers
--- them, pause makes them wait until the failed event is acked or becomes a dead letter. Events that
--- already wait are delivered in order in both cases.
--- locks: the consumer's row in partition_consumer. writes: partition_consumer.
+-- For clients of version 0.3, which call it: later events of a key never wait for one that failed,
+-- which was the policy skip. It goes with version 0.5.
 create or replace function pgque.set_partition_policy(
     i_queue text, i_consumer text, i_on_failure text)
 returns void
@@ -224,16 +222,14 @@ as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
 begin
-    if (i_on_failure in ('skip', 'pause')) is not true then
+    if not exists (select from pgque.partition_consumer c
+                   where c.queue_id = v_queue.queue_id and c.co_name = i_consumer) then
+        perform pgque.refuse_unpartitioned(i_queue, i_consumer);
+    end if;
+    if i_on_failure is distinct from 'skip' then
         perform pgque.refuse_value(
             'there is no policy "%s" for failed events', i_on_failure,
-            'skip lets later events of the key go on, pause makes them wait.');
-    end if;
-    update pgque.partition_consumer c
-    set on_failure = i_on_failure
-    where c.queue_id = v_queue.queue_id and c.co_name = i_consumer;
-    if not found then
-        perform pgque.refuse_unpartitioned(i_queue, i_consumer);
+            'To keep a key in order, release the slot instead of the nack: its page comes again.');
     end if;
 end;
 $$;
@@ -252,13 +248,7 @@ as $$
 declare
     v_slot pgque.subscription;
 begin
-    if coalesce(i_worker, '') = '' or (i_ttl > '0' and i_ttl <= '1 day') is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no lease for worker "%s" with a time to live of %s',
-                             i_worker, coalesce(i_ttl::text, 'null')),
-            hint = 'Name the worker, and give it up to 1 day: as long its slot waits when it dies.';
-    end if;
+    perform pgque.check_lease(i_worker, i_ttl);
     loop
         v_slot := pgque.find_slot(i_queue, i_consumer, i_slot);
         if v_slot.sub_batch is not null and v_slot.lease_ttl is null then
@@ -271,7 +261,6 @@ begin
             v_slot.lease_owner := i_worker;
             v_slot.lease_epoch := v_slot.lease_epoch + 1;
             v_slot.page_to := null;
-            v_slot.held_at := null;
         end if;
         v_slot.lease_ttl := i_ttl;
         v_slot.lease_until := clock_timestamp() + i_ttl;
@@ -300,7 +289,6 @@ begin
         v_slot.lease_owner := null;
         v_slot.lease_until := null;
         v_slot.page_to := null;
-        v_slot.held_at := null;
         exit when pgque.append_position(v_slot);
     end loop;
     return true;
@@ -346,18 +334,7 @@ begin
     perform pgque.check_slot_count(i_queue, i_consumer, b.n, i_n)
     from pgque.slot b
     where b.sub_id = v_slot.sub_id;
-    if v_slot.lease_owner is null or v_slot.lease_owner is distinct from i_worker then
-        raise exception using
-            errcode = 'PQ012',
-            message = format('slot %s of consumer "%s" on queue "%s" is not leased by "%s": %s',
-                             i_slot, i_consumer, i_queue, coalesce(i_worker, 'null'),
-                             case when v_slot.lease_owner is null then 'nobody holds it'
-                                  else format('"%s" holds it under epoch %s until %s',
-                                              v_slot.lease_owner, v_slot.lease_epoch,
-                                              v_slot.lease_until) end),
-            hint = 'Discard what was received under a lost lease, and claim the slot again with '
-                   'pgque.claim_slot.';
-    end if;
+    perform pgque.check_lease_holder(v_slot, coalesce(i_worker, ''), v_slot.lease_epoch);
     return v_slot;
 end;
 $$;

@@ -1,26 +1,26 @@
--- Gives a partitioned consumer another number of slots, in one transaction. Each unfinished event
--- goes to the new slot of its key, in order, and acked events are not delivered again. Waiting
--- events, retries and dead letters move as well. Producers, the ticker and other consumers continue
--- meanwhile. Workers must claim slots of the new number, and their calls for an earlier slot fail.
--- Returns the number of events that were copied because the slots were at different positions; 0 if
--- the number of slots does not change. Refuses while a slot has an open batch of claim_batch: its
--- results may be stored under its id, and its events would come again under another one.
+-- Gives a partitioned consumer another number of slots, once all its slots stand at one tick without
+-- an open batch. Until then a call asks for it: the slots get events up to the tick that the first of
+-- them has reached, and no farther. Repeat the call until it returns 0; it returns how many slots
+-- have not arrived. What was asked for is forgotten 10 minutes after the last call, and by a call
+-- with the present number. Events are delivered once, and in the order of their keys; retries and
+-- dead letters go to the new slot of their key. Producers, the ticker and other consumers continue
+-- meanwhile. Workers must then claim slots of the new number, and their calls for an earlier slot
+-- fail.
 -- locks: the consumer's row in partition_consumer, its retries and dead letters; waits for
 -- concurrent moves of its slots.
--- writes: partition_consumer, partition_slot_base, partition_held, consumer, subscription_base,
--- position_log, consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current
--- event table.
+-- writes: partition_consumer, partition_slot_base, consumer, subscription_base, position_log,
+-- consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current event table.
 create or replace function pgque.repartition(i_queue text, i_consumer text, i_slots integer)
 returns bigint
 language plpgsql security definer
 as $$
 declare
-    v_queue    pgque.queue := pgque.find_queue(i_queue);
-    v_n        integer;
-    v_old      pgque.slot_state[];
-    v_old_ids  integer[];
-    v_start    bigint;
-    v_carried  bigint;
+    v_queue   pgque.queue := pgque.find_queue(i_queue);
+    v_n       integer;
+    v_tick    bigint;
+    v_behind  bigint;
+    v_subs    pgque.subscription[];
+    v_old     pgque.partition_slot_base[];
 begin
     perform pgque.check_read_committed('repartitioning');
     perform pgque.check_adopted();
@@ -37,38 +37,58 @@ begin
     for update;
     if not found then
         perform pgque.refuse_unpartitioned(i_queue, i_consumer);
-    elsif v_n = i_slots then
-        return 0;
     end if;
 
-    v_old := pgque.stop_slots(v_queue.queue_id, i_consumer);
-    select array_agg(s.sub_id), max(case when s.page_from is null then s.sub_last_tick
-                                         else s.sub_next_tick end)
-    into v_old_ids, v_start
-    from unnest(v_old) s;
-    -- Waits for sessions that move a retry or replay a dead letter now; these become events.
-    perform from pgque.retry_queue r where r.ev_owner = any (v_old_ids) for update;
-    perform from pgque.dead_letter d
-    join pgque.subscription_base s on s.sub_queue = d.dl_queue_id and s.sub_consumer = d.dl_consumer_id
-    where s.sub_id = any (v_old_ids)
-    for update of d;
-
-    delete from pgque.partition_slot_base b where b.sub_id = any (v_old_ids);
-    update pgque.partition_consumer c set n = i_slots
+    loop
+        select array_agg(s), max(coalesce(s.sub_next_tick, s.sub_last_tick)) into v_subs, v_tick
+        from pgque.partition_slot_base b
+        join pgque.subscription s on s.sub_id = b.sub_id
+        where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
+        v_behind := (select count(*) from unnest(v_subs) s
+                     where v_n <> i_slots and (s.sub_batch is not null or s.sub_last_tick < v_tick));
+        exit when v_n = i_slots or v_behind > 0 or pgque.stop_slots(v_subs);
+    end loop;
+    update pgque.partition_consumer c
+    set n = case when v_behind > 0 then v_n else i_slots end,
+        change_tick = case when v_behind > 0 then v_tick end,
+        change_asked_at = case when v_behind > 0 then clock_timestamp() end
     where c.queue_id = v_queue.queue_id and c.co_name = i_consumer;
-    perform pgque.register_slots(i_queue, i_consumer, i_slots, 0, i_slots - 1, v_start);
-    update pgque.partition_slot_base b set is_subscribed = true
-    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
+    if v_n <> i_slots and v_behind = 0 then
+        with old as (
+            delete from pgque.partition_slot_base b
+            where b.queue_id = v_queue.queue_id and b.co_name = i_consumer
+            returning b as slot
+        )
+        select array_agg(o.slot) into v_old from old o;
+        perform pgque.register_slots(i_queue, i_consumer, i_slots, 0, i_slots - 1, v_tick);
+        perform pgque.hand_over(v_queue, i_consumer, v_old, v_n, i_slots, v_tick);
+    end if;
+    if v_n <> i_slots then
+        update pgque.partition_slot_base b set is_subscribed = true
+        where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
+    end if;
+    return v_behind;
+end;
+$$;
 
-    insert into pgque.consumer_deployment (sub_id, deployment, since)
-    select b.sub_id, d.deployment, d.since
+-- Returns where the next batch of a slot ends: at i_next_tick, but no farther than where the slots
+-- meet while another number of them is asked for; null if there is no next batch. Until it has
+-- arrived there, a slot always has one, whatever limits the caller has set.
+create or replace function pgque.limit_to_change(
+    i_sub_id integer, i_last_tick bigint, i_next_tick bigint)
+returns bigint
+language plpgsql
+as $$
+declare
+    v_tick bigint;
+begin
+    select c.change_tick into v_tick
     from pgque.partition_slot_base b
-    cross join (select * from pgque.consumer_deployment where sub_id = any (v_old_ids) limit 1) d
-    where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
-    perform pgque.move_failures(v_queue.queue_id, i_consumer, i_slots, v_old_ids);
-    v_carried := pgque.carry_over(v_queue, i_consumer, i_slots, v_old, v_start);
-    delete from pgque.subscription_base s where s.sub_id = any (v_old_ids);
-    return v_carried;
+    join pgque.partition_consumer c on c.queue_id = b.queue_id and c.co_name = b.co_name
+    where b.sub_id = i_sub_id
+      and c.change_asked_at > clock_timestamp() - interval '10 minutes';
+    return case when v_tick is null then i_next_tick
+                when v_tick > i_last_tick then least(i_next_tick, v_tick) end;
 end;
 $$;
 
@@ -86,149 +106,86 @@ begin
 end;
 $$;
 
--- Takes the leases of all slots of a consumer, and returns their positions. It waits for acks that
--- are not committed yet, and later ones fail. Refuses a slot with an open batch of claim_batch.
+-- Ends the leases of slots. Returns false if one of them was moved since its position was read, for
+-- example by an ack that was not committed yet.
 -- locks: waits for concurrent moves of the slots. writes: position_log.
-create or replace function pgque.stop_slots(i_queue_id integer, i_consumer text)
-returns pgque.slot_state[]
+create or replace function pgque.stop_slots(i_subs pgque.subscription[])
+returns boolean
 language plpgsql
 as $$
 declare
-    v_slot  pgque.slot;
-    v_sub   pgque.subscription;
+    v_sub pgque.subscription;
 begin
-    for v_slot in
-        select b.* from pgque.slot b
-        where b.queue_id = i_queue_id and b.co_name = i_consumer
-        order by b.slot
-    loop
-        loop
-            select s.* into v_sub from pgque.subscription s where s.sub_id = v_slot.sub_id;
-            if v_sub.sub_batch is not null and v_sub.lease_ttl is null then
-                raise exception using
-                    errcode = 'PQ016',
-                    message = format('slot %s of consumer "%s" on queue "%s" has batch %s open',
-                                     v_slot.slot, i_consumer, v_slot.queue_name, v_sub.sub_batch),
-                    hint = 'Its results may be stored already: finish it first, and open no other '
-                           'batch of a slot until then.';
-            end if;
-            v_sub.lease_owner := null;
-            v_sub.lease_until := null;
-            v_sub.lease_epoch := v_sub.lease_epoch + 1;
-            v_sub.page_to := null;
-            v_sub.held_at := null;
-            exit when pgque.append_position(v_sub);
-        end loop;
+    foreach v_sub in array i_subs loop
+        v_sub.lease_owner := null;
+        v_sub.lease_until := null;
+        v_sub.lease_epoch := v_sub.lease_epoch + 1;
+        if not pgque.append_position(v_sub) then
+            return false;
+        end if;
     end loop;
-    return array(select s from pgque.slot_state s
-                 where s.queue_id = i_queue_id and s.co_name = i_consumer
-                 order by s.slot);
+    return true;
 end;
 $$;
 
--- Moves waiting events, retries and dead letters of slots to the new slot of their key.
--- locks: none beyond the caller's. writes: partition_held, retry_queue, dead_letter.
-create or replace function pgque.move_failures(
-    i_queue_id integer, i_consumer text, i_n integer, i_old_ids integer[])
+-- Gives the new slots what the earlier ones have apart from their position: the deployment, retries,
+-- dead letters, and events after the tick i_tick that are redelivered to an earlier slot alone.
+-- Adoption of a restored database gives a slot events of other slots too, which stay behind. Then it
+-- removes the earlier slots.
+-- locks: the retries and dead letters.
+-- writes: consumer_deployment, retry_queue, dead_letter, subscription_base, tick_request, the queue's
+-- current event table.
+create or replace function pgque.hand_over(
+    i_queue pgque.queue, i_consumer text, i_old pgque.partition_slot_base[], i_old_n integer,
+    i_n integer, i_tick bigint)
 returns void
 language plpgsql
 as $$
+declare
+    v_old_ids    integer[] := array(select o.sub_id from unnest(i_old) o);
+    v_consumers  integer[] := array(select s.sub_consumer from pgque.subscription_base s
+                                    where s.sub_id = any (v_old_ids));
+    v_snapshot   pg_snapshot := (pgque.find_tick(i_queue.queue_id, i_tick)).tick_snapshot;
+    v_rows       bigint;
 begin
-    update pgque.partition_held h set sub_id = b.sub_id
+    -- Waits for sessions that move a retry or replay a dead letter now; these become events.
+    perform from pgque.retry_queue r where r.ev_owner = any (v_old_ids) for update;
+    perform from pgque.dead_letter d
+    where d.dl_queue_id = i_queue.queue_id and d.dl_consumer_id = any (v_consumers)
+    for update;
+
+    insert into pgque.consumer_deployment (sub_id, deployment, since)
+    select b.sub_id, d.deployment, d.since
     from pgque.partition_slot_base b
-    where h.sub_id = any (i_old_ids)
-      and b.queue_id = i_queue_id and b.co_name = i_consumer
-      and b.slot = pgque.slot_of_key(h.ev_extra1, i_n);
+    cross join (select * from pgque.consumer_deployment where sub_id = any (v_old_ids) limit 1) d
+    where b.queue_id = i_queue.queue_id and b.co_name = i_consumer;
     update pgque.retry_queue r set ev_owner = b.sub_id
     from pgque.partition_slot_base b
-    where r.ev_owner = any (i_old_ids)
-      and b.queue_id = i_queue_id and b.co_name = i_consumer
+    where r.ev_owner = any (v_old_ids)
+      and b.queue_id = i_queue.queue_id and b.co_name = i_consumer
       and b.slot = pgque.slot_of_key(r.ev_extra1, i_n);
     update pgque.dead_letter d set dl_consumer_id = s.sub_consumer
     from pgque.partition_slot_base b
     join pgque.subscription_base s on s.sub_id = b.sub_id
-    where d.dl_queue_id = i_queue_id
-      and d.dl_consumer_id in (select o.sub_consumer from pgque.subscription_base o
-                               where o.sub_id = any (i_old_ids))
-      and b.queue_id = i_queue_id and b.co_name = i_consumer
+    where d.dl_queue_id = i_queue.queue_id and d.dl_consumer_id = any (v_consumers)
+      and b.queue_id = i_queue.queue_id and b.co_name = i_consumer
       and b.slot = pgque.slot_of_key(d.ev_extra1, i_n);
-end;
-$$;
-
--- Gives the new slots, which all begin at one tick, the unfinished events before this tick. Events
--- with a key become waiting events, which are delivered before later events of their key. Events
--- without a key have no order and become events for slot 0 only. Returns their number.
--- locks: none. writes: partition_held, tick_request, the queue's current event table.
-create or replace function pgque.carry_over(
-    i_queue pgque.queue, i_consumer text, i_n integer, i_old pgque.slot_state[], i_start bigint)
-returns bigint
-language plpgsql
-as $$
-declare
-    v_slot     pgque.slot_state;
-    v_carried  bigint := 0;
-    v_rows     bigint;
-begin
-    foreach v_slot in array i_old loop
-        execute format(  -- quoted: made by slot_backlog, and of numbers
-            'with unread as materialized (%s), '
-            'keyed as ('
-            '  insert into pgque.partition_held (sub_id, ev_id, ev_time, ev_txid, ev_retry, ev_type, '
-            '    ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            '  select b.sub_id, u.ev_id, u.ev_time, u.ev_txid, u.ev_retry, u.ev_type, u.ev_data, '
-            '    u.ev_extra1, u.ev_extra2, u.ev_extra3, u.ev_extra4 '
-            '  from unread u join pgque.partition_slot_base b '
-            '    on b.queue_id = $1 and b.co_name = $2 and b.slot = pgque.slot_of_key(u.ev_extra1, $3) '
-            '  where u.ev_extra1 is not null on conflict do nothing returning 1), '
-            'others as ('
-            '  insert into %s_%s (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
-            '    ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            '  select u.ev_id, u.ev_time, b.sub_id, u.ev_retry, u.ev_type, u.ev_data, '
-            '    u.ev_extra1, u.ev_extra2, u.ev_extra3, u.ev_extra4 '
-            '  from unread u join pgque.partition_slot_base b '
-            '    on b.queue_id = $1 and b.co_name = $2 and b.slot = 0 '
-            '  where u.ev_extra1 is null order by u.ev_id returning 1) '
-            'select (select count(*) from keyed) + (select count(*) from others)',
-            pgque.slot_backlog(v_slot, i_start), i_queue.queue_data_pfx, i_queue.queue_cur_table)
-        into v_rows using i_queue.queue_id, i_consumer, i_n;
-        v_carried := v_carried + v_rows;
-    end loop;
-    if v_carried > 0 then
+    execute format(  -- quoted: a number
+        'insert into pgque.event (ev_table, ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
+        '  ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+        'select $1, e.ev_id, e.ev_time, b.sub_id, e.ev_retry, e.ev_type, e.ev_data, '
+        '  e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4 '
+        'from pgque.event_%s e '
+        'join unnest($2) o on o.sub_id = e.ev_owner and o.slot = pgque.slot_of_key(e.ev_extra1, $3) '
+        'join pgque.partition_slot_base b on b.queue_id = o.queue_id and b.co_name = o.co_name '
+        '  and b.slot = pgque.slot_of_key(e.ev_extra1, $4) '
+        'where e.ev_txid >= pg_snapshot_xmin($5) and not pg_visible_in_snapshot(e.ev_txid, $5) '
+        'order by e.ev_id', i_queue.queue_id)
+    using i_queue.queue_id * 4 + i_queue.queue_cur_table, i_old, i_old_n, i_n, v_snapshot;
+    get diagnostics v_rows = row_count;
+    if v_rows > 0 then
         insert into pgque.tick_request (queue_id) values (i_queue.queue_id);
     end if;
-    return v_carried;
-end;
-$$;
-
--- Builds the SELECT of a slot's unfinished events that a slot beginning at a tick does not get: the
--- rest of the open batch after the last acked page, the events up to this tick, and later events
--- that are redelivered only to this slot. Adoption of a restored database gives it events of other
--- slots too, which it leaves out as any read of the slot does.
-create or replace function pgque.slot_backlog(i_slot pgque.slot_state, i_until bigint)
-returns text
-language plpgsql
-as $$
-declare
-    v_last   pg_snapshot := (pgque.find_tick(i_slot.queue_id, i_slot.sub_last_tick)).tick_snapshot;
-    v_until  pg_snapshot := (pgque.find_tick(i_slot.queue_id, i_until)).tick_snapshot;
-    v_next   pg_snapshot := v_last;
-    v_c      record;
-    v_where  text := 'false';
-begin
-    if i_slot.page_from is not null then
-        v_next := (pgque.find_tick(i_slot.queue_id, i_slot.sub_next_tick)).tick_snapshot;
-        v_c := pgque.snapshot_conditions(v_last, v_next);
-        v_where := format('(%s or %s) and ev_id > %s%s', v_c.in_range, coalesce(v_c.in_list, 'false'),
-                          i_slot.page_from, pgque.not_aside(i_slot.sub_id, i_slot.sub_batch));
-    end if;
-    v_c := pgque.snapshot_conditions(v_next, v_until);
-    return format(
-        'select * from pgque.event_%s where (%s or %s or %s) and (ev_owner is null or ev_owner = %s) '
-        'and pgque.slot_of_key(ev_extra1, %s) = %s union all '
-        'select * from pgque.event_%s where ev_txid >= %L and not pg_visible_in_snapshot(ev_txid, %L) '
-        'and ev_owner = %s and pgque.slot_of_key(ev_extra1, %s) = %s',
-        i_slot.queue_id, v_where, v_c.in_range, coalesce(v_c.in_list, 'false'), i_slot.sub_id,
-        i_slot.n, i_slot.slot, i_slot.queue_id, pg_snapshot_xmin(v_until), v_until, i_slot.sub_id,
-        i_slot.n, i_slot.slot);
+    delete from pgque.subscription_base s where s.sub_id = any (v_old_ids);
 end;
 $$;

@@ -8,20 +8,13 @@ as pgque.send_batch(queue_name, ev_type, ev_data_list);
 
 -- next_batch_custom without limits.
 -- locks: those of next_batch_custom. writes: the same.
-create or replace function pgque.next_batch_info(
+forward pgque.next_batch_info(
     i_queue_name text, i_consumer_name text,
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer
-as $$
-begin
-    select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
-                    cur_tick_event_seq, prev_tick_event_seq
-    from pgque.next_batch_custom(i_queue_name, i_consumer_name, null, null, null) b;
-end;
-$$;
+as pgque.next_batch_custom(i_queue_name, i_consumer_name, null, null, null);
 
 -- The tick that would end a batch after the given tick; see find_next_tick. Nulls when there is
 -- none.

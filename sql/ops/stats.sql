@@ -69,12 +69,10 @@ begin
         return;
     end if;
     perform pgque.check_positions_visible();
-    if not exists (select from pgque.counter_log)
-       or not exists (select from pgque.history)
-       or exists (select from pgque.queue_progress q where q.tick_id is null) then
+    if exists (select from pgque.queue_progress q where q.tick_id is null) then
         raise exception using
             errcode = 'serialization_failure',
-            message = 'ticks and counters are not in this transaction''s snapshot',
+            message = 'ticks are not in this transaction''s snapshot',
             hint = 'The transaction began before they were compacted: roll back and try again.';
     end if;
 end;
@@ -284,10 +282,8 @@ set jit = off
 as $$
 begin
     if i_threshold is null or i_threshold < '0' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no consumer is stuck after %s', coalesce(i_threshold::text, 'null')),
-            hint = 'Give an interval of 0 or more; the default is 1 hour.';
+        perform pgque.refuse_value('no consumer is stuck after %s', i_threshold::text,
+                                   'Give an interval of 0 or more; the default is 1 hour.');
     end if;
     perform pgque.check_logs_visible();
     return query

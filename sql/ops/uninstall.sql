@@ -32,9 +32,6 @@ begin
             into v_unread using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
             if v_unread
                or exists (select from pgque.retry_queue r where r.ev_queue = v_queue.queue_id)
-               or exists (select from pgque.partition_held h
-                          join pgque.subscription_base b on b.sub_id = h.sub_id
-                          where b.sub_queue = v_queue.queue_id)
                or exists (select from pgque.delayed_events d
                           where d.de_queue_name = v_queue.queue_name) then
                 v_names := array_append(v_names, format('"%s"', v_queue.queue_name));

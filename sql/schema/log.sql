@@ -3,14 +3,19 @@
 -- current one, and truncates the half that it left when no snapshot needs it any more. So there are
 -- no dead rows, and a snapshot still finds its rows where it saw them.
 
--- Which half of each log is the current one. Only a switch updates it: a REPEATABLE READ
--- transaction that locks the row gets a serialization failure if a switch happened after its
--- snapshot. Every poll reads these two rows; an index would only make that slower. Its rows are
--- their own replica identity, without which no publication of all tables could let it be updated.
+-- Which half of each log is the current one, and which transaction switched to it. Only a switch
+-- updates it: a REPEATABLE READ transaction that locks the row gets a serialization failure if a switch
+-- happened after its snapshot. Every poll reads these two rows; an index would only make that slower.
+-- Its rows are their own replica identity, without which no publication of all tables could let it be
+-- updated.
 create table if not exists pgque.log (
-    log_name  text not null,
-    half      smallint not null check (half in (0, 1))
+    log_name     text not null,
+    half         smallint not null check (half in (0, 1)),
+    switched_by  xid8 not null default pg_current_xact_id()
 );
+
+alter table pgque.log  -- version 0.3 has not
+    add column if not exists switched_by xid8 not null default pg_current_xact_id();
 
 alter table pgque.log replica identity full;
 
@@ -19,35 +24,32 @@ select log_name, 0
 from unnest(array['tick', 'position']) log_name
 where not exists (select from pgque.log);
 
--- The state of maintenance for each log. rotated_at is the time of the last rotation. For a log
--- with halves, left_at is the time since when the other half waits to be emptied. left_by is the
--- transaction that switched, or a later one that the snapshots of standbys have to be newer than;
--- marked_at is when left_by was set. holders are the transactions that held a snapshot after the
--- switch. is_copied says that the other half holds a copy for the next switch. tried_at is the time
--- since when the log's locks could not be taken. patience is how long maintenance waits for
--- snapshots.
+-- The state of maintenance for each log. rotated_at is the time of the last rotation. is_copied says
+-- that the other half of a log holds a copy for the next switch. patience is how long maintenance waits
+-- for snapshots, the same for all.
 create table if not exists pgque.log_rotation (
     log_name    text primary key,
     rotated_at  timestamptz,
-    left_at     timestamptz,
-    left_by     xid8,
-    marked_at   timestamptz,
-    holders     text[],
     is_copied   boolean not null default false,
-    tried_at    timestamptz,
     patience    interval not null default '1 hour' check (patience >= '0')
 );
 
+-- Version 0.3 had these.
+alter table pgque.log_rotation
+    drop column if exists left_at, drop column if exists left_by, drop column if exists marked_at,
+    drop column if exists holders, drop column if exists tried_at;
+delete from pgque.log_rotation where log_name = 'history';
+
 insert into pgque.log_rotation (log_name)
-values ('tick'), ('position'), ('counter'), ('history')
+values ('tick'), ('position'), ('counter')
 on conflict do nothing;
 
--- What waits until no snapshot is left from before a transaction (engine/snapshot_wait.sql).
--- change_by is that transaction, and holders are those that held a snapshot when the wait began.
--- The snapshots of standbys have to be newer than marked_by, which was set at marked_at.
+-- What waits until no snapshot is left from before a change (engine/rotation/snapshot_wait.sql). holders are the
+-- transactions that held a snapshot when the wait began. The snapshots of standbys have to be newer
+-- than marked_by, which was set at marked_at.
 create table if not exists pgque.snapshot_wait (
     wait_name  text primary key,
-    change_by  xid8 not null,
+    change     text not null,
     began_at   timestamptz not null default clock_timestamp(),
     holders    text[] not null,
     marked_by  xid8 not null default pg_current_xact_id(),

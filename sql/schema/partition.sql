@@ -1,13 +1,30 @@
 -- Partitioned consumers: the events of a queue are divided by key among n slots. Each slot is a
 -- subscription of its own, named consumer#slot/n, with its own cursor; see docs/partitions.md.
 
--- How many slots a consumer has, and what a failed event means for later events of its key: with
--- skip they are delivered, with pause they wait until it is settled.
+-- What 0.3 had and this version has not.
+do $$
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = to_regclass('pgque.partition_consumer')
+                 and a.attname = 'on_failure' and not a.attisdropped) then
+        drop view pgque.partition_slot_status, pgque.partition_slot, pgque.slot_state;
+        drop view if exists pgque.slot;
+        alter table pgque.partition_consumer
+            drop column on_failure,
+            add column change_tick bigint,
+            add column change_asked_at timestamptz;
+    end if;
+end;
+$$;
+
+-- How many slots a consumer has. While another number is asked for (repartition.sql), change_tick is
+-- where the slots meet.
 create table if not exists pgque.partition_consumer (
-    queue_id    integer not null references pgque.queue on delete cascade,
-    co_name     text not null check (co_name <> ''),
-    n           integer not null check (n between 1 and 256),
-    on_failure  text not null default 'skip' check (on_failure in ('skip', 'pause')),
+    queue_id         integer not null references pgque.queue on delete cascade,
+    co_name          text not null check (co_name <> ''),
+    n                integer not null check (n between 1 and 256),
+    change_tick      bigint,
+    change_asked_at  timestamptz,
     primary key (queue_id, co_name)
 );
 
@@ -23,37 +40,19 @@ create table if not exists pgque.partition_slot_base (
     foreign key (queue_id, co_name) references pgque.partition_consumer
 );
 
--- With pause: failed events with the time of their next delivery, and the later events of their
--- keys, which have no time.
-create table if not exists pgque.partition_held (
-    sub_id       integer not null references pgque.subscription_base on delete cascade,
-    ev_id        bigint not null,
-    retry_after  timestamptz,
-    ev_time      timestamptz not null,
-    ev_txid      xid8,
-    ev_retry     integer,
-    ev_type      text,
-    ev_data      text,
-    ev_extra1    text not null,
-    ev_extra2    text,
-    ev_extra3    text,
-    ev_extra4    text,
-    primary key (sub_id, ev_id)
-);
-
 -- What does not change while a slot is read.
 create or replace view pgque.slot as
-select q.queue_name, c.queue_id, c.co_name, b.slot, c.n, c.on_failure, b.is_subscribed, b.sub_id
+select q.queue_name, c.queue_id, c.co_name, b.slot, c.n, b.is_subscribed, b.sub_id
 from pgque.partition_consumer c
 join pgque.queue q on q.queue_id = c.queue_id
 join pgque.partition_slot_base b on b.queue_id = c.queue_id and b.co_name = c.co_name;
 
 -- Each slot with its newest position.
 create or replace view pgque.slot_state as
-select b.queue_name, b.queue_id, b.co_name, b.slot, b.n, b.on_failure, b.is_subscribed, b.sub_id,
+select b.queue_name, b.queue_id, b.co_name, b.slot, b.n, b.is_subscribed, b.sub_id,
        p.pos_seq, p.sub_last_tick, p.sub_batch, p.sub_next_tick,
        p.lease_owner, p.lease_until, p.lease_ttl, p.lease_epoch,
-       p.page_from, p.page_to, p.held_at, p.event_cutoff, p.next_half
+       p.page_from, p.page_to, p.event_cutoff, p.next_half
 from pgque.slot b
 join pgque.subscription p on p.sub_id = b.sub_id;
 
@@ -73,8 +72,7 @@ select s.queue_name, s.co_name as consumer, s.slot, s.n, s.lease_owner, s.lease_
        newest.tick_event_seq - t.tick_event_seq as pending_events,
        clock_timestamp() - t.tick_time as lag,
        s.is_subscribed as subscribed,
-       s.on_failure,
-       (select count(*) from pgque.partition_held h where h.sub_id = s.sub_id) as held_events
+       0::bigint as held_events  -- for the command drain of version 0.3; it goes with 0.5
 from pgque.slot_state s
 join pgque.tick t on t.tick_queue = s.queue_id and t.tick_id = s.sub_last_tick
 cross join lateral (

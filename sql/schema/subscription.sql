@@ -26,8 +26,8 @@ create table if not exists pgque.subscription_base (
 -- It is fixed when the batch is opened, so that every read of the batch gives the same events. A
 -- switch of the halves is a move, too: it writes the same position under the next number to both
 -- halves, and next_half says to which half the next one is written. A slot's lease outlives
--- batches, and a batch is handed out in pages: acked up to page_from, handed out up to page_to. If
--- held_at is set, the page consists of the held events that were due then.
+-- batches, and a batch is handed out in pages: acked up to page_from, handed out up to page_to.
+-- held_at is not used; 0.3 did, and the view below cannot lose a column.
 create table if not exists pgque.position_log (
     sub_id         integer not null,
     pos_seq        bigint not null,

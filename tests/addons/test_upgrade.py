@@ -9,7 +9,7 @@ from tests.addons.conftest import addon_sql
 from tests.conftest import INSTALL_SQL
 from tests.support import messages, serial
 from tests.support.databases import empty_database
-from tests.support.queues import Connection, connect, rows, value
+from tests.support.queues import Connection, connect, refused, rows, value
 from tests.support.released import RELEASES, Release
 
 # What the catalog says of an add-on's tables.
@@ -61,6 +61,9 @@ def test_serial_queues(server: Any, url: str, released: Release, is_left: bool) 
     with connect(url) as db, connect(url) as holder:
         install(db, released, "qgres")
         sp, sr = serial.make_sp(db, consumers=("fast", "slow")), serial.make_sr(db)
+        rows(db, "select qgres.queue__create('parts', 'SP', 2)")
+        value(db, "select qgres.consumer__register('parts#1', 'c')::text")
+        serial.publish(db, "a", queue="parts#1")
         serial.publish(db, "a", "b", "c")
         serial.add(db, "a", "b", "c")
         assert serial.numbers(db, "fast") == [1, 2, 3]
@@ -80,6 +83,10 @@ def test_serial_queues(server: Any, url: str, released: Release, is_left: bool) 
         assert serial.numbers(db, "fast") == [4, 5]
         assert serial.numbers(db, "slow") == ([4, 5] if is_left else [1, 2, 3, 4, 5])
         assert serial.remove(db) == ["d", "e"]
+        serial.publish(db, "b", queue="parts#1")  # what was a partition is a queue
+        assert serial.consume(db, queue="parts#1") == [(1, "a"), (2, "b")]
+        for part in range(2):
+            value(db, "select qgres.queue__drop(%s, true)::text", f"parts#{part}")
         for _ in range(3):
             serial.rotate(db)
         assert (serial.stored(db, sp), serial.stored(db, sr)) == (0, 0)
@@ -117,3 +124,26 @@ def test_messages(server: Any, url: str, released: Release, is_left: bool) -> No
         with empty_database(server) as fresh_url, connect(fresh_url) as fresh:
             upgrade(fresh, "postgremq")
             assert catalog(db, "postgremq") == catalog(fresh, "postgremq")
+
+
+def test_pgq(server: Any, url: str, released: Release) -> None:
+    with connect(url) as db, empty_database(server) as fresh_url, connect(fresh_url) as fresh:
+        install(db, released, "pgq")
+        value(db, "select pgq.create_queue('q')")
+        value(db, "select pgq.insert_event('q', 't', 'kept')")
+        value(db, "select pgq.allow_extra_maint('pgque.maint_idem')")
+        db.execute("update pgq.queue set queue_extra_maint = '{pgque.maint_idem}'")
+        db.execute(INSTALL_SQL.read_bytes())
+        with refused("PQ005", "queue_extra_maint", "set queue_extra_maint = null"):
+            db.execute(addon_sql("pgq"))
+        db.execute("rollback")
+        db.execute("update pgq.queue set queue_extra_maint = null, queue_per_tx_limit = 1")
+        db.execute(addon_sql("pgq"))
+        assert value(db, "select ev_data from pgq.event_1") == "kept"
+        with refused("54000", "allows max 1 events"):
+            value(db, "select pgq.insert_event('q', 't', 'a') from generate_series(1, 2)")
+        with refused("PQ005", "queue_extra_maint cannot become"):
+            db.execute("update pgq.queue set queue_extra_maint = '{pgque.maint_idem}'")
+        upgrade(fresh, "pgq")
+        value(fresh, "select pgq.create_queue('q')")
+        assert catalog(db, "pgq") == catalog(fresh, "pgq")

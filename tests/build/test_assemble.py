@@ -69,6 +69,58 @@ def test_functions_get_the_search_path_of_their_schema_unless_they_are_listed(ro
         assert written in (root / "sql/pgque.sql").read_text()
 
 
+def test_a_list_of_forwards_takes_the_signatures_of_the_engine(root: Path) -> None:
+    (root / "sql/engine").mkdir()
+    engine = "create or replace function pgque.f(i_a text, i_b bigint default 1, out c text)\n"
+    (root / "sql/engine/f.sql").write_text(f"{engine}returns record\nlanguage sql as $$$$;\n")
+    listed = root / "sql/schema/a.sql"
+    listed.write_text("forward pgq to pgque for pgq_reader:\n    f(text, bigint);\n")
+    write_manifest(root, "engine/f.sql", "schema/b.sql", "schema/a.sql")
+    assert assemble.main([], root) == 0
+    written = (root / "sql/pgque.sql").read_text()
+    assert "function pgq.f(i_a text, i_b bigint default 1, out c text)\nreturns record" in written
+    assert "select * into c from pgque.f(i_a, i_b);" in written
+    assert "grant execute on function\n    pgq.f(text, bigint)\nto pgq_reader;" in written
+    listed.write_text("forward pgq to pgque for pgq_reader:\n    f(text);\n")
+    with pytest.raises(LookupError, match=r"no function pgque.f\(text\)"):
+        assemble.main([], root)
+
+
+def test_a_copy_of_a_function_has_each_text_replaced_once(root: Path) -> None:
+    (root / "sql/engine").mkdir()
+    function = (
+        "create or replace function pgque.g()\nreturns text\nlanguage sql\nas $$\n    {};\n$$;\n"
+    )
+    (root / "sql/engine/g.sql").write_text(function.format("select 'pgque.g', 'old'"))
+    copy = "copy to pgq from pgque: g()\nreplace ({}) with (new)\n;\n"
+    (root / "sql/schema/a.sql").write_text(copy.format("old"))
+    write_manifest(root, "engine/g.sql", "schema/b.sql", "schema/a.sql")
+    assert assemble.main([], root) == 0
+    written = (root / "sql/pgque.sql").read_text()
+    assert "function pgq.g()" in written
+    assert "select 'pgque.g', 'new';" in written
+    (root / "sql/schema/a.sql").write_text(copy.format("other"))
+    with pytest.raises(LookupError, match=r"pgque\.g does not have this text once: other"):
+        assemble.main([], root)
+
+
+def test_each_combination_of_alternatives_becomes_an_overload(root: Path) -> None:
+    (root / "sql/schema/a.sql").write_text(
+        "overload q.f({id integer | name text}, {a text | b json}) returns void\n"
+        "as q.g({$1 | q.id($1)}, {$2 | $2::text});\n"
+    )
+    assert assemble.main([], root) == 0
+    written = (root / "sql/pgque.sql").read_text()
+    for arguments, call in (
+        ("id integer, a text", "$1, $2"),
+        ("id integer, b json", "$1, $2::text"),
+        ("name text, a text", "q.id($1), $2"),
+        ("name text, b json", "q.id($1), $2::text"),
+    ):
+        body = written.split(f"q.f({arguments})\nreturns void\n")[1].split("$$")[1]
+        assert body == f"\n    select q.g({call});\n"
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from click.testing import CliRunner
 
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
-from pgque_dagster.client.partitions import PartitionedConsumer
 from tests.cli.conftest import Pgque, Refused, last_words, started
 from tests.support.events import claim, publish, tick
 from tests.support.queues import PATIENCE_SECONDS
@@ -181,21 +179,6 @@ class TestDrain:
             connection.execute("select pgque.seek('orders', 'billing.host', 'latest', true)")
         assert set(self.left(pgque, "--consumer", "mailer")) == {"mailer.host"}
         assert set(self.left(pgque, "--consumer", "billing")) == {"billing"}
-
-    def test_it_counts_what_a_slot_holds_back(self, pgque: Pgque, client: Client) -> None:
-        keyed = PartitionedConsumer(client, "orders", "keyed", slots=1)
-        keyed.subscribe(0)
-        keyed.set_policy("pause")
-        client.seek("orders", "billing", "latest", skip=True)
-        for payload in ("a", "b"):
-            client.send("orders", payload, partition_key="k")
-        tick(client)
-        slot = keyed.claim(0, worker="w")
-        assert slot is not None
-        first, *_ = slot.receive()
-        slot.nack(first.msg_id, retry_after=timedelta(hours=1))
-        slot.ack()
-        assert self.left(pgque, "--consumer", "keyed") == {"keyed#0/1": 2}
 
 
 class TestStatus:

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from pgque_dagster.client import Client
-from pgque_dagster.client.consumer import wakeup
+from pgque_dagster.client.consumer import consumer as consumers
 from tests.client.consumer.support import DONE, Queue
 from tests.support.queues import Connection, connect, make_queue
 
 
 @pytest.fixture(autouse=True)
 def consumers_stop_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wakeup, "_STEP", 0.02)
+    monkeypatch.setattr(consumers, "_STEP", 0.02)
 
 
 @pytest.fixture

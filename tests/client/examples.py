@@ -25,8 +25,8 @@ def blocks(page: str) -> list[str]:
 
 
 def run(block: str, values: dict[str, Any], is_done: Callable[[Consumer], bool]) -> None:
-    """Runs a block, and stops the consumer that it runs once that is idle and done."""
-    if ".run()" not in block and ".run_async()" not in block:
+    """Runs a block, and stops the consumer that it runs once that is done."""
+    if ".run()" not in block:
         exec(block, values)
         return
     for name in [name for name, found in values.items() if isinstance(found, Consumer)]:
@@ -44,7 +44,7 @@ def run(block: str, values: dict[str, Any], is_done: Callable[[Consumer], bool])
 
     def is_over() -> bool:
         running = made()
-        return bool(running) and running[0].health().state == "idle" and is_done(running[0])
+        return bool(running) and is_done(running[0])
 
     thread = threading.Thread(target=execute)
     thread.start()

@@ -54,11 +54,13 @@ from pgque_dagster.client import (
     WrongDeployment,
     WrongIsolation,
     errors,
+    plans,
+    registrations,
+    staging,
 )
-from pgque_dagster.client.calls import consumers, plans, staging
-from pgque_dagster.client.calls.call import Call, nothing
-from pgque_dagster.client.calls.ticks import next_tick
+from pgque_dagster.client.operation import Call, nothing
 from pgque_dagster.client.rights import grant, role_for
+from pgque_dagster.client.ticks import next_tick
 from tests.client.consumer.support import Queue
 from tests.security.decisions import DECISIONS
 from tests.support.logins import as_login
@@ -136,7 +138,7 @@ def staging_that_was_published(q: Queue) -> None:
 
 def deployment_of_another(q: Queue) -> None:
     for deployment in ("production", "laptop"):
-        q.client.run(consumers.enter_deployment("q", "c", deployment))
+        q.client.run(registrations.enter_deployment("q", "c", deployment))
 
 
 WORKER = "select pgque.register_subconsumer('q', 's', 'worker')"

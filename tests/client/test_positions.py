@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pgque_dagster.client import ConsumerInUse, InvalidArgument, Position, SkipsEvents, Sought
-from pgque_dagster.client.positions import write_position
+from pgque_dagster.client.ranges import write_position
 from tests.client.consumer.support import Queue
 from tests.support.queues import drain, rows, value
 

@@ -1,7 +1,6 @@
 """Slots of a partitioned consumer by the client: claimed, read, judged, acked, given up."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -97,17 +96,13 @@ def test_a_lease_belongs_to_one_worker_until_it_is_given_up_or_lost(
     assert timedelta(hours=2) < left <= timedelta(hours=3)
 
 
-@pytest.mark.parametrize(("policy", "next_page"), [("skip", []), ("pause", ["1", "2"])])
-def test_behind_a_failed_event_its_key_goes_on_or_waits(
-    q: Queue, consumer: PartitionedConsumer, policy: Any, next_page: list[str]
-) -> None:
-    consumer.set_policy(policy)
+def test_behind_a_failed_event_its_key_goes_on(q: Queue, consumer: PartitionedConsumer) -> None:
     slot = claimed(consumer, slot_of(q.db, "k", 2))
     publish_keyed(q.db, ("k", "1"), ("k", "2"))
     failed, _ = slot.receive()
     slot.nack(failed.msg_id, retry_after=NOW, reason="mail server down")
     slot.ack()
-    assert payloads(slot) == next_page
+    assert payloads(slot) == []
 
 
 def test_a_failed_event_comes_again_after_the_time_that_was_given_or_is_a_dead_letter(
@@ -136,8 +131,6 @@ def test_wrong_use_is_refused(q: Queue, consumer: PartitionedConsumer, slot: Slo
         other.subscribe(2)
     with pytest.raises(InvalidArgument, match="has 2 slots, not 3"):
         claimed(other, 1).receive()
-    with pytest.raises(InvalidArgument, match='no policy "wait"'):
-        consumer.set_policy("wait")  # type: ignore[arg-type]
     with pytest.raises(QueueNotFound, match="nosuch"):
         PartitionedConsumer(q.client, "nosuch", "c", slots=1).subscribe(0)
     consumer.unsubscribe(0)
@@ -152,12 +145,17 @@ def test_another_number_of_slots_keeps_what_is_not_acked(
 ) -> None:
     keys = [f"key {number}" for number in range(10)]
     publish_keyed(q.db, *((key, key) for key in keys))
-    old = claimed(consumer, 1)
+    first, old = claimed(consumer, 0), claimed(consumer, 1)
     acked = payloads(old)
     old.ack()
-    carried = consumer.repartition(3)
+    assert (consumer.repartition(3), consumer.slots) == (1, 2)
+    publish_keyed(q.db, *((key, f"{key}, later") for key in keys))
+    assert payloads(old) == []
+    acked += payloads(first)
+    first.ack()
+    assert (consumer.repartition(3), consumer.slots) == (0, 3)
+    assert sorted(acked) == sorted(keys)
     found = [text for number in range(3) for text in payloads(claimed(consumer, number))]
-    assert (consumer.slots, carried) == (3, len(keys) - len(acked))
-    assert sorted([*acked, *found], key=str) == sorted(keys)
+    assert sorted(map(str, found)) == sorted(f"{key}, later" for key in keys)
     with pytest.raises(InvalidArgument, match="3 slots, not 2"):
         old.receive()

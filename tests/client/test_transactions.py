@@ -259,7 +259,7 @@ class TestNestedBlocks:
         with suppress(Undo), any_client.transaction() as connection:
             inner(any_client)
             # Asked before the call, which would otherwise wait for the lock that this thread has.
-            assert any_client._held.get() is connection
+            assert any_client._in_block() is connection
             any_client.send("q", "after")
             raise Undo
         assert q.sent() == []

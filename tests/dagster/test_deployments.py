@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
-from pgque_dagster.client import Client, calls
+from pgque_dagster.client import Client
+from pgque_dagster.client.registrations import move_to_deployment
 from pgque_dagster.project.deployment import deployment_name
 from tests.dagster.support import SessionHolder, StoringIOManager
 from tests.support.events import publish
@@ -60,7 +61,7 @@ def test_another_deployment_consumes_nothing_until_the_consumer_is_moved_to_it(
     lease = client.lease_info("orders", "revenue")
     assert lease is not None and (lease.owner, lease.epoch) == (None, 0)
 
-    client.run(calls.consumers.move_to_deployment("orders", "revenue", "laptop"))
+    client.run(move_to_deployment("orders", "revenue", "laptop"))
 
     assert run_by_hand(client.url, "laptop", spark).success
     assert client.lease_info("orders", "revenue") is None

@@ -18,7 +18,6 @@ from pgque_dagster import (
     SparkBatch,
     build_consumer_lag_checks,
     build_dead_letter_checks,
-    build_message_queue_defs,
     build_pgque_jobs,
     build_pgque_observation_sensor,
     build_pgque_schedule,
@@ -42,7 +41,7 @@ from tests.support.queues import connect
 DOCS = Path(__file__).parent.parent.parent / "docs"
 ROLES = ("pgque_reader", "pgque_writer", "pgque_admin")
 # Parts that a test of a project in YAML covers, below.
-COMPONENTS = {*("QueueComponent", "BatchConsumerComponent", "WindowComponent")}
+COMPONENTS = {"QueueComponent", "BatchConsumerComponent", "WindowComponent"}
 
 
 def documented() -> list[tuple[str, str]]:
@@ -109,8 +108,6 @@ class Shop:
                 return self._command(url, part)
             if part.startswith("pgque_") and part.endswith(("letters", "_queue")):
                 return self._job(url, part)
-            if part == "build_message_queue_defs":
-                self._make_addons()
             return str(self._parts(url)[part]())
         except Exception as error:
             messages = [str(error)]
@@ -151,9 +148,6 @@ class Shop:
             "build_pgque_observation_sensor": evaluate(build_pgque_observation_sensor(["orders"])),
             "build_pgque_ticker_sensor": evaluate(build_pgque_ticker_sensor(), ticking="sensor"),
             "build_dead_letter_checks": check(build_dead_letter_checks(["orders"])),
-            "build_message_queue_defs": check(
-                build_message_queue_defs(["emails"]).asset_checks or ()
-            ),
             "build_consumer_lag_checks": check(
                 build_consumer_lag_checks([revenue], max_lag=timedelta(hours=1))
             ),

@@ -223,22 +223,6 @@ class TestUninstalling:
         with refused("PQ020"):
             self.uninstall(db)
 
-    def test_an_event_that_waits_behind_its_key_counts(self, db: Connection) -> None:
-        make_queue(db, consumers=())
-        value(db, "select pgque.subscribe_slot('q', 'c', 0, 1)::text")
-        value(db, "select pgque.set_partition_policy('q', 'c', 'pause')::text")
-        value(db, "select pgque.send('q', 't', 'a'::text, 'key')")
-        tick(db)
-        value(db, "select pgque.claim_slot('q', 'c', 0, 'me')")
-        value(
-            db,
-            "select pgque.nack_partitioned('q', 'c', 0, 1, 'me', m, '1 hour')"
-            " from pgque.receive_partitioned('q', 'c', 0, 1, 'me') m",
-        )
-        value(db, "select pgque.ack_partitioned('q', 'c', 0, 1, 'me')")
-        with refused("PQ020"):
-            self.uninstall(db)
-
     def test_an_event_scheduled_for_later_counts(self, db: Connection) -> None:
         make_queue(db)
         value(db, "select pgque.send_at('q', 't', 'a'::text, now() + interval '1 hour')")

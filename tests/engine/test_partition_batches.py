@@ -20,7 +20,6 @@ from tests.support.slots import (
     ack,
     claim,
     expire,
-    nack,
     publish_keyed,
     queue_with_slots,
     receive,
@@ -36,11 +35,6 @@ def parted(db: Connection) -> Connection:
     subscribe(db)
     publish_round(db, 0)
     return db
-
-
-def held(db: Connection) -> int:
-    count: int = value(db, "select count(*) from pgque.partition_held")
-    return count
 
 
 class TestBatches:
@@ -136,92 +130,3 @@ class TestPages:
         publish_round(parted, 1)
         assert claim(parted, 0) is not None
         assert texts(receive(parted, 0)) == [f"{key}: 1" for key in keys_of(parted, 0)]
-
-    def test_an_open_batch_stays_when_a_held_event_becomes_due(self, db: Connection) -> None:
-        queue_with_slots(db, 1, policy="pause")
-        first, *_ = publish_keyed(db, ("k", "k1"))
-        receive(db, 0, 1)
-        nack(db, first, 0, 1, after="1 hour")
-        ack(db, 0, 1)
-        release(db, 0)
-        publish_keyed(db, ("k", "k2"), ("l", "l1"))
-        claimed = taken(db, 0, 1)
-        assert read(db, claimed) == ["l1"]
-        let_go(db, claimed)
-        db.execute("update pgque.partition_held set retry_after = now()")
-        assert claim(db, 0) is None
-        assert read(db, taken(db, 0, 1)) == ["l1"]
-
-    def test_events_behind_a_paused_one_come_after_it(self, db: Connection) -> None:
-        queue_with_slots(db, 1, policy="pause")
-        first, *_ = publish_keyed(db, ("k", "a"), ("l", "x"), ("k", "b"))
-        receive(db, 0, 1)
-        nack(db, first, 0, 1, after="1 hour")
-        release(db, 0)
-        claimed = taken(db, 0, 1)
-        assert read(db, claimed) == ["x"]
-        finish(db, claimed)
-        publish_keyed(db, ("k", "c"), ("l", "y"))
-        claimed = taken(db, 0, 1)
-        assert read(db, claimed) == ["y"]
-        finish(db, claimed)
-        db.execute(
-            "update pgque.partition_held set retry_after = now() where retry_after is not null"
-        )
-        claimed = taken(db, 0, 1)
-        assert read(db, claimed) == ["a", "b", "c"]
-        finish(db, claimed)
-        assert take(db, 0, 1) is None
-
-
-class TestExpiry:
-    @pytest.fixture
-    def failed(self, db: Connection) -> Connection:
-        """Event a waits for an hour, b behind it; a expires."""
-        queue_with_slots(db, 1, policy="pause", event_ttl="1 hour")
-        first, *_ = publish_keyed(db, ("k", "a"), ("k", "b"))
-        receive(db, 0, 1)
-        nack(db, first, 0, 1, after="2 hours")
-        ack(db, 0, 1)
-        release(db, 0)
-        assert take(db, 0, 1) is None
-        assert self.is_due(db) is False
-        db.execute(
-            "update pgque.partition_held set ev_time = ev_time - interval '2 hours'"
-            " where ev_data = 'a'"
-        )
-        return db
-
-    def is_due(self, db: Connection) -> bool:
-        due: bool = value(
-            db,
-            "select is_due from pgque.consumer_states('{q}', '{c}', i_min_count => 1000)"
-            " where sub_role = 'slot'",
-        )
-        return due
-
-    def test_an_expired_event_lets_those_behind_it_go_on(self, failed: Connection) -> None:
-        assert self.is_due(failed) is True
-        claimed = taken(failed, 0, 1)
-        assert read(failed, claimed) == ["b"]
-        finish(failed, claimed)
-        assert (self.is_due(failed), held(failed)) == (False, 0)
-
-    def test_later_events_of_its_key_go_on_too(self, failed: Connection) -> None:
-        failed.execute("delete from pgque.partition_held where ev_data = 'b'")
-        publish_keyed(failed, ("k", "c"))
-        assert read(failed, taken(failed, 0, 1)) == ["c"]
-
-    def test_a_claim_that_finds_nothing_else_drops_what_expired(self, failed: Connection) -> None:
-        failed.execute("delete from pgque.partition_held where ev_data = 'b'")
-        assert self.is_due(failed) is True
-        assert take(failed, 0, 1) is None
-        assert (self.is_due(failed), held(failed)) == (False, 0)
-
-    def test_a_batch_that_is_open_does_not_grow(self, failed: Connection) -> None:
-        failed.execute("update pgque.partition_held set ev_time = now() where ev_data = 'a'")
-        publish_keyed(failed, ("k", "c"), ("l", "x"))
-        claimed = taken(failed, 0, 1)
-        failed.execute("update pgque.partition_held set ev_time = now() - interval '2 hours'")
-        let_go(failed, claimed)
-        assert read(failed, taken(failed, 0, 1)) == ["x"]

@@ -192,7 +192,7 @@ def test_rotation_waits_for_the_slowest_slot(two: Connection) -> None:
 
 class TestEnding:
     def test_the_last_slot_leaves_nothing_behind(self, db: Connection) -> None:
-        queue_with_slots(db, 3, policy="pause", max_retries="0")
+        queue_with_slots(db, 3, max_retries="0")
         unsubscribe(db, 1)
         fail_in_each(db, slots=(0, 2))
         unsubscribe(db, 0)
@@ -231,16 +231,16 @@ class TestEnding:
         busy = another()
         two.execute("set lock_timeout = '1 s'")
         with busy.transaction():
-            value(busy, "select pgque.set_partition_policy(%s, %s, 'pause')", queue, consumer)
+            value(busy, "select pgque.subscribe_slot(%s, %s, 0, 1)", queue, consumer)
             unsubscribe(two, 1)
         assert statuses(two, "slot") == [(0,), (0,)]
 
     @BESIDE
-    @pytest.mark.parametrize(("policy", "retries"), [("skip", "5"), ("pause", "5"), ("skip", "0")])
+    @pytest.mark.parametrize("retries", ["5", "0"])
     def test_takes_nothing_from_another_consumer(
-        self, two: Connection, queue: str, consumer: str, policy: str, retries: str
+        self, two: Connection, queue: str, consumer: str, retries: str
     ) -> None:
-        before = consumer_with_failures(two, queue, consumer, 2, policy, max_retries=retries)
+        before = consumer_with_failures(two, queue, consumer, 2, max_retries=retries)
         unsubscribe(two, 0)
         unsubscribe(two, 1)
         assert failures(two, queue, consumer) == before != []
@@ -250,7 +250,7 @@ class TestEnding:
         ]
 
     def test_a_dropped_queue_takes_its_slots_along(self, db: Connection) -> None:
-        queue_with_slots(db, 2, policy="pause")
+        queue_with_slots(db, 2)
         fail_in_each(db, slots=(0, 1))
         with refused("PQ007", '"c#0/2", "c#1/2"'):
             value(db, "select pgque.drop_queue('q')")
@@ -259,7 +259,7 @@ class TestEnding:
 
 
 def fail_in_each(db: Connection, slots: tuple[int, ...]) -> None:
-    """A failed event, one that waits for it, and a retry or dead letter of each slot."""
+    """A retry or dead letter of each slot."""
     n = value(db, "select n from pgque.partition_consumer")
     publish_keyed(db, *((f"k{number}", "x") for number in range(30) for _ in range(2)))
     for slot in slots:
@@ -273,14 +273,12 @@ def test_a_reader_needs_no_more_for_a_whole_cycle(db: Connection) -> None:
     publish_keyed(db, ("k", "a"))
     db.execute("set role pgque_reader")
     subscribe(db, 0, 2, "mine")
-    value(db, "select pgque.set_partition_policy('q', 'mine', 'pause')")
     assert texts(receive(db, 0, 1)) == ["a"]
     assert ack(db, 0, 1) == 1
     assert statuses(db, "consumer", "slot") == [("c", 0), ("mine", 0), ("mine", 1)]
     unsubscribe(db, 0)
-    for table in ("partition_consumer", "partition_held"):
-        with refused("42501"):
-            db.execute(f"delete from pgque.{table}".encode())
+    with refused("42501"):
+        db.execute("delete from pgque.partition_consumer")
 
 
 def test_events_of_transactions_at_once_find_their_slots(two: Connection, another: Another) -> None:

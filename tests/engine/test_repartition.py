@@ -11,7 +11,6 @@ from tests.support.slots import (
     consumer_with_failures,
     failures,
     nack,
-    publish_keyed,
     queue_with_slots,
     receive,
     send_keyed,
@@ -22,8 +21,9 @@ BESIDE = pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsew
 
 
 def repartition(db: Connection, n: int | None) -> int:
-    carried: int = value(db, "select pgque.repartition('q', 'c', %s::integer)", n)
-    return carried
+    """How many slots have not arrived where the number changes."""
+    behind: int = value(db, "select pgque.repartition('q', 'c', %s::integer)", n)
+    return behind
 
 
 def fail_each(db: Connection) -> None:
@@ -48,11 +48,10 @@ def consume(db: Connection, n: int, most: int = 100) -> list[str]:
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 5), (5, 2), (1, 8), (3, 1)])
-@pytest.mark.parametrize("policy", ["skip", "pause"])
-def test_slots_hand_over_what_they_have_not_finished(
-    db: Connection, before: int, after: int, policy: str
+def test_slots_meet_at_one_tick_and_keys_keep_their_order(
+    db: Connection, before: int, after: int
 ) -> None:
-    queue_with_slots(db, before, policy=policy)
+    queue_with_slots(db, before)
     found = []
     for number in range(4):
         publish_round(db, number)
@@ -62,23 +61,49 @@ def test_slots_hand_over_what_they_have_not_finished(
         if page:
             ack(db, slot, before)
     send_keyed(db, *((key, f"{key}: 4") for key in KEYS))  # not ticked
-    repartition(db, after)
+    assert repartition(db, after) > 0
     tick(db)
     publish_round(db, 5)
-    found += consume(db, after, most=3)
+    before_the_change = consume(db, before, most=3)
+    assert not [text for text in before_the_change if text.endswith((": 4", ": 5"))]
+    assert repartition(db, after) == 0
+    found += before_the_change + consume(db, after, most=3)
     assert in_order(found) == {key: [0, 1, 2, 3, 4, 5] for key in KEYS}
 
 
-def test_events_without_a_key_come_once(db: Connection) -> None:
+def test_what_was_asked_for_is_forgotten_or_taken_back(db: Connection) -> None:
     queue_with_slots(db, 2)
-    for number in range(3):
-        publish_keyed(db, (None, f"plain {number}"), ("k", f"keyed {number}"))
-    page = receive(db, 0, 2, most=1)
-    ack(db, 0, 2)
-    repartition(db, 4)
-    tick(db)
-    found = [message[3] for message in page] + consume(db, 4)
-    assert sorted(found) == [f"{kind} {n}" for kind in ("keyed", "plain") for n in range(3)]
+    publish_round(db, 0)
+    consume_of = {slot: keys_of(db, slot) for slot in range(2)}
+    assert len(receive(db, 0)) == len(consume_of[0])
+    assert repartition(db, 3) == 2
+    ack(db, 0)
+    publish_round(db, 1)
+    assert receive(db, 0) == []
+    assert repartition(db, 2) == 0
+    assert len(receive(db, 0)) == len(consume_of[0])
+    assert repartition(db, 3) == 2
+    ack(db, 0)
+    publish_round(db, 2)
+    assert receive(db, 0) == []
+    db.execute(
+        "update pgque.partition_consumer set change_asked_at = change_asked_at - interval '1 hour'"
+    )
+    assert len(receive(db, 0)) == len(consume_of[0])
+
+
+def test_a_slot_that_nobody_has_subscribed_is_subscribed(db: Connection) -> None:
+    """Or its events would hold the change up for good."""
+    make_queue(db, consumers=())
+    value(db, "select pgque.subscribe_slot('q', 'c', 0, 2)")
+    publish_round(db, 0)
+    claim(db, 0)
+    found = [message[3] for message in receive(db, 0)]
+    ack(db, 0)
+    assert repartition(db, 3) == 1
+    found += consume(db, 2)
+    assert repartition(db, 3) == 0
+    assert in_order(found) == {key: [0] for key in KEYS}
 
 
 @pytest.fixture
@@ -100,12 +125,9 @@ def slots_of_another(db: Connection, request: pytest.FixtureRequest) -> None:
 class TestWhatFailed:
     """It comes again to the new slots, and not to another consumer with as many."""
 
-    @pytest.mark.parametrize("policy", ["skip", "pause"])
     @pytest.mark.parametrize("moved", [False, True], ids=["waiting", "already moved"])
-    def test_comes_back(
-        self, db: Connection, slots_of_another: None, policy: str, moved: bool
-    ) -> None:
-        queue_with_slots(db, 2, policy=policy)
+    def test_comes_back(self, db: Connection, slots_of_another: None, moved: bool) -> None:
+        queue_with_slots(db, 2)
         fail_each(db)
         if moved:
             value(db, "select pgque.maint_retry_events()")
@@ -125,12 +147,12 @@ class TestWhatFailed:
 
 
 @BESIDE
-@pytest.mark.parametrize(("policy", "retries"), [("skip", "5"), ("pause", "5"), ("skip", "0")])
+@pytest.mark.parametrize("retries", ["5", "0"])
 def test_another_consumer_keeps_what_failed_in_its_slots(
-    db: Connection, queue: str, consumer: str, policy: str, retries: str
+    db: Connection, queue: str, consumer: str, retries: str
 ) -> None:
     queue_with_slots(db, 2)
-    before = consumer_with_failures(db, queue, consumer, 2, policy, max_retries=retries)
+    before = consumer_with_failures(db, queue, consumer, 2, max_retries=retries)
     repartition(db, 5)
     assert failures(db, queue, consumer) == before != []
 
@@ -150,17 +172,17 @@ def test_an_ack_that_is_not_committed_is_waited_for(db: Connection, blocked: Blo
 def test_a_worker_of_an_earlier_slot_can_do_nothing_more(db: Connection) -> None:
     queue_with_slots(db, 2)
     publish_round(db, 0)
-    receive(db, 0, 2)
-    receive(db, 1, 2)
-    repartition(db, 1)
+    consume(db, 2)
+    assert repartition(db, 1) == 0
     with refused("PQ005", "has 1 slots, not 2", "pgque.repartition"):
         ack(db, 0, 2)
     with refused("PQ002"):
         ack(db, 1, 2)
-    repartition(db, 2)
+    assert repartition(db, 2) == 0
     with refused("PQ012"):
         ack(db, 0, 2)
-    assert in_order(consume(db, 2)) == {key: [0] for key in KEYS}
+    publish_round(db, 1)
+    assert in_order(consume(db, 2)) == {key: [1] for key in KEYS}
 
 
 def test_the_same_number_or_a_rolled_back_one_changes_nothing(db: Connection) -> None:
@@ -196,7 +218,8 @@ def test_nothing_is_left_of_earlier_slots_and_others_are_left_alone(db: Connecti
     publish_round(db, 0)
     send(db, "elsewhere", queue="other")
     tick(db, "other")
-    repartition(db, 2)
+    consume(db, 4)
+    assert repartition(db, 2) == 0
     batch = value(db, "select pgque.next_batch('q', 'plain')")
     assert len(rows(db, "select * from pgque.get_batch_events(%s)", batch)) == len(KEYS)
     assert rows(
@@ -216,65 +239,38 @@ class TestBatches:
         slot_batches.subscribe(db)
         return db
 
-    @pytest.fixture
-    def behind(self, parted: Connection) -> list[str]:
-        """Slot 0 has read nothing, slot 1 all of two rounds; then there are three slots.
-
-        Returns the keys of slot 0, whose events were carried over.
-        """
+    @pytest.mark.parametrize("most", [None, 2])
+    def test_a_slot_that_is_behind_gets_batches_up_to_the_change(
+        self, parted: Connection, most: int | None
+    ) -> None:
+        """Also if its callers want more events in a batch than it has."""
         for number in range(2):
             publish_round(parted, number)
             slot_batches.finish(parted, taken(parted, 1))
-        keys = keys_of(parted, 0)
-        assert repartition(parted, 3) == 2 * len(keys)
-        return keys
-
-    @pytest.mark.parametrize("most", [None, 2])
-    def test_they_come_first(self, parted: Connection, behind: list[str], most: int | None) -> None:
+        assert repartition(parted, 3) == 1
+        publish_round(parted, 2)
         states = "select is_due from pgque.consumer_states('{q}', '{c}', i_min_count => 1000)"
-        assert (True,) in rows(parted, f"{states} where sub_role = 'slot'")
-        publish_round(parted, 2)
-        assert in_order(slot_batches.drain(parted, 3, most=most)) == {
-            key: [0, 1, 2] if key in behind else [2] for key in KEYS
+        assert rows(parted, f"{states} where sub_role = 'slot'") == [(True,), (False,)]
+        assert take(parted, 1) is None
+        assert in_order(slot_batches.drain(parted, 2, most=most)) == {
+            key: [0, 1] if key in keys_of(parted, 0) else [] for key in KEYS
         }
+        assert repartition(parted, 3) == 0
+        assert in_order(slot_batches.drain(parted, 3)) == {key: [2] for key in KEYS}
 
-    def test_a_batch_of_carried_events_is_the_same_until_it_is_over(
-        self, parted: Connection, behind: list[str]
-    ) -> None:
-        slot = slot_of(parted, behind[0], 3)
-        claimed = taken(parted, slot, 3)
-        first = slot_batches.read(parted, claimed)
-        let_go(parted, claimed)
-        publish_round(parted, 2)
-        again = taken(parted, slot, 3, owner="other")
-        assert (again.batch, slot_batches.read(parted, again)) == (claimed.batch, first)
-        plan = "select slice_sql from pgque.batch_read_plan(%s, 1)"
-        ((planned,),) = rows(parted, plan, again.batch)
-        slot_batches.finish(parted, again)
-        with refused("PQ003"):
-            rows(parted, planned)
-
-    def test_carried_events_can_be_given_up(self, parted: Connection, behind: list[str]) -> None:
-        claimed = taken(parted, slot_of(parted, behind[0], 3), 3)
-        expected = len(slot_batches.read(parted, claimed))
-        assert value(parted, "select pgque.give_up_batch(%s, 'x', %s, %s)", *claimed) == expected
-        assert len(slot_batches.drain(parted, 3)) == 2 * len(behind) - expected
-
-    def test_expired_events_are_left_out(self, parted: Connection, behind: list[str]) -> None:
-        value(parted, "select pgque.set_queue_config('q', 'event_ttl', '1 hour')")
-        parted.execute("update pgque.partition_held set ev_time = now() - interval '2 hours'")
-        assert slot_batches.drain(parted, 3) == []
-        assert value(parted, "select count(*) from pgque.partition_held") == 0
-
-    def test_an_open_batch_refuses_another_number(self, parted: Connection) -> None:
+    def test_an_open_batch_is_waited_for_and_stays_the_same(self, parted: Connection) -> None:
         """Its results may be stored under its id, so its events must not come under another."""
         publish_round(parted, 0)
         claimed = taken(parted, 0)
+        first = slot_batches.read(parted, claimed)
         let_go(parted, claimed)
-        with refused("PQ016", f'slot 0 of consumer "c" on queue "q" has batch {claimed.batch}'):
-            repartition(parted, 3)
-        slot_batches.finish(parted, taken(parted, 0))
-        repartition(parted, 3)
+        publish_round(parted, 1)
+        assert repartition(parted, 3) == 2
+        again = taken(parted, 0)
+        assert (again.batch, slot_batches.read(parted, again)) == (claimed.batch, first)
+        slot_batches.finish(parted, again)
+        slot_batches.finish(parted, taken(parted, 1))
+        assert repartition(parted, 3) == 0
 
     def test_a_claim_of_an_earlier_slot_is_refused(self, parted: Connection) -> None:
         publish_round(parted, 0)

@@ -278,14 +278,18 @@ def test_other_slots_get_only_what_their_keys_lack(db: Connection, restore: Rest
     new = restore()
     adopt(new)
     assert slots.claim(new) == epoch + 1
-    carried = value(new, "select pgque.repartition('q', 'c', 3)")
-    tick(new)
+    change = "select pgque.repartition('q', 'c', 3)"
     found = []
+    while value(new, change):
+        for slot in range(2):
+            slots.claim(new, slot)
+            found += slots.drain_slot(new, slot)
+        tick(new)
+    tick(new)
     for slot in range(3):
         slots.claim(new, slot)
         found += slots.drain_slot(new, slot, 3)
     assert sorted(found) == sorted(f"{key}: {number}" for key in lacking for number in range(2))
-    assert carried == len(found)
 
 
 def test_a_database_that_was_not_restored_has_nothing_to_adopt(db: Connection) -> None:

@@ -253,7 +253,7 @@ class TestASnapshotOlderThanWhatConsumersDid:
         send(fast, "a")
         tick(fast)
         rotate_often(fast, 2)
-        fast.execute("update pgque.rotation_floor set noted_at = now() - interval '3 hours'")
+        fast.execute("update pgque.snapshot_wait set began_at = now() - interval '3 hours'")
         old = hold_snapshot(another())
         drain(fast)
         self.check_that_it_keeps_its_events_until_it_ends(fast, old)

@@ -333,15 +333,10 @@ def test_the_client_maintains_in_any_isolation(loaded: Connection, database_url:
 
 
 @pytest.mark.parametrize("loop", ["ticker_loop", "maint_loop"])
-def test_a_slot_ends_before_the_timeout(loaded: Connection, another: Another, loop: str) -> None:
+def test_what_was_done_before_the_timeout_counts(
+    loaded: Connection, another: Another, loop: str
+) -> None:
     loaded.execute("set statement_timeout = '1200 ms'")
-    with refused("PQ005", "statement_timeout of postgres, 1200ms", "alter role postgres set"):
+    with refused("57014", "statement timeout"):
         loaded.execute(f"call pgque.{loop}('20 s')".encode())
     assert last_tick(another()) > 1 if loop == "ticker_loop" else rotations(another()) == 1
-
-
-def test_a_slot_shorter_than_the_statement_timeout_ends_in_silence(loaded: Connection) -> None:
-    loaded.execute("set statement_timeout = '1 min'")
-    loaded.execute("call pgque.ticker_loop('100 ms')")
-    loaded.execute("call pgque.maint_loop('0')")
-    assert last_tick(loaded) > 1

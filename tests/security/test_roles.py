@@ -23,7 +23,7 @@ MAY = {
 SEEN_BY_READERS = {
     *("config", "queue", "consumer", "tick", "subscription", "retry_queue", "dead_letter"),
     *("delayed_events", "addon"),
-    *("partition_consumer", "partition_slot", "partition_slot_status", "partition_held"),
+    *("partition_consumer", "partition_slot", "partition_slot_status"),
     *("event_template", "event_N", "event_N_0", "event_N_1", "event_N_2"),
 }
 READING = ("pgque_reader", "pgque_admin")

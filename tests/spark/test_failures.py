@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pgque_dagster.client import Client, EventNotInBatch, InvalidArgument
-from pgque_dagster.client.calls import failures
+from pgque_dagster.client import batch as batches
 from pgque_dagster.spark import SparkBatch
 from tests.support.attempts import BatchOf
 
@@ -56,7 +56,7 @@ def test_a_column_gives_each_event_its_reason_also_in_several_calls(
     monkeypatch: pytest.MonkeyPatch,
     ids_per_call: int,
 ) -> None:
-    monkeypatch.setattr(failures, "_IDS_PER_CALL", ids_per_call)
+    monkeypatch.setattr(batches, "_IDS_PER_CALL", ids_per_call)
     why = f.when(f.col("id") > 0, f.concat(f.lit("number "), f.col("id")))
 
     batch.dead_letter(orders, reason=why)
@@ -68,7 +68,7 @@ def test_a_column_gives_each_event_its_reason_also_in_several_calls(
 def test_an_event_named_twice_counts_once(
     batch: SparkBatch, ids: list[int], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "_IDS_PER_CALL", 1)
+    monkeypatch.setattr(batches, "_IDS_PER_CALL", 1)
     twice = spark.createDataFrame([(ids[0],)] * 2, "msg_id bigint")
 
     batch.dead_letter(twice, reason="twice")

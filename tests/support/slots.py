@@ -6,18 +6,17 @@ from tests.support.queues import Connection, make_queue, rows, tick, value
 
 Message = tuple[Any, ...]
 
-TABLES = ("partition_consumer", "partition_slot_base", "partition_held", "subscription_base")
+TABLES = ("partition_consumer", "partition_slot_base", "subscription_base")
 
 SLOT_OF = "coalesce(mod(mod(hashtextextended(%s, 0), %s) + %s, %s), 0)::integer"
 
 
-def queue_with_slots(db: Connection, n: int = 2, *, policy: str = "skip", **config: str) -> None:
+def queue_with_slots(db: Connection, n: int = 2, **config: str) -> None:
     """A queue with the consumer c, whose n slots are all subscribed and claimed by w."""
     make_queue(db, consumers=(), **config)
     for slot in range(n):
         subscribe(db, slot, n)
         claim(db, slot)
-    value(db, "select pgque.set_partition_policy('q', 'c', %s)", policy)
 
 
 def subscribe(db: Connection, slot: int | None, n: int | None, consumer: str = "c") -> None:
@@ -156,7 +155,7 @@ def fail_all(db: Connection, queue: str, consumer: str, n: int) -> None:
 
 
 def failures(db: Connection, queue: str, consumer: str) -> list[tuple[Any, ...]]:
-    """What waits, is retried, or is dead of the slots of any consumer."""
+    """What is retried or dead of the slots of any consumer."""
     return rows(
         db,
         "with slot as ("
@@ -164,8 +163,6 @@ def failures(db: Connection, queue: str, consumer: str) -> list[tuple[Any, ...]]
         "  join pgque.subscription_base s on s.sub_id = b.sub_id"
         "  join pgque.queue q on q.queue_id = b.queue_id"
         "  where q.queue_name = %s and b.co_name = %s)"
-        " select 'waits', o.sub_id, h.ev_id from slot o"
-        " join pgque.partition_held h on h.sub_id = o.sub_id union all"
         " select 'is retried', o.sub_id, r.ev_id from slot o"
         " join pgque.retry_queue r on r.ev_owner = o.sub_id union all"
         " select 'is dead', o.sub_id, d.ev_id from slot o"
@@ -176,12 +173,11 @@ def failures(db: Connection, queue: str, consumer: str) -> list[tuple[Any, ...]]
 
 
 def consumer_with_failures(
-    db: Connection, queue: str, consumer: str, n: int, policy: str, **config: str
+    db: Connection, queue: str, consumer: str, n: int, **config: str
 ) -> list[tuple[Any, ...]]:
     """Makes a consumer beside q's c, whose slots fail; returns its failures."""
     make_queue(db, queue, consumers=(), **config)
     value(db, "select pgque.subscribe_slots(%s, %s, %s)", queue, consumer, n)
-    value(db, "select pgque.set_partition_policy(%s, %s, %s)", queue, consumer, policy)
     for number in range(8):
         sql = "select pgque.insert_event(%s, 't', 'x', %s, null, null, null)"
         value(db, sql, queue, f"key {number}")

@@ -6,11 +6,13 @@ from typing import LiteralString
 
 import click
 
-from ...client import Client, ConsumerNotFound, Limits, PgqueError, calls
-from ...client.calls.call import Call
-from ...client.calls.states import consumer_states
-from ...client.holder import Holder
+from ...client import Client, ConsumerNotFound, Limits, PgqueError
+from ...client.batch import release as release_batch
+from ...client.holder import Holder, consumer_states
 from ...client.models import Lease
+from ...client.operation import Call
+from ...client.queues import check_queue
+from ...client.registrations import move_to_deployment
 from ..app import command
 from ..errors import NO
 from ..output import announce_if_slow, show_result
@@ -19,12 +21,10 @@ from ..times import Age, QueuePosition
 _SECONDS_BETWEEN_LOOKS = 0.5
 _UNFINISHED: LiteralString = """
 select i.consumer_name, greatest(coalesce(i.pending_events, 0), (i.current_batch is not null)::int)
-       + coalesce(u.events, 0) + coalesce(h.held_events, 0)
+       + coalesce(u.events, 0)
 from (values (%s::text, %s::text[])) w (queue, consumers)
 cross join lateral pgque.get_consumer_info(w.queue) i
 left join lateral pgque.unticked_events(w.queue) u using (queue_name)
-left join pgque.partition_slot_status h on h.queue_name = w.queue
-     and i.consumer_name = format('%%s#%%s/%%s', h.consumer, h.slot, h.n)
 where w.consumers is null or i.consumer_name = any (w.consumers)
 """
 
@@ -94,7 +94,7 @@ def seek(client: Client, queue: str, consumer: str, position: str, yes: bool) ->
 @command("pgque assign orders billing production")
 def assign(client: Client, queue: str, consumer: str, deployment: str) -> None:
     """Move CONSUMER of QUEUE to the DEPLOYMENT of Dagster that consumes from now on."""
-    earlier = client.run(calls.consumers.move_to_deployment(queue, consumer, deployment))
+    earlier = client.run(move_to_deployment(queue, consumer, deployment))
     moved = f", moved from {earlier}" if earlier else ""
     show_result(
         f"consumer {consumer} on {queue} belongs to deployment {deployment}{moved}",
@@ -123,7 +123,7 @@ def release(client: Client, queue: str, consumer: str, yes: bool) -> None:
             "If it does not run any more, or its work may be done again, add --yes.",
         )
     lease = Lease(found.batch_id, found.owner, found.epoch, found.until, 0, 0)
-    client.run(calls.batches.release(lease))
+    client.run(release_batch(lease))
     show_result(
         f"released the lease of {found.owner} on batch {found.batch_id}",
         batch=found.batch_id,
@@ -146,9 +146,9 @@ def release(client: Client, queue: str, consumer: str, yes: bool) -> None:
 def drain(client: Client, queue: str, consumer: str | None, timeout: timedelta) -> None:
     """Wait until the consumers of QUEUE have finished all its events, also those that still come.
 
-    Subconsumers and slots count with their consumer. Events that wait for a retry do not count, but
-    those that a slot holds back behind one do. Dead letters do not. Consumes nothing itself: the
-    consumers have to run, and the ticker, too. Exits with 3 if events are left after --timeout.
+    Subconsumers and slots count with their consumer. Events that wait for a retry and dead letters
+    do not count. Consumes nothing itself: the consumers have to run, and the ticker, too. Exits
+    with 3 if events are left after --timeout.
     """
     ends_at = time.monotonic() + timeout.total_seconds()
     with announce_if_slow(f"waiting for the consumers of {queue}"):
@@ -174,7 +174,7 @@ def _unfinished(client: Client, queue: str, consumer: str | None) -> dict[str, i
 
     A batch that is open counts as one, as it may be empty.
     """
-    client.run(calls.queues.check_queue(queue))
+    client.run(check_queue(queue))
     names = None
     if consumer is not None:
         states = client.run(consumer_states([(queue, consumer)], Limits()))

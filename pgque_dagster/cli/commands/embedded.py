@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import click
 
 from ...client import PgqueError
-from ...client.signals import stopping_on_signals
+from ...client.running import stopping_on_signals
 from ...embedded import EmbeddedPostgres
 from ..app import command, group
 from ..output import announce_if_slow, show_result

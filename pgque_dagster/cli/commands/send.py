@@ -9,9 +9,8 @@ from datetime import datetime, timedelta
 import click
 
 from ...client import Client, QueueNotFound
-from ...client.calls.queues import queue_names
 from ...client.models import FIRST_ENTRY_ID
-from ...client.near_names import QueueOfAddon
+from ...client.queues import QueueOfAddon, queue_names
 from ..app import command
 from ..errors import QueueToSendTo, guess_of, is_log
 from ..lines import checked, send_lines

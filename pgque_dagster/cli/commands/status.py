@@ -6,7 +6,8 @@ from itertools import zip_longest
 
 import click
 
-from ...client import Client, ConsumerInfo, LeaseInfo, PermissionDenied, QueueStats, calls
+from ...client import Client, ConsumerInfo, LeaseInfo, PermissionDenied, QueueStats
+from ...client.queues import installed_addons
 from ..app import command
 from ..output import Row, as_table, named, to_json, wants_json
 
@@ -73,7 +74,7 @@ def _queue_rows(stats: Sequence[QueueStats]) -> list[Row]:
 
 def _addon_rows(client: Client) -> Iterator[Row]:
     """Yields the queues of the add-ons whose roles the user has."""
-    addons = client.run(calls.addons.installed_addons())
+    addons = client.run(installed_addons())
     with suppress(PermissionDenied):
         for queue in client.messages.queues() if "postgremq" in addons else ():
             depth = queue.pending + queue.processing

@@ -5,7 +5,7 @@ import signal
 import click
 
 from ...client import Ticker
-from ...client.signals import stopping_on_signals
+from ...client.running import stopping_on_signals
 from ..app import command
 from ..database import Database
 from ..output import announce_if_slow, show_result

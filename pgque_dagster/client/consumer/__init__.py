@@ -2,10 +2,5 @@
 
 from .consumer import Consumer
 from .delivery import Delivery
-from .health import ConsumerHealth
 
-__all__ = [
-    "Consumer",
-    "ConsumerHealth",
-    "Delivery",
-]
+__all__ = ["Consumer", "Delivery"]

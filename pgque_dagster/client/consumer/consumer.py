@@ -1,39 +1,32 @@
 """The consumer: claims batches, runs handlers on their events, and acks."""
 
-import asyncio
 import logging
 import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TypeVar
 
-from ..backoff import PASSING, keep_running
+from psycopg import sql
+
+from ..batch import DEFAULT_TTL, NO_LIMITS, Batch, batch_events
 from ..client import Client
-from ..consuming import DEFAULT_TTL, NO_LIMITS
-from ..errors import (
-    BatchLeased,
-    BatchNotOpen,
-    InvalidArgument,
-    LeaseLost,
-    PgqueError,
-)
-from ..lease import Renewals
-from ..models import HealthCheck, Limits
-from ..partitions import OnFailure
-from ..positions import Position
-from ..ranges import check_interval
-from ..signals import stopping_on_signals, stopping_on_unhandled_sigterm
-from .delivery import Pages
-from .dispatch import Dispatch
+from ..connection import connect
+from ..errors import BatchLeased, BatchNotOpen, InvalidArgument, LeaseLost, PgqueError, translated
+from ..holder import Holder
+from ..lease import LeaseKeeper, Renewals
+from ..models import Limits
+from ..ranges import Position, check_interval
+from ..registrations import check_consumer
+from ..rights import Connection
+from ..running import PASSING, keep_running, stopping_on_signals
+from .delivery import Failed, Pages
+from .dispatch import Dispatch, is_refusal
 from .handlers import Function, Handlers, check_types
-from .health import ConsumerHealth, State
-from .sources import BatchSource, SlotSource, Source, Work
-from .transactional import is_refusal
-from .wakeup import listening
 
 logger = logging.getLogger("pgque.consumer")
 
@@ -41,6 +34,9 @@ F = TypeVar("F", bound=Function)
 
 # Errors that pass: the batch stays as it is, and is claimed again on a new connection.
 _PASSING = (*PASSING, LeaseLost, BatchNotOpen)
+_PAGE = 10_000
+# Each wait for NOTIFY is this short, so that `stop` takes effect soon.
+_STEP = 0.5
 
 
 class Consumer:
@@ -57,10 +53,6 @@ class Consumer:
         start_at: where the consumer starts if it is not registered, such as `latest`. By default
             it must be registered.
         subconsumer: a name for this process if several share the consumer's batches.
-        slots: the number of slots if the consumer is partitioned.
-        on_failure: whether later events of a key wait for one that failed; with `slots` only.
-        concurrency: how many events are handled at the same time if a handler is a coroutine
-            function. Events of one key are handled in order.
         retry_after: how long an event that failed waits for its next delivery.
         limits: which batches to open.
         lease: how long other processes wait for a batch if this one is killed.
@@ -87,9 +79,6 @@ class Consumer:
         *,
         start_at: Position | None = None,
         subconsumer: str | None = None,
-        slots: int | None = None,
-        on_failure: OnFailure = "skip",
-        concurrency: int = 1,
         retry_after: timedelta = timedelta(minutes=1),
         limits: Limits = NO_LIMITS,
         lease: timedelta = DEFAULT_TTL,
@@ -102,38 +91,19 @@ class Consumer:
             raise InvalidArgument(
                 f"a consumer of {queue!r}", "Name one queue. Start a consumer for each of several."
             )
-        if not isinstance(concurrency, int) or concurrency < 1:
-            raise InvalidArgument(f"a concurrency of {concurrency!r}", "Choose 1 or more.")
-        if slots is not None and (subconsumer is not None or limits != NO_LIMITS):
-            raise InvalidArgument(
-                "a partitioned consumer has neither subconsumers nor limits",
-                "Leave out slots, or the others.",
-            )
-        if slots is None and on_failure != "skip":
-            raise InvalidArgument(
-                f"on_failure={on_failure!r} is for partitioned consumers", "Pass slots as well."
-            )
         self.name = name
         self.queue = queue
         self._url = url
+        self._holder = Holder(queue, name, subconsumer)
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._start_at = start_at
-        self._concurrency = concurrency
         self._retry_after = retry_after
+        self._limits = limits
         self._lease = lease
         self._poll_interval = poll_interval.total_seconds()
         self._handlers = Handlers()
         self._stopped = threading.Event()
-        self._runner: asyncio.Runner | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._leased: set[str] = set()
-        self._error: str | None = None
-        self._enter("stopped")
-        owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._source: Source = (
-            BatchSource(queue, name, subconsumer, owner, lease, limits)
-            if slots is None
-            else SlotSource(queue, name, slots, on_failure, owner, lease)
-        )
+        self._leased: str | None = None
 
     def on(self, *types: str, transactional: bool = False) -> Callable[[F], F]:
         """Decorates the handler of some types of events, or without a type that of all others.
@@ -174,173 +144,120 @@ class Consumer:
         try:
             with stopping_on_signals(self.stop):
                 with Client(self._url) as client:
-                    self._source.register(client, self._start_at)
+                    self._register(client)
                     self._log_left_batch(client)
-                keep_running(self._batches, self._stopped, _PASSING, self._note_error)
+                keep_running(self._batches, self._stopped, _PASSING, self._log_error)
         finally:
             # So that it can run again. A `stop` before the start ends the next `run`.
             self._stopped.clear()
-            self._enter("stopped")
-            if self._runner is not None:
-                self._runner.close()
-                self._runner = None
-
-    async def run_async(self) -> None:
-        """Does what `run` does, with coroutine handlers in the present event loop.
-
-        Cancelling it ends it after the current batch, as `stop` does. So does SIGTERM, unless the
-        application handles it.
-        """
-        self._loop = asyncio.get_running_loop()
-        running = asyncio.ensure_future(asyncio.to_thread(self.run))
-        try:
-            with stopping_on_unhandled_sigterm(self.stop):
-                await asyncio.shield(running)
-        except asyncio.CancelledError:
-            self.stop()
-            await running
-            raise
-        finally:
-            self._loop = None
-
-    def health(self) -> ConsumerHealth:
-        """Returns the health of the consumer and of its queue. Any thread may call it."""
-        checks: list[HealthCheck] = []
-        error = self._error
-        try:
-            with Client(self._url) as client:
-                checks = [check for check in client.health() if check.queue in (None, self.queue)]
-        except PgqueError as caught:
-            error = error or str(caught)
-        state, batch_id, since = self._state
-        return ConsumerHealth(
-            "reconnecting" if error and state != "stopped" else state,
-            batch_id,
-            since,
-            error,
-            checks,
-        )
 
     def _check_handlers(self) -> None:
-        handlers = list(self._handlers)
-        if not handlers:
+        if not list(self._handlers):
             raise InvalidArgument(
                 f"consumer {self.name} has no handler",
                 'Decorate a function with @consumer.on("type"), or @consumer.on() for all types.',
             )
-        is_transactional = any(handler.transactional for handler in handlers)
-        is_async = any(handler.is_async for handler in handlers)
-        processes = "start several processes with a subconsumer or slots"
-        if is_transactional and (self._concurrency > 1 or is_async):
-            raise InvalidArgument(
-                "transactional handlers use the consumer's connection, one after another",
-                f"Leave out concurrency and coroutine functions, and {processes} to handle more at "
-                "the same time.",
-            )
-        if self._concurrency > 1 and not is_async:
-            raise InvalidArgument(
-                f"a concurrency of {self._concurrency} without a handler that is a coroutine "
-                "function",
-                f"Write the handler as a coroutine function (async def), or {processes}.",
-            )
+
+    def _register(self, client: Client) -> None:
+        if self._start_at is not None:
+            client.register_consumer(self.queue, self.name, start_at=self._start_at)
+        else:
+            client.run(check_consumer(self.queue, self.name))
+        if self._holder.subconsumer is not None:
+            client.run(self._holder.register_subconsumer())
 
     def _batches(self) -> Iterator[None]:
         """Handles batches until `stop`; yields after each, and after each wait for one."""
         with (
             Client(self._url) as client,
-            listening(self._url, self.queue) as wakeup,
+            self._listening() as connection,
             Renewals(self._lease) as renewals,
         ):
             while not self._stopped.is_set():
-                work = self._claim(client)
-                if work is not None:
-                    self._enter("working", work.batch_id)
-                    try:
-                        self._process(client, work, renewals)
-                    finally:
-                        self._enter("idle")
+                batch = self._claim(client)
+                if batch is not None:
+                    self._process(client, batch, renewals)
                 else:
-                    if self._state[0] != "idle":
-                        self._enter("idle")
-                    self._error = None
-                    wakeup.wait(self._poll_interval, self._stopped)
-                self._error = None
+                    self._wait(connection)
                 yield
 
-    def _claim(self, client: Client) -> Work | None:
+    def _claim(self, client: Client) -> Batch | None:
         try:
-            return self._source.claim(client)
+            return self._holder.claim(
+                client, owner=self._owner, ttl=self._lease, limits=self._limits
+            )
         except BatchLeased as error:
-            self._log_leased(str(error))
+            # Logged once; this process takes over if the other one is killed.
+            if self._leased != str(error):
+                self._leased = str(error)
+                logger.info(self._leased, extra=self._fields())
             return None
 
+    @contextmanager
+    def _listening(self) -> Iterator[Connection]:
+        """Connects, to get a NOTIFY for each tick of the queue."""
+        with connect(self._url) as connection:
+            with translated():
+                channel = sql.Identifier(f"pgque_{self.queue}")
+                connection.execute(sql.SQL("listen {}").format(channel))
+            yield connection
+
+    def _wait(self, connection: Connection) -> None:
+        """Waits for a tick. Behind a pooler of transactions, it takes the whole poll interval."""
+        ends_at = time.monotonic() + self._poll_interval
+        while not self._stopped.is_set() and (left := ends_at - time.monotonic()) > 0:
+            with translated():
+                ticks = list(connection.notifies(timeout=min(_STEP, left), stop_after=1))
+            if ticks:
+                return
+
     def _process(
-        self, client: Client, work: Work, renewals: Renewals, checks_constraints: bool = False
+        self, client: Client, batch: Batch, renewals: Renewals, checks_constraints: bool = False
     ) -> None:
-        failed = work.failed(self._retry_after)
+        failed = Failed(self._retry_after)
         try:
-            messages = work.messages(failed)
-            self._handlers.check(messages.types, self._name_of(work))
-            keeper = work.keeper()
+            rows = client.pages(batch_events(batch.batch_id), _PAGE)
+            messages = Pages(rows, self.queue, failed)
+            self._handlers.check(messages.types, self._name_of(batch))
+            keeper = LeaseKeeper(self._url, batch.lease, self._lease)
+            dispatch = Dispatch(self._handlers, self.name, failed, keeper.check, checks_constraints)
             with renewals.of(keeper):
-                dispatch = Dispatch(
-                    self._handlers,
-                    self.name,
-                    failed,
-                    keeper.check,
-                    work.pauses,
-                    checks_constraints,
-                )
-                self._handle(client, work, dispatch, messages)
+                self._handle(client, batch, dispatch, messages)
         except BaseException as error:
             has_savepoints = any(handler.transactional for handler in self._handlers)
             if has_savepoints and not checks_constraints and is_refusal(error.__cause__):
                 # A COMMIT names no event: it is looked for, at a cost for each event.
-                self._process(client, work, renewals, checks_constraints=True)
+                self._process(client, batch, renewals, checks_constraints=True)
                 return
             with suppress(PgqueError):
-                work.release()
+                batch.release()
             raise
 
-    def _handle(self, client: Client, work: Work, dispatch: Dispatch, messages: Pages) -> None:
+    def _handle(self, client: Client, batch: Batch, dispatch: Dispatch, messages: Pages) -> None:
         """Handles and finishes the messages."""
         found = self._handlers.found(messages.types)
         if any(handler.transactional for handler in found):
             with client.transaction() as connection:
                 for page in messages:
                     dispatch.in_turn(page, connection)
-                work.finish(messages.failed)
+                self._finish(batch, messages.failed)
             return
         for page in messages:
-            if any(handler.is_async for handler in found):
-                self._run_coroutine(dispatch.in_tasks(page, self._concurrency))
-            else:
-                dispatch.in_turn(page)
-        work.finish(messages.failed)
+            dispatch.in_turn(page)
+        self._finish(batch, messages.failed)
 
-    def _name_of(self, work: Work) -> str:
-        return f"batch {work.batch_id} of {work.queue}/{self.name}"
+    def _finish(self, batch: Batch, failed: Failed) -> None:
+        """Acks the batch, and writes which messages failed, in one transaction."""
+        # A new one: if its transaction was refused, other events may have failed the next time.
+        acked = Batch(batch.session, batch.queue, batch.consumer, batch.lease, self._lease)
+        failed.write_to(acked)
+        acked.ack()
 
-    def _run_coroutine(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        if self._loop is not None:
-            asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-            return
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-        self._runner.run(coroutine)
+    def _name_of(self, batch: Batch) -> str:
+        return f"batch {batch.batch_id} of {self.queue}/{self.name}"
 
-    def _enter(self, state: State, batch_id: int | None = None) -> None:
-        self._state = (state, batch_id, datetime.now(UTC))
-
-    def _note_error(self, error: Exception, what_follows: str) -> None:
-        self._error = str(error)
+    def _log_error(self, error: Exception, what_follows: str) -> None:
         logger.warning("%s %s", error, what_follows, extra=self._fields())
-
-    def _log_leased(self, text: str) -> None:
-        """Logs once that another process has the batch; this one takes over if it is killed."""
-        if text not in self._leased:
-            self._leased = {text}
-            logger.info(text, extra=self._fields())
 
     def _log_left_batch(self, client: Client) -> None:
         """Says which batch a process left that was killed."""

@@ -3,15 +3,15 @@
 import json
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
 from typing import Any
 
 from ..batch import Batch
-from ..calls.call import Row
 from ..models import Message
+from ..operation import Row
 from ..ranges import check_interval
 
 _LONGEST_REASON = 2000
@@ -48,16 +48,6 @@ class Failed:
     def is_dead(self, message: Message) -> bool:
         """Whether the message is to become a dead letter."""
         return message in self and self._by_id[message.msg_id][0] is None
-
-    def nacked(self) -> list[tuple[int, timedelta, str | None]]:
-        """Returns id, wait and reason of the messages to deliver again."""
-        return [
-            (id, after, reason) for id, (after, reason) in self._by_id.items() if after is not None
-        ]
-
-    def discard(self, msg_ids: Collection[int]) -> None:
-        """Forgets that some messages failed."""
-        self._by_id = {id: why for id, why in self._by_id.items() if id not in msg_ids}
 
     def dump(self) -> str | None:
         """Returns the failures as text, for `load`; None if there are none."""
@@ -112,12 +102,7 @@ class Delivery(Message):
         self.failed.nack(self, retry_after, reason)
 
     def dead_letter(self, reason: str) -> None:
-        """Makes the message a dead letter.
-
-        Raises:
-            InvalidArgument: if the consumer is partitioned; its events become dead letters only
-                when their retries run out.
-        """
+        """Makes the message a dead letter."""
         self.failed.dead_letter(self, reason)
 
 

@@ -1,22 +1,36 @@
-"""Runs the handlers of one batch: in turn, or as tasks.
+"""Calls the handlers for the messages of one batch, in order.
 
-Events of one key are handled one after another, in order.
+A transactional handler is called in a savepoint of the transaction that acks the batch.
 """
 
-import asyncio
-import inspect
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import can_tell, told
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from ..errors import ConnectionFailed, InvalidArgument, TransactionEnded, can_tell, told
+from ..tracing import consumer_span
 from .delivery import Delivery, Failed
 from .handlers import Handler, Handlers
-from .telemetry import is_observed, observed
-from .threads import in_daemon_thread
-from .transactional import call_in_savepoint, check_transaction
 
 logger = logging.getLogger("pgque.consumer")
+
+# Constraints that are immediate at first stay so: a handler may count on their errors.
+CHECK_CONSTRAINTS = """
+do $$ begin
+    set constraints all immediate;
+    execute coalesce(
+        (select 'set constraints '
+                || string_agg(distinct format('%I.%I', n.nspname, c.conname), ',') || ' deferred'
+         from pg_catalog.pg_constraint c join pg_catalog.pg_namespace n on n.oid = c.connamespace
+         where c.condeferred and c.conparentid = 0
+           and pg_catalog.has_schema_privilege(n.oid, 'usage')), 'select');
+end $$"""
+# A limit of the program, and an object that is not in the state that is needed: psycopg counts
+# them as operational, but the same statement fails again.
+_LASTING = ("54", "55000")
 
 
 class Dispatch:
@@ -27,7 +41,6 @@ class Dispatch:
         consumer: the consumer's name.
         failed: notes which messages failed.
         check: raises if the batch is no longer the consumer's.
-        pauses: whether later messages of a key wait for one that failed.
         checks_constraints: whether deferred constraints are checked after each transactional
             handler.
     """
@@ -38,98 +51,58 @@ class Dispatch:
         consumer: str,
         failed: Failed,
         check: Callable[[], None],
-        pauses: bool = False,
         checks_constraints: bool = False,
     ) -> None:
         self._handlers = handlers
         self._consumer = consumer
         self._failed = failed
         self._check = check
-        self._pauses = pauses
         self._checks_constraints = checks_constraints
-        self._paused: set[str] = set()
-        self._is_observed = is_observed()
 
     def in_turn(self, messages: Sequence[Delivery], connection: Any = None) -> None:
         """Handles the messages in order; transactional handlers on the given connection."""
         for message in messages:
             self._check()
-            handler = self._admit(message)
-            if handler is not None:
-                self._handle(handler, message, connection)
+            self._handle(self._handlers.find(message), message, connection)
 
-    async def in_tasks(self, messages: Sequence[Delivery], count: int) -> None:
-        """Handles the messages in tasks, and plain handlers in threads, which do not block them."""
-        lanes = iter(_lanes(messages))
-
-        async def work() -> None:
-            for lane in lanes:
-                for message in lane:
-                    self._check()
-                    await self._handle_async(message)
-
-        tasks = [asyncio.create_task(work()) for _ in range(count)]
-        done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        for task in done:
-            task.result()
-
-    def _admit(self, message: Delivery) -> Handler | None:
-        """Returns the handler; None if the message waits for another one."""
-        if self._paused and message.key in self._paused:
-            # It is delivered after the one of its key that failed.
-            return None
-        return self._handlers.find(message)
-
-    def _handle(self, handler: Handler, message: Delivery, connection: Any = None) -> None:
+    def _handle(self, handler: Handler, message: Delivery, connection: Any) -> None:
         result = None
         try:
-            if handler.transactional:
-                with observed(message, self._consumer, self._failed):
-                    result = call_in_savepoint(
-                        handler, message, connection, self._failed, self._checks_constraints
-                    )
-            elif self._is_observed:
-                with observed(message, self._consumer, self._failed):
-                    result = handler.function(message)
-            else:
-                result = handler.function(message)
-        except Exception as error:
-            if handler.transactional:
-                check_transaction(handler, connection)
-            self._note_failure(message, error)
-        if result is not None:
-            handler.refuse(result)
-        self._note_done(message)
-
-    async def _handle_async(self, message: Delivery) -> None:
-        handler = self._admit(message)
-        if handler is None:
-            return
-        result = None
-        try:
-            with observed(message, self._consumer, self._failed):
-                if handler.is_async:
-                    result = await handler.function(message)
+            with consumer_span(message.queue, self._consumer, message):
+                if handler.transactional:
+                    result = self._call_in_savepoint(handler, message, connection)
                 else:
-                    result = await in_daemon_thread(handler.function, message)
-                    if inspect.isawaitable(result):
-                        result = await result
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # Not this task was cancelled, but one that the handler awaited.
-            self._note_failure(message, error)
+                    result = handler.function(message)
         except Exception as error:
+            if handler.transactional:
+                _check_transaction(handler, connection)
             self._note_failure(message, error)
         if result is not None:
             handler.refuse(result)
-        self._note_done(message)
 
-    def _note_failure(self, message: Delivery, error: BaseException) -> None:
+    def _call_in_savepoint(self, handler: Handler, message: Delivery, connection: Any) -> object:
+        """Calls the handler, checks deferred constraints, and rolls back if its message failed.
+
+        Raises:
+            InvalidArgument: if the handler went on after an SQL error, because the transaction
+                would fail for all later messages.
+        """
+        result = None
+        with connection.transaction():
+            result = handler.function(message, connection)
+            if connection.info.transaction_status == TransactionStatus.INERROR:
+                raise InvalidArgument(
+                    "the handler went on after an SQL error",
+                    "Use `with connection.transaction():` around the statement.",
+                )
+            if message in self._failed:
+                # It is delivered again, or set aside: what the handler wrote must not stay.
+                raise psycopg.Rollback
+            if self._checks_constraints:
+                connection.execute(CHECK_CONSTRAINTS)
+        return result
+
+    def _note_failure(self, message: Delivery, error: Exception) -> None:
         if self._failed.is_dead(message):
             fate = "becomes a dead letter"
         else:
@@ -146,34 +119,41 @@ class Dispatch:
             fate if can_tell(error) else f"{fate}: {told(error)}",
             # A formatter of logs that asks such an error for its text would end the consumer.
             exc_info=error if can_tell(error) else None,
-            extra=_fields(message, self._consumer),
+            extra={
+                "queue": message.queue,
+                "consumer": self._consumer,
+                "msg_id": message.msg_id,
+                "event_type": message.type,
+                "retry_count": message.retry_count,
+            },
         )
 
-    def _note_done(self, message: Delivery) -> None:
-        if self._pauses and message.key is not None and message in self._failed:
-            self._paused.add(message.key)
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether it is a psycopg error that the same statements, or their COMMIT, cause again."""
+    if not isinstance(error, psycopg.Error):
+        return False
+    state = error.sqlstate or ""
+    is_operational = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state.startswith(_LASTING) or not (is_operational or state.startswith("PQ"))
 
 
-def _lanes(messages: Sequence[Delivery]) -> list[list[Delivery]]:
-    """Returns the messages in lists that are independent: by key, or alone without a key."""
-    by_key: dict[str, list[Delivery]] = {}
-    lanes: list[list[Delivery]] = []
-    for message in messages:
-        if message.key is None:
-            lanes.append([message])
-        elif message.key in by_key:
-            by_key[message.key].append(message)
-        else:
-            lanes.append(by_key.setdefault(message.key, [message]))
-    return lanes
+def _check_transaction(handler: Handler, connection: Any) -> None:
+    """Checks after an error that the transaction goes on.
 
+    psycopg fails to leave the savepoint if the handler ended the transaction. Then no transaction
+    is open, or one that has failed.
 
-def _fields(message: Delivery, consumer: str) -> dict[str, object]:
-    """Returns the fields of a structured log record."""
-    return {
-        "queue": message.queue,
-        "consumer": consumer,
-        "msg_id": message.msg_id,
-        "event_type": message.type,
-        "retry_count": message.retry_count,
-    }
+    Raises:
+        ConnectionFailed: if the connection broke.
+        TransactionEnded: if the handler ended the transaction.
+    """
+    if connection.broken:
+        raise ConnectionFailed("the connection broke while a handler used it")
+    if connection.info.transaction_status != TransactionStatus.INTRANS:
+        raise TransactionEnded(
+            f"the handler {handler.name} ended the transaction in which the batch is acked; the "
+            "batch is not acked, and what its handlers wrote may be rolled back or committed",
+            "Remove COMMIT, ROLLBACK and close() from the handler; to undo a part of its work, use "
+            "`with connection.transaction():` around that part.",
+        )

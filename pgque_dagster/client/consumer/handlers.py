@@ -17,12 +17,10 @@ class Handler:
 
     Attributes:
         transactional: whether it gets the connection on which the batch is acked.
-        is_async: whether it is a coroutine function.
     """
 
     function: Function
     transactional: bool = False
-    is_async: bool = False
 
     @property
     def name(self) -> str:
@@ -45,8 +43,7 @@ class Handler:
         raise InvalidArgument(
             f"the handler {self.name} returned a {type(result).__name__}, which nothing runs; "
             "its batch is not acked",
-            "Register a coroutine function (async def) itself, without a decorator that hides it, "
-            "or a plain function that handles the event before it returns.",
+            "Register a plain function that handles the event before it returns.",
         )
 
 
@@ -57,22 +54,17 @@ class Handlers:
     by_type: dict[str, Handler] = field(default_factory=dict)
     other: Handler | None = None
 
-    def add(
-        self,
-        types: tuple[str, ...],
-        function: Function,
-        transactional: bool,
-    ) -> None:
+    def add(self, types: tuple[str, ...], function: Function, transactional: bool) -> None:
         """Adds a handler.
 
         Raises:
             InvalidArgument: if a type has a handler already, or the function cannot be one.
         """
-        is_async = inspect.iscoroutinefunction(function)
-        if is_async and transactional:
+        if inspect.iscoroutinefunction(function):
             raise InvalidArgument(
-                f"the transactional handler {name_of(function)} is a coroutine function",
-                "Make it a plain function: it shares the connection of the consumer's thread.",
+                f"the handler {name_of(function)} is a coroutine function",
+                "Make it a plain function, which may call asyncio.run(); or read batches in your "
+                "event loop by AsyncClient.claim.",
             )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidArgument(
@@ -81,7 +73,7 @@ class Handlers:
                 "Remove its yield.",
             )
         _check_parameters(function, transactional)
-        handler = Handler(function, transactional, is_async)
+        handler = Handler(function, transactional)
         for type in types:
             if type in self.by_type:
                 raise InvalidArgument(

@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from ...client.calls import plans
-from ...client.calls.call import Call
+from ...client import plans
 from ...client.errors import InvalidArgument
 from ...client.models import ReadPlan, Slice
+from ...client.operation import Call
 from ..address import DatabaseAddress
 from . import arrow
 from .option_values import INTEGER, positive, refuse_unknown

@@ -12,10 +12,6 @@ from .source import row_schema
 DELETED = "__pgque_deleted"
 # The columns of events from which changes are read.
 CHANGE_COLUMNS = (*EVENT_COLUMNS, "ev_txid", "ev_retry")
-# The event after which a table is copied again, as after `COPY`, which somebody sends.
-TRUNCATE = "truncate"
-# In place of the type of an event that is delivered again.
-REDELIVERED = "redelivered"
 
 
 def net_changes(events: DataFrame, table: SourceTable) -> DataFrame:

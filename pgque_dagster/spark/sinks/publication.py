@@ -29,7 +29,7 @@ at the batch publishes its own output.
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from ...client import InvalidArgument, calls
+from ...client import InvalidArgument, installation
 from ...client.read_batch import ReadBatch
 
 State = TypeVar("State")
@@ -47,7 +47,7 @@ class BatchIdentity:
     @classmethod
     def of(cls, claim: ReadBatch) -> "BatchIdentity":
         """Returns the identity of a claimed batch."""
-        incarnation = str(claim.session.run(calls.maintenance.incarnation()))
+        incarnation = str(claim.session.run(installation.incarnation()))
         return cls(incarnation, claim.queue, claim.consumer, claim.batch_id)
 
     @property

@@ -12,12 +12,12 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import TypeVar
 
-from ...client import Client, LeaseKeeper, calls
-from ...client.calls import plans
-from ...client.calls.call import Call
-from ...client.calls.ticks import Tick, TickClaim, claim_ticks, next_tick
+from ...client import Client, LeaseKeeper, plans
+from ...client.batch import ack, lease_info, release
 from ...client.errors import BatchLeased, ConnectionFailed, PgqueError
 from ...client.models import Lease, ReadPlan
+from ...client.operation import Call
+from ...client.ticks import Tick, TickClaim, claim_ticks, next_tick
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class ConsumerHold:
             try:
                 return self._keep(claim_ticks(*self._who))
             except BatchLeased as error:
-                lease = self._run(calls.batches.lease_info(self._queue, self._consumer))
+                lease = self._run(lease_info(self._queue, self._consumer))
                 renewed = None not in (seen, lease) and seen != lease
                 if renewed or time.monotonic() > deadline:
                     raise BatchLeased(
@@ -128,8 +128,4 @@ class ConsumerHold:
 
 def _release(lease: Lease) -> Call[None]:
     # An empty batch is acked: no other query needs it.
-    return (
-        calls.batches.ack(lease)
-        if lease.prev_tick_id == lease.tick_id
-        else calls.batches.release(lease)
-    )
+    return ack(lease) if lease.prev_tick_id == lease.tick_id else release(lease)

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ...client.calls.ticks import Tick
+from ...client.ticks import Tick
 from .options import StreamOptions
 from .reader import PgqueStreamReader
 

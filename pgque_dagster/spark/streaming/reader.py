@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from ...client.calls.ticks import Tick
 from ...client.errors import PgqueError
+from ...client.ticks import Tick
 from ..reading import arrow
 from .hold import ConsumerHold
 from .options import StreamOptions

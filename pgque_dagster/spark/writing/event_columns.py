@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
-from ...client.calls.staging import COLUMNS
 from ...client.errors import InvalidArgument
+from ...client.staging import COLUMNS
 from . import json_writer
 
 _NAMES = {

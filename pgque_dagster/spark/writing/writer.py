@@ -14,8 +14,7 @@ from psycopg import sql
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ...client import Client
-from ...client.calls import staging
+from ...client import Client, staging
 from ...client.connection import connect
 from ...client.errors import ConnectionFailed, InvalidArgument
 from ...client.rights import translated_with_role

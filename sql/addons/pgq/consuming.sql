@@ -1,16 +1,5 @@
 -- Consuming under PgQ's names.
 
--- Registers a consumer at the last tick. Returns 1, or 0 if it was registered.
--- locks: those of pgque.register_consumer. writes: the same.
-forward pgq.register_consumer(x_queue_name text, x_consumer_id text) returns integer
-as pgque.register_consumer(x_queue_name, x_consumer_id);
-
--- Registers a consumer at a tick, or moves it there. Returns 1, or 0 if it was registered.
--- locks: those of pgque.register_consumer_at. writes: the same.
-forward pgq.register_consumer_at(
-    x_queue_name text, x_consumer_name text, x_tick_pos bigint) returns integer
-as pgque.register_consumer_at(x_queue_name, x_consumer_name, x_tick_pos);
-
 -- Unregisters a consumer, with its subconsumers, and deletes its retries. Returns how many were
 -- unregistered, subconsumers included; 0 if there is no such consumer. A subconsumer that is
 -- unregistered by its own name, and has a batch open, is refused.
@@ -39,26 +28,6 @@ begin
 end;
 $$;
 
--- Opens the next batch within limits, or returns the open one; nulls when there is none.
--- locks: those of pgque.next_batch_custom. writes: the same.
-forward pgq.next_batch_custom(
-    i_queue_name text, i_consumer_name text,
-    i_min_lag interval, i_min_count integer, i_min_interval interval,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint) returns record
-as pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
-        i_min_interval);
-
--- The same without limits.
--- locks: those of pgque.next_batch_custom. writes: the same.
-forward pgq.next_batch_info(
-    i_queue_name text, i_consumer_name text,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint) returns record
-as pgque.next_batch_info(i_queue_name, i_consumer_name);
-
 -- The same, and returns only the id. It has no SET clause, for speed.
 -- locks: those of pgque.next_batch. writes: the same.
 create or replace function pgq.next_batch(i_queue_name text, i_consumer_name text)
@@ -82,10 +51,6 @@ language sql stable
 as $$
     select * from pgque.get_batch_events($1)
 $$;
-
--- The SELECT of a batch's events, in order of ev_id.
-forward pgq.batch_event_sql(x_batch_id bigint) returns text
-as pgque.batch_event_sql(x_batch_id);
 
 -- The event tables in which an open batch has, or may have, rows.
 create or replace function pgq.batch_event_tables(x_batch_id bigint)
@@ -151,45 +116,3 @@ begin
 end;
 $$;
 
--- An open batch: its queue and consumer, and what it spans. Nulls for a batch that is not open.
-forward pgq.get_batch_info(
-    x_batch_id bigint,
-    out queue_name text, out consumer_name text,
-    out batch_start timestamptz, out batch_end timestamptz,
-    out prev_tick_id bigint, out tick_id bigint, out lag interval,
-    out seq_start bigint, out seq_end bigint) returns record
-as pgque.get_batch_info(x_batch_id);
-
--- Finishes a batch. Raises an error if the batch is not open, because an end that does nothing must
--- not look like one that did.
--- locks: those of pgque.finish_batch. writes: the same.
-forward pgq.finish_batch(x_batch_id bigint) returns integer
-as pgque.finish_batch(x_batch_id);
-
--- Schedules an event of an open batch for another delivery. Returns 1, or 0 if it was scheduled
--- before.
--- locks: those of pgque.event_retry. writes: retry_queue.
-forward pgq.event_retry(
-    x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz) returns integer
-as pgque.event_retry(x_batch_id, x_event_id, x_retry_time);
-
--- Does the same, a number of seconds from now.
--- locks: those of pgque.event_retry. writes: retry_queue.
-forward pgq.event_retry(
-    x_batch_id bigint, x_event_id bigint, x_retry_seconds integer) returns integer
-as pgque.event_retry(x_batch_id, x_event_id, x_retry_seconds);
-
--- Schedules all events of an open batch for another delivery; returns how many.
--- locks: those of pgque.batch_retry. writes: retry_queue.
-forward pgq.batch_retry(i_batch_id bigint, i_retry_seconds integer) returns integer
-as pgque.batch_retry(i_batch_id, i_retry_seconds);
-
--- Schedules an event, given in full, as a retry of a consumer. Returns its id.
--- locks: none. writes: retry_queue.
-forward pgq.event_retry_raw(
-    x_queue text, x_consumer text, x_retry_after timestamptz,
-    x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
-    x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text) returns bigint
-as pgque.event_retry_raw(
-        x_queue, x_consumer, x_retry_after, x_ev_id, x_ev_time, x_ev_retry, x_ev_type, x_ev_data,
-        x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4);

@@ -41,7 +41,6 @@ end;
 $$;
 
 -- The same without taking batches over.
--- locks: those of the form above. writes: the same.
 forward pgq_coop.next_batch_custom(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text,
     i_min_lag interval, i_min_count integer, i_min_interval interval) returns bigint
@@ -49,14 +48,12 @@ as pgq_coop.next_batch_custom(i_queue_name, i_consumer_name, i_subconsumer_name,
                                       i_min_count, i_min_interval, null);
 
 -- The same without limits.
--- locks: those of the form above. writes: the same.
 forward pgq_coop.next_batch(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text) returns bigint
 as pgq_coop.next_batch_custom(i_queue_name, i_consumer_name, i_subconsumer_name, null, null,
                                       null, null);
 
 -- The same without limits, with a dead interval.
--- locks: those of the form above. writes: the same.
 forward pgq_coop.next_batch(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text,
     i_dead_interval interval) returns bigint

@@ -40,7 +40,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: those of the form above. writes: the same.
 forward pgq_ext.set_batch_done(a_consumer text, a_batch_id bigint) returns boolean
 as pgq_ext.set_batch_done(a_consumer, '', a_batch_id);
 
@@ -83,7 +82,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: those of the form above. writes: the same.
 forward pgq_ext.set_last_tick(a_consumer text, a_tick_id bigint) returns integer
 as pgq_ext.set_last_tick(a_consumer, '', a_tick_id);
 
@@ -142,7 +140,6 @@ end;
 $$;
 
 -- The form without a subconsumer.
--- locks: those of the form above. writes: the same.
 forward pgq_ext.set_event_done(
     a_consumer text, a_batch_id bigint, a_event_id bigint) returns boolean
 as pgq_ext.set_event_done(a_consumer, '', a_batch_id, a_event_id);

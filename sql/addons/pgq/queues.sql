@@ -17,22 +17,6 @@ begin
 end;
 $$;
 
--- Drops a queue. Refuses one that has consumers or dead letters, unless forced.
--- locks: those of pgque.drop_queue, and the queue's views. writes: the same.
-forward pgq.drop_queue(x_queue_name text, x_force boolean) returns integer
-as pgque.drop_queue(x_queue_name, x_force);
-
--- The form without force.
--- locks: those of the form above. writes: the same.
-forward pgq.drop_queue(x_queue_name text) returns integer
-as pgque.drop_queue(x_queue_name, false);
-
--- Sets one parameter of a queue, by its name without queue_; null resets it to its default.
--- locks: the queue's row. writes: queue, the catalog.
-forward pgq.set_queue_config(
-    x_queue_name text, x_param_name text, x_param_value text) returns integer
-as pgque.set_queue_config(x_queue_name, x_param_name, x_param_value);
-
 -- Sets the rights on a queue's event tables and views anew.
 -- locks: those of make_event_views. writes: the same.
 create or replace function pgq.grant_perms(x_queue_name text)
@@ -47,11 +31,6 @@ begin
     return 1;
 end;
 $$;
-
--- Sets the storage parameters of a queue's event tables as create_queue does.
--- locks: those of pgque.tune_storage. writes: the catalog.
-forward pgq.tune_storage(i_queue_name text) returns integer
-as pgque.tune_storage(i_queue_name);
 
 -- Makes the views and rights of all queues anew. Returns the number of queues whose views were
 -- missing. The installation calls it last.
@@ -83,25 +62,22 @@ begin
         from jsonb_each_text(to_jsonb(new)) n
         join jsonb_each_text(to_jsonb(old)) o on o.key = n.key
         where n.value is distinct from o.value
-          and n.key not in ('queue_per_tx_limit', 'queue_extra_maint')
+          and n.key <> 'queue_per_tx_limit'
     loop
         if v_column.name <> all (c_parameters) or v_column.value is null then
             raise exception using
                 errcode = 'PQ005',
                 message = format('pgq.queue.queue_%s cannot become %s', v_column.name,
                                  coalesce(v_column.value, 'null')),
-                hint = format('These columns take a value: queue_per_tx_limit, queue_extra_maint, '
-                              'queue_%s.', array_to_string(c_parameters, ', queue_'));
+                hint = format('These columns take a value: queue_per_tx_limit, queue_%s.', array_to_string(c_parameters, ', queue_'));
         end if;
         perform pgque.set_queue_config(old.queue_name, v_column.name, v_column.value);
     end loop;
-    if (new.queue_per_tx_limit, new.queue_extra_maint)
-       is distinct from (old.queue_per_tx_limit, old.queue_extra_maint) then
-        perform pgq.check_extra_maint(new.queue_extra_maint);
+    if new.queue_per_tx_limit is distinct from old.queue_per_tx_limit then
         delete from pgq.queue_extra x where x.queue_id = old.queue_id;
-        insert into pgq.queue_extra (queue_id, per_tx_limit, extra_maint)
-        select old.queue_id, new.queue_per_tx_limit, new.queue_extra_maint
-        where num_nonnulls(new.queue_per_tx_limit, new.queue_extra_maint) > 0;
+        insert into pgq.queue_extra (queue_id, per_tx_limit)
+        select old.queue_id, new.queue_per_tx_limit
+        where new.queue_per_tx_limit is not null;
     end if;
     return new;
 end;

@@ -1,7 +1,7 @@
 -- Claims messages of a queue, and returns them with a new token each. A message becomes visible to
--- others again after p_vt seconds, unless it is acked. A call returns at most p_limit messages: first
--- those that were delivered before or were delayed, then new ones, each by time of publication and
--- id. A queue that does not exist, or is exclusive and no longer alive, has none.
+-- others again after p_vt seconds, unless it is acked. A call returns at most p_limit messages, those
+-- that have been visible for longest, by time of publication and id. A queue that does not exist, or
+-- is exclusive and no longer alive, has none.
 --
 -- A claim locks the row that it supersedes and skips locked rows, so nobody waits for another
 -- consumer. Then it inserts the next step, unless somebody did so after the statement's snapshot;
@@ -24,54 +24,59 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-    v_queue  integer;
-    v_floor  postgremq.floor%rowtype;
-    v_vt     timestamptz := now() + make_interval(secs => p_vt);
-    v_now    bigint := date_part('epoch', clock_timestamp()) * 1000000;
-    v_left   bigint := coalesce(p_limit, 2147483647);
-    v_got    postgremq.claims%rowtype;
-    v_all    postgremq.claims%rowtype;
+    v_vt       timestamptz := now() + make_interval(secs => p_vt);
+    v_now      bigint := greatest(postgremq.micros(clock_timestamp()),  -- if the clock was set back
+                                  pg_sequence_last_value('postgremq.barrier'));
+    v_left     bigint := coalesce(p_limit, 2147483647);
+    v_queue    postgremq.queue_base%rowtype;
+    v_floor    postgremq.floor%rowtype;
+    v_last     record;
+    v_claimed  postgremq.state[];
 begin
     if p_vt is null or p_limit < 0 or current_setting('transaction_isolation') not like 'read%' then
         perform postgremq.check_claim(p_queue_name, p_vt, p_limit);
     end if;
-    select b.queue_id into v_queue
+    select b.* into v_queue
     from postgremq.queue_base b
     where b.name = p_queue_name and (not b.exclusive or b.keep_alive_until > now());
-    if v_queue is null then
+    if not found then
         return;
     end if;
-    v_floor := postgremq.find_floor(v_queue);
-    for v_again in 1 .. 2 loop
-        loop
-            v_got := null;
-            if v_again = 2 then
-                v_got := postgremq.claim_new(v_floor, v_vt, v_left);
-            elsif postgremq.has_returned(v_floor, v_now) then
-                v_got := postgremq.claim_returned(v_floor, v_now, v_vt, v_left);
-            end if;
-            v_left := v_left - coalesce(cardinality(v_got.ids), 0);
-            v_all.ids := v_all.ids || v_got.ids;
-            v_all.tokens := v_all.tokens || v_got.tokens;
-            v_all.attempts := v_all.attempts || v_got.attempts;
-            v_all.times := v_all.times || v_got.times;
-            exit when coalesce(v_got.picked, 0) = coalesce(cardinality(v_got.ids), 0);
-        end loop;
-        exit when v_left = 0;
+    v_floor := postgremq.find_floor(v_queue.queue_id);
+    loop
+        with picked as materialized (
+            select p.* from postgremq.pick_rows(v_floor, v_now, v_left) p
+        ), claimed as (
+            insert into postgremq.state as n (
+                due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
+            select postgremq.due(v_vt, p.attempts + 1, v_queue.max_delivery_attempts), p.published_at,
+                   v_vt, p.queue_id, p.message_id, p.step + 1, p.attempts + 1, p.part, 'processing',
+                   gen_random_uuid()::text
+            from picked p
+            on conflict do nothing
+            returning n
+        )
+        select count(*) as n, max(p.due_at) as due_at,
+               (array_agg(p.message_id order by p.due_at desc, p.message_id desc))[1] as id,
+               array(select c.n from claimed c) as claims
+        into v_last
+        from picked p;
+        v_claimed := v_claimed || v_last.claims;
+        v_left := v_left - cardinality(v_last.claims);
+        exit when v_last.n = cardinality(v_last.claims);
     end loop;
-    if v_all.ids is null then
+    if coalesce(cardinality(v_claimed), 0) = 0 then
         perform postgremq.catch_up(v_floor, v_now);
         return;
-    elsif random() * 24 < cardinality(v_all.ids) then
+    elsif random() * 24 < cardinality(v_claimed) then
         perform postgremq.move_floor(
-            v_floor, coalesce(v_got.last_txid, v_floor.new_txid), coalesce(v_got.last_id, v_floor.new_id));
+            v_floor, coalesce(v_last.due_at, v_floor.due_at), coalesce(v_last.id, v_floor.due_id));
     end if;
     return query
     select p_queue_name, m.id, m.payload, c.token::varchar, c.attempts, v_vt, c.published_at
-    from unnest(v_all.ids, v_all.tokens, v_all.attempts, v_all.times)
-         c(id, token, attempts, published_at)
+    from unnest(v_claimed) c
     cross join lateral (
-        select m.id, m.payload from postgremq.messages m where m.id = c.id limit 1) m
-    order by c.published_at, c.id;
+        select m.id, m.payload from postgremq.messages m where m.id = c.message_id limit 1) m
+    order by c.published_at, c.message_id;
 end;
 $$;

@@ -54,9 +54,10 @@ begin
     perform pgque.check_read_committed('a requeue');
     delete from postgremq.finished f
     where f.queue_id = i_queue_id and f.message_id = any (i_messages);
+    perform pg_current_xact_id();
     insert into postgremq.state (
-        published_at, vt, queue_id, message_id, step, attempts, part, status)
-    select now(), now(), i_queue_id, m.id, coalesce(s.step + 1, 0), 0,
+        due_at, published_at, vt, queue_id, message_id, step, attempts, part, status)
+    select postgremq.due(now(), 0, 0), now(), now(), i_queue_id, m.id, coalesce(s.step + 1, 0), 0,
            coalesce(s.part, postgremq.current_part()), 'pending'
     from unnest(i_messages) m(id)
     left join lateral (

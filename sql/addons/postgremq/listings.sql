@@ -46,8 +46,7 @@ end;
 $$;
 
 -- When the next message of a queue becomes visible, or became visible; null if none is to come, also
--- while an exclusive queue is not alive. Of the new messages, which are visible at once, it looks at
--- the first hundred.
+-- while an exclusive queue is not alive. Of those behind the floor, it looks at the first hundred.
 create or replace function postgremq.get_next_visible_time(p_queue_name varchar)
 returns timestamptz
 language plpgsql security definer
@@ -68,16 +67,12 @@ begin
     select min(o.vt) into v_next
     from (
         (select s.vt from postgremq.open_state s
-         where s.queue_id = v_floor.queue_id and s.status = 'pending' and s.due_at is null
-           and (s.txid, s.message_id) > (v_floor.new_txid, v_floor.new_id)
-         order by s.txid, s.message_id limit 100)
-        union all
-        (select s.vt from postgremq.open_state s
          where s.queue_id = v_floor.queue_id and s.due_at is not null
-           and s.due_at > v_floor.due_at and s.due_at < 9223372036854775807
-         order by s.due_at, s.message_id limit 1)
+           and (s.due_at, s.message_id) > (v_floor.due_at, v_floor.due_id)
+           and s.due_at < 9223372036854775807
+         order by s.due_at, s.message_id limit 100)
         union all
-        select r.vt from postgremq.listed_rows(v_floor, 'infinity', 501) r
+        select r.vt from postgremq.listed_rows(v_floor) r
     ) o;
     return v_next;
 end;

@@ -37,14 +37,10 @@ declare
     v_ids     pg_catalog.int4[];
     v_queues  pg_catalog.text[];
     v_vt      pg_catalog.timestamptz := coalesce(new.deliver_after, pg_catalog.now());
-    v_due     pg_catalog.int8;
+    v_due     pg_catalog.int8 := postgremq.due(v_vt, 0, 0);
     v_part    pg_catalog.int2 := postgremq.current_part();
     v_text    pg_catalog.text;
 begin
-    if v_vt operator(pg_catalog.>) pg_catalog.now()
-       or new.published_at operator(pg_catalog.<>) pg_catalog.now() then
-        v_due := postgremq.due(v_vt, 0, 0);
-    end if;
     select pg_catalog.array_agg(b.queue_id), pg_catalog.array_agg(b.name),
            (select l.queue_name from postgremq.topic_log l
             where l.topic_name operator(pg_catalog.=) new.topic_name)

@@ -42,7 +42,7 @@ end;
 $$;
 
 -- Moves unfinished messages of a part to the current part, with their tokens, and skips those that
--- another session has claimed. There they are due at once, or when they become visible. Returns how
+-- another session has claimed. They keep txid, due_at and id, by which floors find them. Returns how
 -- many, at most i_limit. Fails if a consumer keeps the transaction of an answer open.
 -- locks: the rows that it moves, for at most the lock_timeout. writes: state.
 create or replace function postgremq.move_states(i_part smallint, i_limit integer)
@@ -54,8 +54,7 @@ declare
     v_rows integer;
 begin
     with picked as materialized (
-        select s.published_at, s.vt, s.queue_id, s.message_id, s.step, s.attempts, s.status, s.token,
-               q.max_delivery_attempts
+        select s.*
         from postgremq.last_state s
         join postgremq.queue_base q on q.queue_id = s.queue_id
         where s.part = i_part and s.status in ('pending', 'processing')
@@ -69,10 +68,9 @@ begin
         returning e.queue_id, e.message_id
     )
     insert into postgremq.state (
-        due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
-    select postgremq.due(p.vt, p.attempts, p.max_delivery_attempts), p.published_at, p.vt,
-           p.queue_id, p.message_id, p.step + 1, p.attempts, postgremq.current_part(), p.status,
-           p.token
+        txid, due_at, published_at, vt, queue_id, message_id, step, attempts, part, status, token)
+    select p.txid, p.due_at, p.published_at, p.vt, p.queue_id, p.message_id, p.step + 1, p.attempts,
+           postgremq.current_part(), p.status, p.token
     from picked p
     join ended e on e.queue_id = p.queue_id and e.message_id = p.message_id;
     get diagnostics v_rows = row_count;
@@ -152,7 +150,7 @@ declare
     v_part postgremq.rotation_part;
 begin
     select p.* into v_part from postgremq.rotation_part p where p.part = i_part;
-    if not pgque.is_seen_by_all('postgremq', v_part.done_by) then
+    if not pgque.is_seen_by_all('postgremq', v_part.done_by::text) then
         return false;
     end if;
     perform set_config('lock_timeout',

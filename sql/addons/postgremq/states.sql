@@ -7,9 +7,9 @@
 -- status: pending, processing and completed, and three that end a message's steps in its part:
 --   removed (deleted, or in the dead letter queue) and moved (to another part).
 -- txid: the transaction that inserted the row.
--- due_at: null for a new message that is visible at once. Otherwise, for pending and processing,
---   when the row becomes visible, in microseconds since 1970; for a message that has no delivery
---   attempts left, the largest number. It may be later than vt: see floors.sql.
+-- due_at: for pending and processing, when the row becomes visible, in microseconds since 1970; for a
+--   message that has no delivery attempts left, the largest number. It may be later than vt: see
+--   floors.sql. For the others it is null, so that they are not in the indexes that consumers use.
 create table if not exists postgremq.state (
     txid          xid8 not null default pg_current_xact_id(),
     due_at        bigint,
@@ -22,7 +22,8 @@ create table if not exists postgremq.state (
     attempts      integer not null,
     part          smallint not null,
     status        text not null,
-    token         text
+    token         text,
+    constraint state_is_due check (due_at is not null or status not in ('pending', 'processing'))
 ) partition by list (part);
 
 create table if not exists postgremq.state_0 partition of postgremq.state for values in (0);
@@ -30,9 +31,6 @@ create table if not exists postgremq.state_1 partition of postgremq.state for va
 
 create unique index if not exists state_step
     on postgremq.state (queue_id, message_id, step, part);
-create index if not exists state_new
-    on postgremq.state (queue_id, txid, message_id)
-    where status = 'pending' and due_at is null;
 create index if not exists state_due
     on postgremq.state (queue_id, due_at, message_id)
     where due_at is not null;
@@ -54,19 +52,26 @@ create table if not exists postgremq.finished (
 -- Where consumers of a queue begin to search (floors.sql). The floor with the highest number counts.
 create sequence if not exists postgremq.floor_seq;
 
+do $$
+begin
+    if exists (select from pg_attribute a
+               where a.attrelid = to_regclass('postgremq.floor') and a.attname = 'new_txid') then
+        drop table postgremq.floor cascade;  -- of version 0.3: without a floor, a search takes longer
+        drop type if exists postgremq.claims cascade;
+    end if;
+end;
+$$;
+
 create table if not exists postgremq.floor (
-    floor_no    bigint not null default nextval('postgremq.floor_seq'),
-    new_txid    xid8 not null,
-    due_at      bigint not null,
-    origin_id   uuid not null,
-    queue_id    integer not null,
-    new_id      integer not null,
-    part        smallint not null,
-    late        xid8[] not null,
-    open_txids  xid8[] not null,
-    open_ids    integer[] not null,
-    due_times   bigint[] not null,
-    due_ids     integer[] not null
+    floor_no   bigint not null default nextval('postgremq.floor_seq'),
+    due_at     bigint not null,
+    origin_id  uuid not null,
+    queue_id   integer not null,
+    due_id     integer not null,
+    part       smallint not null,
+    late       xid8[] not null,
+    due_times  bigint[] not null,
+    due_ids    integer[] not null
 ) partition by list (part);
 
 create table if not exists postgremq.floor_0 partition of postgremq.floor for values in (0);
@@ -143,8 +148,7 @@ begin
         select p.oid
         from pg_proc p
         where p.pronamespace = 'postgremq'::regnamespace
-          and (p.proname ~ '^(finish_claims?|is_due)$|^(find|finish|is|claim)_.*_[01]$'
-               or p.proname = 'has_returned' and p.pronargs = 3)
+          and p.proname ~ '^(finish_claims?|is_due)$|^(find|finish|is|claim)_.*_[01]$'
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;

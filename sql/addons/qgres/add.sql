@@ -28,42 +28,11 @@ begin
 end;
 $$;
 
--- Adds any parts to a queue given by its id.
+-- The forms for users: a queue by its id or its name, and the parts of an entry, or one of them.
 -- locks: those of _add. writes: the same.
-overload qgres.add(queue_id integer, bytea bytea, jsonb jsonb, text text) returns void
-as qgres._add($1, row($2, $3, $4)::qgres.queue_entry);
-
--- Adds bytea alone to a queue given by its id.
--- locks: those of _add. writes: the same.
-overload qgres.add(queue_id integer, bytea bytea) returns void
-as qgres._add($1, row($2, null, null)::qgres.queue_entry);
-
--- Adds jsonb alone to a queue given by its id.
--- locks: those of _add. writes: the same.
-overload qgres.add(queue_id integer, jsonb jsonb) returns void
-as qgres._add($1, row(null, $2, null)::qgres.queue_entry);
-
--- Adds text alone to a queue given by its id.
--- locks: those of _add. writes: the same.
-overload qgres.add(queue_id integer, text text) returns void
-as qgres._add($1, row(null, null, $2)::qgres.queue_entry);
-
--- Adds any parts to a queue given by its name.
--- locks: those of _add. writes: the same.
-overload qgres.add(queue_name text, bytea bytea, jsonb jsonb, text text) returns void
-as qgres._add(qgres.queue__get_id($1), row($2, $3, $4)::qgres.queue_entry);
-
--- Adds bytea alone to a queue given by its name.
--- locks: those of _add. writes: the same.
-overload qgres.add(queue_name text, bytea bytea) returns void
-as qgres._add(qgres.queue__get_id($1), row($2, null, null)::qgres.queue_entry);
-
--- Adds jsonb alone to a queue given by its name.
--- locks: those of _add. writes: the same.
-overload qgres.add(queue_name text, jsonb jsonb) returns void
-as qgres._add(qgres.queue__get_id($1), row(null, $2, null)::qgres.queue_entry);
-
--- Adds text alone to a queue given by its name.
--- locks: those of _add. writes: the same.
-overload qgres.add(queue_name text, text text) returns void
-as qgres._add(qgres.queue__get_id($1), row(null, null, $2)::qgres.queue_entry);
+overload qgres.add(
+    {queue_id integer | queue_name text},
+    {bytea bytea, jsonb jsonb, text text | bytea bytea | jsonb jsonb | text text}) returns void
+as qgres._add(
+    {$1 | qgres.queue__get_id($1)},
+    row({$2, $3, $4 | $2, null, null | null, $2, null | null, null, $2})::qgres.queue_entry);

@@ -1,4 +1,4 @@
--- Generated functions of an earlier version, and those that this version has not.
+-- Functions of queues as this version makes them, and those of version 0.3 that this version has not.
 do $$
 declare
     v_function regprocedure;
@@ -7,8 +7,11 @@ begin
     for v_function in
         select p.oid from pg_proc p
         where p.pronamespace = 'qgres'::regnamespace
-          and (p.proname ~ '^(sp_positions_[0-9]+|_build_positions_function|_lock_for_consumer)$'
-               or p.proname = '_lock_publisher' and p.pronargs = 2)
+          and (p.proname ~ '^(sp_positions_[0-9]+|_build_[a-z]+_functions?|_lock_for_consumer)$'
+               or p.proname in ('_refuse_partitioned', '_refuse_snapshot', 'queue__partition')
+               or p.proname = '_lock_publisher' and p.pronargs = 2
+               or p.oid = to_regprocedure('qgres.queue__create(text, text, integer)')
+               or p.oid = to_regprocedure('qgres."Publish"(text, text, bytea, jsonb, text)'))
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
@@ -41,8 +44,6 @@ grant execute on function
     qgres."Publish"(text, bytea),
     qgres."Publish"(text, jsonb),
     qgres."Publish"(text, text),
-    qgres."Publish"(text, text, bytea, jsonb, text),
-    qgres.queue__partition(text, text),
     qgres.add(integer, bytea, jsonb, text),
     qgres.add(integer, bytea),
     qgres.add(integer, jsonb),
@@ -55,7 +56,6 @@ to public;
 
 grant execute on function
     qgres.queue__create(text, qgres.queue_type),
-    qgres.queue__create(text, text, integer),
     qgres.queue__drop(integer, boolean),
     qgres.log_queue(text),
     qgres.unlog_queue(text),
@@ -66,16 +66,8 @@ to qgres__queue_manage, pgque_admin;
 grant execute on function qgres.logged_as(text)
 to pgque_reader, pgque_admin;
 
-grant execute on function
-    qgres."_Publish"(integer, qgres.queue_entry),
-    qgres._add(integer, qgres.queue_entry)
-to qgres__queue_insert;
+select pgque.grant_execute('qgres', 'qgres__queue_insert',
+    '_Publish _add');
 
-grant execute on function
-    qgres.consumer__register(text, text),
-    qgres.consumer__drop(text, text),
-    qgres.consume(integer, text, integer),
-    qgres.consume(text, text, integer),
-    qgres."Remove"(integer, integer),
-    qgres."Remove"(text, integer)
-to qgres__queue_delete;
+select pgque.grant_execute('qgres', 'qgres__queue_delete',
+    'consumer__register consumer__drop consume Remove');

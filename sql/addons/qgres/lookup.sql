@@ -31,12 +31,7 @@ begin
         raise exception using
             errcode = 'no_data_found',
             message = format('queue "%s" does not exist', coalesce($1, '<NULL>')),
-            hint = case
-                when exists (select from qgres.queue q where lower(q.queue_name) = lower($1) || '#0')
-                    then 'It has partitions: publish to it with a key, and for all else name one '
-                         'of them, such as the one that qgres.queue__partition(queue, key) returns.'
-                else 'See the view qgres.queue, or create it with qgres.queue__create.'
-            end;
+            hint = 'See the view qgres.queue, or create it with qgres.queue__create.';
     end if;
     return v_queue;
 end;

@@ -28,44 +28,11 @@ begin
 end;
 $$;
 
--- Publishes any parts to a queue given by its id. See "_Publish".
+-- The forms for users: a queue by its id or its name, and the parts of an entry, or one of them.
 -- locks: those of "_Publish". writes: the same.
 overload qgres."Publish"(
-    queue_id integer, bytea bytea, jsonb jsonb, text text, out sequence_number bigint) returns bigint
-as qgres."_Publish"($1, row($2, $3, $4)::qgres.queue_entry);
-
--- Publishes bytea alone to a queue given by its id. See "_Publish".
--- locks: those of "_Publish". writes: the same.
-overload qgres."Publish"(queue_id integer, bytea bytea, out sequence_number bigint) returns bigint
-as qgres."_Publish"($1, row($2, null, null)::qgres.queue_entry);
-
--- Publishes jsonb alone to a queue given by its id. See "_Publish".
--- locks: those of "_Publish". writes: the same.
-overload qgres."Publish"(queue_id integer, jsonb jsonb, out sequence_number bigint) returns bigint
-as qgres."_Publish"($1, row(null, $2, null)::qgres.queue_entry);
-
--- Publishes text alone to a queue given by its id. See "_Publish".
--- locks: those of "_Publish". writes: the same.
-overload qgres."Publish"(queue_id integer, text text, out sequence_number bigint) returns bigint
-as qgres."_Publish"($1, row(null, null, $2)::qgres.queue_entry);
-
--- Publishes any parts to a queue given by its name. See "_Publish".
--- locks: those of "_Publish". writes: the same.
-overload qgres."Publish"(
-    queue_name text, bytea bytea, jsonb jsonb, text text, out sequence_number bigint) returns bigint
-as qgres."_Publish"(qgres.queue__get_id($1), row($2, $3, $4)::qgres.queue_entry);
-
--- Publishes bytea alone to a queue given by its name. See "_Publish".
--- locks: those of "_Publish". writes: the same.
-overload qgres."Publish"(queue_name text, bytea bytea, out sequence_number bigint) returns bigint
-as qgres."_Publish"(qgres.queue__get_id($1), row($2, null, null)::qgres.queue_entry);
-
--- Publishes jsonb alone to a queue given by its name. See "_Publish".
--- locks: those of "_Publish". writes: the same.
-overload qgres."Publish"(queue_name text, jsonb jsonb, out sequence_number bigint) returns bigint
-as qgres."_Publish"(qgres.queue__get_id($1), row(null, $2, null)::qgres.queue_entry);
-
--- Publishes text alone to a queue given by its name. See "_Publish".
--- locks: those of "_Publish". writes: the same.
-overload qgres."Publish"(queue_name text, text text, out sequence_number bigint) returns bigint
-as qgres."_Publish"(qgres.queue__get_id($1), row(null, null, $2)::qgres.queue_entry);
+    {queue_id integer | queue_name text},
+    {bytea bytea, jsonb jsonb, text text | bytea bytea | jsonb jsonb | text text}, out sequence_number bigint) returns bigint
+as qgres."_Publish"(
+    {$1 | qgres.queue__get_id($1)},
+    row({$2, $3, $4 | $2, null, null | null, $2, null | null, null, $2})::qgres.queue_entry);

@@ -18,35 +18,6 @@ as $$
     where half = coalesce(i_half, half);
 $$;
 
--- Refuses the name of a queue that has partitions.
-create or replace function qgres._refuse_partitioned(i_queue text)
-returns void
-language plpgsql
-as $$
-declare
-    v_part  qgres._queue;
-    v_name  text;
-begin
-    select q.* into v_part
-    from qgres._queue q
-    where q.partitions is not null
-      and lower(regexp_replace(q.queue_name, '#[0-9]+$', '')) = lower(i_queue)
-    limit 1;
-    if found then
-        v_name := regexp_replace(v_part.queue_name, '#[0-9]+$', '');
-        raise exception using
-            errcode = 'unique_violation',
-            message = format('queue "%s" already exists with %s partition%s', i_queue,
-                             v_part.partitions, case when v_part.partitions > 1 then 's' end),
-            hint = case v_part.partitions
-                when 1 then format('Name its partition "%s#0" instead.', v_name)
-                else format('Name its partitions "%1$s#0" to "%1$s#%2$s" instead, each by itself.',
-                            v_name, v_part.partitions - 1)
-            end;
-    end if;
-end;
-$$;
-
 -- Creates a queue with its tables; returns its id. Autovacuum is off for them because they are
 -- emptied by TRUNCATE, which leaves vacuum nothing to do.
 -- locks: none beyond the new row's. writes: _queue, the catalog; sr_position of an SR queue.
@@ -77,7 +48,6 @@ begin
             message = format('queue "%s" already exists', queue_name),
             hint = 'Names of queues are case-insensitive.';
     end if;
-    perform qgres._refuse_partitioned(queue_name);
     foreach v_kind in array array['entry', 'position'] loop
         v_kind := format('%s_%s', case queue_type when 'Serial Publisher' then 'sp' else 'sr' end,
                          v_kind);

@@ -14,19 +14,6 @@ begin
 end;
 $$;
 
--- Raises the error for a snapshot that sees no position.
-create or replace function qgres._refuse_snapshot()
-returns void
-language plpgsql
-as $$
-begin
-    raise exception using
-        errcode = 'serialization_failure',
-        message = 'the position of the queue is not in this transaction''s snapshot',
-        hint = 'The transaction began before the position was moved: roll back and try again.';
-end;
-$$;
-
 -- Writes the next position of an SR queue.
 -- locks: none. writes: the queue's log of positions.
 create or replace function qgres._write_position(
@@ -65,7 +52,7 @@ end;
 $$;
 
 -- Removes and returns entries of an SR queue. A second remover waits for the first.
--- _build_remove_function says in which order.
+-- sr_remove_0 says in which order.
 -- locks: the queue's row, until the transaction ends. writes: the queue's log of positions.
 create or replace function qgres."Remove"(queue_id integer, row_limit integer default 2147483647)
 returns table (bytea bytea, jsonb jsonb, text text)

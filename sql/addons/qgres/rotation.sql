@@ -162,7 +162,7 @@ declare
     v_is_done  boolean := true;
     v_table    text;
 begin
-    if not pgque.is_seen_by_all(format('qgres %s', i_queue.queue_id), i_queue.moved_by) then
+    if not pgque.is_seen_by_all(format('qgres %s', i_queue.queue_id), i_queue.moved_by::text) then
         return 0;
     end if;
     foreach v_table in array v_tables loop

@@ -170,7 +170,9 @@ def test_floor_of_another_cluster_is_not_used(db: Connection) -> None:
     publish(db, *range(150))
     drain(db)
     # As after a restore into a cluster with lower transaction ids.
-    db.execute("update postgremq.floor set new_txid = '9999999999', origin_id = gen_random_uuid()")
+    db.execute(
+        "update postgremq.floor set due_at = 9223372036854775806, origin_id = gen_random_uuid()"
+    )
     publish(db, 1, 2)
     assert drain(db) == [1, 2]
 

@@ -111,6 +111,15 @@ def test_release_gives_the_attempt_back(db: Connection) -> None:
         release(db, claim)
 
 
+def test_message_comes_when_those_came_that_were_visible_before_it(db: Connection) -> None:
+    make_queue(db)
+    publish(db, 1, 2)
+    (claim,) = consume(db)
+    nack(db, claim)
+    publish(db, 3)
+    assert [consume(db)[0].payload for _ in range(3)] == [2, 1, 3]
+
+
 def test_no_delivery_beyond_the_limit_of_attempts(db: Connection) -> None:
     make_queue(db, max_attempts=2)
     publish(db, 1)

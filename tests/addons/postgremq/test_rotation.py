@@ -116,6 +116,32 @@ def test_part_is_kept_while_a_transaction_publishes_into_it(
     assert drain(db) == [2]
 
 
+def test_late_message_is_found_after_floors_passed_it_and_it_was_moved(
+    db: Connection, another: Another
+) -> None:
+    make_queue(db)
+    late = begun(another())
+    publish(late, 1)
+    publish(db, *range(100, 200))
+    drain(db)
+    assert value(db, "select count(*) from postgremq.floor where late <> '{}'") > 0
+    late.execute("commit")
+    switch(db)
+    value(db, "select postgremq.maint()")  # before the floors are truncated
+    assert value(db, "select part from postgremq.open_state") == 1
+    assert drain(db) == [1]
+
+
+def test_moved_messages_keep_their_places(db: Connection) -> None:
+    make_queue(db)
+    publish(db, 1, 2, 3)
+    switch(db)
+    publish(db, 4)
+    maintain(db)
+    assert part_sizes(db)[0] == 0
+    assert drain(db) == [1, 2, 3, 4]
+
+
 def test_prepared_transaction_outlasts_rotations(db: Connection) -> None:
     if value(db, "show max_prepared_transactions") == "0":
         pytest.skip("the server has no prepared transactions")

@@ -2,11 +2,8 @@
 
 import pytest
 
-from pgque_dagster import PgqueResource
-from pgque_dagster.client import DatabaseError
-from tests.addons.conftest import Another, Blocked, begun
-from tests.support.logins import as_login
-from tests.support.queues import Connection, connect, drain, refused, rows, tick, value
+from tests.addons.conftest import begun
+from tests.support.queues import Connection, refused, rows, value
 from tests.support.serial import (
     add,
     consume,
@@ -27,7 +24,6 @@ LITERALS = [f"'{HEX}'::bytea", """'{"key":"jsonb"}'::jsonb""", "'text'::text"]
 # By each form of a function: four entries without and four with values.
 FORMS = ["null, null, null", "null::bytea", "null::jsonb", "null::text"]
 FORMS += [", ".join(LITERALS), *LITERALS]
-KEYS = [f"key{nr}" for nr in range(20)]
 
 
 def test_an_entry_is_made_of_named_parts(db: Connection) -> None:
@@ -213,138 +209,3 @@ def test_one_transaction_sees_what_it_sends(db: Connection, isolation: str) -> N
     db.execute("commit")
     assert sorted(taken) == ["a", "b", "c"]
     assert (consume(db), remove(db)) == ([(3, "c")], ["d"])
-
-
-# A queue with partitions has one order for each key.
-
-
-@pytest.fixture
-def parted(db: Connection) -> Connection:
-    """A database with the queue Orders in four partitions, each with the consumer c."""
-    assert len(rows(db, "select qgres.queue__create('Orders', 'sp', 4)")) == 4
-    for part in range(4):
-        value(db, "select qgres.consumer__register(%s, 'c')::text", f"orders#{part}")
-    return db
-
-
-def publish_by(db: Connection, key: str | None, text: str) -> int:
-    sql = "select qgres.\"Publish\"('orders', %s::text, null, null, %s::text)"
-    number: int = value(db, sql, key, text)
-    return number
-
-
-def test_each_partition_has_its_own_numbers_and_keeps_the_order_of_its_keys(
-    parted: Connection,
-) -> None:
-    for turn in range(3):
-        for key in KEYS:
-            publish_by(parted, key, f"{key}:{turn}")
-    found = [consume(parted, queue=f"Orders#{part}") for part in range(4)]
-    for part in found:
-        assert [number for number, _ in part] == list(range(1, len(part) + 1))
-    texts = [text for part in found for _, text in part]
-    assert sorted(texts) == sorted(f"{key}:{turn}" for key in KEYS for turn in range(3))
-    for key in KEYS:
-        turns = [text for text in texts if text.startswith(f"{key}:")]
-        assert turns == [f"{key}:{turn}" for turn in range(3)]
-        assert sum(any(text in turns for _, text in part) for part in found) == 1
-    assert sum(bool(part) for part in found) > 1
-
-
-def test_publishers_of_two_partitions_do_not_wait(parted: Connection, another: Another) -> None:
-    partition = "select qgres.queue__partition('orders', %s)"
-    first = value(parted, partition, KEYS[0])
-    other_key = next(key for key in KEYS if value(parted, partition, key) != first)
-    with parted.transaction():
-        publish_by(parted, KEYS[0], "a")
-        assert publish_by(another(), other_key, "b") == 1
-    assert value(parted, partition, None) == value(parted, partition, "")
-    assert publish_by(parted, None, "a") > 0
-
-
-def test_publishing_to_a_partition_needs_the_role(parted: Connection, database_url: str) -> None:
-    with connect(as_login(database_url)) as stranger, refused("42501", "_Publish"):
-        publish_by(stranger, "a", "b")
-    with connect(as_login(database_url, "qgres__queue_insert")) as member:
-        assert publish_by(member, "a", "b") == 1
-
-
-def test_wrong_calls_of_queues_with_partitions_are_refused(parted: Connection) -> None:
-    value(parted, "select qgres.queue__create('plain#0', 'SP')")
-    rows(parted, "select qgres.queue__create('One', 'SP', 1)")
-    hint = ("does not exist", "It has partitions", "qgres.queue__partition")
-    four = ('queue "orders" already exists with 4 partitions', '"Orders#0" to "Orders#3"')
-    one = ('queue "one" already exists with 1 partition', '"One#0"')
-    for call, sqlstate, *words in (
-        ("consumer__register('orders', 'd')", "P0002", *hint),
-        ("consume('ORDERS', 'c')", "P0002", *hint),
-        ("\"Publish\"('orders', 'a')", "P0002", *hint),
-        ("queue__create('q', 'SR', 2)", "22023", 'only "Serial Publisher" queues have partitions'),
-        ("queue__create('q', null, 2)", "22023", 'only "Serial Publisher" queues have partitions'),
-        ("queue__create('q', 'SP', 0)", "22023", "partitions must be from 1 to 256, it is 0"),
-        ("queue__create('q', 'SP', 257)", "22023", "from 1 to 256, it is 257"),
-        ("queue__create('q', 'SP', null)", "22023", "from 1 to 256, it is <NULL>"),
-        ("queue__create(null, 'SP', 2)", "23502", "the name of the queue is null"),
-        ("queue__create('ORDERS', 'SP', 2)", "23505", '"ORDERS" already exists with 4 partitions'),
-        ("queue__create('plain', 'SP', 2)", "23505", 'queue "plain#0" already exists'),
-        ("queue__create('PLAIN#0', 'SP', 2)", "23505", 'queue "PLAIN#0" already exists'),
-        ("queue__create('q', 'XY', 2)", "22P02", "invalid input value for enum"),
-        ("queue__partition('plain', 'k')", "P0002", 'queue "plain" does not exist'),
-        ("queue__partition(null, 'k')", "P0002", 'queue "<NULL>" does not exist'),
-        *((f"queue__create('orders', '{kind}')", "23505", *four) for kind in ("SP", "SR")),
-        *((f"queue__create('one', '{kind}')", "23505", *one) for kind in ("SP", "SR")),
-    ):
-        with refused(sqlstate, *words):
-            rows(parted, f"select qgres.{call}")
-    assert value(parted, "select count(*) from qgres.queue") == 6
-
-
-def test_the_name_of_partitions_is_free_when_the_last_one_is_dropped(parted: Connection) -> None:
-    for part in range(4):
-        with refused("23505", "with 4 partitions"):
-            make_sp(parted, "orders")
-        value(parted, "select qgres.queue__drop(%s, true)::text", f"orders#{part}")
-    for kind in ("SP", "SR"):
-        value(parted, "select qgres.queue__create('Orders', %s)", kind)
-        drop = "select qgres.queue__drop('orders')"
-        with refused("23505", 'queue "orders" already exists without partitions', drop):
-            rows(parted, "select qgres.queue__create('orders', 'SP', 8)")
-        assert rows(parted, "select queue_name from qgres.queue") == [("Orders",)]
-        value(parted, f"{drop}::text")
-    assert len(rows(parted, "select qgres.queue__create('orders', 'SP', 8)")) == 8
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "text"),
-    [
-        ("'Orders', 'SP', 2", "'orders', 'SP'", "with 2 partitions"),
-        ("'Orders', 'SP'", "'orders', 'SP', 2", "without partitions"),
-        ("'Orders', 'SP', 2", "'orders', 'SP', 3", "with 2 partitions"),
-    ],
-)
-def test_two_sessions_that_create_both_are_told_apart(
-    db: Connection, blocked: Blocked, first: str, second: str, text: str
-) -> None:
-    with db.transaction():
-        rows(db, f"select qgres.queue__create({first})")
-        creating = blocked(rows, f"select qgres.queue__create({second})")
-    with refused("23505", text):
-        creating.result()
-
-
-def test_the_resource_logs_partitions_that_are_named_each(
-    parted: Connection, database_url: str
-) -> None:
-    parts = [f"Orders#{part}" for part in range(4)]
-    with pytest.raises(DatabaseError, match='"orders" already exists with 4 partitions') as error:
-        PgqueResource(url=database_url, queues=["qgres.orders"]).database_url()
-    assert '"Orders#0" to "Orders#3"' in str(error.value)
-    PgqueResource(url=database_url, queues=[f"qgres.{part}" for part in parts]).database_url()
-    logs = [f"qgres.{part}" for part in parts]
-    for log in logs:
-        value(parted, "select pgque.register_consumer(%s, 'c')", log)
-    for key in KEYS:
-        publish_by(parted, key, key)
-    for log in logs:
-        tick(parted, log)
-    assert sorted(text for log in logs for text in drain(parted, log)) == sorted(KEYS)

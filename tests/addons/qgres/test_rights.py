@@ -38,9 +38,6 @@ FUNCTIONS = {
     "log_queue(text)": ("v", False, True, MANAGE),
     "unlog_queue(text)": ("v", False, True, MANAGE),
     "logged_as(text)": ("s", False, True, READER),
-    "queue__create(text,text,integer)": ("v", False, True, MANAGE),
-    "queue__partition(text,text)": ("s", False, True, PUBLIC),
-    '"Publish"(text,text,bytea,jsonb,text)': ("v", False, False, PUBLIC),
     "maint()": ("v", False, True, MANAGE),
 }
 CALLS = {
@@ -49,7 +46,6 @@ CALLS = {
     "queue__drop('sp', true)": MANAGE,
     "log_queue('sp')": MANAGE,
     "unlog_queue('sp')": MANAGE,
-    "queue__create('parts', 'SP', 2)": MANAGE,
     "maint()": MANAGE,
     "\"Publish\"('sp', 'a')": INSERT,
     "\"Publish\"('sp', null, '1', 'a')": INSERT,

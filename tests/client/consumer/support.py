@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from pgque_dagster.client import Batch, Client, Consumer, Message
-from pgque_dagster.client.calls.ticks import next_tick
+from pgque_dagster.client.ticks import next_tick
 from tests.support.queues import PATIENCE_SECONDS, Connection, drain, rows, tick
 
 DONE = "create table done (nr serial, id text)"
@@ -142,6 +142,19 @@ class Queue:
 def done(db: Connection) -> list[str]:
     """What handlers wrote, in that order."""
     return [text for (text,) in rows(db, "select id from done order by nr")]
+
+
+def noted_waits(consumer: Consumer) -> threading.Event:
+    """What is set once the consumer has found nothing to do."""
+    waits = threading.Event()
+    wait: Callable[..., None] = consumer._wait
+
+    def waiting(connection: Any) -> None:
+        waits.set()
+        wait(connection)
+
+    consumer._wait = waiting  # type: ignore[method-assign]
+    return waits
 
 
 def collect(consumer: Consumer, *types: str, **options: Any) -> list[str | None]:

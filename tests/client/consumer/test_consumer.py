@@ -18,11 +18,12 @@ from pgque_dagster.client import (
     Limits,
     RemoteConsumer,
 )
-from pgque_dagster.client.consumer import sources
+from pgque_dagster.client.consumer import consumer as consumers
 from tests.client.consumer.support import (
     Queue,
     collect,
     expire_leases,
+    noted_waits,
     run_until,
     run_until_error,
     running,
@@ -194,18 +195,15 @@ class TestTransactional:
         assert q.payloads("dead_letter") == ["dead"]
 
     @pytest.mark.parametrize("kind", [Consumer, RemoteConsumer])
-    @pytest.mark.parametrize("options", [{}, {"slots": 1, "name": "parts", "start_at": "latest"}])
     def test_an_event_that_only_the_commit_refuses_fails_alone(
-        self, q: Queue, options: dict[str, Any], kind: type[Consumer]
+        self, q: Queue, kind: type[Consumer]
     ) -> None:
-        if options and kind is RemoteConsumer:
-            pytest.skip("it has no slots")
         q.db.execute("create table known (id text primary key)")
         q.db.execute("insert into known values ('1'), ('2')")
         q.db.execute("alter table done add foreign key (id) references known initially deferred")
         # Its error is expected at the statement.
         q.db.execute("alter table done add unique (id) deferrable")
-        consumer = kind(q.url, **{"queue": "q", "name": "c", **options})
+        consumer = kind(q.url, "q", "c")
 
         @consumer.on(transactional=True)
         def handle(message: Delivery, connection: Any) -> None:
@@ -213,8 +211,9 @@ class TestTransactional:
             with suppress(psycopg.errors.UniqueViolation), connection.transaction():
                 insert(message, connection)
 
+        waits = noted_waits(consumer)
         with running(consumer) as errors:
-            wait_until(lambda: bool(errors) or consumer.health().state == "idle")
+            wait_until(lambda: bool(errors) or waits.is_set())
             q.send("1", "unknown", "2")
             wait_until(lambda: bool(errors) or q.retried() == ["unknown"])
         assert (errors, q.done()) == ([], ["1", "2"])
@@ -237,29 +236,12 @@ class TestTransactional:
         q.run(consumer)
         assert q.done() == ["1"]
 
-    def test_a_page_of_a_slot_is_acked_with_what_its_handlers_wrote(self, q: Queue) -> None:
-        consumer = q.consumer(name="parts", slots=1, start_at="latest")
-
-        @consumer.on(transactional=True)
-        def handle(message: Delivery, connection: Any) -> None:
-            insert(message, connection)
-            if message.payload == "1":
-                message.nack()
-
-        with running(consumer) as errors:
-            wait_until(lambda: consumer.health().state == "idle")
-            q.send(Event("1", key="a"), Event("2", key="b"))
-            wait_until(lambda: bool(errors or q.done()))
-            q.send(Event("3", key="c"))
-            wait_until(lambda: bool(errors) or len(q.done()) == 2)
-        assert (errors, q.done()) == ([], ["2", "3"])
-
 
 class TestBatches:
     def test_a_large_batch_is_not_held_as_objects(
         self, q: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sources, "_PAGE", 1000)
+        monkeypatch.setattr(consumers, "_PAGE", 1000)
         count = 20_000
         q.client.copy_events("q", (str(number) for number in range(count)))
         q.tick()
@@ -279,16 +261,12 @@ class TestBatches:
         assert peaks[0] < 200  # bytes
         assert handled == list(range(count))
 
-    @pytest.mark.parametrize(
-        "options",
-        [{}, {"concurrency": 2}, {"transactional": True}],
-    )
+    @pytest.mark.parametrize("is_transactional", [False, True])
     def test_a_batch_of_several_pages_is_handled_as_one(
-        self, q: Queue, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+        self, q: Queue, is_transactional: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sources, "_PAGE", 2)
-        is_transactional = options.pop("transactional", False)
-        first, consumer = q.consumer(**options), q.consumer(**options)
+        monkeypatch.setattr(consumers, "_PAGE", 2)
+        first, consumer = q.consumer(), q.consumer()
         handled: list[str | None] = []
 
         def handle(message: Delivery, *connection: Any) -> None:
@@ -296,12 +274,8 @@ class TestBatches:
             if message.payload in "25":
                 message.nack()
 
-        async def handle_in_task(message: Delivery) -> None:
-            handle(message)
-
         for each in (first, consumer):
-            handler = handle_in_task if options else handle
-            each.on("default", transactional=is_transactional)(handler)
+            each.on("default", transactional=is_transactional)(handle)
         q.send(*(Event(each, key="k") for each in "123456"), Event("7", type="of no handler"))
         assert isinstance(run_until_error(first), HandlerMissing)
         assert handled == []
@@ -312,10 +286,11 @@ class TestBatches:
     def test_limits_say_which_batches_are_opened(self, q: Queue) -> None:
         consumer = q.consumer(limits=Limits(min_count=3))
         handled = collect(consumer)
+        for event in ("1", "2"):
+            q.send(event)
+        waits = noted_waits(consumer)
         with running(consumer) as errors:
-            for event in ("1", "2"):
-                q.send(event)
-            wait_until(lambda: consumer.health().state == "idle")
+            wait_until(waits.is_set)
             assert handled == []
             q.send("3")
             wait_until(lambda: len(handled) == 3)
@@ -330,8 +305,7 @@ class TestBatches:
         consumer = q.consumer()
         handled = collect(consumer)
         with running(consumer):
-            wait_until(lambda: consumer.health().state == "idle")
-            assert "killed process" in caplog.text
+            wait_until(lambda: "killed process" in caplog.text)
             assert handled == []
             # No NOTIFY tells of this: the consumer polls, as it does behind a pooler that drops
             # notifications.
@@ -361,7 +335,8 @@ class TestBatches:
     def test_a_tick_wakes_the_consumer(self, q: Queue) -> None:
         consumer = q.consumer(poll_interval=timedelta(hours=1))
         handled = collect(consumer)
+        waits = noted_waits(consumer)
         with running(consumer):
-            wait_until(lambda: consumer.health().state == "idle")
+            wait_until(waits.is_set)
             q.send("1")
             wait_until(lambda: handled == ["1"])

@@ -1,6 +1,5 @@
 """A handler that is written wrongly loses no event: it is refused, or only its event fails."""
 
-import asyncio
 import functools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -13,12 +12,10 @@ import pytest
 from pgque_dagster.client import (
     Consumer,
     Delivery,
-    Event,
     InvalidArgument,
     TransactionEnded,
 )
 from tests.client.consumer.support import Queue, run_until_error
-from tests.support.queues import PATIENCE_SECONDS
 
 
 async def coroutine_function(message: Delivery, *more: Any) -> None: ...
@@ -63,37 +60,11 @@ class TestResults:
         assert getattr(handler, "__name__", "AsyncObject") in str(error)
         assert not q.is_acked()
 
-    def test_the_result_of_a_plain_handler_is_awaited_among_coroutines(self, q: Queue) -> None:
-        consumer = q.consumer()
-        handled: list[str] = []
-
-        async def work(message: Delivery) -> None:
-            await asyncio.sleep(0)
-            handled.append(message.payload or "")
-
-        consumer.on("known")(work)
-        consumer.on()(lambda message: work(message))
-        q.send(Event("1", "known"), Event("2", "other"))
-        q.run(consumer)
-        assert handled == ["1", "2"]
-
-    def test_a_generator_among_coroutines_stops_the_consumer_without_an_ack(self, q: Queue) -> None:
-        consumer = q.consumer()
-        consumer.on("known")(coroutine_function)
-        consumer.on()(returns_a_generator)
-        q.send(Event("1", "known"), Event("2", "other"))
-        assert "returns_a_generator" in str(run_until_error(consumer))
-        assert not q.is_acked()
-
 
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"concurrency": 0}, "1 or more"),
-        ({"concurrency": "2"}, "concurrency"),
         ({"queue": ["q", "r"]}, "a consumer for each"),
-        ({"slots": 2, "subconsumer": "x"}, "Leave out slots"),
-        ({"on_failure": "pause"}, "Pass slots"),
         ({"retry_after": 60}, "retry_after=60"),
         ({"retry_after": timedelta(seconds=-1)}, "retry_after"),
         ({"lease": 60}, "lease=60"),
@@ -127,6 +98,7 @@ def test_functions_that_are_no_handlers_are_refused() -> None:
         (True, one_parameter, r"one_parameter.*connection"),
         (False, two_parameters, "two_parameters"),
         (True, coroutine_function, "coroutine"),
+        (False, coroutine_function, "coroutine"),
     ):
         with pytest.raises(InvalidArgument, match=words):
             consumer.on("x", transactional=is_transactional)(function)
@@ -136,11 +108,6 @@ def test_functions_that_are_no_handlers_are_refused() -> None:
         consumer.on(*types)(print)
         with pytest.raises(InvalidArgument, match="already: print"):
             consumer.on(*types)(print)
-    for is_transactional, words in ((True, "Leave out concurrency"), (False, "async def")):
-        concurrent = Consumer("", "q", "c", concurrency=2)
-        concurrent.on(transactional=is_transactional)(print)
-        with pytest.raises(InvalidArgument, match=words):
-            concurrent.run()
 
 
 ENDINGS: list[list[str]] = [
@@ -216,23 +183,6 @@ class TestTransactions:
 
 
 class TestFailures:
-    @pytest.mark.parametrize("concurrency", [1, 3])
-    def test_a_coroutine_that_awaits_a_cancelled_task_fails_alone(
-        self, q: Queue, concurrency: int
-    ) -> None:
-        consumer = q.consumer(concurrency=concurrency)
-
-        @consumer.on()
-        async def handle(message: Delivery) -> None:
-            if message.payload == "2":
-                task = asyncio.create_task(asyncio.sleep(PATIENCE_SECONDS))
-                task.cancel()
-                await task
-
-        q.send("1", "2", "3")
-        q.run(consumer)
-        assert q.retried() == ["2"]
-
     def test_a_wrong_retry_after_fails_only_its_event(self, q: Queue) -> None:
         consumer = q.consumer()
         wrong = {"2": 60, "3": "1 minute", "4": timedelta(seconds=-1), "5": timedelta.max}

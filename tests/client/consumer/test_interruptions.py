@@ -1,6 +1,5 @@
 """Signals, kills, broken connections and restarts lose nothing."""
 
-import asyncio
 import signal
 import subprocess
 import sys
@@ -8,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,15 @@ from tests.client.consumer.support import (
     wait_until,
 )
 from tests.conftest import new_server
-from tests.support.queues import PATIENCE_SECONDS, Connection, connect, make_queue, rows, tick
+from tests.support.queues import (
+    PATIENCE_SECONDS,
+    Connection,
+    connect,
+    make_queue,
+    rows,
+    tick,
+    value,
+)
 
 PROGRAM = """
 import sys, time
@@ -41,13 +49,13 @@ consumer.run()
 """
 # In a process of its own, which a signal may end. Its handler waits in the first event until "go".
 SIGNALLED = """
-import asyncio, signal, sys, time
+import signal, sys, time
 from pathlib import Path
 from pgque_dagster.client import Consumer
 
 # As in a terminal: a shell without job control has its background processes ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-url, folder, way = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+url, folder = sys.argv[1], Path(sys.argv[2])
 consumer = Consumer(url, "q", "c")
 
 def stop(told=consumer.stop):
@@ -63,7 +71,7 @@ def handle(message):
         time.sleep(0.01)
     (folder / f"ended-{message.payload}").touch()
 
-asyncio.run(consumer.run_async()) if way == "in a loop" else consumer.run()
+consumer.run()
 (folder / "returned").touch()
 """
 END_ALL_SESSIONS = (
@@ -74,14 +82,12 @@ END_ALL_SESSIONS = (
 
 class TestSignals:
     @pytest.fixture
-    def start(
-        self, q: Queue, tmp_path: Path
-    ) -> Iterator[Callable[[str], "subprocess.Popen[bytes]"]]:
+    def start(self, q: Queue, tmp_path: Path) -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
         """Starts a process that handles a batch of two events and waits in the first."""
         with ExitStack() as stack:
 
-            def started(way: str) -> "subprocess.Popen[bytes]":
-                command = [sys.executable, "-c", SIGNALLED, q.url, str(tmp_path), way]
+            def started() -> "subprocess.Popen[bytes]":
+                command = [sys.executable, "-c", SIGNALLED, q.url, str(tmp_path)]
                 process = stack.enter_context(subprocess.Popen(command))
                 stack.callback(process.kill)
                 wait_until((tmp_path / "began-long").exists)
@@ -90,19 +96,15 @@ class TestSignals:
             q.send("long", "short")
             yield started
 
-    @pytest.mark.parametrize(
-        ("way", "number"),
-        [("run", signal.SIGTERM), ("run", signal.SIGINT), ("in a loop", signal.SIGTERM)],
-    )
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_a_signal_lets_the_current_batch_be_handled_and_acked(
         self,
         q: Queue,
-        start: Callable[[str], "subprocess.Popen[bytes]"],
+        start: Callable[[], "subprocess.Popen[bytes]"],
         tmp_path: Path,
-        way: str,
         number: signal.Signals,
     ) -> None:
-        process = start(way)
+        process = start()
         q.send("next batch")
         process.send_signal(number)
         wait_until((tmp_path / "told").exists)
@@ -115,9 +117,9 @@ class TestSignals:
         assert [message.payload for message in received.messages] == ["next batch"]
 
     def test_a_second_signal_ends_it_at_once_and_releases_the_batch(
-        self, q: Queue, start: Callable[[str], "subprocess.Popen[bytes]"], tmp_path: Path
+        self, q: Queue, start: Callable[[], "subprocess.Popen[bytes]"], tmp_path: Path
     ) -> None:
-        process = start("run")
+        process = start()
         deadline = time.monotonic() + PATIENCE_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
             process.send_signal(signal.SIGINT)
@@ -126,26 +128,6 @@ class TestSignals:
         assert not (tmp_path / "ended-long").exists()
         batch = q.client.claim("q", "c", owner="next")
         assert batch is not None and len(batch.events()) == 2
-
-    def test_an_applications_own_handler_of_signals_stays(self, q: Queue) -> None:
-        async def main() -> bool:
-            loop = asyncio.get_running_loop()
-            got = asyncio.Event()
-            loop.add_signal_handler(signal.SIGTERM, got.set)
-            running = asyncio.create_task(consumer.run_async())
-            while consumer.health().state != "idle":
-                await asyncio.sleep(0.01)
-            signal.raise_signal(signal.SIGTERM)
-            await asyncio.wait_for(got.wait(), PATIENCE_SECONDS)
-            is_running = not running.done()
-            consumer.stop()
-            await running
-            loop.remove_signal_handler(signal.SIGTERM)
-            return is_running
-
-        consumer = q.consumer()
-        consumer.on()(print)
-        assert asyncio.run(main())
 
 
 def test_a_process_that_is_killed_leaves_its_batch_to_the_next(
@@ -237,33 +219,22 @@ def test_a_clock_that_jumps_changes_nothing(q: Queue, monkeypatch: pytest.Monkey
     assert handled == ["1", "2", "3"]
 
 
-class TestHealth:
-    def test_it_says_what_the_consumer_does(self, q: Queue) -> None:
-        consumer = q.consumer()
-        assert consumer.health().state == "stopped"
-        assert not consumer.health().is_ok
-        begun, go = threading.Event(), threading.Event()
+def test_a_database_that_cannot_be_reached_ends_it_at_the_start() -> None:
+    consumer = Consumer("host=/nonexistent dbname=x", "q", "c")
+    consumer.on()(print)
+    with pytest.raises(ConnectionFailed, match="/nonexistent"):
+        consumer.run()
 
-        @consumer.on()
-        def handle(message: Delivery) -> None:
-            begun.set()
-            go.wait(PATIENCE_SECONDS)
 
-        with running(consumer):
-            wait_until(lambda: consumer.health().state == "idle")
-            q.send("1")
-            begun.wait(PATIENCE_SECONDS)
-            health = consumer.health()
-            go.set()
-        assert (health.state, health.batch_id is not None) == ("working", True)
-        assert {check.queue for check in health.checks} == {None, "q"}
-        assert consumer.health().state == "stopped"
+def test_the_lease_is_renewed_while_a_handler_works(q: Queue) -> None:
+    consumer = q.consumer(lease=timedelta(seconds=1.5))
+    ends = "select lease_until from pgque.get_lease_info('q', 'c')"
 
-    def test_a_database_that_cannot_be_reached_is_not_healthy(self) -> None:
-        consumer = Consumer("host=/nonexistent dbname=x", "q", "c")
-        consumer.on()(print)
-        health = consumer.health()
-        assert not health.is_ok
-        assert health.error is not None and "/nonexistent" in health.error
-        with pytest.raises(ConnectionFailed, match="/nonexistent"):
-            consumer.run()
+    @consumer.on()
+    def handle(message: Delivery) -> None:
+        first = value(q.db, ends)
+        wait_until(lambda: value(q.db, ends) > first)
+
+    q.send("1")
+    q.run(consumer)
+    assert q.retried() == []

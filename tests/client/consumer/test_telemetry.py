@@ -1,23 +1,19 @@
-"""A trace goes from the sender to the handler, and handlers are counted."""
+"""A trace goes from the sender to the handler."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from opentelemetry import metrics, trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import SpanKind
 
 from pgque_dagster.client import Client, Delivery, Event
-from tests.client.consumer.support import Queue, is_acked, run_until
+from tests.client.consumer.support import Queue
 from tests.support.queues import rows, tick
 
 EXPORTER = InMemorySpanExporter()
-READER = InMemoryMetricReader()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,7 +22,6 @@ def providers() -> None:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(EXPORTER))
     trace.set_tracer_provider(provider)
-    metrics.set_meter_provider(MeterProvider([READER]))
 
 
 @pytest.fixture(autouse=True)
@@ -84,38 +79,3 @@ def test_outside_of_a_trace_nothing_is_stored(q: Queue) -> None:
     q.client.send("q", "1")
     assert rows(q.db, "select ev_extra1, ev_extra2 from pgque.event") == [(None, None)]
     assert finished(SpanKind.PRODUCER) == []
-
-
-def test_handled_messages_are_counted_by_outcome(q: Queue) -> None:
-    q.client.register_consumer("q", "counted")
-    consumer = q.consumer(name="counted")
-
-    @consumer.on()
-    def handle(message: Delivery) -> None:
-        if message.payload == "bad":
-            raise ValueError("no such customer")
-        if message.payload == "nacked":
-            message.nack()
-
-    q.send("a", "b", "bad", "nacked")
-    run_until(consumer, lambda: is_acked(q.client, consumer="counted"))
-    counted = {point.attributes["outcome"]: point.value for point in points("messages")}
-    assert counted == {"done": 2, "failed": 1, "error": 1}
-    assert sum(point.count for point in points("duration")) == 4
-    spans = finished(SpanKind.CONSUMER)
-    (span,) = [span for span in spans if span.status.status_code == StatusCode.ERROR]
-    assert span.events[0].name == "exception"
-
-
-def points(name: str) -> list[Any]:
-    data = READER.get_metrics_data()
-    assert data is not None
-    return [
-        point
-        for resource in data.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-        if metric.name == f"pgque.consumer.{name}"
-        for point in metric.data.data_points
-        if (point.attributes or {}).get("consumer") == "counted"
-    ]

@@ -11,7 +11,7 @@ from pgque_dagster.client import DatabaseError, LeaseLost
 from pgque_dagster.client.connection import connect as connect_client
 from pgque_dagster.client.remote import completed
 from pgque_dagster.client.remote.completed import CompletedBatches, Span
-from pgque_dagster.client.table_rights import Connection as TargetConnection
+from pgque_dagster.client.rights import Connection as TargetConnection
 from tests.client.remote.conftest import Target
 from tests.support.logins import as_login
 from tests.support.queues import value

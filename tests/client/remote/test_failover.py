@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pgque_dagster.client import Client, TargetOutOfStep, TicksUnavailable
-from pgque_dagster.client.consumer.sources import BatchWork
+from pgque_dagster.client import Client, Consumer, TargetOutOfStep, TicksUnavailable
 from tests.client.consumer.support import DONE, Queue
 from tests.client.remote.conftest import Target
 from tests.support.databases import empty_database
@@ -50,7 +49,7 @@ def promoted(server: Any) -> Iterator[list[Target]]:
                 target.apply()
             complete.q.send("b")
             # Applied, but not acked: the batch is still open after the switchover.
-            patched.setattr(BatchWork, "finish", fail)
+            patched.setattr(Consumer, "_finish", fail)
             assert isinstance(complete.error(), OSError)
             patched.undo()
             standby = servers.standby(primary)

@@ -1,37 +1,18 @@
 """Runs that no sensor requested, and consumers that are not what a run expects."""
 
 import re
-from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from pgque_dagster import build_pgque_sensor, pgque_asset
-from pgque_dagster.client import Batch, Limits
-from pgque_dagster.client.holder import Holder
 from tests.dagster.location import execute
 from tests.dagster.orders import Orders, error_of, texts
 from tests.dagster.support import StoringIOManager
 from tests.support.sensing import evaluate, the_request
 
 revenue = pgque_asset(queue="orders", name="revenue")(texts)
-
-
-def share(orders: Orders, *parts: str) -> None:
-    for part in parts:
-        orders.client.run(Holder("orders", "revenue", part).register_subconsumer())
-
-
-def claim_part(orders: Orders, part: str) -> Batch:
-    batch = Holder("orders", "revenue", part).claim(
-        orders.client,
-        owner="another run",
-        ttl=timedelta(minutes=5),
-        limits=Limits(max_count=1),
-    )
-    assert batch is not None
-    return batch
 
 
 def by_hand(orders: Orders, asset: dg.AssetsDefinition = revenue) -> list[list[str]]:
@@ -54,43 +35,6 @@ def test_a_run_without_a_batch_says_how_many_events_wait_for_a_tick(
         r"\d+ s: check that `pgque ticker` or pg_cron runs, and that the queue is not paused\.",
         capfd.readouterr().err,
     )
-
-
-def test_a_run_by_hand_takes_the_batch_that_waits_with_a_part_before_a_new_one(
-    orders: Orders, capfd: pytest.CaptureFixture[str]
-) -> None:
-    share(orders, "1", "2", "3")
-    orders.publish(["a"], ["b"], ["c"], ["d"])
-    claim_part(orders, "1")
-    claim_part(orders, "3").release()
-
-    assert by_hand(orders) == [["b"]]
-    assert by_hand(orders) == [["c", "d"]]
-    assert by_hand(orders) == []
-    assert "Skipped: orders/revenue has no batch yet" in capfd.readouterr().err
-
-
-def test_a_run_by_hand_is_skipped_while_each_part_is_at_work(
-    orders: Orders, capfd: pytest.CaptureFixture[str]
-) -> None:
-    share(orders, "1", "2")
-    orders.publish(["a"], ["b"], ["c"])
-    claims = [claim_part(orders, "1"), claim_part(orders, "2")]
-
-    assert by_hand(orders) == []
-    told = capfd.readouterr().err
-    assert "Skipped: each of the 2 subconsumers of orders/revenue has a run" in told
-    for claim in claims:
-        claim.ack()
-
-
-def test_a_run_by_hand_takes_one_batch_of_a_shared_consumer(orders: Orders) -> None:
-    share(orders, "1", "2")
-    orders.publish(["a"])
-    claim_part(orders, "1").release()
-    orders.publish(["b"])
-
-    assert [by_hand(orders) for _ in range(2)] == [[["a"]], [["b"]]]
 
 
 def test_a_run_whose_consumer_was_removed_fails_and_registers_no_other(

@@ -10,7 +10,7 @@ import pytest
 from pgque_dagster import Alert, PgqueResource, build_pgque_alerts
 from pgque_dagster.checks.alert_cursor import AlertCursor, GivenUp, Problem
 from pgque_dagster.client import Client
-from pgque_dagster.client.calls.states import hold
+from pgque_dagster.client.batch import hold
 from tests.support.checks import give_up, make_older
 from tests.support.events import claim, make_queue, publish, tick
 

@@ -161,7 +161,6 @@ def refused(project: DgProject, **components: str) -> str:
         ("revenue", "sink:\n  type: delta\n  base_dir: d\n  key: [id]", 5, "which has no key"),
         ("revenue", "partitions: 0", 5, "greater than or equal to 1"),
         ("revenue", "partitions: 257", 5, "less than or equal to 256"),
-        ("revenue", "partitions: 8\nsensor:\n  parallel_runs: 2", None, "parallel_runs is 2"),
         ("revenue", "start_at: soon", 5, "'soon' is no position"),
         ("revenue", "start_at: 2026-01-01T00:00", 5, "has no time zone"),
         ("revenue", "start_at: -1", 5, "-1 is no position"),
@@ -251,7 +250,6 @@ def test_components_know_of_each_other(project: DgProject, database_url: str) ->
         {"max_age": timedelta(days=366)},
         {"backoff": timedelta(days=366)},
         {"minimum_interval_seconds": 0},
-        {"parallel_runs": 0},
         {"max_events": 1.5},
     ],
     ids=str,
@@ -288,3 +286,19 @@ def test_dagster_finds_no_components_where_spark_is_not_installed(
     monkeypatch.setattr(pgque_dagster, "find_spec", lambda package: None)
 
     assert "QueueComponent" not in dir(pgque_dagster)
+
+
+def test_a_replica_names_its_target(project: DgProject) -> None:
+    head = (
+        "type: pgque_dagster.TableReplicaComponent\nattributes:\n  name: shop\n"
+        "  tables: [public.t]\n  target:\n    type: postgres\n"
+    )
+    project.write("pgque", "type: pgque_dagster.PgqueComponent\n")
+    project.write("shop", f"{head}    schema: copies\n")
+    replicas = project.load().resolve_assets_def(["shop", "public", "t"])
+    (spec,) = replicas.specs
+    assert "postgres" in spec.kinds
+    project.write("bank", head)
+    with pytest.raises(Exception, match="defs") as raised:
+        project.load()
+    assert "name the schema of the replicas" in str(raised.value.__cause__)

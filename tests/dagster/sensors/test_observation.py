@@ -14,7 +14,7 @@ from pgque_dagster import (
     queue_key,
 )
 from pgque_dagster.client import Client, QueueNotFound
-from pgque_dagster.client.calls.states import hold
+from pgque_dagster.client.batch import hold
 from pgque_dagster.project import queue_report
 from pgque_dagster.project.consumers import AssetConsumer
 from pgque_dagster.project.queue_report import assets_of, report_queues, short

@@ -241,8 +241,7 @@ def test_a_sensor_says_whose_batches_how_large_and_how_often_tried() -> None:
 
     said = build_pgque_sensor(
         [revenue, refunds], min_events=7, max_events=500, max_age=timedelta(minutes=2),
-        max_attempts=4, backoff=timedelta(seconds=9), on_exhausted="dead_letter", max_runs=6,
-        parallel_runs=3,
+        max_attempts=4, backoff=timedelta(seconds=9), on_exhausted="dead_letter",
     ).description  # fmt: skip
 
     for words in (
@@ -256,8 +255,6 @@ def test_a_sensor_says_whose_batches_how_large_and_how_often_tried() -> None:
         "max_attempts=4",
         "backoff=0:00:09",
         "its events become dead letters and the next batch follows (on_exhausted=dead_letter)",
-        "parallel_runs=3",
-        "max_runs=6",
     ):
         assert words in str(said)
 
@@ -273,7 +270,6 @@ def plain() -> None:
         ([revenue, revenue], {}, "orders/revenue"),
         ([plain], {}, "plain consumes no queue"),
         ([revenue], {"max_attempts": 0}, "a sensor's "),
-        ([revenue], {"max_runs": 0}, "a sensor's "),
         ([revenue], {"max_events": 0}, "a sensor's "),
         ([revenue], {"min_events": -1}, "a sensor's "),
         ([revenue], {"min_events": 11, "max_events": 10}, "a sensor's "),

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from pgque_dagster.client import Client, ConsumerNotFound, InvalidArgument, TicksUnavailable
-from pgque_dagster.client.calls.ticks import claim_ticks
+from pgque_dagster.client.ticks import claim_ticks
 from pgque_dagster.spark.cluster.executor_errors import executor_error
 from pgque_dagster.spark.streaming.options import StreamOptions
 from tests.support.events import publish, tick

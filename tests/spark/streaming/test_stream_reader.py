@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from pgque_dagster.client import BatchLeased, Client, ConsumerNotFound, InvalidArgument
-from pgque_dagster.client.calls.ticks import claim_ticks
+from pgque_dagster.client.ticks import claim_ticks
 from pgque_dagster.spark.streaming.factory import stream_reader
 from pgque_dagster.spark.streaming.options import StreamOptions
 from pgque_dagster.spark.streaming.reader import (

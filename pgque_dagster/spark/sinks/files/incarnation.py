@@ -9,7 +9,7 @@ What stands in the files there is for people.
 import json
 from datetime import UTC, datetime
 
-from ....client import InvalidArgument, calls
+from ....client import InvalidArgument, installation
 from ....client.session import Session
 from .folders import MARKER, Folders
 
@@ -20,7 +20,7 @@ def check_incarnation(location: str, store: Folders, session: Session) -> None:
     Raises:
         InvalidArgument: if it holds batches that are not of this incarnation.
     """
-    own = str(session.run(calls.maintenance.incarnation()))
+    own = str(session.run(installation.incarnation()))
     found = store.incarnations()
     if not found:
         # Looked for first: who is at the same location now marks it before it stores a batch.

@@ -12,7 +12,7 @@ from psycopg import sql
 from pyspark.sql.types import DataType, StructType
 
 from ....client.errors import InvalidArgument
-from ....client.table_rights import Connection
+from ....client.rights import Connection
 
 # Conditions that are true for a value that the column would change or refuse. {c} is the staged
 # value, {type} the column's type, {staged} the type of the staged value.

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import sql
 
 from ....client.errors import InvalidArgument
-from ....client.table_rights import Connection, create_missing_table, needing
+from ....client.rights import Connection, create_missing_table, needing
 from ...written import Written
 
 NAME = "pgque_sink_ledger"

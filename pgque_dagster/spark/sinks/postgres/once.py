@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from ....client.connection import connect
 from ....client.errors import InvalidArgument
-from ....client.table_rights import Connection
+from ....client.rights import Connection
 from ...streaming.reader import TickOffset
 from ...written import Written
 from .ledger import NAME as LEDGER

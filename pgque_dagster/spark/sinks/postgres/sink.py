@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 
 from ....client.connection import connect
 from ....client.errors import InvalidArgument, TransactionOutdated, translated
-from ....client.table_rights import Connection, needing
+from ....client.rights import Connection, needing
 from ...address import DatabaseAddress
 from ...batch import SparkBatch, attempt_of
 from ...cluster.lost_lease import cancelled_without_lease

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from ....client.connection import connect
 from ....client.errors import InvalidArgument, PgqueError, StagingLost, TransactionOutdated
-from ....client.table_rights import Connection, needing
+from ....client.rights import Connection, needing
 from ...address import DatabaseAddress
 from ...cluster.executor_errors import clear_executor_errors
 from ...writing.copying import copy_batches

@@ -1,0 +1,42 @@
+"""Slices of an open batch, or of a range of ticks, for parallel reading."""
+
+from .models import ReadPlan, Slice
+from .operation import Call, Row
+
+_COLUMNS = (
+    "slice_sql, slice_from, set_columns,"
+    " batch_events, payload_bytes, batch_bytes, oldest_event, newest_event"
+)
+
+
+def read_plan(batch_id: int, max_slices: int) -> Call[ReadPlan]:
+    """Splits a batch into slices; an empty batch has none."""
+    return Call(
+        f"select {_COLUMNS} from pgque.batch_read_plan(%s, %s) order by slice_nr",
+        (batch_id, max_slices),
+        _parse,
+    )
+
+
+def tick_range_plan(
+    queue: str, from_tick: int, to_tick: int, max_slices: int, consumer: str | None = None
+) -> Call[ReadPlan]:
+    """Splits the events after one tick, up to another, into slices.
+
+    Args:
+        queue: the queue's name.
+        from_tick: the tick before the events.
+        to_tick: the last tick.
+        max_slices: the maximum number of slices.
+        consumer: includes the events that are redelivered to this consumer; None for no consumer.
+    """
+    return Call(
+        f"select {_COLUMNS} from pgque.tick_range_read_plan(%s, %s, %s, %s, %s) order by slice_nr",
+        (queue, from_tick, to_tick, max_slices, consumer),
+        _parse,
+    )
+
+
+def _parse(rows: list[Row]) -> ReadPlan:
+    slices = tuple(Slice(sql, rest, tuple(names)) for sql, rest, names, *_ in rows)
+    return ReadPlan(slices, *rows[0][3:]) if rows else ReadPlan()

@@ -1,0 +1,191 @@
+"""Queues: create, change, list and drop them, and say what else has the name of an unknown one."""
+
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+
+from .encoding import encode
+from .errors import QueueNotFound
+from .models import QueueInfo, QueueStats
+from .operation import Call, Steps, first, nothing
+
+_QUOTED = re.compile(r'"(.*)"')
+_LOGGED_AS = {
+    "postgremq": "select postgremq.logged_as(%s)",
+    "qgres": "select qgres.logged_as(%s)",
+}
+
+
+def create_queue(queue: str, /, **options: str | int | bool | None) -> Call[bool]:
+    """Creates a queue (name of 1 to 57 bytes); returns False if it existed.
+
+    Args:
+        queue: the queue's name.
+        **options: parameters as for `configure_queue`; also applied to an existing queue.
+    """
+    if not options:
+        return Call("select pgque.create_queue(%s) = 1", (queue,), first)
+    return Call("select pgque.create_queue(%s, %s::jsonb) = 1", (queue, encode(options)), first)
+
+
+def configure_queue(queue: str, /, **parameters: str | int | bool | None) -> Steps[None]:
+    """Sets parameters such as `ticker_max_lag="1 second"`, all or none; None resets one."""
+    for parameter, value in parameters.items():
+        text = None if value is None else encode(value)
+        yield Call("select pgque.set_queue_config(%s, %s, %s)", (queue, parameter, text), nothing)
+
+
+def different_options(
+    queue: str, options: Mapping[str, object]
+) -> Call[list[tuple[str, str | None, str | None]]]:
+    """Returns the options that differ on a queue: name, present value, wanted value."""
+    return Call(
+        "select param_name, present, wanted from pgque.different_options(%s, %s::jsonb)",
+        (queue, encode(options)),
+        lambda rows: [(name, present, wanted) for name, present, wanted in rows],
+    )
+
+
+def pause_queue(queue: str) -> Call[None]:
+    """Stops a queue's ticks. It still accepts events and delivers them when it is resumed."""
+    return Call("select pgque.pause_queue(%s)::text", (queue,), nothing)
+
+
+def resume_queue(queue: str) -> Call[None]:
+    """Resumes the ticks of a paused queue."""
+    return Call("select pgque.resume_queue(%s)::text", (queue,), nothing)
+
+
+def drop_queue(queue: str, *, force: bool = False) -> Call[None]:
+    """Drops a queue and its events. If consumers are registered, `force` is needed."""
+    return Call("select pgque.drop_queue(%s, %s)", (queue, force), nothing)
+
+
+def force_next_tick(queue: str) -> Call[None]:
+    """Makes the next ticker run tick this queue even if no tick is due."""
+    return Call("select pgque.force_next_tick(%s)", (queue,), nothing)
+
+
+def check_queue(queue: str) -> Call[None]:
+    """Refuses a queue that does not exist, where PgQ's own functions return no rows."""
+    return Call("select count(*) from pgque.different_options(%s, '{}')", (queue,), nothing)
+
+
+def queues() -> Call[list[QueueInfo]]:
+    """Returns the state of all queues."""
+    return Call(
+        "select queue_name, ticker_lag, ev_per_sec, ev_new, last_tick_id "
+        "from pgque.get_queue_info()",
+        (),
+        lambda rows: [QueueInfo(*row) for row in rows],
+    )
+
+
+def queue_stats() -> Call[list[QueueStats]]:
+    """Returns the key figures of all queues: depth, age, rate, dead letters."""
+    return Call(
+        "select queue_name, depth, oldest_msg_age, consumers, events_per_sec::float8, "
+        "rotation_age, ticker_paused, last_tick_time, dlq_count from pgque.queue_stats()",
+        (),
+        lambda rows: [QueueStats(*row) for row in rows],
+    )
+
+
+def queue_names() -> Call[list[str]]:
+    """Returns the names of all queues."""
+    return Call(
+        "select queue_name from pgque.get_queue_info()", (), lambda rows: [row[0] for row in rows]
+    )
+
+
+def installed_addons() -> Call[list[str]]:
+    """Returns the names of the add-ons of the database."""
+    return Call(
+        "select addon_name from pgque.addon order by addon_name",
+        (),
+        lambda rows: [row[0] for row in rows],
+    )
+
+
+def topic_of(queue: str) -> Call[str | None]:
+    """Returns the topic of a queue of postgremq; None if there is no such queue."""
+    return Call(
+        "select topic_name from postgremq.list_queues() where queue_name = %s",
+        (queue,),
+        lambda rows: rows[0][0] if rows else None,
+    )
+
+
+def type_of_serial(queue: str) -> Call[str | None]:
+    """Returns the type of a queue of qgres, such as Serial Publisher; None without such a queue."""
+    return Call(
+        "select queue_type::text from qgres.queue where lower(queue_name) = lower(%s)",
+        (queue,),
+        lambda rows: rows[0][0] if rows else None,
+    )
+
+
+def log_topic(topic: str) -> Call[str]:
+    """Creates a topic if it is missing, and logs it; returns the name of the queue."""
+    return Call("select postgremq.log_topic(postgremq.create_topic(%s))", (topic,), first)
+
+
+def logged_as(addon: str, name: str) -> Call[str | None]:
+    """Returns the queue that logs a topic or a serial queue; None if it is not logged."""
+    return Call(_LOGGED_AS[addon], (name,), first)
+
+
+class QueueOfAddon(QueueNotFound):
+    """There is no queue of events of that name, but an add-on has a queue of that name."""
+
+
+def _of_addon(error: QueueNotFound) -> Steps[QueueNotFound]:
+    """Returns an error that says how to use the queue, if an add-on has one of that name."""
+    name = _name_in(error)
+    if name is None:
+        return error
+    addons: list[str] = yield installed_addons()
+    if "postgremq" in addons:
+        topic: str | None = yield topic_of(name)
+        if topic is not None:
+            return QueueOfAddon(
+                f'"{name}" is a queue of messages (postgremq)',
+                "Use client.messages, or the functions of postgremq. Pipelines read the log of "
+                f"its topic, postgremq.{topic}.",
+            )
+    if "qgres" in addons:
+        kind: str | None = yield type_of_serial(name)
+        if kind is not None:
+            log = f" Pipelines read its log, qgres.{name}." if kind == "Serial Publisher" else ""
+            return QueueOfAddon(
+                f'"{name}" is a serial queue (qgres)',
+                f"Use client.serial, or the functions of qgres.{log}",
+            )
+    return error
+
+
+def _near(error: QueueNotFound) -> Steps[QueueNotFound]:
+    """Returns the error with the near names of the database's queues in its hint."""
+    if isinstance(error, QueueOfAddon):
+        return error
+    names: list[str] = yield queue_names()
+    return with_near_names(error, names)
+
+
+LOOKS = (_of_addon, _near)
+"""What is looked up about a queue that does not exist. Each look may fail for lack of rights."""
+
+
+def with_near_names(error: QueueNotFound, names: Sequence[str]) -> QueueNotFound:
+    """Returns the error with the near names in its hint, or as it is if there are none."""
+    name = _name_in(error)
+    close = get_close_matches(name, names) if name is not None else []
+    if not close:
+        return error
+    suggestion = f"Did you mean {' or '.join(close)}?"
+    return QueueNotFound(str(error.args[0]), f"{suggestion} {error.hint}".strip())
+
+
+def _name_in(error: QueueNotFound) -> str | None:
+    quoted = _QUOTED.search(str(error.args[0]))
+    return quoted[1] if quoted else None

@@ -1,0 +1,140 @@
+"""Ranges of ticks as batches, for readers that keep their own checkpoint."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from .batch import read_lease
+from .models import Lease
+from .operation import Call, Row, first
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A tick, for a reader that keeps its own record.
+
+    Attributes:
+        id: its number.
+        fingerprint: tells it from another tick of that number, which there may be after a failover;
+            None in a record that has no fingerprint.
+    """
+
+    id: int
+    fingerprint: str | None
+
+    def fits(self, record: "Tick") -> bool:
+        """Whether a record may mean this tick."""
+        return self.id == record.id and record.fingerprint in (None, self.fingerprint)
+
+
+@dataclass(frozen=True)
+class TickClaim:
+    """A range of ticks under a lease.
+
+    Attributes:
+        lease: the lease on the batch that the range forms.
+        registration_id: identifies the consumer's registration; a new registration has a new id.
+        start: the tick after which the range begins.
+        end: the tick that ends it.
+    """
+
+    lease: Lease
+    registration_id: int
+    start: Tick
+    end: Tick
+
+
+def register_at(queue: str, consumer: str, tick: int) -> Call[bool]:
+    """Registers a consumer at a retained tick; False if it is registered."""
+    return Call(
+        "select pgque.register_consumer_at(%s, %s, %s) = 1",
+        (queue, consumer, tick),
+        first,
+    )
+
+
+def is_new(queue: str, age: timedelta) -> Call[bool]:
+    """Whether a queue is younger than `age` by the database's clock, and has not rotated."""
+    return Call(
+        "select queue_cur_table = 0 and clock_timestamp() - queue_switch_time < %s "
+        "from pgque.get_queue_info(%s)",
+        (age, queue),
+        lambda rows: bool(rows and rows[0][0]),
+    )
+
+
+def claim_ticks(
+    queue: str,
+    consumer: str,
+    owner: str,
+    ttl: timedelta,
+    from_tick: Tick | None = None,
+    to_tick: Tick | None = None,
+    epoch: int | None = None,
+) -> Call[TickClaim]:
+    """Claims the events between two ticks as the open batch, and finishes earlier events."""
+
+    def parse(rows: list[Row]) -> TickClaim:
+        (row,) = rows
+        lease = read_lease(owner, row[:5])
+        assert lease is not None
+        start, end = Tick(lease.prev_tick_id, row[6]), Tick(lease.tick_id, row[7])
+        return TickClaim(lease, row[5], start, end)
+
+    ids, fingerprints = (
+        [getattr(tick, name, None) for tick in (from_tick, to_tick)]
+        for name in ("id", "fingerprint")
+    )
+    return Call(
+        "select batch_id, epoch, lease_until, prev_tick_id, cur_tick_id, registration_id, "
+        "prev_fingerprint, cur_fingerprint "
+        "from pgque.claim_ticks(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        (queue, consumer, owner, ttl, *ids, epoch, *fingerprints),
+        parse,
+    )
+
+
+def next_tick(
+    queue: str, consumer: str, after_tick: int | None = None, max_events: int | None = None
+) -> Call[Tick | None]:
+    """The last tick after `after_tick` within `max_events` events; None if there is none."""
+    return Call(
+        "select t, pgque.tick_fingerprint(%s, t) from pgque.next_tick(%s, %s, %s, %s) t",
+        (queue, queue, consumer, after_tick, max_events),
+        lambda rows: None if rows[0][0] is None else Tick(*rows[0]),
+    )
+
+
+@dataclass(frozen=True)
+class TickWindow:
+    """The ticks around a time window.
+
+    Attributes:
+        prev_tick_id: the tick before the window.
+        tick_id: the last tick of the window, or the one before it if the window has no tick.
+        seq_start: the last event id at the first of them.
+        seq_end: the last event id at the other.
+        lag: how old the last tick is.
+        attempt: a number that is higher than that of any earlier call.
+    """
+
+    prev_tick_id: int
+    tick_id: int
+    seq_start: int
+    seq_end: int
+    lag: timedelta
+    attempt: int
+
+
+def window_ticks(queue: str, start: datetime, end: datetime) -> Call[TickWindow]:
+    """Finds the ticks around a time window; the server refuses one that is not over, or gone."""
+    return Call(
+        "select prev_tick_id, tick_id, seq_start, seq_end, lag, attempt "
+        "from pgque.window_ticks(%s, %s, %s)",
+        (queue, start, end),
+        lambda rows: TickWindow(*rows[0]),
+    )
+
+
+def tick_fingerprint(queue: str, tick_id: int) -> Call[str | None]:
+    """Returns what tells a tick from another one of its number; None without such a tick."""
+    return Call("select pgque.tick_fingerprint(%s, %s)", (queue, tick_id), first)

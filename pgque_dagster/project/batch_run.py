@@ -1,0 +1,95 @@
+"""The identity of a run for a batch, and the tags of Dagster that carry it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from ..client.holder import Holder
+from .keys import (
+    ATTEMPT,
+    BATCH_ID,
+    CONSUMER,
+    EPOCH,
+    INCARNATION,
+    QUEUE,
+    REQUESTED_AT,
+    SLOT,
+    SUBCONSUMER,
+)
+
+
+@dataclass(frozen=True)
+class BatchRun:
+    """Which batch a run is for, and at which attempt.
+
+    Attributes:
+        holder: the consumer, or the slot of it, that has the batch open.
+        batch_id: of the batch. It repeats in other incarnations of a database.
+        incarnation: of the database that has the batch.
+        attempt: counts the runs of the batch from 1; 0 if the tag was lost.
+        epoch: of the consumer when the run was requested; None if the tag was lost.
+        requested_at: by the database's clock; None if the tag was lost.
+    """
+
+    holder: Holder
+    batch_id: int
+    incarnation: str
+    attempt: int = 0
+    epoch: int | None = None
+    requested_at: datetime | None = None
+
+    @classmethod
+    def read(cls, tags: Mapping[str, str], holder: Holder | None = None) -> Self | None:
+        """Reads what `tags` returned; None if the run is for no batch.
+
+        Args:
+            tags: of the run.
+            holder: the consumer for which a step works, whatever the tags say; by default theirs.
+        """
+        batch_id = _number(tags.get(BATCH_ID))
+        if batch_id is None:
+            return None
+        queue = holder.queue if holder else tags.get(QUEUE, "")
+        consumer = holder.consumer if holder else tags.get(CONSUMER, "")
+        return cls(
+            # No sensor writes the tag of a subconsumer any more, but its runs may still be queued.
+            Holder(queue, consumer, tags.get(SUBCONSUMER), tags.get(SLOT)),
+            batch_id,
+            tags.get(INCARNATION, ""),
+            _number(tags.get(ATTEMPT)) or 0,
+            _number(tags.get(EPOCH)),
+            _time(tags.get(REQUESTED_AT)),
+        )
+
+    @property
+    def key(self) -> str:
+        """The run key, by which Dagster starts one run for each attempt."""
+        holder = self.holder
+        return f"{self.incarnation}:{holder.queue}:{holder.name}:{self.batch_id}:{self.attempt}"
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags of the run."""
+        tags = {
+            QUEUE: self.holder.queue,
+            CONSUMER: self.holder.consumer,
+            SLOT: self.holder.slot,
+            BATCH_ID: str(self.batch_id),
+            INCARNATION: self.incarnation,
+            ATTEMPT: str(self.attempt),
+            EPOCH: None if self.epoch is None else str(self.epoch),
+            REQUESTED_AT: None if self.requested_at is None else self.requested_at.isoformat(),
+        }
+        return {key: value for key, value in tags.items() if value is not None}
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text or "")
+    except ValueError:
+        return None

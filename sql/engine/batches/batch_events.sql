@@ -1,0 +1,215 @@
+-- The conditions on ev_txid that select a batch. The transactions that finished between two
+-- snapshots are a range (those that began after the first) and a list (those in progress at the
+-- first). The conditions contain literals, so that the planner sees the values. in_range is a plain
+-- comparison if nothing was in progress at the second snapshot.
+create or replace function pgque.snapshot_conditions(
+    i_prev pg_snapshot, i_cur pg_snapshot,
+    out in_range text, out in_list text, out first_txid xid8, out end_txid xid8)
+returns record
+language plpgsql immutable
+as $$
+declare
+    v_list xid8[];
+begin
+    first_txid := pg_snapshot_xmax(i_prev);
+    end_txid := pg_snapshot_xmax(i_cur);
+    in_range := format('ev_txid >= %L and ev_txid < %L', first_txid, end_txid);
+    if pg_snapshot_xmin(i_cur) < end_txid then
+        in_range := format('%s and pg_visible_in_snapshot(ev_txid, %L)', in_range, i_cur);
+    end if;
+
+    select array_agg(x order by x) into v_list
+    from pg_snapshot_xip(i_prev) x
+    where pg_visible_in_snapshot(x, i_cur);
+    if v_list is not null then
+        in_list := format('ev_txid = any (%L::xid8[])', v_list);
+        first_txid := v_list[1];
+    end if;
+end;
+$$;
+
+-- What it takes to read the events between two snapshots of a queue: their conditions, and the event
+-- tables that hold their transactions. The tables are looked up, not derived from the rotation: an event
+-- is read wherever a producer with an old snapshot or an old table name has put it.
+create or replace function pgque.events_between(
+    i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
+    out in_range text, out in_list text, out tables text[])
+returns record
+language plpgsql
+as $$
+declare
+    v_c record := pgque.snapshot_conditions(i_prev, i_cur);
+begin
+    perform pgque.check_adopted();
+    in_range := v_c.in_range;
+    in_list := v_c.in_list;
+    execute format('select pgque.%I($1, $2)', format('event_%s_tables', i_queue_id))
+    into tables using v_c.first_txid, v_c.end_txid;
+end;
+$$;
+
+-- The same for an open batch, each condition without expired events, and its owner condition, with that
+-- of a slot's keys, and without events that were set aside.
+create or replace function pgque.describe_batch(
+    i_batch_id bigint,
+    out in_range text, out in_list text, out is_owned text, out tables text[])
+returns record
+language plpgsql
+as $$
+declare
+    v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
+    v_b      record;
+    v_fresh  text := '';
+begin
+    v_b := pgque.events_between(
+        v_sub.sub_queue,
+        (pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick)).tick_snapshot,
+        (pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick)).tick_snapshot);
+    tables := v_b.tables;
+    if v_sub.event_cutoff is not null then
+        -- In JSON's format, which every DateStyle reads alike.
+        v_fresh := format(' and ev_time >= %L', to_json(v_sub.event_cutoff) #>> '{}');
+    end if;
+    in_range := v_b.in_range || v_fresh;
+    in_list := v_b.in_list || v_fresh;
+    is_owned := format('(ev_owner is null or ev_owner = %s)',
+                       coalesce(v_sub.sub_main, v_sub.sub_id));
+    if v_sub.sub_role = 'slot' then
+        is_owned := format('%s and %s', is_owned, pgque.slot_condition(v_sub));
+    end if;
+    is_owned := is_owned || pgque.not_aside(v_sub.sub_id, i_batch_id);
+end;
+$$;
+
+-- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed:
+-- they are the same on every connection and at every time until the batch is finished, except for
+-- those that set_events_aside takes out. For a batch without events it reads only the queue's parent
+-- table, which is empty.
+create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
+returns text
+language plpgsql
+as $$
+declare
+    v_b    record := pgque.describe_batch(i_batch_id);
+    v_sql  text;
+begin
+    select string_agg(format('select %s from %s where %s and %s', i_columns, t, c, v_b.is_owned),
+                      ' union all ')
+    into v_sql
+    from unnest(case v_b.tables
+        when '{}' then array[format('only pgque.event_%s', (pgque.find_batch(i_batch_id)).sub_queue)]
+        else v_b.tables end) t
+    cross join unnest(array[v_b.in_range, v_b.in_list]) c
+    where c is not null;
+    return v_sql;
+end;
+$$;
+
+-- The SELECT of a batch's events, in order of ev_id.
+create or replace function pgque.batch_event_sql(x_batch_id bigint)
+returns text
+language plpgsql security definer
+as $$
+begin
+    return concat(pgque.batch_select(
+        x_batch_id, 'ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, ev_data, '
+                    'ev_extra1, ev_extra2, ev_extra3, ev_extra4'), ' order by 1');
+end;
+$$;
+
+-- The event tables in which an open batch has, or may have, rows.
+create or replace function pgque.batch_event_tables(x_batch_id bigint)
+returns setof text
+language plpgsql security definer
+as $$
+begin
+    return query select unnest((pgque.describe_batch(x_batch_id)).tables);
+end;
+$$;
+
+-- Returns nulls. A session that an upgrade finds in get_batch_events of version 0.3 calls it next,
+-- and then reads the batch by batch_event_sql. It goes with version 0.5.
+create or replace function pgque.find_small_batch(
+    i_batch_id bigint,
+    out sub_queue integer, out from_txid xid8, out end_txid xid8, out running pg_snapshot,
+    out list xid8[], out owner_id integer, out cutoff timestamptz)
+returns record
+language sql
+as $$
+    select null::integer, null::xid8, null::xid8, null::pg_snapshot, null::xid8[], null::integer,
+           null::timestamptz;
+$$;
+
+-- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is
+-- found and read by two statements with cached plans. From 1000 event ids on, a plan made for the
+-- batch saves more than planning costs, so batch_event_sql makes a new statement. It also handles
+-- slots, batches from which events were set aside, and databases that are not adopted. JIT is off
+-- because event tables have no statistics, so the planner might compile the read of a small batch
+-- from a large table.
+create or replace function pgque.get_batch_events(
+    x_batch_id bigint,
+    out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
+    out ev_type text, out ev_data text,
+    out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
+returns setof record
+language plpgsql security definer
+set jit = off
+as $$
+declare
+    v_b        record;
+    v_running  pg_snapshot;
+    v_list     xid8[];
+begin
+    if current_setting('transaction_isolation') = 'read committed' then
+        select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
+               cur.tick_event_seq - prev.tick_event_seq as events,
+               coalesce(s.sub_main, s.sub_id) as owner_id, p.sub_id, p.event_cutoff
+        into v_b
+        from (select *
+              from pgque.position_log_0 l
+              where l.sub_batch = x_batch_id
+              order by l.pos_seq desc
+              limit 1) p
+        join pgque.subscription_base s on s.sub_id = p.sub_id
+        cross join lateral (
+            select * from pgque.tick_log_0 t
+            where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick
+            limit 1) prev
+        cross join lateral (
+            select * from pgque.tick_log_0 t
+            where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick
+            limit 1) cur
+        where p.next_half = 0
+          and not exists (select from pgque.position_log_0 newer
+                          where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq);
+    end if;
+    if v_b is null then
+        select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
+               cur.tick_event_seq - prev.tick_event_seq as events,
+               coalesce(s.sub_main, s.sub_id) as owner_id, s.sub_id, s.event_cutoff
+        into v_b
+        from pgque.find_batch(x_batch_id) s
+        cross join lateral pgque.find_tick(s.sub_queue, s.sub_last_tick) prev
+        cross join lateral pgque.find_tick(s.sub_queue, s.sub_next_tick) cur;
+    end if;
+
+    if v_b.events >= 1000 or v_b.sub_role = 'slot'
+       or exists (select from pgque.set_aside a
+                  where a.sub_id = v_b.sub_id and a.batch_id = x_batch_id)
+       or exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
+        return query execute format('%s', pgque.batch_event_sql(x_batch_id));  -- quoted: made there
+        return;
+    end if;
+    if pg_snapshot_xmin(v_b.cur) < pg_snapshot_xmax(v_b.cur) then
+        v_running := v_b.cur;
+    end if;
+    if pg_snapshot_xmin(v_b.prev) < pg_snapshot_xmax(v_b.prev) then
+        v_list := array(select x from pg_snapshot_xip(v_b.prev) x
+                        where pg_visible_in_snapshot(x, v_b.cur));
+    end if;
+    return query execute format(  -- quoted: a number
+        'select * from pgque.event_%s_read($1, $2, $3, $4, $5, $6)', v_b.sub_queue)
+    using pg_snapshot_xmax(v_b.prev), pg_snapshot_xmax(v_b.cur), v_running, v_list, v_b.owner_id,
+          coalesce(v_b.event_cutoff, '-infinity');
+end;
+$$;

@@ -1,0 +1,77 @@
+-- Splits the events between two ticks into slices, as batch_read_plan does for a batch: those that
+-- became visible after the first tick and up to the second. Without a consumer, these are the
+-- events for everybody; with one, also those redelivered to that consumer. event_ttl hides no
+-- events, because no open batch fixes the cutoff. No consumer's position protects the range from
+-- rotation, so ticks before queue_first_tick are refused, and a slice that is read too late fails
+-- with PQ008.
+-- locks: the queue's row, shared, so that rotation waits for the plan. writes: nothing.
+create or replace function pgque.tick_range_read_plan(
+    i_queue text, i_from_tick bigint, i_to_tick bigint, i_max_slices integer,
+    i_consumer text default null,
+    out slice_nr integer, out slice_sql text, out batch_events bigint,
+    out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
+    out oldest_event timestamptz, out newest_event timestamptz)
+returns setof record
+language plpgsql security definer
+as $$
+declare
+    v_queue  pgque.queue := pgque.find_queue(i_queue);
+    v_sub    pgque.subscription;
+    v_range  record;
+    v_owner  text := 'ev_owner is null';
+begin
+    if i_from_tick > i_to_tick then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('ticks %s to %s of queue "%s" run backwards',
+                             i_from_tick, i_to_tick, i_queue),
+            hint = 'Pass the earlier tick first.';
+    end if;
+    select q.* into v_queue from pgque.queue q where q.queue_id = v_queue.queue_id for share;
+    v_range := pgque.events_between(
+        v_queue.queue_id,
+        (pgque.find_retained_tick(v_queue, i_from_tick)).tick_snapshot,
+        (pgque.find_retained_tick(v_queue, i_to_tick)).tick_snapshot);
+    if i_consumer is not null then
+        v_sub := pgque.find_subscription(i_queue, i_consumer);
+        v_owner := format('(%s or ev_owner = %s)', v_owner, coalesce(v_sub.sub_main, v_sub.sub_id));
+    end if;
+    return query
+    select *
+    from pgque.plan_slices(
+        v_range.tables,
+        format('%s and (%s or %s)', v_owner, v_range.in_range, coalesce(v_range.in_list, 'false')),
+        i_max_slices);
+end;
+$$;
+
+-- Returns a tick of a queue after which all events still exist. The queue's row, which the caller
+-- holds, shows how far rotation has come.
+create or replace function pgque.find_retained_tick(i_queue pgque.queue, i_tick_id bigint)
+returns pgque.tick
+language plpgsql
+as $$
+declare
+    v_tick   pgque.tick;
+    v_first  bigint;
+    v_last   bigint;
+begin
+    select t.* into v_tick
+    from pgque.tick t
+    where t.tick_queue = i_queue.queue_id
+      and t.tick_id = i_tick_id
+      and t.tick_id >= i_queue.queue_first_tick;
+    if not found then
+        select min(t.tick_id), max(t.tick_id) into v_first, v_last
+        from pgque.tick t
+        where t.tick_queue = i_queue.queue_id and t.tick_id >= i_queue.queue_first_tick;
+        raise exception using
+            errcode = 'PQ005',
+            message = format('queue "%s" has no tick %s any more, or not yet',
+                             i_queue.queue_name, coalesce(i_tick_id::text, 'of any number')),
+            hint = format('Ticks %s to %s are retained. A registered consumer keeps those after its '
+                          'position.', v_first, v_last);
+    end if;
+    return v_tick;
+end;
+$$;
