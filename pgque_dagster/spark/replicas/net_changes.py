@@ -6,7 +6,8 @@ from pyspark.sql.window import Window
 
 from ...client.source_tables import SourceTable
 from ..payload.changes import EVENT_COLUMNS
-from .source import row_schema
+from ..payload.parsing import parse_events
+from .source import change_format
 
 # Whether a row was deleted. It stands beside the columns of the table.
 DELETED = "__pgque_deleted"
@@ -26,7 +27,7 @@ def net_changes(events: DataFrame, table: SourceTable) -> DataFrame:
         columns of the key mean anything. Spark raises an error whose cause is `MalformedPayload`
         if an event does not fit the table.
     """
-    parsed = row_schema(table).parse(events, keep=("ev_id",), fails=True)
+    parsed = parse_events(events, change_format(table), keep=("ev_id",))
     keys = [f.col(f"key.`{name}`") for name in table.key]
     latest = Window.partitionBy(*keys).orderBy(f.col("ev_id").desc())
     last = parsed.withColumn("__pgque_place", f.row_number().over(latest)).where(

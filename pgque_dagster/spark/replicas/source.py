@@ -16,7 +16,8 @@ from ...client.replicas.snapshot import SETTINGS, Snapshot, row_queries
 from ...client.session import Session
 from ...client.source_tables import SourceTable
 from ..address import DatabaseAddress
-from ..payload.changes import RowSchema
+from ..payload.changes import ChangeFormat
+from ..payload.parsing import parse_events
 from ..reading.table import SIZE, read_queries, row_ranges
 
 _SIMPLE = {
@@ -67,9 +68,9 @@ def spark_columns(source: SourceTable) -> t.StructType:
     )
 
 
-def row_schema(source: SourceTable) -> RowSchema:
+def change_format(source: SourceTable) -> ChangeFormat:
     """Returns how events of a table are read."""
-    return RowSchema(spark_columns(source), source.key, "malformed")
+    return ChangeFormat(spark_columns(source), source.key, "malformed")
 
 
 def rows_at(
@@ -104,7 +105,7 @@ def rows_at(
         snapshot.id,
         SETTINGS,
     )
-    return row_schema(source).parse(events, keep=(), fails=True).select("row.*")
+    return parse_events(events, change_format(source)).select("row.*")
 
 
 def _spark_type(kind: str) -> t.DataType:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType, FloatType
 
+from ...client.plans import tick_range_plan
 from ...client.replicas.snapshot import Snapshot
 from ...client.replicas.standing import TRUNCATE, find_standings
 from ...client.replicas.verification import (
@@ -24,8 +25,9 @@ from ...client.replicas.verification import (
 )
 from ...client.session import Session
 from ...client.source_tables import COPY, SourceTable
-from .. import source as data_source
 from ..address import DatabaseAddress
+from ..options import DEFAULT_SLICES
+from ..reading import arrow
 from .delta import DeltaReplica
 from .net_changes import CHANGE_COLUMNS, DELETED, net_changes
 from .source import is_after, rows_at, spark_columns
@@ -66,7 +68,7 @@ def verify(
         InvalidArgument: if the table or the replica is not there.
         TransactionOutdated: if no tick could be made beside others.
     """
-    address = address or DatabaseAddress(url)
+    found_at = address or DatabaseAddress(url)
     (standing,) = find_standings(session, queue, consumer, [table])
     source = standing.source
     if standing.why_held is not None:
@@ -78,12 +80,14 @@ def verify(
         return Verification(source.name, None, None, held=REPLICA_GONE)
     from_tick = max(acked, state.tick_id)
     with Snapshot.of_tick(url, queue) as (tick_id, snapshot):
-        data_source.register(spark)
+        plan = session.run(tick_range_plan(queue, from_tick, tick_id, DEFAULT_SLICES))
         events = (
-            spark.read.format("pgque")
-            .options(**address.options(), queue=queue, columns=",".join(CHANGE_COLUMNS))
-            .options(from_tick=str(from_tick), to_tick=str(tick_id))
-            .load()
+            arrow.read_in_tasks(
+                spark,
+                plan.slices,
+                lambda part: arrow.read_slice(found_at.resolve(), part, CHANGE_COLUMNS),
+                arrow.spark_schema(CHANGE_COLUMNS),
+            )
             .where(f.col("ev_extra1") == source.name)
             .where(is_after(state.copied))
             .coalesce(_PARTITIONS)
@@ -94,7 +98,7 @@ def verify(
             if kinds & {COPY, TRUNCATE}:
                 return Verification(source.name, tick_id, state.version, held=NEXT_COPIES)
             stored = _with_changes(replica.read(spark, state.version), events, source)
-            rows = rows_at(spark, session, address, source, snapshot)
+            rows = rows_at(spark, session, found_at, source, snapshot)
             found = _compare(rows, stored, source)
         finally:
             events.unpersist()

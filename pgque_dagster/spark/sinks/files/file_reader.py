@@ -16,9 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import StructType
 
-from .storage import Storage, needing_extra
+from ...reading.arrow import nullable, read_in_tasks
+from .storage import Storage, object_stores
 
 # As Spark packs files: so many bytes for a task, and opening a file costs as much as so many.
 _TASK_BYTES = 128 * 2**20
@@ -46,10 +47,10 @@ class ListedFile:
     size: int
 
 
-def _read_files(
+def read_table_files(
     spark: SparkSession, storage: Storage, files: Sequence[ListedFile], schema: StructType
 ) -> DataFrame:
-    """Returns the rows of files as a DataFrame.
+    """Returns the rows of files of a table, which Spark reads itself if they are in a directory.
 
     Args:
         spark: the session.
@@ -57,36 +58,36 @@ def _read_files(
         files: the files.
         schema: the columns. A file that lacks one has null there.
     """
-    schema = _nullable(schema)
+    if files and not storage.is_url:
+        # Spark takes these characters for a pattern.
+        paths = [re.sub(r"([][{}*?])", r"\\\1", f"{storage.location}/{x.path}") for x in files]
+        with listed_by_driver(spark):
+            return spark.read.schema(schema).parquet(*paths)
+    # Older files may lack columns.
+    schema = nullable(schema)
     nothing = spark.createDataFrame([], schema)
     if not files:
         return nothing
-    parts = _packed(files)
     # Without rows by its plan, so that Spark runs no job.
     target: pa.Schema = nothing.limit(0).toArrow().schema
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read(part: list[ListedFile]) -> Iterator[pa.RecordBatch]:
         store = storage.store()
-        for batch in batches:
-            for part in batch.column(0).to_pylist():
-                for file in parts[part]:
-                    with storage.errors("cannot be read"):
-                        # The columns of a row group are then one request, or a few.
-                        source = pq.ParquetFile(_Source(store, file), pre_buffer=True)
-                        for rows in source.iter_batches():
-                            yield from _fitted(rows, target)
+        for file in part:
+            with storage.errors("cannot be read"):
+                # The columns of a row group are then one request, or a few.
+                source = pq.ParquetFile(_Source(store, file), pre_buffer=True)
+                for rows in source.iter_batches():
+                    yield from _fitted(rows, target)
 
-    # One row for each task.
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, schema)
+    return read_in_tasks(spark, _packed(files), read, schema)
 
 
 class _Source(io.RawIOBase):
     """A file of an object store, as a file that Arrow can read."""
 
     def __init__(self, store: Any, file: ListedFile) -> None:
-        with needing_extra("object-store"):
-            import obstore
-        self._read = partial(obstore.get_range, store, file.path)
+        self._read = partial(object_stores().get_range, store, file.path)
         self._size = file.size
         self._place = 0
 
@@ -110,25 +111,6 @@ class _Source(io.RawIOBase):
             view[:length] = memoryview(self._read(start=self._place, length=length))
             self._place += length
         return max(length, 0)
-
-
-def read_table_files(
-    spark: SparkSession, storage: Storage, files: Sequence[ListedFile], schema: StructType
-) -> DataFrame:
-    """Returns the rows of files of a table, which Spark reads itself if they are in a directory.
-
-    Args:
-        spark: the session.
-        storage: the location. Executors need the same access to it as the driver.
-        files: the files.
-        schema: the columns. A file that lacks one has null there.
-    """
-    if storage.is_url or not files:
-        return _read_files(spark, storage, files, schema)
-    # Spark takes these characters for a pattern.
-    paths = [re.sub(r"([][{}*?])", r"\\\1", f"{storage.location}/{file.path}") for file in files]
-    with listed_by_driver(spark):
-        return spark.read.schema(schema).parquet(*paths)
 
 
 @contextmanager
@@ -174,22 +156,3 @@ def _fitted(rows: pa.RecordBatch, target: pa.Schema) -> Iterator[pa.RecordBatch]
         else:
             columns.append(pa.nulls(rows.num_rows, field.type))
     yield from pa.Table.from_arrays(columns, schema=target).to_batches()
-
-
-def _nullable(schema: StructType) -> StructType:
-    """Returns the columns as nullable ones, because older files may lack them."""
-    fields = (
-        StructField(field.name, _nullable_type(field.dataType), True, field.metadata)
-        for field in schema
-    )
-    return StructType(list(fields))
-
-
-def _nullable_type(kind: DataType) -> DataType:
-    if isinstance(kind, StructType):
-        return _nullable(kind)
-    if isinstance(kind, ArrayType):
-        return ArrayType(_nullable_type(kind.elementType), True)
-    if isinstance(kind, MapType):
-        return MapType(_nullable_type(kind.keyType), _nullable_type(kind.valueType), True)
-    return kind

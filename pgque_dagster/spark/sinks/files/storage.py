@@ -1,11 +1,10 @@
 """Where a sink stores files: a directory, or a URL of an object store.
 
-Directories are written by Arrow. URLs are written through obstore, because it has conditional puts
-on S3, Google Cloud Storage and Azure, needs no jar, and takes the same options as Delta's library.
+Directories are written by Arrow. URLs are written through obstore, which needs no jar, and takes
+the same options as Delta's library.
 """
 
 import errno
-import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -77,6 +76,13 @@ def needing_extra(extra: str) -> Iterator[None]:
         ) from error
 
 
+def object_stores() -> Any:
+    """Returns the library of object stores."""
+    with needing_extra("object-store"):
+        import obstore.store
+    return obstore
+
+
 @dataclass(frozen=True)
 class Storage:
     """A directory, or a URL of an object store with the options to access it.
@@ -128,14 +134,8 @@ class Storage:
         """Says whether the location is a URL."""
         return _URL.match(self.location) is not None
 
-    def inside(self, path: str) -> "Storage":
-        """Returns the storage of a folder in this one."""
-        return Storage(f"{self.location}/{path}", self.options)
-
     def store(self) -> Any:
         """Opens the object store of a URL, through obstore."""
-        with needing_extra("object-store"):
-            from obstore.store import from_url
         plain = {key.lower(): value for key, value in self.options.items()}
         client: dict[str, Any] = {}
         for key, value in list(plain.items()):
@@ -147,7 +147,7 @@ class Storage:
             client["allow_http"] = True
         with self.errors("cannot be opened"):
             settings: Any = {"config": plain, "client_options": client, "retry_config": _RETRIES}
-            return from_url(self.location, **settings)
+            return object_stores().store.from_url(self.location, **settings)
 
     @property
     def is_plain_http(self) -> bool:
@@ -158,7 +158,7 @@ class Storage:
         return (endpoint or "").lower().startswith("http://")
 
     @contextmanager
-    def create(self, path: str) -> Iterator["CountedFile"]:
+    def create(self, path: str) -> Iterator[pa.NativeFile]:
         """Creates a file, which exists once the block has ended.
 
         A file that the block does not finish is removed, or never becomes visible.
@@ -174,20 +174,17 @@ class Storage:
                 with self._local_file(Path(self.location, path)) as file:
                     yield file
                 return
-            with needing_extra("object-store"):
-                import obstore
-            upload = obstore.open_writer(self.store(), path)
-            with _flushed(upload) as file:
-                yield file
+            upload = object_stores().open_writer(self.store(), path)
+            yield pa.PythonFile(_Upload(upload), mode="w")
             # Not after a failure: closing stores what was written so far.
             upload.close()
 
     @staticmethod
     @contextmanager
-    def _local_file(path: Path) -> Iterator["CountedFile"]:
+    def _local_file(path: Path) -> Iterator[pa.NativeFile]:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with path.open("xb", buffering=0) as raw, _flushed(raw) as file:
+            with pa.output_stream(str(path), compression=None, buffer_size=_BUFFER_BYTES) as file:
                 yield file
             sync(path, *path.parents)
         except BaseException:
@@ -207,9 +204,7 @@ class Storage:
             if not self.is_url:
                 yield from self._local_files(Path(self.location, folder or ""))
                 return
-            with needing_extra("object-store"):
-                import obstore
-            for found in obstore.list(self.store(), folder, chunk_size=1000):
+            for found in object_stores().list(self.store(), folder, chunk_size=1000):
                 yield from ((each["path"], each["last_modified"]) for each in found)
 
     def _local_files(self, folder: Path) -> Iterator[tuple[str, datetime]]:
@@ -235,9 +230,7 @@ class Storage:
                 for path in listed:
                     Path(self.location, path).unlink(missing_ok=True)
             elif listed:
-                with needing_extra("object-store"):
-                    import obstore
-                obstore.delete(self.store(), listed)
+                object_stores().delete(self.store(), listed)
 
     def source(self, path: str) -> Any:
         """Returns what Arrow reads a file from: its path, or the content of an object.
@@ -250,10 +243,8 @@ class Storage:
         """
         if not self.is_url:
             return f"{self.location}/{path}"
-        with needing_extra("object-store"):
-            import obstore
         with self.errors("cannot be read"):
-            return pa.BufferReader(bytes(obstore.get(self.store(), path).bytes()))
+            return pa.BufferReader(bytes(object_stores().get(self.store(), path).bytes()))
 
     @contextmanager
     def errors(self, what: str) -> Iterator[None]:
@@ -290,36 +281,17 @@ class Storage:
         return {**retries, **plain_http, **self.options}
 
 
-class CountedFile(io.BufferedWriter):
-    """A buffered file to write to, which knows how many bytes it was given."""
+class _Upload:
+    """An upload as a file that Arrow writes to, and does not close."""
 
-    def __init__(self, target: Any) -> None:
-        super().__init__(_Raw(target), _BUFFER_BYTES)
-        self.size = 0
+    closed = False
 
-    def write(self, data: Any, /) -> int:
+    def __init__(self, upload: Any) -> None:
+        self._upload = upload
+
+    def write(self, data: Any) -> int:
         """Writes bytes."""
-        self.size += memoryview(data).nbytes
-        return super().write(data)
-
-    def tell(self) -> int:
-        """Returns the number of bytes so far; an upload cannot tell it."""
-        return self.size
-
-
-class _Raw(io.RawIOBase):
-    def __init__(self, target: Any) -> None:
-        self._target = target
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        rest = memoryview(data)
-        total = rest.nbytes
-        while rest:
-            rest = rest[self._target.write(rest) :]
-        return total
+        return int(self._upload.write(memoryview(data).cast("B")))
 
 
 def sync(*paths: Path) -> None:
@@ -335,18 +307,6 @@ def sync(*paths: Path) -> None:
                     raise
             finally:
                 os.close(descriptor)
-
-
-@contextmanager
-def _flushed(target: Any) -> Iterator[CountedFile]:
-    file = CountedFile(target)
-    try:
-        yield file
-        file.flush()
-    finally:
-        # Else its end would flush the rest into a file that failed.
-        with suppress(OSError):
-            file.detach()
 
 
 def way_out(told: str) -> str:
