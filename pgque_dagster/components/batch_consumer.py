@@ -1,6 +1,6 @@
 """`BatchConsumerComponent`: an asset that a function computes from the batches of a queue."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import dagster as dg
 from pydantic import Field, model_validator
@@ -8,32 +8,35 @@ from pydantic import Field, model_validator
 from ..assets.decorators import pgque_asset
 from ..checks import build_consumer_lag_checks
 from ..client.ranges import LONGEST_LEASE, MOST_PARTITIONS
+from ..project.consumers import AssetConsumer
 from ..sensors.batch_schedule import build_pgque_schedule
 from ..sensors.batch_sensor import build_pgque_sensor
-from .computed import Computed, Dependencies, arguments_of
+from .computed import Computed, Dependencies
 from .mirror import mirror
-from .options import duration, number, option, positive
+from .options import built, duration, number, option, positive
 from .scaffolding import BatchConsumerScaffolder
 
 
 class SensorOptions(
     mirror(
-        build_pgque_sensor, leave_out=["assets"], min_events=lambda text: number(text, at_least=0)
+        build_pgque_sensor,
+        leave_out=["assets"],
+        named="<asset>_sensor",
+        min_events=lambda text: number(text, at_least=0),
     )
 ):
     """Options of `build_pgque_sensor`."""
 
-    name: Annotated[str | None, option("The sensor's name; by default `<asset>_sensor`.")] = None
-
 
 class ScheduleOptions(
-    mirror(build_pgque_schedule, like=[build_pgque_sensor], leave_out=["assets"])
+    mirror(
+        build_pgque_schedule,
+        like=[build_pgque_sensor],
+        leave_out=["assets"],
+        named="<asset>_schedule",
+    )
 ):
     """Options of `build_pgque_schedule`."""
-
-    name: Annotated[str | None, option("The schedule's name; by default `<asset>_schedule`.")] = (
-        None
-    )
 
 
 class ConsumerLagChecks(
@@ -60,10 +63,6 @@ class AssetOptions(
     check_specs: Annotated[
         list[dg.ResolvedAssetCheckSpec], option("Checks whose results the transform yields.")
     ] = Field(default=[])
-
-    def arguments(self) -> dict[str, Any]:
-        """Returns the attributes as arguments of `pgque_asset`."""
-        return arguments_of(self, AssetOptions)
 
 
 @dg.scaffold_with(BatchConsumerScaffolder)
@@ -130,43 +129,19 @@ class BatchConsumerComponent(AssetOptions, Computed, dg.Component):
         return self
 
     @property
-    def asset_key(self) -> dg.AssetKey:
-        """The asset's key."""
-        return dg.AssetKey([*(self.key_prefix or ()), self.asset_name])
-
-    @property
-    def consumer_name(self) -> str:
-        """The consumer's name, unique in its queue."""
-        return self.consumer or self.asset_name
+    def asset_consumer(self) -> AssetConsumer:
+        """The consumer, with the key of its asset."""
+        key = dg.AssetKey([*(self.key_prefix or ()), self.asset_name])
+        return AssetConsumer(self.queue, self.consumer or self.asset_name, (key,))
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the asset, its check, sensor or schedule, and IO manager."""
-        key, resources = self.io_manager()
-        options = {**self.arguments(), "io_manager_key": key}
-        asset = pgque_asset(**options)(self.compute_fn()).map_asset_specs(self.get_asset_spec)
+        asset, resources = self.asset_of(pgque_asset)
+        sensor = self.sensor if self.schedule is None else None
         return dg.Definitions(
             assets=[asset],
-            asset_checks=self._checks(asset),
-            sensors=self._sensors(asset),
-            schedules=self._schedules(asset),
+            asset_checks=built(self.consumer_lag_checks, [asset]),
+            sensors=built(sensor, [asset], name=f"{self.asset_name}_sensor"),
+            schedules=built(self.schedule, [asset], name=f"{self.asset_name}_schedule"),
             resources=resources,
         )
-
-    def _sensors(self, asset: dg.AssetsDefinition) -> list[dg.SensorDefinition]:
-        if self.sensor is None or self.schedule is not None:
-            return []
-        options = self.sensor.arguments()
-        options["name"] = self.sensor.name or f"{self.asset_name}_sensor"
-        return [build_pgque_sensor([asset], **options)]
-
-    def _schedules(self, asset: dg.AssetsDefinition) -> list[dg.ScheduleDefinition]:
-        if self.schedule is None:
-            return []
-        options = self.schedule.arguments()
-        options["name"] = self.schedule.name or f"{self.asset_name}_schedule"
-        return [build_pgque_schedule([asset], **options)]
-
-    def _checks(self, asset: dg.AssetsDefinition) -> list[dg.AssetChecksDefinition]:
-        if self.consumer_lag_checks is None:
-            return []
-        return build_consumer_lag_checks([asset], **self.consumer_lag_checks.arguments())

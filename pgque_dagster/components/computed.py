@@ -2,15 +2,15 @@
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 import dagster as dg
 from pydantic import model_validator
 
-from .options import Options, option
+from .options import Options, one_of, option
 from .payload import Payload
-from .sinks import Sink, sink_option
-from .transforms import Transform, load_function
+from .sinks import Sink
+from .transforms import Transform, function_option
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
@@ -35,19 +35,21 @@ class Computed(Options):
 
     transform: Annotated[
         Transform,
-        dg.Resolver(
-            load_function,
-            model_field_type=str,
-            description="The import path of the function that computes the asset. A leading dot "
-            "stands for the folder of this file.",
-            examples=[".transform.revenue", "my_project.transforms.revenue"],
+        function_option(
+            "the function that computes the asset",
+            *(".transform.revenue", "my_project.transforms.revenue"),
         ),
     ]
     payload: Annotated[
         Payload | None, option("How to read payloads; if left out, the transform gets the events.")
     ] = None
     sink: Annotated[
-        Sink | None, sink_option("Where to store the result; if left out, by io_manager_key.")
+        Sink | None,
+        one_of(
+            "Where to store the result; if left out, by io_manager_key.",
+            *get_args(Sink),
+            or_null=True,
+        ),
     ] = None
 
     @model_validator(mode="after")
@@ -104,12 +106,16 @@ class Computed(Options):
         named = {key: value for key, value in offered.items() if key in self._parameters}
         return self.transform(*self._data_frames(batch), **named, **inputs)
 
-    def io_manager(self) -> tuple[str | None, dict[str, Any]]:
-        """Returns the key of the asset's IO manager, and the resource if there is a sink."""
-        if self.sink is None:
-            return self.io_manager_key, {}
-        key = f"{self.asset_name}_io_manager"
-        return key, {key: self.sink.io_manager()}
+    def asset_of(
+        self, decorator: Callable[..., Callable[..., dg.AssetsDefinition]]
+    ) -> tuple[dg.AssetsDefinition, dict[str, Any]]:
+        """Returns the asset that a decorator makes, and the IO manager of its sink as resource."""
+        options, resources = self.arguments(), {}
+        if self.sink is not None:
+            options["io_manager_key"] = key = f"{self.asset_name}_io_manager"
+            resources[key] = self.sink.io_manager()
+        asset = decorator(**options)(self.compute_fn())
+        return asset.map_asset_specs(self.get_asset_spec), resources
 
     def compute_fn(self) -> Callable[..., Any]:
         """Returns `execute` with the signature that @pgque_asset reads."""
@@ -149,9 +155,3 @@ class Computed(Options):
         if self.payload is None:
             return [batch.events()]
         return [batch.payload(**self.payload.arguments())]
-
-
-def arguments_of(component: Options, options: type[Options]) -> dict[str, Any]:
-    """Returns the attributes that some options declare, as arguments of the decorator."""
-    own = {name: getattr(component, name) for name in options.model_fields}
-    return {**own, "kinds": None if own["kinds"] is None else set(own["kinds"])}

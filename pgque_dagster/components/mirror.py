@@ -5,7 +5,7 @@ An option is written once, at the function: from there come its name, type, defa
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -14,14 +14,18 @@ from docstring_parser import parse
 from pydantic import BaseModel, Field, create_model
 
 from ..client import Position
-from .options import Options, alternatives, condition, duration, number, option, start
+from .options import Options, alternatives, duration, given_as, number, option, start, template
 
 Resolve = Callable[[str], dg.Resolver]
 
 _SAME_AS = re.compile(r"as for `(\w+)`")
 _NONE = re.compile(r"\bNone\b")
 # What YAML gives in place of a type of the Python API.
-_ELEMENTS = {Sequence: list, set: list, Set: list, Mapping: dict}
+_ELEMENTS = {Sequence: list, Mapping: dict}
+_EXAMPLES = {
+    dg.AutomationCondition: "{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}",
+    dg.FreshnessPolicy: "{{ dg.FreshnessPolicy.cron('0 9 * * *', datetime.timedelta(hours=1)) }}",
+}
 
 
 def mirror(
@@ -29,6 +33,7 @@ def mirror(
     *,
     like: Sequence[Callable[..., Any]] = (),
     leave_out: Sequence[str] = (),
+    named: str | None = None,
     **resolvers: Resolve,
 ) -> type[Options]:
     """Returns the base class for options that are passed to a function.
@@ -39,6 +44,7 @@ def mirror(
         source: the function, or the class of a resource or an IO manager.
         like: the functions that descriptions of the form "as for `function`" refer to.
         leave_out: parameters that are not given in YAML.
+        named: how the component names what is built, if the name is left out.
         resolvers: the resolver of an option, by its name, from its description. The others follow
             from the type.
     """
@@ -46,7 +52,10 @@ def mirror(
     for name, hint, default, description in _parameters(source, like, leave_out):
         resolve = resolvers.get(name) or _resolver(hint)
         fields[name] = (Annotated[_in_yaml(hint), resolve(description)], default)
+    if named:
+        fields["name"] = (Annotated[str | None, option(f"The name; by default `{named}`.")], None)
     options: type[Options] = create_model(f"{source.__name__}_options", __base__=Options, **fields)
+    options.builder, options.accepted = source, frozenset(fields).union(leave_out)
     return options
 
 
@@ -93,21 +102,21 @@ def _resolver(hint: Any) -> Resolve:
         return start
     if timedelta in kinds:
         return duration
+    if any(get_origin(kind) is set for kind in kinds):
+        return _set_of_texts
     if int in kinds:
         return lambda text: number(text, or_null=type(None) in kinds)
-    if any(get_origin(kind) is dg.AutomationCondition for kind in kinds):
-        return condition
-    if dg.FreshnessPolicy in kinds:
-        return _template
+    for kind in (dg.AutomationCondition, dg.FreshnessPolicy):
+        if any(kind in (each, get_origin(each)) for each in kinds):
+            return lambda text: template(text, _EXAMPLES[kind])
     return option
 
 
-def _template(description: str) -> dg.Resolver:
-    as_text: Any = str | None
-    resolver: dg.Resolver = dg.Resolver.default(
-        model_field_type=as_text, description=f"{description} As a template."
+def _set_of_texts(description: str) -> dg.Resolver:
+    texts: Any = list[str] | None
+    return given_as(
+        texts, description, resolve=lambda context, value: None if value is None else set(value)
     )
-    return resolver
 
 
 def _in_yaml(hint: Any) -> Any:

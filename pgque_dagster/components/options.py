@@ -1,5 +1,6 @@
 """The base class of component attributes, with strict schemas, and their resolvers."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
 from types import NoneType, UnionType
@@ -10,7 +11,9 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
     WithJsonSchema,
     create_model,
 )
@@ -36,6 +39,10 @@ class Options(dg.Model, dg.Resolvable):
     another type must be a template, so that `dg check yaml` finds misspelt values.
     """
 
+    # The function that is mirrored, and what it takes; everything if none is.
+    builder: ClassVar[Callable[..., Any]]
+    accepted: ClassVar[frozenset[str]] = frozenset()
+
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", arbitrary_types_allowed=True, populate_by_name=True
     )
@@ -46,9 +53,27 @@ class Options(dg.Model, dg.Resolvable):
         return _strict(super().model())
 
     def arguments(self) -> dict[str, Any]:
-        """Returns the attributes as keyword arguments of the function that they mirror."""
+        """Returns the attributes that the mirrored function takes, as keyword arguments."""
         fields = type(self).model_fields
-        return {field.alias or name: getattr(self, name) for name, field in fields.items()}
+        named = {field.alias or name: getattr(self, name) for name, field in fields.items()}
+        return {name: value for name, value in named.items() if name in (self.accepted or named)}
+
+
+def built(options: Options | None, *arguments: Any, name: str | None = None) -> list[Any]:
+    """Returns what the mirrored function builds with options; nothing without options.
+
+    Args:
+        options: those of YAML.
+        arguments: what the function gets besides.
+        name: the name of what is built, if YAML has none.
+    """
+    if options is None:
+        return []
+    given = options.arguments()
+    if name is not None:
+        given["name"] = given["name"] or name
+    made = type(options).builder(*arguments, **given)
+    return made if isinstance(made, list) else [made]
 
 
 class _OrTemplate:
@@ -132,13 +157,11 @@ def duration(
         "maximum": at_most.total_seconds(),
     }
     schema = {"anyOf": [seconds, {"type": "string", "pattern": PATTERN}]}
-    return dg.Resolver(
-        lambda context, value: None if value is None else read_duration(value),
-        model_field_type=_optional(
-            Annotated[float | str, AfterValidator(check), WithJsonSchema(schema)]
-        ),
-        description=f"{description} Seconds, or with a unit: 90s, 15m, 12h, 30d.",
-        examples=["1m"],
+    return given_as(
+        _optional(Annotated[float | str, AfterValidator(check), WithJsonSchema(schema)]),
+        f"{description} Seconds, or with a unit: 90s, 15m, 12h, 30d.",
+        "1m",
+        resolve=lambda context, value: None if value is None else read_duration(value),
     )
 
 
@@ -175,10 +198,14 @@ def share(description: str) -> dg.Resolver:
     return given_as(Annotated[float, Field(ge=0, le=1, strict=True)], description, 0.2)
 
 
-def condition(description: str) -> dg.Resolver:
-    """Returns the resolver of an AutomationCondition, which YAML gives as a template."""
-    example = "{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"
-    return given_as(_optional(str), description, example)
+def template(description: str, example: str) -> dg.Resolver:
+    """Returns the resolver of an object that YAML gives as a template."""
+
+    def refuse(context: Any, value: Any) -> None:
+        if value is not None:
+            raise ValueError(f"{value!r} is none: write a template, such as {example}")
+
+    return given_as(_optional(str), f"{description} As a template.", example, resolve=refuse)
 
 
 def option(description: str, *examples: Any) -> dg.Resolver:
@@ -189,14 +216,58 @@ def option(description: str, *examples: Any) -> dg.Resolver:
     return resolver
 
 
-def given_as(kind: Any, description: str, *examples: Any) -> dg.Resolver:
-    """Returns the resolver of an attribute of another type in YAML, which resolves templates."""
+def given_as(
+    kind: Any,
+    description: str,
+    *examples: Any,
+    resolve: Callable[[Any, Any], Any] = lambda context, value: value,
+) -> dg.Resolver:
+    """Returns the resolver of an attribute that has another type in YAML."""
     return dg.Resolver(
-        lambda context, value: value,
+        resolve,
         model_field_type=kind,
         description=description,
         examples=list(examples) or None,
     )
+
+
+def one_of(description: str, *kinds: type[Options], or_null: bool = False) -> dg.Resolver:
+    """Returns the resolver of an object whose `type` selects its class; by default the first."""
+    named = {get_args(kind.model_fields["type"].annotation)[0]: kind for kind in kinds}
+
+    def type_of(value: Any) -> Any:
+        first = next(iter(named))
+        return value.get("type", first) if isinstance(value, dict) else first
+
+    def resolve(context: dg.ResolutionContext, model: BaseModel | None) -> Options | None:
+        if model is None:
+            return None
+        kind = next(each for each in kinds if isinstance(model, each.model()))
+        resolved: Options = kind.resolve_from_model(context, model)
+        return resolved
+
+    tagged = tuple(Annotated[kind.model(), Tag(name)] for name, kind in named.items())
+    found: Any = Annotated[
+        Union[tagged],  # noqa: UP007
+        Discriminator(type_of),
+        _ByType(tuple(named)),
+    ]
+    return given_as(_optional(found) if or_null else found, description, resolve=resolve)
+
+
+class _ByType:
+    """Has an object checked by the schema of its type, so that an error is at its own line."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        first, *others = zip(self._names, handler(core)["oneOf"], strict=True)
+        rule: dict[str, Any] = first[1]
+        for name, schema in others:
+            named = {"properties": {"type": {"const": name}}, "required": ["type"]}
+            rule = {"if": named, "then": schema, "else": rule}
+        return rule
 
 
 def _optional(kind: Any) -> Any:

@@ -1,8 +1,7 @@
 """`PgqueComponent`: the database of the queues; a project has one."""
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Annotated, Any, Self
 
 import dagster as dg
@@ -11,14 +10,15 @@ from pydantic import Field, model_validator
 
 from ..checks.alerts import Alert, build_pgque_alerts
 from ..jobs.queue_jobs import build_pgque_jobs
+from ..project.consumers import refuse_shared
 from ..project.resource import PgqueResource
 from ..sensors.ticker_sensor import build_pgque_ticker_sensor
 from .batch_consumer import BatchConsumerComponent
 from .mirror import mirror
-from .options import option, positive
+from .options import built, option, positive
 from .queue import QueueComponent, all_components
 from .scaffolding import PgqueScaffolder
-from .transforms import load_function
+from .transforms import function_option
 from .window import WindowComponent
 
 _VARIABLE = re.compile(r"\{\{\s*env(?:\.(\w+)|\(\s*['\"](\w+)['\"]\s*\))\s*\}\}")
@@ -49,12 +49,9 @@ class AlertOptions(
 
     notify: Annotated[
         Callable[[Alert], object],
-        dg.Resolver(
-            load_function,
-            model_field_type=str,
-            description="The import path of the function that is called with each alert. A leading "
-            "dot stands for the folder of this file.",
-            examples=[".alerts.to_slack", "my_project.alerts.to_slack"],
+        function_option(
+            "the function that is called with each alert",
+            *(".alerts.to_slack", "my_project.alerts.to_slack"),
         ),
     ]
 
@@ -116,41 +113,29 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the resources, the jobs, and the ticker and alert sensors."""
-        options = {name: getattr(self, name) for name in PgqueResource.model_fields}
         named = [queue.queue for queue in all_components(context, QueueComponent)]
-        named = [*self.queues, *self.queue_options, *named]
-        options["queues"] = list(dict.fromkeys(named))
-        consumers = list(all_components(context, BatchConsumerComponent))
-        _check_consumers(consumers, options["queues"])
-        for window in all_components(context, WindowComponent):
-            _check_declared(f"asset {window.asset_name}", window.queue, options["queues"])
-        resources: dict[str, Any] = {"pgque": PgqueResource(**options)}
+        queues = list(dict.fromkeys([*self.queues, *self.queue_options, *named]))
+        _check_consumers(context, queues)
+        resources: dict[str, Any] = {
+            "pgque": PgqueResource(**{**self.arguments(), "queues": queues})
+        }
         if self.spark_config is not None:
             resources["pyspark"] = LazyPySparkResource(spark_config=self.spark_config)
-        sensors = (
-            [build_pgque_ticker_sensor(**self.ticker_sensor.arguments())]
-            if self.ticking == "sensor"
-            else []
-        )
-        if self.alerts is not None:
-            sensors.append(build_pgque_alerts(options["queues"], **self.alerts.arguments()))
+        sensors = built(self.ticker_sensor if self.ticking == "sensor" else None)
+        sensors += built(self.alerts, queues)
         return dg.Definitions(resources=resources, jobs=build_pgque_jobs(), sensors=sensors)
 
 
-def _check_consumers(consumers: Iterable[BatchConsumerComponent], queues: list[str]) -> None:
-    names = Counter((consumer.queue, consumer.consumer_name) for consumer in consumers)
-    for (queue, consumer), count in names.items():
-        if count > 1:
+def _check_consumers(context: dg.ComponentLoadContext, queues: list[str]) -> None:
+    """Refuses a queue that is not declared, and a consumer that two assets share."""
+    consumers = [each.asset_consumer for each in all_components(context, BatchConsumerComponent)]
+    readers = [(f"consumer {each.name}", each.queue) for each in consumers]
+    windows = all_components(context, WindowComponent)
+    for who, queue in [*readers, *((f"asset {each.asset_name}", each.queue) for each in windows)]:
+        if queue not in queues:
             raise dg.DagsterInvalidDefinitionError(
-                f"{count} components share the consumer {queue}/{consumer}: give each asset its "
-                "own consumer"
+                f"{who} is on queue {queue!r}, which is not declared: add a QueueComponent for it, "
+                f"or add {queue} to `queues` of the PgqueComponent"
             )
-        _check_declared(f"consumer {consumer}", queue, queues)
-
-
-def _check_declared(who: str, queue: str, queues: list[str]) -> None:
-    if queue not in queues:
-        raise dg.DagsterInvalidDefinitionError(
-            f"{who} is on queue {queue!r}, which is not declared: add a QueueComponent for it, or "
-            f"add {queue} to `queues` of the PgqueComponent"
-        )
+    for consumer in consumers:
+        refuse_shared(str(consumer), consumers)

@@ -7,13 +7,12 @@ import dagster as dg
 from pydantic import Field
 
 from ..checks import build_dead_letter_checks, build_queue_health_checks
-from ..project.consumers import AssetConsumer
 from ..project.keys import dead_letters_key, queue_key
 from ..project.lineage import build_queue_assets
 from ..sensors.observation import build_pgque_observation_sensor
 from .batch_consumer import BatchConsumerComponent
 from .mirror import mirror
-from .options import Options, number, option, positive
+from .options import Options, built, number, option, positive
 from .scaffolding import QueueScaffolder
 
 Found = TypeVar("Found", bound=dg.Component)
@@ -34,13 +33,14 @@ class QueueHealthChecks(mirror(build_queue_health_checks, leave_out=["queues"]))
 
 
 class ObservationOptions(
-    mirror(build_pgque_observation_sensor, leave_out=["queues"], interval=positive)
+    mirror(
+        build_pgque_observation_sensor,
+        leave_out=["queues"],
+        named="<queue>_observation",
+        interval=positive,
+    )
 ):
     """Options of `build_pgque_observation_sensor`."""
-
-    name: Annotated[str | None, option("The sensor's name; by default `<queue>_observation`.")] = (
-        None
-    )
 
 
 class CheckScheduleOptions(Options):
@@ -124,53 +124,27 @@ class QueueComponent(Options, dg.Component):
             group_name=self.group_name,
             producers=self.producers,
             consumers=[
-                AssetConsumer(self.queue, each.consumer_name, (each.asset_key,))
+                each.asset_consumer
                 for each in all_components(context, BatchConsumerComponent)
                 if each.queue == self.queue
             ],
         )
-        checks = self._checks()
+        checks = built(self.dead_letter_checks, [self.queue])
+        checks += built(self.queue_health_checks, [self.queue])
         name = re.sub(r"\W", "_", self.queue)
-        jobs = [
-            dg.define_asset_job(
-                f"{name}_checks",
-                # Includes the checks that consumers define on the queue.
-                dg.AssetSelection.checks_for_assets(
-                    queue_key(self.queue), dead_letters_key(self.queue)
-                ),
-                description=f"Runs the checks of queue {self.queue}.",
-            )
-        ]
-        schedules = [
-            dg.ScheduleDefinition(
-                job=job,
-                cron_schedule=self.check_schedule.cron_schedule,
-                default_status=self.check_schedule.default_status,
-            )
-            for job in jobs
-            if self.check_schedule is not None
-        ]
+        job = dg.define_asset_job(
+            f"{name}_checks",
+            # Includes the checks that consumers define on the queue.
+            dg.AssetSelection.checks_for_assets(
+                queue_key(self.queue), dead_letters_key(self.queue)
+            ),
+            description=f"Runs the checks of queue {self.queue}.",
+        )
+        when = self.check_schedule if checks else None
         return dg.Definitions(
             assets=[each.map_asset_specs(self.get_asset_spec) for each in assets],
             asset_checks=checks,
-            sensors=self._sensors(name),
-            jobs=jobs if checks else [],
-            schedules=schedules if checks else [],
+            sensors=built(self.observation, [self.queue], name=f"{name}_observation"),
+            jobs=[job] if checks else [],
+            schedules=[dg.ScheduleDefinition(job=job, **when.arguments())] if when else [],
         )
-
-    def _checks(self) -> list[dg.AssetChecksDefinition]:
-        checks: list[dg.AssetChecksDefinition] = []
-        if self.dead_letter_checks is not None:
-            options = self.dead_letter_checks.arguments()
-            checks += build_dead_letter_checks([self.queue], **options)
-        if self.queue_health_checks is not None:
-            options = self.queue_health_checks.arguments()
-            checks += build_queue_health_checks([self.queue], **options)
-        return checks
-
-    def _sensors(self, name: str) -> list[dg.SensorDefinition]:
-        if self.observation is None:
-            return []
-        options = self.observation.arguments()
-        options["name"] = self.observation.name or f"{name}_observation"
-        return [build_pgque_observation_sensor([self.queue], **options)]

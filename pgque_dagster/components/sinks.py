@@ -1,11 +1,9 @@
 """The sinks of a consumer: the IO managers in YAML."""
 
-from functools import reduce
-from operator import or_
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import dagster as dg
-from pydantic import BaseModel, Discriminator, Tag, model_validator
+from pydantic import model_validator
 
 from ..assets.io_managers import ParquetBatchIOManager, PostgresBatchIOManager
 from ..assets.lake_io_managers import DeltaBatchIOManager, IcebergBatchIOManager
@@ -33,7 +31,6 @@ class SinkOptions(Options):
     def io_manager(self) -> dg.IOManagerDefinition:
         """Returns the IO manager that stores there; it needs `pyspark`, and most also `pgque`."""
         options = self.arguments()
-        del options["type"]
         needed = {"pgque", "pyspark"} & set(self.stored_by.model_fields)
 
         @dg.io_manager(required_resource_keys=needed)
@@ -85,43 +82,5 @@ class IcebergSinkOptions(SinkOptions, mirror(IcebergBatchIOManager, leave_out=_R
     ]
 
 
-Sink = ParquetSinkOptions | PostgresSinkOptions | DeltaSinkOptions | IcebergSinkOptions
-
 # A sink without a type is of the first kind.
-_KINDS: dict[str, type[SinkOptions]] = {
-    "parquet": ParquetSinkOptions,
-    "postgres": PostgresSinkOptions,
-    "delta": DeltaSinkOptions,
-    "iceberg": IcebergSinkOptions,
-}
-
-
-class _ByType:
-    """Has a sink checked by the schema of its type, so that an error is at its own line."""
-
-    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
-        first, *others = zip(_KINDS, handler(core)["oneOf"], strict=True)
-        rule: dict[str, Any] = first[1]
-        for name, schema in others:
-            named = {"properties": {"type": {"const": name}}, "required": ["type"]}
-            rule = {"if": named, "then": schema, "else": rule}
-        return rule
-
-
-def _type_of(value: Any) -> Any:
-    return value.get("type", "parquet") if isinstance(value, dict) else None
-
-
-def _resolve(context: dg.ResolutionContext, model: BaseModel | None) -> Sink | None:
-    if model is None:
-        return None
-    kind = next(kind for kind in _KINDS.values() if isinstance(model, kind.model()))
-    resolved: Sink = kind.resolve_from_model(context, model)
-    return resolved
-
-
-def sink_option(description: str) -> dg.Resolver:
-    """Returns the resolver of a sink attribute; `type` selects the kind of sink."""
-    tagged: Any = reduce(or_, (Annotated[kind.model(), Tag(name)] for name, kind in _KINDS.items()))
-    sink: Any = Annotated[tagged, Discriminator(_type_of), _ByType()] | None
-    return dg.Resolver(_resolve, model_field_type=sink, description=description)
+Sink = ParquetSinkOptions | PostgresSinkOptions | DeltaSinkOptions | IcebergSinkOptions

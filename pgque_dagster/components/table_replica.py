@@ -6,9 +6,8 @@ import dagster as dg
 from pydantic import Field, model_validator
 
 from ..replicas import DeltaReplicas, PostgresReplicas, build_table_replicas
-from ..replicas.targets import Target
 from .mirror import mirror
-from .options import Options, option
+from .options import built, one_of, option
 from .scaffolding import TableReplicaScaffolder
 
 
@@ -68,7 +67,8 @@ class TableReplicaComponent(mirror(build_table_replicas, leave_out=["target"]), 
     """
 
     target: Annotated[
-        DeltaReplicaOptions | PostgresReplicaOptions, option("Where the replicas are.")
+        DeltaReplicaOptions | PostgresReplicaOptions,
+        one_of("Where the replicas are.", DeltaReplicaOptions, PostgresReplicaOptions),
     ]
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
@@ -81,11 +81,6 @@ class TableReplicaComponent(mirror(build_table_replicas, leave_out=["target"]), 
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds what `build_table_replicas` builds."""
-        options = {**self.arguments(), "target": _target(self.target)}
+        (target,) = built(self.target)
+        options = {**self.arguments(), "target": target}
         return build_table_replicas(**options).map_resolved_asset_specs(func=self.get_asset_spec)
-
-
-def _target(options: Options) -> Target:
-    given = options.arguments()
-    kind = DeltaReplicas if given.pop("type") == "delta" else PostgresReplicas
-    return kind(**given)

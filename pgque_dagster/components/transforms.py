@@ -7,7 +7,19 @@ from typing import Any
 
 import dagster as dg
 
+from .options import given_as
+
 Transform = Callable[..., Any]
+
+
+def function_option(what: str, *examples: str) -> dg.Resolver:
+    """Returns the resolver of a function, which YAML gives by its import path."""
+    return given_as(
+        str,
+        f"The import path of {what}. A leading dot stands for the folder of this file.",
+        *examples,
+        resolve=load_function,
+    )
 
 
 def load_function(context: dg.ResolutionContext, reference: str) -> Transform:

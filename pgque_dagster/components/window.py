@@ -8,9 +8,9 @@ from pydantic import Field
 
 from ..assets.decorators import pgque_asset
 from ..assets.windows import pgque_window_asset
-from .computed import Computed, Dependencies, arguments_of
+from .computed import Computed, Dependencies
 from .mirror import mirror
-from .options import Options, duration, number, option, positive
+from .options import Options, duration, number, option, positive, template
 from .scaffolding import WindowScaffolder
 
 
@@ -25,27 +25,15 @@ class RetryOptions(Options):
         return dg.RetryPolicy(max_retries=self.max_retries, delay=self.delay.total_seconds())
 
 
-def _partitions_def(context: Any, value: Any) -> dg.TimeWindowPartitionsDefinition | None:
-    if not isinstance(value, dg.TimeWindowPartitionsDefinition | None):
-        raise ValueError(
-            f"partitions_def is {value!r}: write a template, such as "
-            "{{ dg.HourlyPartitionsDefinition(start_date='2026-12-24-00:00') }}"
-        )
-    return value
-
-
 class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset], timeout=positive)):
     """Options of `pgque_window_asset`."""
 
     deps: Dependencies = Field(default=[])
     partitions_def: Annotated[
         dg.TimeWindowPartitionsDefinition | None,
-        dg.Resolver(
-            lambda context, value: _partitions_def(context, context.resolve_value(value)),
-            model_field_type=str | None,
-            description="The windows, as a template; if left out, the config of each run names "
-            "its window.",
-            examples=["{{ dg.DailyPartitionsDefinition(start_date='2026-12-24') }}"],
+        template(
+            "The windows; if left out, the config of each run names its window.",
+            "{{ dg.DailyPartitionsDefinition(start_date='2026-12-24') }}",
         ),
     ] = None
     retry_policy: Annotated[
@@ -54,8 +42,8 @@ class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset], timeout=
 
     def arguments(self) -> dict[str, Any]:
         """Returns the attributes as arguments of `pgque_window_asset`."""
-        policy = None if self.retry_policy is None else self.retry_policy.policy()
-        return {**arguments_of(self, WindowAssetOptions), "retry_policy": policy}
+        policy = self.retry_policy and self.retry_policy.policy()
+        return {**super().arguments(), "retry_policy": policy}
 
 
 @dg.scaffold_with(WindowScaffolder)
@@ -82,9 +70,5 @@ class WindowComponent(WindowAssetOptions, Computed, dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the asset and its IO manager."""
-        key, resources = self.io_manager()
-        options = {**self.arguments(), "io_manager_key": key}
-        asset = pgque_window_asset(**options)(self.compute_fn())
-        return dg.Definitions(
-            assets=[asset.map_asset_specs(self.get_asset_spec)], resources=resources
-        )
+        asset, resources = self.asset_of(pgque_window_asset)
+        return dg.Definitions(assets=[asset], resources=resources)

@@ -76,9 +76,26 @@ def consumers_of(assets: Iterable[dg.AssetsDefinition]) -> list[AssetConsumer]:
         DagsterInvalidDefinitionError: if an asset consumes no queue, or two share a consumer.
     """
     consumers = [AssetConsumer.of(asset) for asset in assets]
-    for name in dict.fromkeys(map(str, consumers)):
-        _refuse_shared(name, consumers)
+    for consumer in consumers:
+        refuse_shared(str(consumer), consumers)
     return consumers
+
+
+def refuse_shared(name: str, consumers: Iterable[AssetConsumer]) -> None:
+    """Raises if several of the consumers have a name, as queue/consumer.
+
+    Raises:
+        DagsterInvalidDefinitionError: names their assets.
+    """
+    sharing = [consumer for consumer in consumers if str(consumer) == name]
+    if len(sharing) > 1:
+        assets = " and ".join(
+            ", ".join(key.to_user_string() for key in each.asset_keys) for each in sharing
+        )
+        raise dg.DagsterInvalidDefinitionError(
+            f"{assets} share the consumer {name}, so each would get only some of the batches: "
+            "give each asset its own consumer"
+        )
 
 
 def consuming_among(assets: Iterable[dg.AssetsDefinition]) -> list[dg.AssetsDefinition]:
@@ -98,7 +115,7 @@ def refuse_rivals(context: dg.AssetExecutionContext, name: str) -> None:
     Raises:
         DagsterInvalidDefinitionError: if another asset has this consumer.
     """
-    _refuse_shared(name, consumers_of_location(context) or ())
+    refuse_shared(name, consumers_of_location(context) or ())
 
 
 def warn_of_late_checks(context: dg.AssetExecutionContext) -> None:
@@ -140,15 +157,3 @@ def _repository_of(
     except Exception:
         # Dagster raises an error of a private module if there is no code location.
         return None
-
-
-def _refuse_shared(name: str, consumers: Iterable[AssetConsumer]) -> None:
-    sharing = [consumer for consumer in consumers if str(consumer) == name]
-    if len(sharing) > 1:
-        assets = " and ".join(
-            ", ".join(key.to_user_string() for key in each.asset_keys) for each in sharing
-        )
-        raise dg.DagsterInvalidDefinitionError(
-            f"{assets} share the consumer {name}, so each would get only some of the batches: "
-            "give each asset its own consumer"
-        )

@@ -208,7 +208,7 @@ def test_an_attribute_out_of_range_is_an_error_with_its_place(
                 "one": "name: one\nconsumer: revenue",
                 "two": "name: revenue",
             },
-            "2 components share the consumer orders/revenue",
+            "one and revenue share the consumer orders/revenue",
         ),
         (
             {"pgque": "queues: [others]", "revenue": "name: revenue"},
@@ -298,6 +298,9 @@ def test_a_replica_names_its_target(project: DgProject) -> None:
     replicas = project.load().resolve_assets_def(["shop", "public", "t"])
     (spec,) = replicas.specs
     assert "postgres" in spec.kinds
+    schema = pgque_dagster.TableReplicaComponent.get_model_cls().model_json_schema()
+    written = yaml.safe_load(f"{head}    schema: copies\n")
+    Draft202012Validator(schema).validate(written["attributes"])
     project.write("bank", head)
     with pytest.raises(Exception, match="defs") as raised:
         project.load()
