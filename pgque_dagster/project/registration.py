@@ -25,7 +25,7 @@ from ..client import (
 from ..client.holder import ConsumerState, consumer_states
 from ..client.installation import scheduler
 from ..client.partitions import subscribe_slots
-from ..client.queues import different_options, log_topic, logged_as, type_of_serial
+from ..client.queues import different_options, log_serial_queue, log_topic, logged_as
 from ..client.rights import grant
 from ..client.ticks import is_new, register_at
 
@@ -114,15 +114,8 @@ def ensure_serial_queue(client: Client, name: str) -> None:
         PermissionDenied: if it is not logged and the role lacks pgque_admin.
         InvalidArgument: if somebody else created a queue of that name.
     """
-
-    def create() -> None:
-        with client.transaction():
-            if client.run(type_of_serial(name)) is None:
-                client.serial.create(name, "SP")
-            client.serial.log(name)
-
     if client.run(logged_as("qgres", name)) is None:
-        _log(client, f"qgres.{name}", create)
+        _log(client, f"qgres.{name}", lambda: client.run(log_serial_queue(name)))
 
 
 def _log(client: Client, queue: str, create: Callable[[], object]) -> None:
