@@ -26,10 +26,6 @@ _CALLS: tuple[tuple[str, LiteralString], ...] = (
         "error_rate(queue, 1 hour, 1 minute)",
         "select count(*) from pgque.error_rate('watched_1', '1 hour', '1 minute')",
     ),
-    (
-        "latency_percentiles(queue, consumer, 1 hour)",
-        "select count(*) from pgque.latency_percentiles('watched_1', 'c1', '1 hour')",
-    ),
 )
 
 

@@ -28,8 +28,8 @@ from pgque_dagster.client import Batch, Client, plans
 from pgque_dagster.client.models import Slice
 from pgque_dagster.spark import SparkBatch, register
 from pgque_dagster.spark.batch import DRIVER_SIDE_EVENTS
+from pgque_dagster.spark.options import plan_option
 from pgque_dagster.spark.reading import arrow
-from pgque_dagster.spark.reading.options import plan_option
 from tests.support.debian import DebianPostgres
 
 EVENTS = 2_000_000

@@ -19,11 +19,18 @@ combination becomes a function:
 
     overload qgres.add({queue_id integer | queue_name text}, text text) returns void
     as qgres._add({$1 | qgres.queue__get_id($1)}, $2);
+
+Copies are functions of the engine under another schema, with some texts replaced. Each text must be
+in each of the functions:
+
+    copy to pgq from pgque: jsontriga(), logutriga()
+    replace (grant pgque_writer) with (grant pgq_writer)
+    ;
 """
 
 import re
 from collections.abc import Collection, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
@@ -41,10 +48,16 @@ _LIST = re.compile(
 )
 _LISTED = re.compile(r"(\w+)\(([^)]*)\)")
 _SIGNATURE = re.compile(
-    r"^(?:create or replace function|forward) (?P<engine>\w+)\.(?P<name>\w+)"
-    r"\((?P<arguments>[^;]*?)\)\sreturns (?P<type>[^\n]+)",
+    r"^create or replace function (?P<engine>\w+)\.(?P<name>\w+)"
+    r"\((?P<arguments>[^;]*?)\)\nreturns (?P<type>[^\n]+)",
     re.MULTILINE,
 )
+_COPY = re.compile(
+    r"^copy to (?P<schema>\w+) from (?P<engine>\w+):(?P<names>[^\n]+)\n"
+    r"(?P<changes>(?:replace \(.*?\) with \(.*?\)\n)+);$",
+    re.MULTILINE | re.DOTALL,
+)
+_CHANGE = re.compile(r"replace \((.*?)\) with \((.*?)\)\n(?=replace|$)", re.DOTALL)
 _ENGINE_FOLDERS = ("engine", "api", "ops")
 _CHOICE = re.compile(r"\{([^}]*)\}")
 _OUT = re.compile(r"\bout (\w+)")
@@ -52,8 +65,7 @@ _ROWS = "return query select * from"
 _FUNCTION = """\
 create or replace function {schema}{name}({arguments})
 returns {type}
-language plpgsql security definer
-set search_path = {schema}, pg_catalog, pg_temp
+language plpgsql security definer{path}
 as $$
 begin
     {verb} {call};
@@ -93,7 +105,8 @@ def write_out(root: Path, text: str, unpinned: Collection[str]) -> str:
         return _LANGUAGE.sub(lambda language: f"{language[0]} {path}", header, count=1)
 
     text = _LIST.sub(lambda found: _listed(root, found), text)
-    return _HEADER.sub(pin, _FORWARD.sub(_function, text))
+    text = _COPY.sub(lambda found: _copied(root, found), text)
+    return _HEADER.sub(pin, _FORWARD.sub(partial(_function, unpinned=unpinned), text))
 
 
 def read_reasons(file: Path) -> dict[str, str]:
@@ -106,21 +119,28 @@ def read_reasons(file: Path) -> dict[str, str]:
     return reasons
 
 
-def _function(found: re.Match[str]) -> str:
+def _function(found: re.Match[str], unpinned: Collection[str] = ()) -> str:
     parts = found.groupdict()
     if found["kind"] == "overload":
         comment = f"-- A form of {parts['call'].partition('(')[0]}.\n"
         written = [_OVERLOAD.format(**(parts | each)) for each in _alternatives(parts)]
         return f"\n\n{comment}".join(written)
-    return _forward(**parts)
+    path = "" if f"{parts['schema']}{parts['name']}" in unpinned else _path(parts["schema"])
+    return _forward(**parts, path=path)
 
 
-def _forward(schema: str, name: str, arguments: str, type: str, call: str, **_: str) -> str:
+def _path(schema: str) -> str:
+    return f"\nset search_path = {schema}, pg_catalog, pg_temp"
+
+
+def _forward(
+    schema: str, name: str, arguments: str, type: str, call: str, path: str, **_: str
+) -> str:
     row = f"select * into {', '.join(_OUT.findall(arguments))} from"
     verbs = {"void": "perform", "setof": _ROWS, "table": _ROWS, "record": row}
     verb = verbs.get(type.split(" ")[0], "return")
     return _FUNCTION.format(
-        schema=schema, name=name, arguments=arguments, type=type, verb=verb, call=call
+        schema=schema, name=name, arguments=arguments, type=type, verb=verb, call=call, path=path
     )
 
 
@@ -154,13 +174,16 @@ def _listed(root: Path, found: re.Match[str]) -> str:
     schema, engine = found["schema"], found["engine"]
     written, granted = [], []
     for name, types in _LISTED.findall(found["names"]):
-        signature = _signatures(root).get((engine, name, types))
-        if signature is None:
-            raise LookupError(f"sql/ has no function {engine}.{name}({types}) to forward to")
+        signature = _signature(root, engine, name, types)
         arguments, result = signature["arguments"], signature["type"]
         names = [each.split()[0] for each in _given(arguments)]
         function = _forward(
-            schema, f".{name}", arguments, result, f"{engine}.{name}({', '.join(names)})"
+            schema,
+            f".{name}",
+            arguments,
+            result,
+            f"{engine}.{name}({', '.join(names)})",
+            _path(schema),
         )
         comment = f"-- Does what {engine}.{name} does.\n-- locks, writes: the same.\n"
         written.append(comment + function)
@@ -169,14 +192,37 @@ def _listed(root: Path, found: re.Match[str]) -> str:
     return "\n\n".join([*written, f"grant execute on function\n{grants}\nto {found['role']};"])
 
 
+def _copied(root: Path, found: re.Match[str]) -> str:
+    """Writes functions of the engine out under another schema."""
+    written = []
+    for name, types in _LISTED.findall(found["names"]):
+        head = _signature(root, found["engine"], name, types)
+        text = head.string[head.start() :].partition("\n$$;")[0] + "\n$$;"
+        changes = _CHANGE.findall(found["changes"])
+        renamed = (f"function {found['engine']}.", f"function {found['schema']}.")
+        for old, new in [renamed, *changes]:
+            if text.count(old) != 1:
+                raise LookupError(f"{found['engine']}.{name} does not have this text once: {old}")
+            text = text.replace(old, new)
+        written.append(f"-- As {found['engine']}.{name}, with changes.\n{text}")
+    return "\n\n".join(written)
+
+
+def _signature(root: Path, engine: str, name: str, types: str) -> re.Match[str]:
+    signature = _signatures(root).get((engine, name, types))
+    if signature is None:
+        raise LookupError(f"sql/ has no function {engine}.{name}({types})")
+    return signature
+
+
 @cache
 def _signatures(root: Path) -> dict[tuple[str, str, str], re.Match[str]]:
     """Returns the heads of the engine's functions by schema, name and types of arguments."""
-    files = (file for folder in _ENGINE_FOLDERS for file in (root / "sql" / folder).glob("*.sql"))
+    files = (file for folder in _ENGINE_FOLDERS for file in (root / "sql" / folder).rglob("*.sql"))
     return {
         (found["engine"], found["name"], ", ".join(map(_type, _given(found["arguments"])))): found
         for file in files
-        for found in _SIGNATURE.finditer(file.read_text())
+        for found in _SIGNATURE.finditer(_FORWARD.sub(_function, file.read_text()))
     }
 
 

@@ -167,7 +167,7 @@ def main() -> int:
     found = [
         mutant
         for folder in FOLDERS
-        for path in sorted((ROOT / folder).glob("*.sql"))
+        for path in sorted((ROOT / folder).rglob("*.sql"))
         for mutant in mutants_of(path)
         if not options.only or {path.stem, mutant.function} & set(options.only)
     ]

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .project.keys import dead_letters_key, queue_key
     from .project.lineage import build_queue_assets
     from .project.resource import PgqueResource
-    from .replicas import build_table_replicas
+    from .replicas import DeltaReplicas, PostgresReplicas, build_table_replicas
     from .sensors import (
         build_pgque_observation_sensor,
         build_pgque_schedule,
@@ -60,12 +60,14 @@ __all__ = [
     "Alert",
     "BatchConsumerComponent",
     "DeltaBatchIOManager",
+    "DeltaReplicas",
     "EmbeddedPostgres",
     "IcebergBatchIOManager",
     "ParquetBatchIOManager",
     "PgqueComponent",
     "PgqueResource",
     "PostgresBatchIOManager",
+    "PostgresReplicas",
     "QueueComponent",
     "SparkBatch",
     "TableReplicaComponent",
@@ -95,12 +97,14 @@ _MODULES = {
     "Alert": "checks",
     "BatchConsumerComponent": "components",
     "DeltaBatchIOManager": "assets",
+    "DeltaReplicas": "replicas",
     "EmbeddedPostgres": "embedded",
     "IcebergBatchIOManager": "assets",
     "ParquetBatchIOManager": "assets",
     "PgqueComponent": "components",
     "PgqueResource": "project.resource",
     "PostgresBatchIOManager": "assets",
+    "PostgresReplicas": "replicas",
     "QueueComponent": "components",
     "SparkBatch": "spark",
     "TableReplicaComponent": "components",

@@ -258,15 +258,18 @@ begin
         from pg_proc p
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
-              'append_slot', 'begin_slot_batch', 'carry_over', 'check_slot_end',
-              'close_slot_batch', 'drop_expired_held', 'due_events', 'earlier_held',
-              'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page', 'follow_switch',
-              'has_expired_held', 'has_held_events', 'held_batch_events', 'hold_next_in_page',
-              'is_snapshot_held', 'maint_compact_history', 'maint_steps', 'move_event_tables',
-              'move_failures', 'note_attempt', 'note_switch', 'open_page', 'plan_held',
-              'run_maintenance', 'set_metadata_rotation_period', 'slot_backlog', 'slot_rows',
-              'slot_select', 'statement_end', 'stop_slots', 'tick_select', 'wait_for_log',
-              'write_position'])
+              'append_slot', 'assert_dlq_empty', 'assert_empty', 'begin_slot_batch',
+              'carry_over', 'check_log_name', 'check_slot_end', 'close_slot_batch',
+              'count_between', 'count_unfinished', 'deliver_due', 'drop_expired_held',
+              'due_events', 'earlier_held', 'find_in_page', 'find_leased_slot', 'find_slot',
+              'finish_page', 'follow_switch', 'has_expired_held', 'has_held_events',
+              'held_batch_events', 'hold_next_in_page', 'is_snapshot_held',
+              'latency_percentiles', 'maint_compact_history', 'maint_rotate_metadata',
+              'maint_steps', 'move_event_tables', 'move_failures', 'note_attempt', 'note_switch',
+              'open_page', 'plan_held', 'retention_cost', 'run_maintenance',
+              'set_metadata_rotation_period', 'slot_backlog', 'slot_rows', 'slot_select',
+              'statement_end', 'stop_slots', 'test_consume', 'test_send', 'tick_select',
+              'wait_for_log', 'write_position'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
@@ -475,7 +478,7 @@ insert into pgque.log_rotation (log_name)
 values ('tick'), ('position'), ('counter')
 on conflict do nothing;
 
--- What waits until no snapshot is left from before a change (engine/snapshot_wait.sql). holders are the
+-- What waits until no snapshot is left from before a change (engine/rotation/snapshot_wait.sql). holders are the
 -- transactions that held a snapshot when the wait began. The snapshots of standbys have to be newer
 -- than marked_by, which was set at marked_at.
 create table if not exists pgque.snapshot_wait (
@@ -842,7 +845,7 @@ create table if not exists pgque.held_batch (
 );
 
 -- Events of open batches that are dead letters before their batch is finished: every read of the
--- batch leaves them out (engine/set_aside.sql). A row counts only while its batch is open, so an ack
+-- batch leaves them out (engine/batches/set_aside.sql). A row counts only while its batch is open, so an ack
 -- writes nothing here. It does not depend on the dead letters, which may be replayed or purged first.
 -- epoch is the consumer's epoch since the last of them was set aside.
 create table if not exists pgque.set_aside (
@@ -1086,6 +1089,19 @@ begin
 end;
 $$;
 
+-- The same for calls that do nothing if the queue or the consumer does not exist: returns null then.
+create or replace function pgque.look_for_subscription(i_queue text, i_consumer text)
+returns pgque.subscription
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.find_subscription(i_queue, i_consumer);
+exception
+    when sqlstate 'PQ001' or sqlstate 'PQ002' then
+        return null;
+end;
+$$;
+
 -- Raises the error for a consumer that has slots, and for a slot that it does not have: registered
 -- under that name, a consumer would get the events of all keys.
 create or replace function pgque.refuse_partitioned(
@@ -1179,7 +1195,7 @@ begin
 end;
 $$;
 
--- ===== engine/snapshot_wait.sql ==================================================================
+-- ===== engine/rotation/snapshot_wait.sql =========================================================
 
 -- Waits for snapshots. TRUNCATE empties a table for old snapshots, too, and a dump takes its snapshot
 -- first and its locks later. So what was given up by a change is truncated when no snapshot is left
@@ -1259,7 +1275,7 @@ begin
 end;
 $$;
 
--- ===== engine/log_halves.sql =====================================================================
+-- ===== engine/rotation/log_halves.sql ============================================================
 
 -- Shared functions of the logs with two halves (schema/log.sql).
 --
@@ -1305,19 +1321,6 @@ begin
 end;
 $$;
 
--- Refuses an unknown log name.
-create or replace function pgque.check_log_name(i_log text)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if not exists (select from pgque.log_rotation r where r.log_name = i_log) then
-        perform pgque.refuse_value('there is no log "%s"', i_log,
-                                   'Name one of counter, position and tick.');
-    end if;
-end;
-$$;
-
 -- The halves that a switch left, or that a copy filled which was rolled back: they are to be emptied
 -- before the next switch.
 create or replace view pgque.left_half as
@@ -1339,7 +1342,9 @@ as $$
 declare
     v_left record;
 begin
-    perform pgque.check_log_name(i_log);
+    if i_log is null or i_log not in ('position', 'tick') then
+        perform pgque.refuse_value('log "%s" has no halves', i_log, 'Name position or tick.');
+    end if;
     perform pgque.check_read_committed('compaction');
     perform from pgque.log_rotation r where r.log_name = i_log for update skip locked;
     if not found then
@@ -1366,7 +1371,7 @@ exception
 end;
 $$;
 
--- ===== engine/counters.sql =======================================================================
+-- ===== engine/positions/counters.sql =============================================================
 
 -- Records that a consumer moved from one tick to another without finishing the events between them;
 -- i_from_tick is null for a new consumer. See pgque.counter_log. Tables that it replicates are then
@@ -1462,7 +1467,7 @@ create or replace trigger count_dead_letters after insert on pgque.dead_letter
 referencing new table as added
 for each statement execute function pgque.count_dead_letters();
 
--- ===== engine/lineage.sql ========================================================================
+-- ===== engine/restore/lineage.sql ================================================================
 
 -- The lives of a database. A promoted standby, or a recovery that stops early, goes on without the
 -- last transactions, so ids that those had given out are given out again with another meaning. Both
@@ -1602,7 +1607,7 @@ begin
 end;
 $$;
 
--- ===== engine/read_functions.sql =================================================================
+-- ===== engine/queues/read_functions.sql ==========================================================
 
 -- Builds the two functions of a queue, event_<n>_tables and event_<n>_read.
 -- The first finds the children with events of a range of transactions: it probes the index of each
@@ -1655,7 +1660,7 @@ begin
 end;
 $$;
 
--- ===== engine/storage.sql ========================================================================
+-- ===== engine/queues/storage.sql =================================================================
 
 -- Sets the rights on a queue's tables and sequence; call it again after a restore without
 -- privileges. Writers may insert only the columns that they fill, so that COPY into the current
@@ -1736,7 +1741,7 @@ begin
 end;
 $$;
 
--- ===== engine/event_tables.sql ===================================================================
+-- ===== engine/queues/event_tables.sql ============================================================
 
 -- Makes a child a partition of its queue's event table.
 -- locks: both, exclusively. writes: the catalog.
@@ -1793,10 +1798,9 @@ begin
 end;
 $$;
 
--- What maintenance may drop, each by a statement under a lock on its parent: event tables of dropped
--- queues, with the sequences of their ids, and groups without queues that get no new ones. The
--- constraint shows that a queue was dropped: while a dump is restored, the queues come after the
--- events.
+-- What maintenance may drop, each by a statement under a lock on its group: event tables of dropped
+-- queues, with the sequences of their ids. The constraint shows that a queue was dropped: while a dump
+-- is restored, the queues come after the events.
 create or replace function pgque.left_objects(out parent text, out statement text)
 returns setof record
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
@@ -1810,15 +1814,7 @@ begin
     join pg_inherits t on t.inhparent = g.inhrelid
     join pg_class c on c.oid = t.inhrelid
     join pg_constraint d on d.conrelid = c.oid and d.conname = 'queue_was_dropped'
-    where g.inhparent = 'pgque.event'::regclass
-    union all
-    select g.inhparent::regclass::text, format('drop table pgque.%I', c.relname)
-    from pg_inherits g
-    join pg_class c on c.oid = g.inhrelid
-    where g.inhparent = 'pgque.event'::regclass
-      and not exists (select from pg_inherits t where t.inhparent = g.inhrelid)
-      and substring(c.relname from '^event_group_([0-9]+)$')::integer
-          < (select max(q.queue_id) / 64 from pgque.queue q);
+    where g.inhparent = 'pgque.event'::regclass;
 end;
 $$;
 
@@ -1827,7 +1823,7 @@ $$;
 -- producers of other queues have locked until they commit. So the call waits 10 ms at most for each
 -- parent, and the next call repeats it. Returns how much it dropped. What cannot be dropped, because
 -- somebody's view reads it for example, is named in a warning.
--- locks: a group, or pgque.event, exclusively, until the transaction ends. writes: the catalog.
+-- locks: a group, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -1839,34 +1835,29 @@ declare
     v_dropped  integer := 0;
 begin
     perform pgque.check_read_committed('maintenance');
-    begin
-        for v_left in select l.parent, l.statement from pgque.left_objects() l loop
-            continue when v_left.parent = any (v_busy);
-            begin
-                perform pgque.commit_locally();
-                execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
-                -- Until the lock was taken, the group may have got a queue, or another session dropped it.
-                if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
-                    execute v_left.statement;
-                    v_dropped := v_dropped + 1;
-                end if;
-            exception
-                when lock_not_available then
-                    v_busy := array_append(v_busy, v_left.parent);
-                when others then
-                    raise warning '%: %', v_left.statement, sqlerrm;
-            end;
-            exit when v_dropped = 10;
-        end loop;
-    exception
-        when lock_not_available then
-            null;  -- an installation holds the locks that the list needs
-    end;
+    for v_left in select l.parent, l.statement from pgque.left_objects() l loop
+        continue when v_left.parent = any (v_busy);
+        begin
+            perform pgque.commit_locally();
+            execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
+            -- Until the lock was taken, another session may have dropped it.
+            if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
+                execute v_left.statement;
+                v_dropped := v_dropped + 1;
+            end if;
+        exception
+            when lock_not_available then
+                v_busy := array_append(v_busy, v_left.parent);
+            when others then
+                raise warning '%: %', v_left.statement, sqlerrm;
+        end;
+        exit when v_dropped = 10;
+    end loop;
     return v_dropped;
 end;
 $$;
 
--- ===== engine/create_queue.sql ===================================================================
+-- ===== engine/queues/create_queue.sql ============================================================
 
 -- Creates a queue: its event tables, id sequence, functions and first tick. Returns 1, or 0 if it
 -- existed. Producers of other queues continue meanwhile.
@@ -2016,7 +2007,7 @@ begin
 end;
 $$;
 
--- ===== engine/config.sql =========================================================================
+-- ===== engine/queues/config.sql ==================================================================
 
 -- The parameters that users can set, with their types; each is a column of pgque.queue.
 create or replace function pgque.queue_parameters(out param_name text, out param_type text)
@@ -2112,7 +2103,7 @@ execute function pgque.apply_disable_insert();
 -- Also with session_replication_role = replica, so that the rights on the tables always match the row.
 alter table pgque.queue enable always trigger apply_disable_insert;
 
--- ===== engine/queue_options.sql ==================================================================
+-- ===== engine/queues/queue_options.sql ===========================================================
 
 -- Creates a queue with the parameters of set_queue_config, given as one JSON object. If the queue
 -- exists, it gets these parameters and keeps the others, so the call can be repeated. Returns 1, or
@@ -2181,40 +2172,38 @@ begin
 end;
 $$;
 
--- Refuses options that are not a JSON object, unknown parameters, and JSON values of another type
--- than their parameter's, such as a number for a period, which would have no unit. A string is
--- accepted here and checked when it is read as the parameter's type.
+-- Refuses options that are not a JSON object, unknown parameters, and a JSON value of another type than
+-- its parameter's, such as a number for a period, which would have no unit. A string is accepted here
+-- and checked when it is read as the parameter's type.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_option record;
+    v_wrong text;
 begin
     if jsonb_typeof(i_options) is distinct from 'object' then
-        perform pgque.refuse_parameter(
-            format('the options of queue "%s" are no JSON object: %s', i_queue,
-                   coalesce(i_options::text, 'null')));
-    end if;
-    for v_option in
-        select o.key, o.value, jsonb_typeof(o.value) as given, p.param_type
+        v_wrong := format('the options of queue "%s" are no JSON object: %s', i_queue,
+                          coalesce(i_options::text, 'null'));
+    else
+        select case when p.param_type is null then format('a queue has no parameter "%s"', o.key)
+               else format('option %s takes %s, not the JSON %s %s', o.key,
+                           case p.param_type when 'integer' then 'a number'
+                                             when 'boolean' then 'true or false'
+                                             else 'a string' end,
+                           jsonb_typeof(o.value), o.value) end
+        into v_wrong
         from jsonb_each(i_options) o
         left join pgque.queue_parameters() p on p.param_name = o.key
-    loop
-        if v_option.param_type is null then
-            perform pgque.refuse_parameter(
-                format('a queue has no parameter "%s"', v_option.key));
-        elsif v_option.given not in ('string', 'null')
-              and (v_option.given, v_option.param_type) not in (
-                  ('number', 'integer'), ('boolean', 'boolean')) then
-            perform pgque.refuse_parameter(
-                format('option %s takes %s, not the JSON %s %s', v_option.key,
-                       case v_option.param_type when 'integer' then 'a number'
-                                                when 'boolean' then 'true or false'
-                                                else 'a string' end,
-                       v_option.given, v_option.value));
-        end if;
-    end loop;
+        where p.param_type is null
+           or jsonb_typeof(o.value) not in ('string', 'null')
+              and (jsonb_typeof(o.value), p.param_type) not in (
+                  ('number', 'integer'), ('boolean', 'boolean'))
+        limit 1;
+    end if;
+    if v_wrong is not null then
+        perform pgque.refuse_parameter(v_wrong);
+    end if;
 end;
 $$;
 
@@ -2242,7 +2231,7 @@ begin
 end;
 $$;
 
--- ===== engine/insert_event.sql ===================================================================
+-- ===== engine/events/insert_event.sql ============================================================
 
 -- Publishing runs for every event, so insert_event and send are flat: each is one static statement,
 -- calls no wrapper, has no SET clause, and qualifies every name and operator. The statement finds
@@ -2353,7 +2342,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_arguments.sql ==============================================================
+-- ===== engine/triggers/trigger_arguments.sql =====================================================
 
 -- Parses the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order.
 -- `fields` has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. Nothing is
@@ -2459,7 +2448,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_checks.sql =================================================================
+-- ===== engine/triggers/trigger_checks.sql ========================================================
 
 -- Refuses operations and arguments that a trigger of this kind does not support.
 create or replace function pgque.check_firing(
@@ -2574,7 +2563,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_row.sql ====================================================================
+-- ===== engine/triggers/trigger_row.sql ===========================================================
 
 -- Returns the columns of a table in the order of its rows, without dropped ones, and the primary
 -- key's columns in the order of the key.
@@ -2689,7 +2678,7 @@ begin
 end;
 $$;
 
--- ===== engine/trigger_event.sql ==================================================================
+-- ===== engine/triggers/trigger_event.sql =========================================================
 
 -- Inserts a trigger's event. The fields are ev_type, ev_data, ev_extra1 to 4; expressions replace
 -- some of them, or prevent the event. The expressions run with the rights and the search_path of
@@ -2714,7 +2703,7 @@ begin
 end;
 $$;
 
--- ===== engine/jsontriga.sql ======================================================================
+-- ===== engine/triggers/jsontriga.sql =============================================================
 
 -- Trigger: each change of a row becomes an event with the row as JSON. Arguments and formats are in
 -- docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
@@ -2780,7 +2769,7 @@ begin
 end;
 $$;
 
--- ===== engine/logutriga.sql ======================================================================
+-- ===== engine/triggers/logutriga.sql =============================================================
 
 -- Trigger: each change of a row becomes an event with the row url-encoded. Arguments and formats
 -- are in docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
@@ -2871,7 +2860,7 @@ begin
 end;
 $$;
 
--- ===== engine/sqltriga.sql =======================================================================
+-- ===== engine/triggers/sqltriga.sql ==============================================================
 
 -- Trigger: each change of a row becomes an event with a fragment of SQL, which its consumer
 -- completes. docs/triggers.md describes arguments and formats. It runs with the rights and the
@@ -2972,7 +2961,7 @@ begin
 end;
 $$;
 
--- ===== engine/capture.sql ========================================================================
+-- ===== engine/triggers/capture.sql ===============================================================
 
 -- Trigger of capture(): each statement that changes the table makes an event for each row that it
 -- changed. docs/capture.md has the format. It runs with the rights of whoever changes the table. The
@@ -3333,7 +3322,7 @@ as $$
     order by 1, 2;
 $$;
 
--- ===== engine/sequences.sql ======================================================================
+-- ===== engine/events/sequences.sql ===============================================================
 
 -- Returns a name quoted for SQL. The first dot separates schema and name; without a dot the schema
 -- is public.
@@ -3347,10 +3336,7 @@ declare
     v_name    text := substr(i_name, v_dot + 1);
 begin
     if i_name is null or v_schema = '' or v_name = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" names no object', coalesce(i_name, 'null')),
-            hint = 'Pass name, or schema.name.';
+        perform pgque.refuse_value('"%s" names no object', i_name, 'Pass name, or schema.name.');
     end if;
     return format('%I.%I', v_schema, v_name);
 end;
@@ -3363,13 +3349,12 @@ returns regclass
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_seq regclass := to_regclass(pgque.quote_fqname(i_seq_name));
+    v_seq regclass := (select q.queue_seq from pgque.queue q
+                       where q.queue_seq = to_regclass(pgque.quote_fqname(i_seq_name)));
 begin
-    if not exists (select from pgque.queue q where to_regclass(q.queue_event_seq) = v_seq) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" is not the event sequence of a queue', i_seq_name),
-            hint = 'They stand in pgque.queue, queue_event_seq.';
+    if v_seq is null then
+        perform pgque.refuse_value('"%s" is not the event sequence of a queue', i_seq_name,
+                                   'They stand in pgque.queue, queue_event_seq.');
     end if;
     return v_seq;
 end;
@@ -3400,10 +3385,8 @@ declare
     v_last  bigint := pgque.seq_getval(i_seq_name);
 begin
     if i_new_value is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the new value is null',
-            hint = 'Pass the last id that was given out elsewhere.';
+        perform pgque.refuse_value('the new value is null', null,
+                                   'Pass the last id that was given out elsewhere.');
     end if;
     if i_new_value >= v_last + 100000 then
         execute format('alter sequence %s owned by none', v_seq);  -- quoted: regclass quotes itself
@@ -3416,7 +3399,7 @@ begin
 end;
 $$;
 
--- ===== engine/ticker.sql =========================================================================
+-- ===== engine/ticks/ticker.sql ===================================================================
 
 -- Returns the snapshot that a tick stores. A transaction that already has an id counts as finished
 -- in its own snapshot, although it may still insert events. So the ticker's own id is added to
@@ -3686,7 +3669,7 @@ begin
 end;
 $$;
 
--- ===== engine/ticker_loop.sql ====================================================================
+-- ===== engine/ticks/ticker_loop.sql ==============================================================
 
 -- Procedures that work during one slot of a scheduler and commit after each step. A procedure that
 -- commits cannot pin its search_path, so these leave all computation to functions that pin theirs.
@@ -3799,7 +3782,7 @@ begin
 end;
 $$;
 
--- ===== engine/external_tick.sql ==================================================================
+-- ===== engine/ticks/external_tick.sql ============================================================
 
 -- Inserts a tick whose id, time and event sequence come from elsewhere, for example when a queue is
 -- replicated. The queue must have external_ticker; ids must grow, and event sequences must not
@@ -3831,11 +3814,7 @@ begin
         perform pgque.refuse_tick(v_queue);
     end if;
 
-    select t.* into v_last
-    from pgque.tick t
-    where t.tick_queue = v_queue.queue_id
-    order by t.tick_id desc
-    limit 1;
+    v_last := pgque.find_newest_tick(v_queue.queue_id);
     if i_tick_id is null or i_tick_id <= v_last.tick_id
        or i_event_seq is null or i_event_seq < v_last.tick_event_seq
        or i_orig_timestamp is null or not isfinite(i_orig_timestamp) then
@@ -3892,22 +3871,6 @@ $$;
 
 -- ===== engine/periods.sql ========================================================================
 
--- Sets the shortest time between two rotations of the logs of positions and ticks; returns it.
--- locks: the row of config. writes: config.
-create or replace function pgque.set_metadata_rotation_period(p_period interval)
-returns interval
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if p_period is null or p_period < '0' then
-        perform pgque.refuse_value('no rotation of metadata every %s', p_period::text,
-                                   'Give an interval of 0 or more; the default is 2 minutes.');
-    end if;
-    update pgque.config set metadata_rotation_period = p_period;
-    return p_period;
-end;
-$$;
-
 -- Sets how long the logs of positions and ticks keep rows that an old snapshot may still read;
 -- returns that time. A transaction whose snapshot is older gets a serialization failure when it
 -- reads a log for the first time, and a dump lacks the rows.
@@ -3943,7 +3906,7 @@ begin
 end;
 $$;
 
--- ===== engine/seek.sql ===========================================================================
+-- ===== engine/positions/seek.sql =================================================================
 
 -- Where a consumer starts or continues: earliest (the oldest tick whose events all exist), latest
 -- (the newest tick), a tick's number, or a time. A time means the newest tick up to which all ticks
@@ -3969,11 +3932,10 @@ begin
             v_is_known := false;
     end;
     if v_is_known is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('"%s" is no position in a queue', coalesce(i_position, 'null')),
-            hint = 'Pass earliest, latest, the number of a tick, or a time that is past, such as '
-                   '2026-05-24 18:00+00.';
+        perform pgque.refuse_value(
+            '"%s" is no position in a queue', i_position,
+            'Pass earliest, latest, the number of a tick, or a time that is past, such as '
+            '2026-05-24 18:00+00.');
     end if;
 end;
 $$;
@@ -4184,7 +4146,7 @@ begin
 end;
 $$;
 
--- ===== engine/window_ticks.sql ===================================================================
+-- ===== engine/ticks/window_ticks.sql =============================================================
 
 -- Finds the ticks around the events of a time window. It begins at i_start and ends before i_end. An
 -- event is in the window of the tick with which it became visible. So each event is in exactly one
@@ -4265,7 +4227,7 @@ begin
 end;
 $$;
 
--- ===== engine/register_consumer.sql ==============================================================
+-- ===== engine/positions/register_consumer.sql ====================================================
 
 -- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null
 -- means the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick
@@ -4279,14 +4241,12 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(x_queue_name);
-    v_tick   bigint;
-    v_new    integer;
+    v_new    integer := pgque.register_consumer(x_queue_name, x_consumer_name,
+                                                coalesce(x_tick_pos::text, 'latest'));
 begin
-    perform pgque.check_consumer_name(x_consumer_name);
-    v_tick := pgque.hold_tick(v_queue.queue_id, coalesce(x_tick_pos::text, 'latest'));
-    v_new := pgque.add_consumer(v_queue.queue_id, x_consumer_name, v_tick);
     if v_new = 0 and x_tick_pos is not null then
-        perform pgque.move_consumer(x_queue_name, x_consumer_name, x_tick_pos);
+        perform pgque.move_consumer(x_queue_name, x_consumer_name,
+                                    pgque.hold_tick(v_queue.queue_id, x_tick_pos::text));
     end if;
     return v_new;
 end;
@@ -4331,10 +4291,8 @@ language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if coalesce(i_consumer, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the consumer name is null or empty',
-            hint = 'Pass a name, one for each independent reader of the queue.';
+        perform pgque.refuse_value('the consumer name is null or empty', null,
+                                   'Pass a name, one for each independent reader of the queue.');
     end if;
 end;
 $$;
@@ -4434,14 +4392,8 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub pgque.subscription;
+    v_sub pgque.subscription := pgque.look_for_subscription(x_queue_name, x_consumer_name);
 begin
-    begin
-        v_sub := pgque.find_subscription(x_queue_name, x_consumer_name);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     if v_sub.sub_role = 'slot' then
         perform pgque.refuse_cooperative(v_sub, x_queue_name, x_consumer_name);
     end if;
@@ -4485,7 +4437,7 @@ begin
 end;
 $$;
 
--- ===== engine/subconsumer.sql ====================================================================
+-- ===== engine/positions/subconsumer.sql ==========================================================
 
 -- Cooperative consumers: several workers, the subconsumers, share the cursor of one consumer. Each
 -- is a subscription of its own, named consumer.subconsumer, that holds at most one batch and points
@@ -4676,7 +4628,7 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
-    v_main  pgque.subscription;
+    v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
     v_sub   pgque.subscription;
 begin
     if i_batch_handling is null or i_batch_handling not in (0, 1) then
@@ -4684,12 +4636,6 @@ begin
             'there is no batch handling %s', i_batch_handling::text,
             '0 refuses while a batch is open, 1 schedules its events for another delivery.');
     end if;
-    begin
-        v_main := pgque.find_subscription(i_queue, i_consumer);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     perform from pgque.subscription_base b where b.sub_id = v_main.sub_id for no key update;
     v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
     if v_sub.sub_id is null then
@@ -4742,7 +4688,7 @@ begin
 end;
 $$;
 
--- ===== engine/find_next_tick.sql =================================================================
+-- ===== engine/ticks/find_next_tick.sql ===========================================================
 
 -- Returns the tick that ends the next batch after i_last, or null. This is the nearest tick that is
 -- older than the lag and meets the minimum count or the minimum interval. With a maximum count, it
@@ -4845,7 +4791,7 @@ begin
 end;
 $$;
 
--- ===== engine/next_batch.sql =====================================================================
+-- ===== engine/batches/next_batch.sql =============================================================
 
 -- Returns a consumer's open batch, or opens the next one. With an owner, it takes the lease on the
 -- batch, or takes it over, under a new epoch. With i_only, only the open batch with that id is
@@ -5165,7 +5111,7 @@ begin
 end;
 $$;
 
--- ===== engine/finish_batch.sql ===================================================================
+-- ===== engine/batches/finish_batch.sql ===========================================================
 
 -- Finishes a batch: the consumer's position moves to the batch's last tick. A batch under a live
 -- lease is finished by its holder, with ack_batch. The common case is one statement for each half,
@@ -5245,7 +5191,7 @@ begin
 end;
 $$;
 
--- ===== engine/coop.sql ===========================================================================
+-- ===== engine/batches/coop.sql ===================================================================
 
 -- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, else
 -- the batch after the shared cursor. In one transaction, it writes a position of its own, then
@@ -5387,7 +5333,6 @@ create or replace function pgque.next_batch(
     i_queue text, i_consumer text, i_subconsumer text, i_dead_interval interval default null)
 returns bigint
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (pgque.next_batch_custom(i_queue, i_consumer, i_subconsumer, null, null, null,
@@ -5405,15 +5350,9 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
-    v_main  pgque.subscription;
+    v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
     v_sub   pgque.subscription;
 begin
-    begin
-        v_main := pgque.find_subscription(i_queue, i_consumer);
-    exception
-        when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            return 0;
-    end;
     loop
         v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
         if v_sub.sub_id is null then
@@ -5456,7 +5395,7 @@ begin
 end;
 $$;
 
--- ===== engine/lease.sql ==========================================================================
+-- ===== engine/batches/lease.sql ==================================================================
 
 -- Opens the next batch under a lease, or takes over the open batch if its lease is free or has
 -- expired. The epoch is a fencing token: after a takeover the earlier holder can neither renew nor
@@ -5529,7 +5468,8 @@ begin
     if i_sub.lease_owner is distinct from i_owner or i_sub.lease_epoch is distinct from i_epoch then
         raise exception using
             errcode = 'PQ012',
-            message = format('batch %s is not leased by "%s" under epoch %s: %s', i_sub.sub_batch,
+            message = format('%s is not leased by "%s" under epoch %s: %s',
+                             coalesce('batch ' || i_sub.sub_batch, 'the slot'),
                              coalesce(i_owner, 'null'), coalesce(i_epoch::text, 'null'),
                              case when i_sub.lease_owner is null then 'nobody holds it'
                                   else format('"%s" holds it under epoch %s until %s',
@@ -5613,7 +5553,7 @@ begin
 end;
 $$;
 
--- ===== engine/claim_ticks.sql ====================================================================
+-- ===== engine/batches/claim_ticks.sql ============================================================
 
 -- Opens the events between two ticks as the consumer's batch, under a lease. For a reader that
 -- keeps its own record of its progress, such as a streaming query with a checkpoint. This finishes
@@ -5793,7 +5733,7 @@ begin
 end;
 $$;
 
--- ===== engine/hold_batch.sql =====================================================================
+-- ===== engine/batches/hold_batch.sql =============================================================
 
 -- Marks an open batch as held: all attempts at it failed, and later batches wait until somebody
 -- looks into it. consumer_states() and queue_health() show it, with the reason, until the batch is
@@ -5809,10 +5749,8 @@ declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
     if coalesce(i_reason, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no reason to hold batch %s', i_batch_id),
-            hint = 'Say what failed and what to do: whoever is on call reads it.';
+        perform pgque.refuse_value('no reason to hold batch %s', i_batch_id::text,
+                                   'Say what failed and what to do: whoever is on call reads it.');
     end if;
     perform pgque.refuse_pages(v_sub);
     if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then
@@ -5837,7 +5775,7 @@ begin
 end;
 $$;
 
--- ===== engine/set_aside.sql ======================================================================
+-- ===== engine/batches/set_aside.sql ==============================================================
 
 -- Makes events of an open batch dead letters at once and takes them out of the batch, which stays
 -- open: its next reads, and those of later attempts, no longer have them. For a person whom an event
@@ -5926,7 +5864,7 @@ begin
 end;
 $$;
 
--- ===== engine/deployment.sql =====================================================================
+-- ===== engine/positions/deployment.sql ===========================================================
 
 -- Makes sure that a consumer belongs to a deployment: the first one that asks gets it, and any
 -- other is refused. So a second Dagster with the same assets, such as a branch deployment or a
@@ -6033,7 +5971,7 @@ begin
 end;
 $$;
 
--- ===== engine/consumer_states.sql ================================================================
+-- ===== engine/positions/consumer_states.sql ======================================================
 
 -- The states of many consumers at once, for a scheduler of batches: which batch each has open, who
 -- holds its lease, and, if none is open, whether the next one could open within the limits. There
@@ -6129,7 +6067,7 @@ begin
 end;
 $$;
 
--- ===== engine/batch_events.sql ===================================================================
+-- ===== engine/batches/batch_events.sql ===========================================================
 
 -- The conditions on ev_txid that select a batch. The transactions that finished between two
 -- snapshots are a range (those that began after the first) and a list (those in progress at the
@@ -6347,7 +6285,7 @@ begin
 end;
 $$;
 
--- ===== engine/cursor.sql =========================================================================
+-- ===== engine/batches/cursor.sql =================================================================
 
 -- Opens a cursor over a batch's events and returns the first ones; FETCH in the same transaction
 -- returns the others. i_extra_where is SQL from the caller, so this runs with the caller's rights,
@@ -6401,7 +6339,7 @@ begin
 end;
 $$;
 
--- ===== engine/read_plan.sql ======================================================================
+-- ===== engine/batches/read_plan.sql ==============================================================
 
 -- Splits an open batch into slices that can be read in parallel: ranges of blocks between the first
 -- and the last one that hold rows of the batch. Each slice is one SQL text that any connection with
@@ -6519,7 +6457,7 @@ begin
 end;
 $$;
 
--- ===== engine/range_plan.sql =====================================================================
+-- ===== engine/batches/range_plan.sql =============================================================
 
 -- Splits the events between two ticks into slices, as batch_read_plan does for a batch: those that
 -- became visible after the first tick and up to the second. Without a consumer, these are the
@@ -6599,7 +6537,7 @@ begin
 end;
 $$;
 
--- ===== engine/retry.sql ==========================================================================
+-- ===== engine/retries/retry.sql ==================================================================
 
 -- Schedules events of an open batch for another delivery to the same consumer. Events that have
 -- used up their retries become dead letters, with the reason. Reads the batch once. Returns how
@@ -6850,7 +6788,8 @@ begin
 end;
 $$;
 
--- Moves retries that are due back into their queues, as events for their subscription only. It
+-- Moves retries that are due back into their queues, as events for their subscription only. Those of
+-- a batch that is still open stay: whoever takes it over may give the same events back again. It
 -- moves at most as many per queue as make a tick due (ticker_max_count), and the next ones only
 -- after those are in a tick, so that the batches are no larger than usual. It makes that tick
 -- itself. For a queue that is paused or has an external ticker, it makes no tick and waits for
@@ -6882,14 +6821,26 @@ begin
             continue when exists (select from pgque.tick_request r
                                   where r.queue_id = v_queue.queue_id);
         end if;
-        with due as (
+        with open_batch as materialized (
+            select coalesce(s.sub_main, s.sub_id) as ev_owner,
+                   l.tick_snapshot as last_snapshot, n.tick_snapshot as next_snapshot
+            from pgque.subscription s
+            join pgque.tick l on l.tick_queue = s.sub_queue and l.tick_id = s.sub_last_tick
+            join pgque.tick n on n.tick_queue = s.sub_queue and n.tick_id = s.sub_next_tick
+            where s.sub_queue = v_queue.queue_id and s.sub_batch is not null
+        ), due as (
             delete from pgque.retry_queue d using (
                 select r.ev_owner, r.ev_id
                 from pgque.retry_queue r
                 where r.ev_queue = v_queue.queue_id and r.ev_retry_after <= clock_timestamp()
+                  and not exists (
+                      select from open_batch b
+                      where b.ev_owner = r.ev_owner
+                        and pg_visible_in_snapshot(r.ev_txid, b.next_snapshot)
+                        and not pg_visible_in_snapshot(r.ev_txid, b.last_snapshot))
                 order by r.ev_retry_after
                 limit v_queue.queue_ticker_max_count
-                for update skip locked
+                for update of r skip locked
             ) r
             where d.ev_owner = r.ev_owner and d.ev_id = r.ev_id
             returning d.*
@@ -6911,7 +6862,7 @@ begin
 end;
 $$;
 
--- ===== engine/retry_raw.sql ======================================================================
+-- ===== engine/retries/retry_raw.sql ==============================================================
 
 -- Schedules an event, given in full, as a retry of a consumer. This is for consumers that store
 -- events themselves. Without an id, the event gets a new one. Returns its id; an event that was
@@ -6983,7 +6934,7 @@ begin
 end;
 $$;
 
--- ===== engine/rotation.sql =======================================================================
+-- ===== engine/rotation/rotation.sql ==============================================================
 
 -- Returns the newest tick that every consumer of a queue has passed, or the last tick if no
 -- consumer is registered. Nobody needs the events that its snapshot sees.
@@ -6991,16 +6942,10 @@ create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_floor bigint;
 begin
-    select min(s.sub_last_tick) into v_floor
-    from pgque.subscription s
-    where s.sub_queue = i_queue_id;
-    if v_floor is null then
-        select max(t.tick_id) into v_floor from pgque.tick t where t.tick_queue = i_queue_id;
-    end if;
-    return pgque.find_tick(i_queue_id, v_floor);
+    return pgque.find_tick(i_queue_id, coalesce(
+        (select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
+        (select max(t.tick_id) from pgque.tick t where t.tick_queue = i_queue_id)));
 end;
 $$;
 
@@ -7048,14 +6993,10 @@ create or replace function pgque.find_truncation_floor(i_queue_id integer)
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_floor     constant bigint := (pgque.find_floor_tick(i_queue_id)).tick_id;
-    v_retained  bigint;
 begin
-    select pgque.find_retention_tick(q) into v_retained
-    from pgque.queue q
-    where q.queue_id = i_queue_id;
-    return pgque.find_tick(i_queue_id, least(v_floor, v_retained));
+    return pgque.find_tick(i_queue_id, least(
+        (pgque.find_floor_tick(i_queue_id)).tick_id,
+        (select pgque.find_retention_tick(q) from pgque.queue q where q.queue_id = i_queue_id)));
 end;
 $$;
 
@@ -7226,7 +7167,18 @@ begin
 end;
 $$;
 
--- ===== engine/compaction.sql =====================================================================
+-- ===== engine/rotation/compaction.sql ============================================================
+
+-- The logs whose rotation is due: metadata_rotation_period has passed since the last time, or they are
+-- on their second half. maint_steps lists them; the functions below do not look at the time.
+create or replace view pgque.rotation_due as
+select r.log_name
+from pgque.log_rotation r
+cross join pgque.config c
+left join pgque.log l on l.log_name = r.log_name
+where r.rotated_at is null
+   or r.rotated_at <= clock_timestamp() - c.metadata_rotation_period
+   or l.half = 1;
 
 -- Compaction of the logs of positions and ticks (schema/log.sql). It copies the rows that are still
 -- needed to the other half and makes that half current. A consumer waits a few milliseconds for it,
@@ -7269,7 +7221,8 @@ $$;
 -- Switches the log of positions to the other half, if that half is empty: away from half 0 when it
 -- has outgrown its subscriptions, and back from half 1 at once. Returns how many positions stay
 -- behind that nobody needs, at least 1, or 0 if it did not switch.
--- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log.
+-- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log,
+-- log_rotation.
 create or replace function pgque.maint_compact_positions()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -7299,6 +7252,7 @@ begin
                    format('pgque.position_log_%s', v_half));
     update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
     where l.log_name = 'position';
+    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = 'position';
     return greatest(v_before - pgque.move_positions((1 - v_half)::smallint), 1);
 exception
     when lock_not_available then
@@ -7425,7 +7379,8 @@ begin
         ) t;
         update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
         where l.log_name = 'tick';
-        update pgque.log_rotation r set is_copied = false where r.log_name = 'tick';
+        update pgque.log_rotation r set is_copied = false, rotated_at = clock_timestamp()
+        where r.log_name = 'tick';
     exception
         when lock_not_available then
             return 0;
@@ -7434,7 +7389,7 @@ begin
 end;
 $$;
 
--- ===== engine/history.sql ========================================================================
+-- ===== engine/rotation/history.sql ===============================================================
 
 -- The minimum period that throughput and error rates cover, for the functions that drop history and
 -- those that read it.
@@ -7501,7 +7456,7 @@ $$;
 -- Adds up the counters to one row per consumer and one row per queue for its ended registrations.
 -- Retries and dead letters go to the history by minute, from which rows that are older than
 -- history_period are deleted. Returns how many counters it removed.
--- locks: the rows it deletes. writes: counter_log, history.
+-- locks: the rows it deletes. writes: counter_log, history, log_rotation.
 create or replace function pgque.maint_compact_counters()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -7535,6 +7490,7 @@ begin
         group by 1, 2
     )
     select (select count(*) from gone) - (select count(*) from kept) into v_removed;
+    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = 'counter';
     return v_removed;
 exception
     when lock_not_available then  -- an upgrade has the tables
@@ -7542,75 +7498,7 @@ exception
 end;
 $$;
 
--- ===== engine/metadata_rotation.sql ==============================================================
-
--- The logs that may be rotated now: their period is over, or they are on their second half.
-create or replace view pgque.rotation_due as
-select r.log_name
-from pgque.log_rotation r
-cross join pgque.config c
-left join pgque.log l on l.log_name = r.log_name
-where r.rotated_at is null
-   or r.rotated_at <= clock_timestamp() - c.metadata_rotation_period
-   or l.half = 1;
-
--- Rotates one log (position, tick, counter) if metadata_rotation_period has passed since
--- the last time and the log holds enough obsolete rows. A log on its second half goes back to the
--- first as soon as that is empty. Returns 1 if it rotated the log, else 0. Skips a log that another
--- session is rotating.
--- locks: the log's row in log_rotation; those of the compaction. writes: what that writes.
-create or replace function pgque.maint_rotate_metadata(i_log text)
-returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
-as $$
-declare
-    v_dropped integer;
-begin
-    perform pgque.check_log_name(i_log);
-    if not exists (select from pgque.rotation_due d where d.log_name = i_log) then
-        return 0;
-    end if;
-    perform from pgque.log_rotation r where r.log_name = i_log for update skip locked;
-    if not found then
-        return 0;
-    end if;
-    v_dropped := case i_log
-        when 'position' then pgque.maint_compact_positions()
-        when 'tick' then pgque.maint_compact_ticks()
-        else pgque.maint_compact_counters() end;
-    if v_dropped <= 0 then
-        return 0;
-    end if;
-    update pgque.log_rotation r set rotated_at = clock_timestamp() where r.log_name = i_log;
-    return 1;
-end;
-$$;
-
--- Rotates all logs, and empties the halves that are no longer needed. The half of the ticks comes
--- last, so that no copy is made under its lock. Returns how many logs it rotated.
--- locks: those of maint_empty_half and of the form above. writes: the same.
-create or replace function pgque.maint_rotate_metadata()
-returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
-as $$
-declare
-    v_log   text;
-    v_done  integer := 0;
-begin
-    perform pgque.maint_copy_ticks();
-    foreach v_log in array array['counter', 'tick'] loop
-        v_done := v_done + pgque.maint_rotate_metadata(v_log);
-    end loop;
-    perform pgque.maint_empty_half('position');
-    v_done := v_done + pgque.maint_rotate_metadata('position');
-    perform pgque.maint_empty_half('tick');
-    return v_done;
-end;
-$$;
-
--- ===== engine/restore.sql ========================================================================
+-- ===== engine/restore/restore.sql ================================================================
 
 -- Adoption after pg_restore. The transaction ids in restored ticks and events come from the old
 -- cluster and cannot be compared with those of the new one. So nothing is ticked, read or truncated
@@ -7821,7 +7709,7 @@ begin
 end;
 $$;
 
--- ===== engine/replica.sql ========================================================================
+-- ===== engine/triggers/replica.sql ===============================================================
 
 -- Replicas: the changes of captured tables, applied to a copy of each (docs/replicas.md).
 
@@ -7956,10 +7844,8 @@ as $$
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('transaction_isolation') = 'read committed' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" gets no tick with a snapshot of a statement', i_queue),
-            hint = 'Begin the transaction with ISOLATION LEVEL REPEATABLE READ.';
+        perform pgque.refuse_value('queue "%s" gets no tick with a snapshot of a statement', i_queue,
+                                   'Begin the transaction with ISOLATION LEVEL REPEATABLE READ.');
     end if;
     perform pgque.force_next_tick(i_queue);
     return pgque.ticker(i_queue);
@@ -8026,7 +7912,27 @@ begin
 end;
 $$;
 
--- ===== engine/maint.sql ==========================================================================
+-- Lets roles execute the functions of an add-on that have the given names, in all of their forms. Fails
+-- for a name that is none.
+-- locks: none. writes: the catalog.
+create or replace function pgque.grant_execute(i_schema text, i_roles text, i_names text)
+returns void
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_routine regprocedure;
+begin
+    for v_routine in
+        select p.oid
+        from regexp_split_to_table(i_names, e'\\s+') n(name)
+        left join pg_proc p on p.pronamespace = i_schema::regnamespace and p.proname = n.name
+    loop
+        execute format('grant execute on routine %s to %s', v_routine, i_roles);  -- quoted: our own lists
+    end loop;
+end;
+$$;
+
+-- ===== engine/rotation/maint.sql =================================================================
 
 -- Lists the steps of maintenance that are due, in their order: functions of this schema, with no or one
 -- argument. Ticks are copied first, so that no lock is held during the copy. The logs are switched late,
@@ -8071,15 +7977,14 @@ begin
     ) s (func_name, is_due)
     where s.is_due;
     return query
-    select s.func_name, s.log_name
+    select s.func_name, s.func_arg
     from (values
-        ('maint_rotate_metadata', 'counter'), ('maint_rotate_metadata', 'tick'),
-        ('maint_empty_half', 'position'), ('maint_rotate_metadata', 'position'),
-        ('maint_empty_half', 'tick')
-    ) s (func_name, log_name)
-    where case s.func_name
-        when 'maint_empty_half' then s.log_name in (select h.log_name from pgque.left_half h)
-        else s.log_name in (select d.log_name from pgque.rotation_due d) end;
+        ('maint_compact_counters', null, 'counter'), ('maint_compact_ticks', null, 'tick'),
+        ('maint_empty_half', 'position', null), ('maint_compact_positions', null, 'position'),
+        ('maint_empty_half', 'tick', null)
+    ) s (func_name, func_arg, due_log)
+    where s.due_log in (select d.log_name from pgque.rotation_due d)
+       or s.func_arg in (select h.log_name from pgque.left_half h);
     return query
     select 'maint_event_tables', null::text where exists (select from pgque.left_objects());
     return query select 'maint_addon', m from pgque.addon_maintenance() m;
@@ -8196,7 +8101,7 @@ begin
 end;
 $$;
 
--- ===== engine/maint_loop.sql =====================================================================
+-- ===== engine/rotation/maint_loop.sql ============================================================
 
 -- Maintenance by a scheduler, step by step. Each step has a transaction of its own, so that the two
 -- steps of a rotation are in different transactions, no lock outlasts its step, and a step that
@@ -8265,7 +8170,7 @@ begin
 end;
 $$;
 
--- ===== engine/info.sql ===========================================================================
+-- ===== engine/queues/info.sql ====================================================================
 
 -- Each queue with its settings, the age of its last tick, the count of events since then, and the
 -- events per second of the last 20 ticks. No row for a queue that does not exist.
@@ -8586,10 +8491,8 @@ declare
     v_table  integer := v_queue.queue_id * 4 + v_queue.queue_cur_table;
 begin
     if payloads is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the array of payloads is null',
-            hint = 'Pass an array; an empty one sends nothing.';
+        perform pgque.refuse_value('the array of payloads is null', null,
+                                   'Pass an array; an empty one sends nothing.');
     end if;
     if v_queue.queue_disable_insert then
         perform pgque.refuse_insert(v_queue.queue_name);
@@ -8751,10 +8654,10 @@ begin
 end;
 $$;
 
--- Sends the entries that are due, at most the 100,000 oldest of each queue. Returns their number.
--- Entries of a queue closed by disable_insert wait until it is opened. If an entry of a queue
--- cannot be sent, the others are sent one by one, and a warning names it. Sequential scans are
--- disabled, because the plan may have been cached when there were few entries.
+-- Sends the entries that are due in the order of their times, at most the 100,000 oldest of each
+-- queue. Returns their number. Entries of a queue closed by disable_insert wait until it is opened,
+-- and if those of a queue cannot be sent, a warning says why. Sequential scans are disabled, because
+-- the plan may have been cached when there were few entries.
 -- locks: the entries; those that another session holds are left to it.
 -- writes: delayed_events, current event tables.
 create or replace function pgque.maint_deliver_delayed()
@@ -8765,9 +8668,9 @@ set lock_timeout = '1s'
 as $$
 declare
     v_now    constant timestamptz := clock_timestamp();
-    v_total  integer := 0;
     v_queue  pgque.queue;
-    v_id     bigint;
+    v_sent   integer;
+    v_total  integer := 0;
 begin
     for v_queue in
         select q.*
@@ -8781,63 +8684,30 @@ begin
         order by q.queue_id
     loop
         begin
-            v_total := v_total + pgque.deliver_due(v_queue, v_now, null);
-            continue;
+            with due as (
+                delete from pgque.delayed_events d
+                where d.ctid = any (array(
+                    select e.ctid
+                    from pgque.delayed_events e
+                    where e.de_queue_name = v_queue.queue_name and e.de_deliver_at <= v_now
+                    order by e.de_deliver_at, e.de_id
+                    limit 100000
+                    for update skip locked))
+                returning d.*
+            )
+            insert into pgque.event (
+                ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+            select v_queue.queue_id * 4 + v_queue.queue_cur_table, nextval(v_queue.queue_seq),
+                   d.de_type, d.de_data, d.de_extra1, d.de_extra2, d.de_extra3, d.de_extra4
+            from (select * from due order by de_deliver_at, de_id) d;
+            get diagnostics v_sent = row_count;
+            v_total := v_total + v_sent;
         exception
             when others then
-                null;  -- an entry cannot be sent: they are sent one by one
+                raise warning 'what is scheduled for queue "%" waits: %', v_queue.queue_name, sqlerrm;
         end;
-        for v_id in
-            select d.de_id
-            from pgque.delayed_events d
-            where d.de_queue_name = v_queue.queue_name and d.de_deliver_at <= v_now
-            order by d.de_deliver_at, d.de_id
-            limit 100000
-        loop
-            begin
-                v_total := v_total + pgque.deliver_due(v_queue, v_now, v_id);
-            exception
-                when others then
-                    raise warning 'entry % of queue "%" stays scheduled: %',
-                                  v_id, v_queue.queue_name, sqlerrm;
-            end;
-        end loop;
     end loop;
     return v_total;
-end;
-$$;
-
--- Sends a queue's due entries in order of their times, or only the given entry. Returns their
--- number.
--- locks: the entries; those that another session has locked are skipped.
--- writes: delayed_events, the queue's current event table.
-create or replace function pgque.deliver_due(
-    i_queue pgque.queue, i_now timestamptz, i_entry_id bigint)
-returns integer
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_sent integer;
-begin
-    with due as (
-        delete from pgque.delayed_events d
-        where d.ctid = any (array(
-            select e.ctid
-            from pgque.delayed_events e
-            where e.de_queue_name = i_queue.queue_name and e.de_deliver_at <= i_now
-              and (i_entry_id is null or e.de_id = i_entry_id)
-            order by e.de_deliver_at, e.de_id
-            limit 100000
-            for update skip locked))
-        returning d.*
-    )
-    insert into pgque.event (
-        ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-    select i_queue.queue_id * 4 + i_queue.queue_cur_table, nextval(i_queue.queue_seq), d.de_type, d.de_data,
-           d.de_extra1, d.de_extra2, d.de_extra3, d.de_extra4
-    from (select * from due order by de_deliver_at, de_id) d;
-    get diagnostics v_sent = row_count;
-    return v_sent;
 end;
 $$;
 
@@ -8914,10 +8784,9 @@ create or replace function pgque.send_idem(
     i_ttl interval default '1 hour', i_partition_key text default null)
 returns table (event_id bigint, deduped boolean)
 language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return query select * from pgque.send_idem(i_queue, i_type, i_payload::text, i_idem_key, i_ttl, i_partition_key);
+    return query select * from pgque.send_idem(i_queue, i_type, i_payload::pg_catalog.text, i_idem_key, i_ttl, i_partition_key);
 end;
 $$;
 
@@ -8947,8 +8816,8 @@ $$;
 -- locks: those of purge_idem. writes: idem.
 create or replace function pgque.maint_idem()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.purge_idem(null);
@@ -8960,15 +8829,11 @@ $$;
 create or replace function pgque.maint_idem(i_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
-    if v_queue.queue_id is null then
-        return 0;
-    end if;
-    return pgque.purge_idem(v_queue.queue_id);
+    return case when v_queue.queue_id is null then 0 else pgque.purge_idem(v_queue.queue_id) end;
 end;
 $$;
 
@@ -8978,6 +8843,7 @@ $$;
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
+set lock_timeout = '1s'
 as $$
 declare
     v_now     constant timestamptz := clock_timestamp();
@@ -9636,13 +9502,7 @@ as $$
 declare
     v_slot pgque.subscription;
 begin
-    if coalesce(i_worker, '') = '' or (i_ttl > '0' and i_ttl <= '1 day') is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no lease for worker "%s" with a time to live of %s',
-                             i_worker, coalesce(i_ttl::text, 'null')),
-            hint = 'Name the worker, and give it up to 1 day: as long its slot waits when it dies.';
-    end if;
+    perform pgque.check_lease(i_worker, i_ttl);
     loop
         v_slot := pgque.find_slot(i_queue, i_consumer, i_slot);
         if v_slot.sub_batch is not null and v_slot.lease_ttl is null then
@@ -9728,18 +9588,7 @@ begin
     perform pgque.check_slot_count(i_queue, i_consumer, b.n, i_n)
     from pgque.slot b
     where b.sub_id = v_slot.sub_id;
-    if v_slot.lease_owner is null or v_slot.lease_owner is distinct from i_worker then
-        raise exception using
-            errcode = 'PQ012',
-            message = format('slot %s of consumer "%s" on queue "%s" is not leased by "%s": %s',
-                             i_slot, i_consumer, i_queue, coalesce(i_worker, 'null'),
-                             case when v_slot.lease_owner is null then 'nobody holds it'
-                                  else format('"%s" holds it under epoch %s until %s',
-                                              v_slot.lease_owner, v_slot.lease_epoch,
-                                              v_slot.lease_until) end),
-            hint = 'Discard what was received under a lost lease, and claim the slot again with '
-                   'pgque.claim_slot.';
-    end if;
+    perform pgque.check_lease_holder(v_slot, coalesce(i_worker, ''), v_slot.lease_epoch);
     return v_slot;
 end;
 $$;
@@ -10463,174 +10312,6 @@ begin
 end;
 $$;
 
--- ===== ops/test_helpers.sql ======================================================================
-
--- For tests of applications: sends an event of type "test" and requests a tick. Events are
--- delivered after their commit, so call test_consume in another transaction. Returns the event's
--- id.
--- locks: those of send. writes: the queue's current event table, tick_request.
-create or replace function pgque.test_send(i_queue text, i_payload jsonb)
-returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return pgque.test_send(i_queue, 'test', i_payload);
-end;
-$$;
-
--- The same with another type.
--- locks: those of send. writes: the same.
-create or replace function pgque.test_send(i_queue text, i_type text, i_payload jsonb)
-returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_id bigint := pgque.send(i_queue, i_type, i_payload);
-begin
-    perform pgque.force_next_tick(i_queue);
-    return v_id;
-end;
-$$;
-
--- Ticks, takes the consumer's next batch with events, acks it and returns its messages. Raises an
--- error, and acks nothing, if there is no event or if an event has another type than expected.
--- locks: those of ticker, receive and ack. writes: the same.
-create or replace function pgque.test_consume(
-    i_queue text, i_consumer text, i_expected_type text default null)
-returns setof pgque.message
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_messages  pgque.message[];
-    v_other     pgque.message;
-begin
-    perform pgque.force_next_tick(i_queue);
-    perform pgque.ticker(i_queue);
-    v_messages := array(select m from pgque.receive(i_queue, i_consumer, 2147483647) m);
-    if cardinality(v_messages) = 0 then
-        raise exception using
-            errcode = 'assert_failure',
-            message = format('consumer "%s" on queue "%s" has no event to consume', i_consumer, i_queue),
-            hint = 'Send one in a transaction of its own; an event is delivered after its commit.';
-    end if;
-    select m.* into v_other
-    from unnest(v_messages) m
-    where m.type is distinct from i_expected_type
-    limit 1;
-    if found and i_expected_type is not null then
-        raise exception using
-            errcode = 'assert_failure',
-            message = format('event %s is of type "%s", expected "%s"',
-                             v_other.msg_id, v_other.type, i_expected_type),
-            detail = format('Its payload: %s', v_other.payload),
-            hint = format('Its batch %s stays open.', v_other.batch_id);
-    end if;
-    perform pgque.ack(v_messages[1].batch_id);
-    return query select m.* from unnest(v_messages) m;
-end;
-$$;
-
--- Raises an error if a consumer of the queue has not finished all events, including events without
--- a tick, in an open batch or waiting for a retry, or if events are scheduled (send_at). Counts
--- exactly, by reading the unfinished events.
-create or replace function pgque.assert_empty(i_queue text)
-returns boolean
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_queue      pgque.queue := pgque.find_queue(i_queue);
-    v_sub        record;
-    v_scheduled  bigint;
-begin
-    for v_sub in
-        select c.co_name,
-               pgque.count_unfinished(s) as events,
-               (select count(*) from pgque.retry_queue r where r.ev_owner = s.sub_id) as again
-        from pgque.subscription s
-        join pgque.consumer c on c.co_id = s.sub_consumer
-        where s.sub_queue = v_queue.queue_id
-        order by c.co_name
-    loop
-        if v_sub.events > 0 or v_sub.again > 0 then
-            raise exception using
-                errcode = 'assert_failure',
-                message = format('queue "%s" is not empty: consumer "%s" has %s events to finish and '
-                                 '%s to be delivered again', i_queue, v_sub.co_name, v_sub.events,
-                                 v_sub.again),
-                hint = 'Consume them, with pgque.test_consume or pgque.receive and pgque.ack.';
-        end if;
-    end loop;
-    select count(*) into v_scheduled from pgque.delayed_events d where d.de_queue_name = i_queue;
-    if v_scheduled > 0 then
-        raise exception using
-            errcode = 'assert_failure',
-            message = format('queue "%s" is not empty: %s events wait for their time',
-                             i_queue, v_scheduled),
-            hint = 'Cancel them with pgque.cancel_scheduled, or wait and run pgque.maint().';
-    end if;
-    return true;
-end;
-$$;
-
--- Returns the number of a subscription's unfinished events. For a worker of a shared consumer,
--- these are the events of its batch; for a slot, the events of its keys.
-create or replace function pgque.count_unfinished(i_sub pgque.subscription)
-returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_after  pg_snapshot;
-    v_up_to  pg_snapshot;
-    v_slot   pgque.slot;
-    v_count  bigint;
-begin
-    if i_sub.sub_last_tick is null then
-        return 0;
-    end if;
-    perform pgque.check_adopted();
-    v_after := (pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick)).tick_snapshot;
-    if i_sub.sub_main is not null then
-        v_up_to := (pgque.find_tick(i_sub.sub_queue, i_sub.sub_next_tick)).tick_snapshot;
-    end if;
-    select s.* into v_slot from pgque.slot s where s.sub_id = i_sub.sub_id;
-    execute format(
-        'select count(*) from pgque.%I e '
-        'where e.ev_txid >= pg_snapshot_xmin($1) '
-        'and not pg_visible_in_snapshot(e.ev_txid, $1) '
-        'and ($2 is null or pg_visible_in_snapshot(e.ev_txid, $2)) '
-        'and (e.ev_owner is null or e.ev_owner = $3) '
-        'and ($4 is null or $4 = pgque.slot_of_key(e.ev_extra1, $5))', format('event_%s', i_sub.sub_queue))
-    into v_count
-    using v_after, v_up_to, coalesce(i_sub.sub_main, i_sub.sub_id), v_slot.slot, v_slot.n;
-    return v_count;
-end;
-$$;
-
--- Raises an error if the queue has dead letters.
-create or replace function pgque.assert_dlq_empty(i_queue text)
-returns boolean
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_queue   pgque.queue := pgque.find_queue(i_queue);
-    v_count   bigint;
-    v_reason  text;
-begin
-    select count(*), (array_agg(d.dl_reason order by d.dl_id desc))[1] into v_count, v_reason
-    from pgque.dead_letter d
-    where d.dl_queue_id = v_queue.queue_id;
-    if v_count > 0 then
-        raise exception using
-            errcode = 'assert_failure',
-            message = format('queue "%s" has %s dead letters, the newest because: %s',
-                             i_queue, v_count, coalesce(v_reason, 'no reason given')),
-            hint = format('See them with: select * from pgque.dlq_inspect(%L);', i_queue);
-    end if;
-    return true;
-end;
-$$;
-
 -- ===== ops/stats.sql =============================================================================
 
 -- The views behind statistics, health and metrics: each queue with its last tick and the last
@@ -10917,10 +10598,8 @@ set jit = off
 as $$
 begin
     if i_threshold is null or i_threshold < '0' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no consumer is stuck after %s', coalesce(i_threshold::text, 'null')),
-            hint = 'Give an interval of 0 or more; the default is 1 hour.';
+        perform pgque.refuse_value('no consumer is stuck after %s', i_threshold::text,
+                                   'Give an interval of 0 or more; the default is 1 hour.');
     end if;
     perform pgque.check_logs_visible();
     return query
@@ -11055,71 +10734,6 @@ begin
 end;
 $$;
 
--- ===== ops/latency.sql ===========================================================================
-
--- Lists the batches whose opening and end are both in the position log, with their consumers. A
--- batch that ended because the consumer was moved is not listed. If another subconsumer took over a
--- dead one's batch, the batch ended for the dead one. Compaction empties the log, so this covers
--- minutes on a busy database and hours on a quiet one.
-create or replace view pgque.ended_batch as
-select s.sub_queue as queue_id,
-       coalesce(s.sub_main, s.sub_id) as sub_id,
-       p.sub_batch as batch_id,
-       p.opened_at,
-       p.ended_at,
-       e.tick_time,
-       e.tick_event_seq - b.tick_event_seq as events
-from (
-    select l.sub_id, l.sub_batch, l.sub_last_tick, l.sub_next_tick,
-           min(l.sub_active) over (partition by l.sub_id, l.sub_batch) as opened_at,
-           lead(l.sub_active) over w as ended_at,
-           lead(l.sub_batch) over w as batch_after,
-           lead(l.sub_last_tick) over w as tick_after
-    from pgque.position_log l
-    window w as (partition by l.sub_id order by l.pos_seq)
-) p
-join pgque.subscription_base s on s.sub_id = p.sub_id
-cross join lateral (
-    select t.tick_event_seq from pgque.tick t
-    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick limit 1
-) b
-cross join lateral (
-    select t.tick_time, t.tick_event_seq from pgque.tick t
-    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick limit 1
-) e
-where p.sub_batch is not null
-  and p.batch_after is null
-  and p.ended_at is not null
-  and (s.sub_main is not null or p.tick_after = p.sub_next_tick);
-
--- Returns percentiles of the time from a batch's last tick to its end, for the consumer's batches
--- that ended in the period, as far as pgque.ended_batch has them; nulls if there are none.
-create or replace function pgque.latency_percentiles(
-    i_queue_name text, i_consumer_name text, i_period interval)
-returns table (p50 interval, p95 interval, p99 interval)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
-as $$
-declare
-    v_sub pgque.subscription := pgque.find_subscription(i_queue_name, i_consumer_name);
-begin
-    if i_period is null or i_period <= '0' or i_period > '100 years' then
-        perform pgque.refuse_value('no latency over %s', i_period::text,
-                                   'Give a positive interval, for example ''1 hour''.');
-    end if;
-    perform pgque.check_logs_visible();
-    return query
-    select l.p[1], l.p[2], l.p[3]
-    from (
-        select percentile_cont('{0.5,0.95,0.99}'::double precision[])
-               within group (order by b.ended_at - b.tick_time) as p
-        from pgque.ended_batch b
-        where b.sub_id = v_sub.sub_id
-          and b.ended_at >= clock_timestamp() - i_period
-    ) l;
-end;
-$$;
-
 -- ===== ops/metrics.sql ===========================================================================
 
 -- The metrics of queues. What a queue's consumers acked is the sum of its counters and of the events
@@ -11195,6 +10809,41 @@ cross join (values
 ) m (nr, metric_name, metric_type)
 where c.figures[m.nr] is not null;
 
+-- Lists the batches whose opening and end are both in the position log, with their consumers. A
+-- batch that ended because the consumer was moved is not listed. If another subconsumer took over a
+-- dead one's batch, the batch ended for the dead one. Compaction empties the log, so this covers
+-- minutes on a busy database and hours on a quiet one.
+create or replace view pgque.ended_batch as
+select s.sub_queue as queue_id,
+       coalesce(s.sub_main, s.sub_id) as sub_id,
+       p.sub_batch as batch_id,
+       p.opened_at,
+       p.ended_at,
+       e.tick_time,
+       e.tick_event_seq - b.tick_event_seq as events
+from (
+    select l.sub_id, l.sub_batch, l.sub_last_tick, l.sub_next_tick,
+           min(l.sub_active) over (partition by l.sub_id, l.sub_batch) as opened_at,
+           lead(l.sub_active) over w as ended_at,
+           lead(l.sub_batch) over w as batch_after,
+           lead(l.sub_last_tick) over w as tick_after
+    from pgque.position_log l
+    window w as (partition by l.sub_id order by l.pos_seq)
+) p
+join pgque.subscription_base s on s.sub_id = p.sub_id
+cross join lateral (
+    select t.tick_event_seq from pgque.tick t
+    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_last_tick limit 1
+) b
+cross join lateral (
+    select t.tick_time, t.tick_event_seq from pgque.tick t
+    where t.tick_queue = s.sub_queue and t.tick_id = p.sub_next_tick limit 1
+) e
+where p.sub_batch is not null
+  and p.batch_after is null
+  and p.ended_at is not null
+  and (s.sub_main is not null or p.tick_after = p.sub_next_tick);
+
 -- The size and processing time of the batches that ended in the last 5 minutes, by consumer.
 create or replace view pgque.batch_metric as
 with batches as (
@@ -11244,28 +10893,13 @@ begin
            array_position('{ok,unknown,warning,critical}', h.status)::numeric - 1,
            jsonb_build_object('queue', coalesce(h.queue_name, ''), 'check_name', h.check_name)
     from pgque.queue_health() h;
-    return query
-    select 'pgque.ticker.duration_seconds', 'gauge',
-           coalesce(extract(epoch from max(r.tick_time) - min(r.tick_time))::numeric, 0), '{}'::jsonb
-    from (
-        select newest.tick_time,
-               newest.tick_snapshot::text = first_value(newest.tick_snapshot::text) over (
-                   order by newest.tick_time desc) as is_last_run
-        from pgque.queue q
-        cross join lateral (
-            select * from pgque.tick t
-            where t.tick_queue = q.queue_id order by t.tick_id desc limit 1
-        ) newest
-        where not q.queue_external_ticker
-    ) r
-    where r.is_last_run;
 end;
 $$;
 
 -- ===== ops/database_health.sql ===================================================================
 
--- Returns the checks of the whole database: what schedules ticks, whether a restore was adopted,
--- and who keeps dead rows from being removed.
+-- Returns the checks of the whole database: whether a restore was adopted, whether the logs are
+-- rotated, and who keeps dead rows from being removed.
 create or replace function pgque.database_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -11280,30 +10914,6 @@ begin
                 else 'transaction ids are of this cluster' end
     from pgque.config c
     cross join pgque.origin o;
-
-    return query
-    select null::text, 'scheduler',
-           case when t.queues = 0 or t.late is not true then 'ok'
-                when c.scheduler is null then 'warning'
-                else 'critical' end,
-           format('%s, %s%s',
-                  case when c.scheduler is null then 'none started, so ticks come from outside'
-                       else format('ticks come from %s', c.scheduler) end,
-                  case when t.queues = 0 then 'and there is nothing to tick'
-                       else format('the last one %s ago',
-                                   date_trunc('milliseconds', clock_timestamp() - t.last_tick)) end,
-                  case when t.late and c.scheduler is null
-                       then ': run select pgque.start(); or a process that calls pgque.ticker()'
-                       when t.late then ': look at its jobs with select * from pgque.status();'
-                       else '' end)
-    from pgque.config c
-    cross join (
-        select count(*) as queues, max(q.tick_time) as last_tick,
-               bool_and(clock_timestamp() - q.tick_time
-                        > 2 * q.queue_ticker_idle_period + interval '10 seconds') as late
-        from pgque.queue_progress q
-        where not q.queue_ticker_paused and not q.queue_external_ticker
-    ) t;
 
     return query select null::text, 'log_rotation', l.status, l.detail from pgque.log_health() l;
 
@@ -11368,18 +10978,8 @@ begin
         return;
     end if;
 
-    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
-    into v_holder
-    from pg_locks l
-    left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-         and c.relkind in ('r', 'p') and c.relname ~ format('^%s_log', v_log.log_name)
-         and l.database = (select d.oid from pg_database d where d.datname = current_database())
-    left join pg_stat_activity a on a.pid = l.pid
-    where l.granted
-      and (c.oid is not null
-           or l.locktype = 'virtualxid' and l.virtualtransaction = any (v_log.holders))
-      and (l.pid is null or a.xact_start < clock_timestamp() - interval '10 seconds')
-      and l.pid is distinct from pg_backend_pid();
+    v_holder := pgque.lock_holders(
+        format('^%s(_log|$)', v_log.log_name), v_log.holders, interval '10 seconds');
     status := case when v_log.bytes < 1024 * 1024 * 1024 then 'warning' else 'critical' end;
     detail := format('the %s log has grown to %s, last rotated %s ago: %s', v_log.log_name,
                      pg_size_pretty(v_log.bytes),
@@ -11387,6 +10987,30 @@ begin
                      coalesce(v_holder || ' keeps it locked or may still read it: let it end its '
                               'transaction',
                               'see that pgque.maint() is called, and that no consumer is far behind'));
+end;
+$$;
+
+-- Names the sessions and prepared transactions that have begun before i_age and hold a lock on one of
+-- our tables whose name matches, or are among i_transactions (virtual transaction ids); null if there
+-- are none.
+create or replace function pgque.lock_holders(
+    i_tables text, i_transactions text[], i_age interval)
+returns text
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
+        from pg_locks l
+        left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+             and c.relkind in ('r', 'p') and c.relname ~ i_tables
+             and l.database = (select d.oid from pg_database d where d.datname = current_database())
+        left join pg_stat_activity a on a.pid = l.pid
+        where l.granted
+          and (c.oid is not null
+               or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
+          and (l.pid is null or a.xact_start <= clock_timestamp() - i_age)
+          and l.pid is distinct from pg_backend_pid());
 end;
 $$;
 
@@ -11511,45 +11135,9 @@ begin
 end;
 $$;
 
--- Says what a queue's retention costs: the size of the events that all consumers have finished, and
--- how many ticks are behind all consumers. Null without a retention. Events are stored in the order
--- in which they came, so the page of the first one that a consumer still needs shows how much of a
--- table is finished.
-create or replace function pgque.retention_cost(i_queue pgque.queue)
-returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_floor   pgque.tick;
-    v_table   text;
-    v_pages   bigint;
-    v_needed  bigint;
-    v_bytes   numeric := 0;
-begin
-    if i_queue.queue_retention is null then
-        return null;
-    end if;
-    v_floor := pgque.find_floor_tick(i_queue.queue_id);
-    for v_nr in 0 .. i_queue.queue_ntables - 1 loop
-        v_table := format('%s_%s', i_queue.queue_data_pfx, v_nr);
-        v_pages := pg_relation_size(to_regclass(v_table)) / current_setting('block_size')::bigint;
-        continue when v_pages = 0;
-        execute format('select (e.ctid::text::point)[0]::bigint from %s e '  -- quoted: a number's
-                       'where e.ev_txid >= $1 and not pg_visible_in_snapshot(e.ev_txid, $2) '
-                       'order by e.ev_txid limit 1', v_table)
-        into v_needed using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
-        v_bytes := v_bytes + pg_total_relation_size(to_regclass(v_table))
-                             * least(coalesce(v_needed, v_pages), v_pages) / v_pages;
-    end loop;
-    return format('retention %s keeps %s of finished events and %s ticks', i_queue.queue_retention,
-                  pg_size_pretty(v_bytes),
-                  greatest(v_floor.tick_id - pgque.find_retention_tick(i_queue), 0));
-end;
-$$;
-
 -- Checks rotation, which is due once per interval (rotation_interval) if the queue has events. It is
 -- held up if maintenance does not run, or if a consumer still needs the oldest events; a queue
--- without consumers does not hold it up. The detail has the cost of the queue's retention.
+-- without consumers does not hold it up.
 create or replace function pgque.rotation_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -11560,8 +11148,7 @@ begin
            case when t.is_fine then 'ok'
                 when t.age > 4 * t.period + interval '5 minutes' then 'critical'
                 else 'warning' end,
-           concat(format('last rotation %s ago, period %s', t.age, t.period),
-                  ', ' || pgque.retention_cost(q), case
+           concat(format('last rotation %s ago, period %s', t.age, t.period), case
                 when t.is_fine then ''
                 when slowest.tick_time < clock_timestamp() - t.period
                 then format(': consumer "%s" still needs old events; let it catch up, or end it with '
@@ -11607,21 +11194,16 @@ declare
     v_holder  text;
     v_unread  boolean;
 begin
-    select string_agg(coalesce('session ' || l.pid, 'a prepared transaction'), ', ') into v_holder
-    from pgque.snapshot_wait w
-    join pg_locks l on l.locktype = 'virtualxid' and l.virtualtransaction = any (w.holders)
-    where w.wait_name = format('queue %s', i_queue.queue_id);
+    v_holder := pgque.lock_holders(
+        null, (select w.holders from pgque.snapshot_wait w
+               where w.wait_name = format('queue %s', i_queue.queue_id)), '0');
     if v_holder is not null then
         return format('%s may still read what would be truncated: let it end its transaction; '
                       'rotation waits for %s at most', v_holder,
                       (select max(r.patience) from pgque.log_rotation r));
     end if;
 
-    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
-    into v_holder
-    from pg_locks l
-    where l.granted and l.relation = to_regclass(v_table) and l.pid is distinct from pg_backend_pid()
-      and l.database = (select d.oid from pg_database d where d.datname = current_database());
+    v_holder := pgque.lock_holders(format('^%s$', split_part(v_table, '.', 2)), null, '0');
     if v_holder is not null then
         return format('%s uses table %s, which is emptied next: let it end its transaction',
                       v_holder, v_table);
@@ -12310,7 +11892,7 @@ begin
              event_retry finish_batch finished_before
              forget_replicated get_batch_events get_batch_info
              get_consumer_info get_lease_info give_up_batch hold_batch in_flight
-             incarnation latency_percentiles lineage list_scheduled move_to_deployment nack
+             incarnation lineage list_scheduled move_to_deployment nack
              nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
              queue_health queue_stats receive receive_coop receive_partitioned register_consumer
              register_consumer_at register_subconsumer release_batch release_slot renew_batch
@@ -12321,19 +11903,19 @@ begin
              unregister_consumer unregister_subconsumer unsubscribe unsubscribe_slot
              unsubscribe_subconsumer unticked_events window_ticks'),
             ('pgque_admin',
-             'adopt_restored_database assert_dlq_empty assert_empty batch_event_sql
+             'adopt_restored_database batch_event_sql
              batch_event_tables batch_retry begin_slot create_queue dlq_purge
              drop_queue event_dead event_retry_raw find_tick_helper force_next_tick force_tick
              get_batch_cursor grant_perms insert_event_raw maint maint_addon
              maint_compact_counters maint_compact_positions
              maint_compact_ticks maint_copy_ticks maint_cron_log maint_deliver_delayed
              maint_empty_half maint_event_tables maint_idem maint_loop maint_operations
-             maint_pause maint_retry_events maint_rotate_metadata maint_rotate_tables_step1
+             maint_pause maint_retry_events maint_rotate_tables_step1
              maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat next_run_hint
              pause_queue
              quote_fqname renew_incarnation renew_lineage resume_queue run_maintenance seq_getval seq_setval
-             set_metadata_rotation_period set_queue_config set_snapshot_patience
-             set_tick_period_ms start status stop test_consume test_send ticker ticker_loop
+             set_queue_config set_snapshot_patience
+             set_tick_period_ms start status stop ticker ticker_loop
              ticker_pace tune_storage upgrade_schema')
         ) g (roles, names)
         cross join regexp_split_to_table(g.names, '\s+') n (name)

@@ -174,18 +174,10 @@ create schema if not exists pgq_ext;
 
 -- ===== addons/pgq/tables.sql =====================================================================
 
--- Settings of queues that only PgQ has. A queue without a row has none of them, so the table is
--- nearly empty, and producers look at it for every event.
+-- The limits of queues that have one. Producers look at it for every event.
 create table if not exists pgq.queue_extra (
     queue_id      integer primary key references pgque.queue on delete cascade,
-    per_tx_limit  integer,
-    extra_maint   text[]
-);
-
--- The functions that queue_extra_maint may name, as schema.name. pgqd calls them with its own
--- rights, often those of a superuser, so only the owner of the schema may add one.
-create table if not exists pgq.maint_function (
-    func_name  text primary key
+    per_tx_limit  integer
 );
 
 -- The queues that have views for their event tables. If a queue is dropped, its row goes with it,
@@ -248,9 +240,29 @@ select q.queue_id,
        format('pgq.event_%s', q.queue_id) as queue_data_pfx,
        q.queue_event_seq,
        format('pgq.event_%s_tick_seq', q.queue_id) as queue_tick_seq,
-       x.extra_maint as queue_extra_maint
+       null::text[] as queue_extra_maint
 from pgque.queue q
 left join pgq.queue_extra x on x.queue_id = q.queue_id;
+
+-- Of version 0.3, in which pgqd called the functions of queue_extra_maint. They must not end unnoticed.
+do $$
+begin
+    if to_regclass('pgq.maint_function') is not null then
+        if exists (select from pgq.queue_extra x where x.extra_maint is not null) then
+            raise exception using
+                errcode = 'PQ005',
+                message = 'queues have functions in queue_extra_maint, which this version does not call',
+                hint = 'Schedule them otherwise, for example by pg_cron. Then run: '
+                       'update pgq.queue set queue_extra_maint = null; and install again.';
+        end if;
+        alter table pgq.queue_extra drop column extra_maint;
+        drop table pgq.maint_function;
+        drop function pgq.allow_extra_maint(text);
+        drop function pgq.forbid_extra_maint(text);
+        drop function pgq.check_extra_maint(text[]);
+    end if;
+end;
+$$;
 
 create or replace view pgq.consumer as
 select c.co_id, c.co_name
@@ -905,8 +917,7 @@ end;
 $$;
 
 -- Lists what there is to maintain now: functions with no or one argument, to be called again while
--- they return more than 0, and tables to vacuum. The functions of queue_extra_maint get the queue's
--- name. One that is no longer allowed, or was dropped, is left out.
+-- they return more than 0, and tables to vacuum.
 create or replace function pgq.maint_operations(out func_name text, out func_arg text)
 returns setof record
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -914,69 +925,7 @@ as $$
 begin
     return query
     select o.func_name, o.func_arg from pgque.maint_operations() o where o.func_name <> 'vacuum';
-    return query
-    select m.func_name, q.queue_name
-    from pgq.queue_extra x
-    join pgque.queue q on q.queue_id = x.queue_id
-    cross join unnest(x.extra_maint) with ordinality e (func_name, nr)
-    join pgq.maint_function m on m.func_name = e.func_name
-    where to_regprocedure(format('%s(text)', m.func_name)) is not null
-    order by q.queue_name, e.nr;
     return query select 'vacuum', t from pgq.maint_tables_to_vacuum() t;
-end;
-$$;
-
--- Allows a function schema.name(text) in queue_extra_maint. pgqd calls it with its own rights, so
--- only the owner of the schema may allow one. Returns 1, or 0 if it was allowed.
--- locks: none. writes: maint_function.
-create or replace function pgq.allow_extra_maint(i_function text)
-returns integer
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
-as $$
-declare
-    v_new integer;
-begin
-    if i_function is null or i_function !~ '^[^.()]+[.][^.()]+$'
-       or to_regprocedure(format('%s(text)', i_function)) is null then
-        perform pgque.refuse_value(
-            'there is no function %s(text)', i_function,
-            'Pass schema.name of a function that takes the name of a queue.');
-    end if;
-    insert into pgq.maint_function (func_name) values (i_function) on conflict do nothing;
-    get diagnostics v_new = row_count;
-    return v_new;
-end;
-$$;
-
--- Takes back what allow_extra_maint allowed: maintenance no longer lists the function. Returns 1,
--- or 0 if it was not allowed.
--- locks: the function's row. writes: maint_function.
-create or replace function pgq.forbid_extra_maint(i_function text)
-returns integer
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
-as $$
-declare
-    v_gone integer;
-begin
-    delete from pgq.maint_function m where m.func_name = i_function;
-    get diagnostics v_gone = row_count;
-    return v_gone;
-end;
-$$;
-
--- Refuses functions in queue_extra_maint that the owner of the schema did not allow.
-create or replace function pgq.check_extra_maint(i_functions text[])
-returns void
-language plpgsql set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    if exists (select from unnest(i_functions) f
-               where not exists (select from pgq.maint_function m where m.func_name = f)) then
-        perform pgque.refuse_value(
-            'queue_extra_maint names functions that are not allowed: %s', i_functions::text,
-            'Let the owner of schema pgq allow each: '
-            'select pgq.allow_extra_maint(''schema.name'');');
-    end if;
 end;
 $$;
 
@@ -1046,25 +995,22 @@ begin
         from jsonb_each_text(to_jsonb(new)) n
         join jsonb_each_text(to_jsonb(old)) o on o.key = n.key
         where n.value is distinct from o.value
-          and n.key not in ('queue_per_tx_limit', 'queue_extra_maint')
+          and n.key <> 'queue_per_tx_limit'
     loop
         if v_column.name <> all (c_parameters) or v_column.value is null then
             raise exception using
                 errcode = 'PQ005',
                 message = format('pgq.queue.queue_%s cannot become %s', v_column.name,
                                  coalesce(v_column.value, 'null')),
-                hint = format('These columns take a value: queue_per_tx_limit, queue_extra_maint, '
-                              'queue_%s.', array_to_string(c_parameters, ', queue_'));
+                hint = format('These columns take a value: queue_per_tx_limit, queue_%s.', array_to_string(c_parameters, ', queue_'));
         end if;
         perform pgque.set_queue_config(old.queue_name, v_column.name, v_column.value);
     end loop;
-    if (new.queue_per_tx_limit, new.queue_extra_maint)
-       is distinct from (old.queue_per_tx_limit, old.queue_extra_maint) then
-        perform pgq.check_extra_maint(new.queue_extra_maint);
+    if new.queue_per_tx_limit is distinct from old.queue_per_tx_limit then
         delete from pgq.queue_extra x where x.queue_id = old.queue_id;
-        insert into pgq.queue_extra (queue_id, per_tx_limit, extra_maint)
-        select old.queue_id, new.queue_per_tx_limit, new.queue_extra_maint
-        where num_nonnulls(new.queue_per_tx_limit, new.queue_extra_maint) > 0;
+        insert into pgq.queue_extra (queue_id, per_tx_limit)
+        select old.queue_id, new.queue_per_tx_limit
+        where new.queue_per_tx_limit is not null;
     end if;
     return new;
 end;
@@ -1197,12 +1143,10 @@ $$;
 
 -- ===== addons/pgq/triggers.sql ===================================================================
 
--- Triggers under PgQ's names. A trigger function cannot call another one, so each calls what the
--- function of pgque calls: docs/triggers.md has the arguments and formats. They run with the rights
--- and the search_path of whoever changes the row.
-
--- Trigger: each change of a row becomes an event with the row as JSON.
+-- Triggers under PgQ's names. A trigger function cannot call another one, so the engine's are copied.
+-- They name PgQ's role, and count the event for queue_per_tx_limit.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
+-- As pgque.jsontriga, with changes.
 create or replace function pgq.jsontriga()
 returns trigger
 language plpgsql
@@ -1210,8 +1154,16 @@ as $$
 declare
     c pg_catalog.record;
 begin
+    -- Here, because a role without any right on the schema cannot call a function of it.
     if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
-        perform pgq.refuse_role(tg_name, tg_table_schema, tg_table_name);
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = pg_catalog.format(
+                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
+                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
+            hint = pg_catalog.format(
+                'Whoever changes the table needs the role pgq_writer: grant pgq_writer to %I;',
+                current_user);
     end if;
     c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
                                tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
@@ -1236,8 +1188,7 @@ begin
 end;
 $$;
 
--- Trigger: each change of a row becomes an event with the row url-encoded.
--- locks: none beyond the insert's own. writes: the queue's current event table.
+-- As pgque.logutriga, with changes.
 create or replace function pgq.logutriga()
 returns trigger
 language plpgsql
@@ -1245,8 +1196,16 @@ as $$
 declare
     c pg_catalog.record;
 begin
+    -- Here, because a role without any right on the schema cannot call a function of it.
     if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
-        perform pgq.refuse_role(tg_name, tg_table_schema, tg_table_name);
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = pg_catalog.format(
+                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
+                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
+            hint = pg_catalog.format(
+                'Whoever changes the table needs the role pgq_writer: grant pgq_writer to %I;',
+                current_user);
     end if;
     c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
                                tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
@@ -1268,8 +1227,7 @@ begin
 end;
 $$;
 
--- Trigger: each change of a row becomes an event with a fragment of SQL.
--- locks: none beyond the insert's own. writes: the queue's current event table.
+-- As pgque.sqltriga, with changes.
 create or replace function pgq.sqltriga()
 returns trigger
 language plpgsql
@@ -1277,8 +1235,16 @@ as $$
 declare
     c pg_catalog.record;
 begin
+    -- Here, because a role without any right on the schema cannot call a function of it.
     if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
-        perform pgq.refuse_role(tg_name, tg_table_schema, tg_table_name);
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = pg_catalog.format(
+                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
+                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
+            hint = pg_catalog.format(
+                'Whoever changes the table needs the role pgq_writer: grant pgq_writer to %I;',
+                current_user);
     end if;
     c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
                                tg_level, tg_op, false, old, new);
@@ -1300,22 +1266,7 @@ begin
 end;
 $$;
 
--- Raises the error for a role that changes a table with a trigger, and may not send events.
-create or replace function pgq.refuse_role(i_trigger text, i_schema text, i_table text)
-returns void
-language plpgsql stable set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    raise exception using
-        errcode = 'insufficient_privilege',
-        message = format(
-            'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a queue',
-            current_user, i_schema, i_table, i_trigger),
-        hint = format(
-            'Whoever changes the table needs the role pgq_writer: grant pgq_writer to %I;',
-            current_user);
-end;
-$$;
+drop function if exists pgq.refuse_role(text, text, text);  -- of version 0.3
 
 -- ===== addons/pgq/info.sql =======================================================================
 
@@ -1344,23 +1295,6 @@ begin
 end;
 $$;
 
--- The same for all queues.
-create or replace function pgq.get_queue_info(
-    out queue_name text, out queue_ntables integer, out queue_cur_table integer,
-    out queue_rotation_period interval, out queue_switch_time timestamptz,
-    out queue_external_ticker boolean, out queue_ticker_paused boolean,
-    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
-    out queue_ticker_idle_period interval, out ticker_lag interval,
-    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
-returns setof record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return query select * from pgq.get_queue_info(null);
-end;
-$$;
-
 -- Each consumer with its lag, its open batch, and the number of events that wait. A subconsumer
 -- without a batch has no position: its lag is null, and 0 events wait for it.
 create or replace function pgq.get_consumer_info(
@@ -1378,7 +1312,25 @@ begin
 end;
 $$;
 
--- The same for one queue.
+-- The forms with fewer arguments.
+-- As pgque.get_queue_info, with changes.
+create or replace function pgq.get_queue_info(
+    out queue_name text, out queue_ntables integer, out queue_cur_table integer,
+    out queue_rotation_period interval, out queue_switch_time timestamptz,
+    out queue_external_ticker boolean, out queue_ticker_paused boolean,
+    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
+    out queue_ticker_idle_period interval, out ticker_lag interval,
+    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
+returns setof record
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return query select * from pgq.get_queue_info(null);
+end;
+$$;
+
+-- As pgque.get_consumer_info, with changes.
 create or replace function pgq.get_consumer_info(
     i_queue_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
@@ -1392,7 +1344,7 @@ begin
 end;
 $$;
 
--- The same for all queues.
+-- As pgque.get_consumer_info, with changes.
 create or replace function pgq.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
@@ -1892,40 +1844,19 @@ grant execute on function
     pgq.get_consumer_info(text, text),
     pgq.quote_fqname(text),
     pgq.seq_getval(text),
-    pgq.refuse_role(text, text, text),
     pgq.version(),
     pgq_coop.version(),
     pgq_ext.version()
 to public;
 
-grant execute on function
-    pgq.insert_event(text, text, text),
-    pgq.insert_event(text, text, text, text, text, text, text),
-    pgq.current_event_table(text),
-    pgq.jsontriga(),
-    pgq.logutriga(),
-    pgq.sqltriga(),
-    pgq.check_tx_limit(text)
-to pgq_writer;
+select pgque.grant_execute('pgq', 'pgq_writer',
+    'insert_event current_event_table jsontriga logutriga sqltriga check_tx_limit');
 
-grant execute on function
-    pgq.batch_event_tables(bigint),
-    pgq.unregister_consumer(text, text),
-    pgq.next_batch(text, text),
-    pgq.get_batch_events(bigint),
-    pgq.get_batch_cursor(bigint, text, integer, text),
-    pgq.get_batch_cursor(bigint, text, integer)
-to pgq_reader;
+select pgque.grant_execute('pgq', 'pgq_reader',
+    'batch_event_tables unregister_consumer next_batch get_batch_events get_batch_cursor');
 
-grant execute on function
-    pgq.maint_tables_to_vacuum(),
-    pgq.maint_operations(),
-    pgq.maint(),
-    pgq.upgrade_schema(),
-    pgq.grant_perms(text),
-    pgq.create_queue(text),
-    pgq.insert_event_raw(text, bigint, timestamptz, integer, integer,
-                         text, text, text, text, text, text)
-to pgq_admin;
+select pgque.grant_execute('pgq', 'pgq_admin',
+    'maint_tables_to_vacuum maint_operations maint upgrade_schema grant_perms create_queue
+    insert_event_raw');
 
 commit;

@@ -1883,18 +1883,10 @@ to qgres__queue_manage, pgque_admin;
 grant execute on function qgres.logged_as(text), qgres.list_queues()
 to pgque_reader, pgque_admin;
 
-grant execute on function
-    qgres."_Publish"(integer, qgres.queue_entry),
-    qgres._add(integer, qgres.queue_entry)
-to qgres__queue_insert;
+select pgque.grant_execute('qgres', 'qgres__queue_insert',
+    '_Publish _add');
 
-grant execute on function
-    qgres.consumer__register(text, text),
-    qgres.consumer__drop(text, text),
-    qgres.consume(integer, text, integer),
-    qgres.consume(text, text, integer),
-    qgres."Remove"(integer, integer),
-    qgres."Remove"(text, integer)
-to qgres__queue_delete;
+select pgque.grant_execute('qgres', 'qgres__queue_delete',
+    'consumer__register consumer__drop consume Remove');
 
 commit;

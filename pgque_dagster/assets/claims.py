@@ -11,7 +11,7 @@ from ..client.holder import ConsumerState, Holder, consumer_states
 from ..client.ranges import DEFAULT_MAX_EVENTS
 from ..project.batch_run import BatchRun
 from ..project.consumers import names_of
-from ..project.naming import owner_of_step
+from ..project.keys import owner_of_step
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
 from ..project.registration import refuse_subconsumers
 from .consumption import Consumption

@@ -25,7 +25,7 @@ from ..client.registrations import enter_deployment
 from ..project.batch_run import BatchRun
 from ..project.consumers import refuse_rivals, warn_of_late_checks
 from ..project.keys import BATCH_ID, dead_letters_key
-from ..project.queue_report import CodeLocation, Metadata, report_queues
+from ..project.queue_report import Metadata, report_queues
 from ..project.registration import ensure_consumer, how_to_register_again
 from ..project.resource import PgqueResource
 from ..spark.address import DatabaseAddress
@@ -156,7 +156,7 @@ class Step:
             # The batch is acked, so its run must not fail because of what the page shows.
             with suppress(PgqueError):
                 queues = [self.consumption.queue]
-                page = report_queues(self.client, queues, CodeLocation()).get(key, {})
+                page = report_queues(self.client, queues).get(key, {})
             yield dg.AssetObservation(
                 key,
                 metadata={

@@ -6,8 +6,7 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import HealthCheck
-from ..project.keys import queue_key
-from ..project.naming import identifier
+from ..project.keys import identifier, queue_key
 from ..project.queue_report import consumer_lag
 from ..project.resource import PgqueResource
 from .tables import table
@@ -22,7 +21,6 @@ CHECKS: Mapping[str, str] = {
     "lease_health": "No open batch has an expired lease.",
     "consumer_lag": "No consumer holds up rotation.",
     "held_batch": "No batch is held after its last attempt.",
-    "scheduler": "The database's queues are ticked.",
     "restored_database": "The database is not a restored dump that still has to be adopted.",
     "log_rotation": "The logs of ticks and positions are compacted.",
     "xmin_horizon": "No transaction in the database holds back the removal of dead rows.",

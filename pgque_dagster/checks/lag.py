@@ -10,8 +10,7 @@ from ..client import Client, Limits
 from ..client.holder import Holder, consumer_states
 from ..client.ranges import duration_problem
 from ..project.consumers import AssetConsumer, consumers_of
-from ..project.keys import queue_key
-from ..project.naming import identifier
+from ..project.keys import identifier, queue_key
 from ..project.queue_report import consumer_lag
 from ..project.resource import PgqueResource
 from ..sensors.attempts import name_batch

@@ -41,8 +41,10 @@ def show_rows(rows: Sequence[Row], empty: str) -> None:
 
 
 def show_result(sentence: str, **values: object) -> None:
-    """Prints what was done as a sentence, or as a JSON object with the values."""
-    click.echo(to_json(values) if wants_json() else sentence)
+    """Prints what was done as a sentence, or as a JSON object with queue, consumer and values."""
+    given = click.get_current_context().params
+    about = {name: given[name] for name in ("queue", "consumer") if given.get(name) is not None}
+    click.echo(to_json(about | values) if wants_json() else sentence)
 
 
 def as_table(rows: Sequence[Row], empty: str) -> str:

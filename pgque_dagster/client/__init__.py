@@ -71,8 +71,6 @@ from .partitions import PartitionedConsumer as PartitionedConsumer
 from .partitions import Slot as Slot
 from .ranges import Position as Position
 from .read_batch import AckResult as AckResult
-from .remote import Change as Change
 from .remote import QueueMover as QueueMover
 from .remote import RemoteConsumer as RemoteConsumer
-from .remote import TableLoader as TableLoader
 from .running import Ticker as Ticker

@@ -87,8 +87,7 @@ class PartitionedConsumer:
         Args:
             slot: the slot's number.
             worker: the worker's name. It must be unique: two workers of one name share the lease.
-            ttl: how long the lease lasts without renewal, up to a day. `receive`, `nack` and `ack`
-                renew it.
+            ttl: how long the lease lasts without renewal. `receive`, `nack` and `ack` renew it.
 
         Returns:
             The claimed slot, or None while another worker holds it or it has a whole batch open.

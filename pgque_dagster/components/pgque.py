@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 
 from ..checks.alerts import Alert, build_pgque_alerts
 from ..jobs.queue_jobs import build_pgque_jobs
-from ..project.registration import declaring_option
 from ..project.resource import PgqueResource
 from ..sensors.ticker_sensor import build_pgque_ticker_sensor
 from .batch_consumer import BatchConsumerComponent
@@ -118,12 +117,8 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the resources, the jobs, and the ticker and alert sensors."""
         options = {name: getattr(self, name) for name in PgqueResource.model_fields}
-        queues = list(all_components(context, QueueComponent))
-        options["queue_options"] = _with_retention(self.queue_options, queues)
-        named = [queue.queue for queue in queues]
-        logged = [f"postgremq.{topic}" for topic in self.topics]
-        logged += [f"qgres.{queue}" for queue in self.serial_queues]
-        named = [*self.queues, *self.queue_options, *named, *logged]
+        named = [queue.queue for queue in all_components(context, QueueComponent)]
+        named = [*self.queues, *self.queue_options, *named]
         options["queues"] = list(dict.fromkeys(named))
         consumers = list(all_components(context, BatchConsumerComponent))
         _check_consumers(consumers, options["queues"])
@@ -142,24 +137,6 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
         return dg.Definitions(resources=resources, jobs=build_pgque_jobs(), sensors=sensors)
 
 
-def _with_retention(
-    queue_options: dict[str, dict[str, Any]], queues: Iterable[QueueComponent]
-) -> dict[str, dict[str, Any]]:
-    """Returns the parameters of queues, with the retentions that their components set."""
-    options = {queue: dict(parameters) for queue, parameters in queue_options.items()}
-    for each in queues:
-        if each.retention is None:
-            continue
-        parameters = options.setdefault(each.queue, {})
-        if "retention" in parameters:
-            raise dg.DagsterInvalidDefinitionError(
-                f"the QueueComponent of {each.queue} sets retention, and so do `queue_options` of "
-                "the PgqueComponent: leave one out"
-            )
-        parameters["retention"] = f"{each.retention.days} days {each.retention.seconds} seconds"
-    return options
-
-
 def _check_consumers(consumers: Iterable[BatchConsumerComponent], queues: list[str]) -> None:
     names = Counter((consumer.queue, consumer.consumer_name) for consumer in consumers)
     for (queue, consumer), count in names.items():
@@ -173,9 +150,7 @@ def _check_consumers(consumers: Iterable[BatchConsumerComponent], queues: list[s
 
 def _check_declared(who: str, queue: str, queues: list[str]) -> None:
     if queue not in queues:
-        option, name = declaring_option(queue)
-        way = "add a QueueComponent for it, or " if option == "queues" else ""
         raise dg.DagsterInvalidDefinitionError(
-            f"{who} is on queue {queue!r}, which is not declared: {way}add {name} to `{option}` of "
-            "the PgqueComponent"
+            f"{who} is on queue {queue!r}, which is not declared: add a QueueComponent for it, or "
+            f"add {queue} to `queues` of the PgqueComponent"
         )

@@ -1,7 +1,6 @@
 """`QueueComponent`: one queue in the lineage, with its observation and checks."""
 
 import re
-from datetime import timedelta
 from typing import Annotated, TypeVar
 
 import dagster as dg
@@ -14,7 +13,7 @@ from ..project.lineage import build_queue_assets
 from ..sensors.observation import build_pgque_observation_sensor
 from .batch_consumer import BatchConsumerComponent
 from .mirror import mirror
-from .options import Options, duration, number, option, positive
+from .options import Options, number, option, positive
 from .scaffolding import QueueScaffolder
 
 Found = TypeVar("Found", bound=dg.Component)
@@ -95,14 +94,6 @@ class QueueComponent(Options, dg.Component):
         list[dg.ResolvedAssetKey],
         option("Assets that send the events, such as a table with a trigger.", ["orders"]),
     ] = Field(default=[])
-    retention: Annotated[
-        timedelta | None,
-        duration(
-            "How long events stay after all consumers have finished them, for new consumers and "
-            "replays.",
-            positive=True,
-        ),
-    ] = None
     observation: Annotated[
         ObservationOptions | None,
         option("How often depth, rate and lag are recorded; null for never."),

@@ -181,7 +181,7 @@ class TableReplicaScaffolder(_Scaffolder):
         return {
             "name": request.target_path.name,
             "tables": [each for each in tables if each],
-            "base_dir": "{{ context.project_root }}/lake",
+            "target": {"type": "delta", "base_dir": "{{ context.project_root }}/lake"},
             "max_age": "60s",
             "max_lag": "5m",
             "verify_cron": "0 */6 * * *",

@@ -1,15 +1,49 @@
-"""`TableReplicaComponent`: tables of PostgreSQL as verified Delta tables, from one YAML file."""
+"""`TableReplicaComponent`: verified replicas of tables of PostgreSQL, from one YAML file."""
+
+from typing import Annotated, Literal, Self
 
 import dagster as dg
+from pydantic import Field, model_validator
 
-from ..replicas import build_table_replicas
+from ..replicas import DeltaReplicas, PostgresReplicas, build_table_replicas
+from ..replicas.targets import Target
 from .mirror import mirror
+from .options import Options, option
 from .scaffolding import TableReplicaScaffolder
 
 
+class DeltaReplicaOptions(mirror(DeltaReplicas)):
+    """Options of `DeltaReplicas`."""
+
+    type: Annotated[Literal["delta"], option("Delta tables, at <base_dir>/<schema>/<table>.")] = (
+        "delta"
+    )
+
+
+class PostgresReplicaOptions(mirror(PostgresReplicas, leave_out=["schema"])):
+    """Options of `PostgresReplicas`."""
+
+    # The base class of Pydantic has a method `schema`.
+    schema_: Annotated[
+        str | None,
+        option("The schema of all replicas; null for that of each table. It is created."),
+    ] = Field(default=None, alias="schema")
+
+    type: Annotated[
+        Literal["postgres"], option("Tables of another database or schema of PostgreSQL.")
+    ]
+
+    @model_validator(mode="after")
+    def _check_place(self) -> Self:
+        """Refuses a place in which each table would be its own replica."""
+        if not self.url and not self.schema_:
+            raise ValueError("name the schema of the replicas, or the url of another database")
+        return self
+
+
 @dg.scaffold_with(TableReplicaScaffolder)
-class TableReplicaComponent(mirror(build_table_replicas), dg.Component):
-    """Replicas of tables in Delta: their assets, sensors, checks and lineage.
+class TableReplicaComponent(mirror(build_table_replicas, leave_out=["target"]), dg.Component):
+    """Replicas of tables: their assets, sensors, checks and lineage.
 
     Example:
         .. code-block:: yaml
@@ -20,7 +54,9 @@ class TableReplicaComponent(mirror(build_table_replicas), dg.Component):
               tables:
                 - public.orders
                 - public.customers
-              base_dir: lake
+              target:
+                type: delta
+                base_dir: lake
 
         A subclass may change the assets:
 
@@ -30,6 +66,10 @@ class TableReplicaComponent(mirror(build_table_replicas), dg.Component):
                 def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
                     return spec.replace_attributes(owners=["team:shop"])
     """
+
+    target: Annotated[
+        DeltaReplicaOptions | PostgresReplicaOptions, option("Where the replicas are.")
+    ]
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
         """Returns the spec of an asset. Override this to change it.
@@ -41,6 +81,11 @@ class TableReplicaComponent(mirror(build_table_replicas), dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds what `build_table_replicas` builds."""
-        return build_table_replicas(**self.arguments()).map_resolved_asset_specs(
-            func=self.get_asset_spec
-        )
+        options = {**self.arguments(), "target": _target(self.target)}
+        return build_table_replicas(**options).map_resolved_asset_specs(func=self.get_asset_spec)
+
+
+def _target(options: Options) -> Target:
+    given = options.arguments()
+    kind = DeltaReplicas if given.pop("type") == "delta" else PostgresReplicas
+    return kind(**given)

@@ -10,7 +10,7 @@ from ..client import InvalidArgument, QueueNotFound
 from ..client.client import Client
 from ..project.consumers import consumers_of_location
 from ..project.keys import dead_letters_key, queue_key
-from ..project.queue_report import CodeLocation, Metadata, report_queues
+from ..project.queue_report import Metadata, report_queues
 from ..project.resource import PgqueResource
 from ..project.step_errors import log_error_line
 
@@ -218,8 +218,7 @@ def _count(client: Client, queue: str) -> int:
 
 def _page(context: dg.OpExecutionContext, client: Client, key: dg.AssetKey, queue: str) -> Metadata:
     """Returns what the page of an asset shows; nothing if the queue was dropped."""
-    location = CodeLocation(consumers_of_location(context) or ())
-    return report_queues(client, [queue], location).get(key, {})
+    return report_queues(client, [queue], consumers_of_location(context) or ()).get(key, {})
 
 
 def _report(

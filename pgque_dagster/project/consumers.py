@@ -7,6 +7,13 @@ import dagster as dg
 
 from .keys import CONSUMER, PARTITIONS, QUEUE, START_AT
 
+_Context = (
+    dg.AssetExecutionContext
+    | dg.AssetCheckExecutionContext
+    | dg.OpExecutionContext
+    | dg.SensorEvaluationContext
+)
+
 
 @dataclass(frozen=True)
 class AssetConsumer:
@@ -115,9 +122,9 @@ def warn_of_late_checks(context: dg.AssetExecutionContext) -> None:
 
 
 def consumers_of_location(
-    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext,
+    context: _Context,
 ) -> list[AssetConsumer] | None:
-    """Returns the consumers of all assets of the run's code location; None without a location."""
+    """Returns the consumers of all assets of the code location; None without a location."""
     repository = _repository_of(context)
     if repository is None:
         return None
@@ -126,7 +133,7 @@ def consumers_of_location(
 
 
 def _repository_of(
-    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext,
+    context: _Context,
 ) -> dg.RepositoryDefinition | None:
     try:
         return context.repository_def

@@ -1,4 +1,8 @@
-"""Asset keys, run tags and metadata keys that the Dagster modules share."""
+"""Asset keys, run tags, metadata keys and names that the Dagster modules share."""
+
+import hashlib
+import re
+from uuid import uuid4
 
 import dagster as dg
 
@@ -26,6 +30,8 @@ TABLE = "dagster/table_name"
 # The rows of a batch, since Dagster shows `dagster/row_count` as the rows of the whole table.
 ROWS = "pgque/rows"
 
+_OWNER = re.compile(r"(?:step \w+ of )?dagster run (\S+)")
+
 
 def queue_key(queue: str) -> dg.AssetKey:
     """Returns the key of the external asset that stands for a queue."""
@@ -37,3 +43,26 @@ def queue_key(queue: str) -> dg.AssetKey:
 def dead_letters_key(queue: str) -> dg.AssetKey:
     """Returns the key of the external asset that stands for a queue's dead letters."""
     return dg.AssetKey(["pgque", f"{queue}_dlq"])
+
+
+def owner_of_step(run_id: str) -> str:
+    """Returns the name under which an execution of a step of a run claims batches.
+
+    Each execution has its own: Dagster may start a step of a run again, by a RetryPolicy or because
+    it lost sight of the step's pod, while the first process works on.
+    """
+    return f"step {uuid4().hex[:8]} of dagster run {run_id}"
+
+
+def run_of_owner(owner: str | None) -> str | None:
+    """Returns the id of the run that holds a lease; None if it is no run's."""
+    found = _OWNER.fullmatch(owner or "")
+    return found[1] if found else None
+
+
+def identifier(name: str) -> str:
+    """Returns a name that Dagster accepts. A changed name gets a hash, so that it stays unique."""
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    if plain == name:
+        return name
+    return f"{plain[:40]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"

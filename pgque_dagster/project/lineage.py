@@ -7,9 +7,8 @@ import dagster as dg
 
 from ..client import QueueNotFound
 from .consumers import AssetConsumer, consumers_of_location
-from .keys import QUEUE, dead_letters_key, queue_key
-from .naming import identifier
-from .queue_report import PURGE_JOB, REPLAY_JOB, RESUME_JOB, CodeLocation, report_queues
+from .keys import QUEUE, dead_letters_key, identifier, queue_key
+from .queue_report import PURGE_JOB, REPLAY_JOB, RESUME_JOB, report_queues
 from .registration import how_to_create
 from .resource import PgqueResource
 from .step_errors import log_error_line
@@ -92,9 +91,9 @@ def _observable(queue: str, spec: dg.AssetSpec) -> dg.AssetsDefinition:
         )
 
     def observe(context: dg.AssetExecutionContext, pgque: PgqueResource) -> dg.ObserveResult:
-        location = CodeLocation(consumers_of_location(context) or ())
+        consumers = consumers_of_location(context) or ()
         with log_error_line(context.log), pgque.client() as client:
-            reports = report_queues(client, [queue], location)
+            reports = report_queues(client, [queue], consumers)
             if spec.key not in reports:
                 raise QueueNotFound(f'queue "{queue}" does not exist', how_to_create(queue))
         return dg.ObserveResult(asset_key=spec.key, metadata=reports[spec.key])

@@ -4,7 +4,6 @@ Numbers become plots, so only those are numbers that somebody on call wants to s
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, timedelta
 
 import dagster as dg
@@ -26,38 +25,6 @@ _LATE = timedelta(minutes=2)
 _CELL = 600
 
 Metadata = dict[str, dg.MetadataValue | str | int | float]
-
-
-@dataclass(frozen=True)
-class CodeLocation:
-    """What a report links to.
-
-    Attributes:
-        consumers: the consumers of its assets.
-        jobs: the names of its jobs.
-        name: its name; None if it is not known.
-        repository: the name of its repository; None if it is not known.
-    """
-
-    consumers: Sequence[AssetConsumer] = ()
-    jobs: frozenset[str] = frozenset()
-    name: str | None = None
-    repository: str | None = None
-
-    def assets_of(self, queue: str, consumer: str) -> Sequence[dg.AssetKey]:
-        """Returns the assets that a consumer materializes here, also through a part of it."""
-        found = {each.name: each.asset_keys for each in self.consumers if each.queue == queue}
-        return next((found[name] for name in names_of(consumer) if name in found), ())
-
-    def job(self, name: str) -> dict[str, dg.MetadataValue]:
-        """Returns the link to a job as metadata, if the code location has this job."""
-        if self.name is None or name not in self.jobs:
-            return {}
-        return {
-            f"pgque/job/{name.removeprefix('pgque_')}": dg.MetadataValue.job(
-                name, self.name, repository_name=self.repository
-            )
-        }
 
 
 def consumer_lag(info: ConsumerInfo) -> timedelta:
@@ -88,11 +55,14 @@ def waiting_for_tick(info: ConsumerInfo) -> str:
 
 
 def report_queues(
-    client: Client, queues: Iterable[str], location: CodeLocation
+    client: Client, queues: Iterable[str], consumers: Sequence[AssetConsumer] = ()
 ) -> dict[dg.AssetKey, Metadata]:
     """Returns the metadata of the queues and of their dead letters, by asset.
 
-    A queue that does not exist is left out.
+    Args:
+        client: the database.
+        queues: the names of the queues. One that does not exist is left out.
+        consumers: the consumers of the code location, whose assets are named.
     """
     wanted = set(queues)
     infos = [info for info in client.consumers() if info.queue in wanted]
@@ -111,8 +81,8 @@ def report_queues(
         of_queue = [info for info in infos if info.queue == queue]
         problems = [row for row in health if row.queue in (None, queue) and row.status != "ok"]
         counts = client.dead_letter_counts(queue) if stats.dead_letters else []
-        reports[queue_key(queue)] = _queue_report(stats, of_queue, states, problems, location)
-        reports[dead_letters_key(queue)] = _dead_letter_report(queue, counts, location)
+        reports[queue_key(queue)] = _queue_report(stats, of_queue, states, problems, consumers)
+        reports[dead_letters_key(queue)] = _dead_letter_report(queue, counts)
     return reports
 
 
@@ -121,16 +91,15 @@ def _queue_report(
     infos: Sequence[ConsumerInfo],
     states: Mapping[tuple[str, str], ConsumerState],
     problems: Sequence[HealthCheck],
-    location: CodeLocation,
+    consumers: Sequence[AssetConsumer],
 ) -> Metadata:
     slowest = max(map(consumer_lag, infos), default=timedelta(0))
     held = [row.check.removeprefix(_HELD) for row in problems if row.check.startswith(_HELD)]
-    jobs = location.job(RESUME_JOB) if stats.ticker_paused else {}
-    if stats.dead_letters:
-        jobs |= location.job(REPLAY_JOB)
     return {
         QUEUE: stats.queue,
-        "pgque/consumers": dg.MetadataValue.md(_consumer_table(infos, states, set(held), location)),
+        "pgque/consumers": dg.MetadataValue.md(
+            _consumer_table(infos, states, set(held), consumers)
+        ),
         "pgque/what_is_wrong": dg.MetadataValue.md(_problem_list(stats, infos, problems)),
         "pgque/depth": stats.depth,
         "pgque/events_per_second": stats.events_per_second,
@@ -139,15 +108,12 @@ def _queue_report(
         **{
             f"pgque/materialize/{key.to_user_string()}": dg.MetadataValue.asset(key)
             for consumer in held
-            for key in location.assets_of(stats.queue, consumer)
+            for key in assets_of(consumers, stats.queue, consumer)
         },
-        **jobs,
     }
 
 
-def _dead_letter_report(
-    queue: str, counts: Sequence[DeadLetterCount], location: CodeLocation
-) -> Metadata:
+def _dead_letter_report(queue: str, counts: Sequence[DeadLetterCount]) -> Metadata:
     rows = [
         (each.consumer, each.reason or "", each.count, f"{each.oldest.astimezone(UTC):%F %T} UTC")
         for each in counts
@@ -157,21 +123,28 @@ def _dead_letter_report(
         QUEUE: queue,
         "pgque/dead_letters": sum(each.count for each in counts),
         "pgque/by_consumer_and_reason": dg.MetadataValue.md(table if rows else "none"),
-        **(location.job(REPLAY_JOB) | location.job(PURGE_JOB) if rows else {}),
     }
+
+
+def assets_of(
+    consumers: Sequence[AssetConsumer], queue: str, consumer: str
+) -> Sequence[dg.AssetKey]:
+    """Returns the assets that a consumer materializes, also through a part of it."""
+    found = {each.name: each.asset_keys for each in consumers if each.queue == queue}
+    return next((found[name] for name in names_of(consumer) if name in found), ())
 
 
 def _consumer_table(
     infos: Sequence[ConsumerInfo],
     states: Mapping[tuple[str, str], ConsumerState],
     held: set[str],
-    location: CodeLocation,
+    consumers: Sequence[AssetConsumer],
 ) -> str:
     if not infos:
         return "none: the queue keeps no events. A sensor that is switched on registers them."
     rows = []
     for info in sorted(infos, key=consumer_lag, reverse=True):
-        keys = location.assets_of(info.queue, info.name)
+        keys = assets_of(consumers, info.queue, info.name)
         rows.append(
             (
                 info.name,

@@ -5,7 +5,7 @@ that the role may not create, the error has the statement that somebody else run
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -33,24 +33,20 @@ _NEW = timedelta(hours=1)
 _FIRST_TICK = 1
 
 
-_OPTIONS = {"postgremq": "topics", "qgres": "serial_queues"}
-_FUNCTIONS = {"postgremq": "postgremq.log_topic", "qgres": "qgres.log_queue"}
+# How a topic of an add-on, or a Serial Publisher, becomes a queue; by the queue's prefix.
+_LOG = {"postgremq": "postgremq.log_topic", "qgres": "qgres.log_queue"}
 
 
-def declaring_option(queue: str) -> tuple[str, str]:
-    """Returns the option of the PgqueResource that declares a queue, and the name it takes.
-
-    A queue with the name of an add-on gets messages or entries only if the add-on made it.
-    """
+def addon_of(queue: str) -> str | None:
+    """Returns the add-on whose topic or serial queue a queue logs; None if it logs none."""
     addon, _, name = queue.partition(".")
-    return (_OPTIONS[addon], name) if name and addon in _OPTIONS else ("queues", queue)
+    return addon if name and addon in _LOG else None
 
 
 def how_to_create(queue: str) -> str:
     """Returns what to do about a queue that does not exist."""
-    option, name = declaring_option(queue)
-    command = f"`pgque create-queue {queue}`" if option == "queues" else f"`{_log_sql(queue)}`"
-    return f"Name {name} in `{option}` of the PgqueResource, or create it with {command}."
+    command = _log_sql(queue) if addon_of(queue) else f"pgque create-queue {queue}"
+    return f"Name {queue} in `queues` of the PgqueResource, or create it with `{command}`."
 
 
 def how_to_register_again(queue: str, consumer: str) -> str:
@@ -63,17 +59,22 @@ def how_to_register_again(queue: str, consumer: str) -> str:
 
 def _log_sql(queue: str) -> str:
     addon, _, name = queue.partition(".")
-    return f"select {_FUNCTIONS[addon]}({sql.Literal(name).as_string(None)});"
+    return f"select {_LOG[addon]}({sql.Literal(name).as_string(None)});"
 
 
 def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None:
     """Creates a missing queue, or sets the options that differ on an existing one.
 
+    A queue `postgremq.<topic>` or `qgres.<name>` logs a topic or a Serial Publisher, which is
+    created, too. Names of serial queues are case-insensitive.
+
     Raises:
         PermissionDenied: if something must be created or set and the role lacks pgque_admin.
-        InvalidArgument: if an option does not exist, or has an invalid value.
-        QueueNotFound: if it is missing, and logs a topic or a serial queue.
+        InvalidArgument: if an option does not exist, or has an invalid value; or if somebody else
+            created a queue with the name of a log.
     """
+    if addon := addon_of(queue):
+        queue = _ensure_log(client, queue, addon)
     try:
         different = client.run(different_options(queue, options))
         if not different:
@@ -85,8 +86,6 @@ def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None
     except QueueNotFound:
         what = f'queue "{queue}" does not exist'
         action, advice = "create it", "Let"
-        if declaring_option(queue)[0] != "queues":
-            raise QueueNotFound(what, how_to_create(queue)) from None
     try:
         client.create_queue(queue, **options)
     except PermissionDenied as error:
@@ -94,36 +93,21 @@ def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None
         raise _denied(client, what, action, advice, command) from error
 
 
-def ensure_topic(client: Client, topic: str) -> None:
-    """Creates a topic of postgremq and the queue that logs it, unless it is logged.
-
-    Raises:
-        PermissionDenied: if it is not logged and the role lacks pgque_admin.
-        InvalidArgument: if somebody else created a queue of that name.
-    """
-    if client.run(logged_as("postgremq", topic)) is None:
-        _log(client, f"postgremq.{topic}", lambda: client.run(log_topic(topic)))
-
-
-def ensure_serial_queue(client: Client, name: str) -> None:
-    """Creates a Serial Publisher of qgres and the queue that logs it, unless it is logged.
-
-    Names of serial queues are case-insensitive.
-
-    Raises:
-        PermissionDenied: if it is not logged and the role lacks pgque_admin.
-        InvalidArgument: if somebody else created a queue of that name.
-    """
-    if client.run(logged_as("qgres", name)) is None:
-        _log(client, f"qgres.{name}", lambda: client.run(log_serial_queue(name)))
-
-
-def _log(client: Client, queue: str, create: Callable[[], object]) -> None:
+def _ensure_log(client: Client, queue: str, addon: str) -> str:
+    """Creates and logs a topic or a Serial Publisher; returns the name of the queue."""
+    name = queue.removeprefix(f"{addon}.")
+    logged = logged_as(addon, name)
+    if found := client.run(logged):
+        return found
     try:
-        create()
+        if addon == "postgremq":
+            client.run(log_topic(name))
+        else:
+            client.run(log_serial_queue(name))
     except PermissionDenied as error:
         what = f'nothing is logged in queue "{queue}"'
         raise _denied(client, what, "create the log", "Let", _log_sql(queue)) from error
+    return client.run(logged) or queue
 
 
 def register(

@@ -13,14 +13,9 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from .. import installer
-from ..client import Client, HealthCheck
+from ..client import Client
 from .deployment import deployment_name
-from .registration import (
-    ensure_queue,
-    ensure_scheduled,
-    ensure_serial_queue,
-    ensure_topic,
-)
+from .registration import addon_of, ensure_queue, ensure_scheduled
 
 if TYPE_CHECKING:
     from ..embedded import EmbeddedPostgres
@@ -83,22 +78,15 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         "with that of build_pgque_ticker_sensor.",
     )
     queues: list[str] = Field(
-        default_factory=list, description="Queues to create if they are missing."
+        default_factory=list,
+        description="Queues to create if they are missing. `postgremq.<topic>` and `qgres.<name>` "
+        "log a topic or a Serial Publisher of an add-on, which is installed and created, too: each "
+        "message or entry is also an event of that queue.",
     )
     queue_options: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         description="Parameters of queues, by the queue's name, such as ticker_max_lag. They are "
         "also set on existing queues.",
-    )
-    topics: list[str] = Field(
-        default_factory=list,
-        description="Topics of the add-on postgremq to create and to log if they are missing: each "
-        "message is also an event of the queue `postgremq.<topic>`.",
-    )
-    serial_queues: list[str] = Field(
-        default_factory=list,
-        description="Serial Publisher queues of the add-on qgres to create and to log if they are "
-        "missing: each entry is also an event of the queue `qgres.<name>`.",
     )
     deployment: str | None = Field(
         default=None,
@@ -121,10 +109,7 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """
         url = self.url or _embedded_server(os.environ.get("PGQUE_HOME"), Path.cwd()).url
         declared = repr(
-            (
-                *(url, self.install, self.addons, self.ticking, self.queues, self.queue_options),
-                *(self.topics, self.serial_queues),
-            )
+            (url, self.install, self.addons, self.ticking, self.queues, self.queue_options)
         )
         with _preparing:
             if time.monotonic() >= _prepared.get(declared, 0.0):
@@ -151,32 +136,16 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             return self.deployment
         return None if self.url is None else deployment_name(instance)
 
-    def health(self) -> list[HealthCheck]:
-        """Returns the health checks of the database and of each queue, with what to do.
-
-        Raises:
-            ConnectionFailed: if the database cannot be reached.
-        """
-        with self.client() as client:
-            return client.health()
-
-    def _needed_addons(self) -> list[str]:
-        needed = [("postgremq", self.topics), ("qgres", self.serial_queues)]
-        return list(dict.fromkeys([*self.addons, *(name for name, used in needed if used)]))
-
     def _prepare(self, url: str) -> None:
-        addons = self._needed_addons()
+        queues = list(dict.fromkeys([*self.queues, *self.queue_options]))
+        addons = list(dict.fromkeys([*self.addons, *filter(None, map(addon_of, queues))]))
         if self.install == "if_missing":
             installer.install_if_missing(url, addons)
         elif self.install == "upgrade":
             installer.upgrade(url, addons)
         installer.check_version(url, addons)
         with Client(url) as client:
-            for topic in self.topics:
-                ensure_topic(client, topic)
-            for serial_queue in self.serial_queues:
-                ensure_serial_queue(client, serial_queue)
-            for queue in dict.fromkeys([*self.queues, *self.queue_options]):
+            for queue in queues:
                 ensure_queue(client, queue, self.queue_options.get(queue, {}))
             if self.ticking == "pg_cron":
                 ensure_scheduled(client)

@@ -1,6 +1,6 @@
-"""`build_table_replicas`: tables of PostgreSQL as Delta tables, which follow and are verified."""
+"""`build_table_replicas`: replicas of tables, which follow each change and are verified."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,20 +11,19 @@ from ..assets import pgque_multi_asset
 from ..assets.step import executors_address
 from ..checks import build_consumer_lag_checks
 from ..client import InvalidArgument, PgqueError
+from ..client.replicas.standing import Replicated
+from ..client.replicas.verification import Verification
 from ..client.source_tables import capture_new, captured_tables, copy_again
-from ..project.keys import ROWS, TABLE
+from ..project.keys import ROWS, TABLE, identifier
 from ..project.lineage import build_queue_assets
-from ..project.naming import identifier
 from ..project.registration import ensure_consumer, ensure_queue
 from ..project.resource import PgqueResource
 from ..project.step_errors import log_error_line
 from ..sensors import build_pgque_sensor
-from ..spark.cluster.session import open_session
+from .targets import DeltaReplicas, Target, kind_of, replicate, verify
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
-    from ..spark.replicas.replica import Replicated
-    from ..spark.replicas.verify import Verification
 
 _CAPTURE_SECONDS = 30
 _ROW_COUNT = "dagster/row_count"
@@ -34,8 +33,7 @@ def build_table_replicas(
     name: str,
     tables: Sequence[str],
     *,
-    base_dir: str,
-    storage_options: Mapping[str, str] | None = None,
+    target: Target,
     max_age: timedelta = timedelta(seconds=60),
     max_lag: timedelta | None = timedelta(minutes=5),
     verify_cron: str | None = "0 */6 * * *",
@@ -45,18 +43,18 @@ def build_table_replicas(
     automation_condition: dg.AutomationCondition[dg.AssetKey] | None = None,
     running: bool = True,
 ) -> dg.Definitions:
-    """Builds replicas of tables in Delta: their assets, sensors, checks and lineage.
+    """Builds replicas of tables: their assets, sensors, checks and lineage.
 
     A sensor captures the tables into the queue `name`, which it creates. The first batch copies
     each table in one snapshot, without a lock; each further batch applies the changes of all
-    tables, in one commit for each table. docs/replicas.md says what has a table copied again.
+    tables: in Delta by one commit for each table, in PostgreSQL in one transaction.
+    docs/replicas.md says what has a table copied again.
 
     Args:
         name: the name of the queue and of the consumer, and the first part of the assets' keys.
         tables: the tables, such as `public.orders`; each needs a primary key.
-        base_dir: a directory that driver and executors share, or a URL such as `s3://bucket/lake`.
-            The replica of `public.orders` is in `public/orders`.
-        storage_options: credentials and the like for a URL, as Delta's library names them.
+        target: where the replicas are: `DeltaReplicas`, or `PostgresReplicas` for tables of the
+            same schema in another database, or of another schema.
         max_age: how long a change waits for others before a run applies it.
         max_lag: beyond this lag, the check on the queue fails; None for no check.
         verify_cron: when each table is compared with its replica, row by row; None for a check
@@ -79,12 +77,14 @@ def build_table_replicas(
         .. code-block:: python
 
             defs = dg.Definitions.merge(
-                build_table_replicas("shop", ["public.orders"], base_dir="lake"),
+                build_table_replicas(
+                    "shop", ["public.orders"], target=DeltaReplicas("lake")
+                ),
                 dg.Definitions(resources={"pgque": PgqueResource(), "pyspark": pyspark}),
             )
     """
     _check_tables(name, tables)
-    replicas = _replicas(name, tables, base_dir, storage_options, group_name, owners, tags)
+    replicas = _replicas(name, tables, target, group_name, owners, tags)
     if automation_condition is not None:
         replicas = replicas.map_asset_specs(
             lambda spec: spec.replace_attributes(automation_condition=automation_condition)
@@ -100,10 +100,7 @@ def build_table_replicas(
         for table in tables
     ]
     status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
-    verifying = [
-        _verify_check(name, table, base_dir, storage_options or {}, _key(name, table))
-        for table in tables
-    ]
+    verifying = [_verify_check(name, table, target) for table in tables]
     lag_checks = [] if max_lag is None else build_consumer_lag_checks([replicas], max_lag=max_lag)
     job = dg.define_asset_job(
         f"{identifier(name)}_verify",
@@ -242,8 +239,7 @@ def _parts(table: str) -> list[str]:
 def _replicas(
     name: str,
     tables: Sequence[str],
-    base_dir: str,
-    storage_options: Mapping[str, str] | None,
+    target: Target,
     group_name: str,
     owners: Sequence[str] | None,
     tags: Mapping[str, str] | None,
@@ -255,7 +251,7 @@ def _replicas(
             group_name=group_name,
             owners=owners,
             tags=tags,
-            kinds={"deltalake"},
+            kinds={kind_of(target)},
             metadata={TABLE: table},
         )
         for table in tables
@@ -265,21 +261,16 @@ def _replicas(
     def replicas(
         context: dg.AssetExecutionContext, batch: "SparkBatch"
     ) -> Iterator[dg.MaterializeResult[Any]]:
-        # Late, because it loads Spark.
-        from ..spark.replicas.replica import replicate
-
-        log: Callable[[str], object] = context.log.info
-        options = dict(storage_options or {})
-        done = replicate(batch, tables, base_dir, options, log)
+        done = replicate(target, batch, tables, context.log.info)
         for table, replicated in zip(tables, done, strict=True):
             yield dg.MaterializeResult(
-                _key(name, table), metadata=_metadata(name, table, replicated)
+                _key(name, table), metadata=_metadata(name, table, replicated, target)
             )
 
     return replicas
 
 
-def _metadata(name: str, table: str, replicated: "Replicated") -> dict[str, Any]:
+def _metadata(name: str, table: str, replicated: Replicated, target: Target) -> dict[str, Any]:
     columns = [
         dg.TableColumn(column.name, column.data_type, description=column.comment)
         for column in replicated.source.columns
@@ -289,7 +280,7 @@ def _metadata(name: str, table: str, replicated: "Replicated") -> dict[str, Any]
         for column in replicated.source.columns
     }
     stored: dict[str, Any] = {
-        "dagster/uri": replicated.location,
+        "dagster/uri" if isinstance(target, DeltaReplicas) else TABLE: replicated.location,
         "dagster/column_schema": dg.TableSchema(columns),
         "dagster/column_lineage": dg.TableColumnLineage(lineage),
     }
@@ -300,15 +291,9 @@ def _metadata(name: str, table: str, replicated: "Replicated") -> dict[str, Any]
     return {**stored, _ROW_COUNT: replicated.rows, "pgque/copied_because": replicated.reason}
 
 
-def _verify_check(
-    name: str,
-    table: str,
-    base_dir: str,
-    storage_options: Mapping[str, str],
-    key: dg.AssetKey,
-) -> dg.AssetChecksDefinition:
+def _verify_check(name: str, table: str, target: Target) -> dg.AssetChecksDefinition:
     @dg.asset_check(
-        asset=key,
+        asset=_key(name, table),
         name="equals_source",
         description=f"The replica has the rows of {table}, compared at one tick.",
     )
@@ -317,31 +302,20 @@ def _verify_check(
         pgque: PgqueResource,
         pyspark: dg.ResourceParam[Any],
     ) -> dg.AssetCheckResult:
-        # Late, because it loads Spark.
-        from ..spark.replicas.verify import verify
-
-        spark = open_session(pyspark)
         with log_error_line(context.log), pgque.client() as client:
-            found = verify(
-                spark,
-                client,
-                client.url,
-                name,
-                name,
-                table,
-                base_dir,
-                address=executors_address(pgque, client.url),
-                storage_options=dict(storage_options),
-            )
+            address = executors_address(pgque, client.url)
+            found = verify(target, client, name, table, pyspark, address)
         return _result(found, _copy_job_name(name))
 
     return equals_source
 
 
-def _result(found: "Verification", job: str) -> dg.AssetCheckResult:
+def _result(found: Verification, job: str) -> dg.AssetCheckResult:
     metadata: dict[str, Any] = {"rows": found.rows, "differences": found.differences}
     if found.tick_id is not None:
-        metadata |= {"tick": found.tick_id, "version": found.version}
+        metadata["tick"] = found.tick_id
+    if found.version is not None:
+        metadata["version"] = found.version
     if found.held is not None:
         return dg.AssetCheckResult(
             passed=False,

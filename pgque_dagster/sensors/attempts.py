@@ -16,7 +16,7 @@ import dagster as dg
 
 from ..client.holder import ConsumerState
 from ..project.batch_run import BatchRun
-from ..project.naming import run_of_owner
+from ..project.keys import run_of_owner
 
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,

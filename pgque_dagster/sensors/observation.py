@@ -7,9 +7,9 @@ import dagster as dg
 
 from ..client import PgqueError
 from ..client.ranges import duration_problem
-from ..project.consumers import AssetConsumer, consuming_among
+from ..project.consumers import consumers_of_location
 from ..project.keys import queue_key
-from ..project.queue_report import CodeLocation, report_queues
+from ..project.queue_report import report_queues
 from ..project.resource import PgqueResource
 from .describing import SWITCHING_ON
 
@@ -64,7 +64,7 @@ def build_pgque_observation_sensor(
     ) -> dg.SensorResult | dg.SkipReason:
         try:
             with pgque.client() as client:
-                reports = report_queues(client, queues, _location(context))
+                reports = report_queues(client, queues, consumers_of_location(context) or ())
         except PgqueError as error:
             return dg.SkipReason(f"the queues are not observed: {error}")
         for queue in queues:
@@ -79,19 +79,3 @@ def build_pgque_observation_sensor(
 
 def _names(queues: Sequence[str]) -> str:
     return f"queue{'' if len(queues) == 1 else 's'} {', '.join(queues)}"
-
-
-def _location(context: dg.SensorEvaluationContext) -> CodeLocation:
-    repository = context.repository_def
-    if repository is None:
-        return CodeLocation()
-    origin = context.code_location_origin
-    return CodeLocation(
-        [
-            AssetConsumer.of(each)
-            for each in consuming_among(repository.assets_defs_by_key.values())
-        ],
-        frozenset(repository.job_names),
-        None if origin is None else origin.location_name,
-        repository.name,
-    )

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from .cluster.java import JavaMissing
     from .cluster.shipping import ship
     from .payload.changes import parse_changes
-    from .payload.parsing import parse_payloads
-    from .sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink, once_per_batch
+    from .payload.json_parser import parse_payloads
+    from .sinks.delta.sink import DeltaSink
+    from .sinks.files.sink import ParquetSink
+    from .sinks.iceberg.sink import IcebergSink
+    from .sinks.postgres.once import once_per_batch
+    from .sinks.postgres.sink import PostgresSink
     from .source import register
 
 __all__ = [
@@ -48,7 +52,7 @@ _MODULES = {
     "clear_executor_errors": "cluster.executor_errors",
     "once_per_batch": "sinks.postgres.once",
     "parse_changes": "payload.changes",
-    "parse_payloads": "payload.parsing",
+    "parse_payloads": "payload.json_parser",
     "register": "source",
     "ship": "cluster.shipping",
 }

@@ -5,7 +5,8 @@ commit together with its retries and dead letters.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -20,20 +21,43 @@ from ..client.models import ReadPlan
 from ..client.read_batch import ReadBatch
 from . import failed_events, source
 from .address import DatabaseAddress
-from .attempt import BatchAttempt
-from .payload import changes, parsing
+from .options import DEFAULT_SLICES, plan_option
+from .payload import parsing
+from .payload.changes import ChangeFormat
+from .payload.json_parser import PayloadFormat
 from .payload.malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_options
-from .payload.malformed_columns import MALFORMED, check_kept
 from .payload.row_parser import MissingColumns
-from .payload.schema import Schema, parse_schema
-from .payload.slices import PayloadSlices
+from .payload.slices import ParsedSlices
 from .reading import arrow
-from .reading.options import DEFAULT_SLICES, plan_option
 from .written import Written
 
 # Smaller batches are read faster on the driver: docs/decisions/0003-arrow-over-adbc.md.
 DRIVER_SIDE_EVENTS = 20_000
 DRIVER_SIDE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class BatchAttempt:
+    """What sinks need to know about an attempt at a batch, and users do not.
+
+    Attributes:
+        claim: the claim.
+        url: the database, as the driver reaches it. It may contain a password.
+        address: how executors find the database.
+        written: the sinks that have this attempt's results.
+    """
+
+    claim: ReadBatch
+    url: str = field(repr=False)
+    address: DatabaseAddress
+    written: Written
+
+    @property
+    def identity(self) -> str:
+        """A name of the batch that no other batch has, not even one of a new installation."""
+        claim = self.claim
+        made_at = claim.info().end.astimezone(UTC)
+        return f"{claim.queue}/{claim.consumer}/{claim.batch_id}@{made_at.isoformat()}"
 
 
 class SparkBatch:
@@ -68,8 +92,7 @@ class SparkBatch:
         address.check_shown()
         self._attempt = BatchAttempt(batch, url, address, Written(f"batch {batch.batch_id}"))
         self._slices = slices
-        self._persisted: list[DataFrame] = []
-        self._parsed: list[PayloadSlices] = []
+        self._parsed: list[ParsedSlices] = []
 
     @property
     def queue(self) -> str:
@@ -131,7 +154,7 @@ class SparkBatch:
 
     def payload(
         self,
-        schema: Schema,
+        schema: parsing.Schema,
         *,
         keep: Sequence[str] = (),
         on_malformed: OnMalformed = "dead_letter",
@@ -146,8 +169,7 @@ class SparkBatch:
         malformed, the schema is probably wrong: the call raises, and no event is set aside.
 
         Args:
-            schema: fields to read from the payload: a StructType, DDL, or a Pydantic model or
-                dataclass as `schema.parse_schema` describes.
+            schema: fields to read from the payload: DDL, or a StructType.
             keep: event columns to put before the fields.
             on_malformed: `dead_letter` makes malformed events dead letters, `retry` has them
                 delivered again, both with the ack; `fail` raises; `keep` returns them with the
@@ -170,38 +192,12 @@ class SparkBatch:
                 number from 0 to 1.
         """
         check_options(on_malformed, max_malformed)
-        fields = parse_schema(self.spark, schema)
-        kept = check_kept(keep, fields.names)
-        if self._is_small:
-            columns = parsing.needed_columns(kept)
-            read = parsing.parse_table(self._read_here(columns), fields, keep=kept)
-            rows = read.rows
-            if on_malformed != "keep":
-                self._malformed.settle(read.malformed, on_malformed, retry_after, max_malformed)
-                rows = read.fitting
-            return self.spark.createDataFrame(rows, schema=parsing.table_schema(fields, kept))
-        payloads = parsing.PayloadRead(fields, kept)
-        payloads.check()
-        slices = PayloadSlices(self.spark, self._attempt.address, self._plan.slices, payloads)
-        if on_malformed == "keep":
-            return slices.all()
-
-        def settle() -> None:
-            with slices.malformed() as explained:
-                self._malformed.settle(explained, on_malformed, retry_after, max_malformed)
-
-        self._parsed.append(slices)
-        # Spark Connect has no accumulators for the reports of tasks.
-        if self.settles_late and not is_remote():
-            self._batch.before_publishing(settle)
-            return slices.fitting()
-        fitting = slices.persisted()
-        settle()
-        return fitting
+        form = PayloadFormat(parsing.parse_schema(self.spark, schema))
+        return self._settled(form, keep, on_malformed, retry_after, max_malformed)
 
     def changes(
         self,
-        schema: Schema,
+        schema: parsing.Schema,
         *,
         key: Sequence[str],
         keep: Sequence[str] = (),
@@ -238,17 +234,8 @@ class SparkBatch:
             InvalidArgument: if the schema, the key, a column or `max_malformed` cannot be used.
         """
         check_options(on_malformed, max_malformed)
-        fields = parse_schema(self.spark, schema)
-        rows = changes.RowSchema(fields, key, missing_columns)
-        kept = check_kept(keep, ())
-        columns = list(dict.fromkeys((*changes.EVENT_COLUMNS, *kept)))
-        if self._is_small:
-            events = self._read_here(columns)
-            parsed = rows.parse_table(self.spark, events, keep=_with_id(kept))
-        else:
-            parsed = rows.parse(self.events(columns), keep=_with_id(kept))
-        settled = self._settled(parsed, on_malformed, retry_after, max_malformed)
-        return settled.select(*kept, *changes.COLUMNS)
+        form = ChangeFormat(parsing.parse_schema(self.spark, schema), key, missing_columns)
+        return self._settled(form, keep, on_malformed, retry_after, max_malformed)
 
     def nack(
         self,
@@ -264,7 +251,7 @@ class SparkBatch:
         to `dead_letter` as well becomes a dead letter only.
 
         Args:
-            events: a DataFrame with the column ev_id or msg_id, or ids. Duplicates count once.
+            events: a DataFrame with the column ev_id, or ids. Duplicates count once.
             retry_after: how long to wait before the next delivery.
             reason: stored with the dead letter once the retries are used up; a text, or a column
                 of the DataFrame.
@@ -281,7 +268,7 @@ class SparkBatch:
         """Makes events dead letters. Takes effect with the ack, which checks ids as for `nack`.
 
         Args:
-            events: a DataFrame with the column ev_id or msg_id, or ids. Duplicates count once.
+            events: a DataFrame with the column ev_id, or ids. Duplicates count once.
             reason: stored with the dead letters; a text, or a column of the DataFrame.
 
         Raises:
@@ -307,8 +294,6 @@ class SparkBatch:
 
     def close(self) -> None:
         """Frees what `payload` and `changes` persisted, and reports of tasks."""
-        while self._persisted:
-            self._persisted.pop().unpersist()
         while self._parsed:
             self._parsed.pop().forget()
 
@@ -330,25 +315,44 @@ class SparkBatch:
 
     def _settled(
         self,
-        parsed: DataFrame,
+        form: parsing.Format,
+        keep: Sequence[str],
         policy: OnMalformed,
         retry_after: timedelta,
         max_malformed: float,
     ) -> DataFrame:
-        """Sets malformed rows aside and returns the others; the rows have the reasons."""
-        if not self._is_small:
-            self._persisted.append(parsed.persist())
+        """Parses the events, sets malformed ones aside, and returns the others."""
+        kept = arrow.check_columns(keep) if keep else ()
+        parsing.check_clash(form, kept)
+        how = parsing.EventParsing(form, kept)
+        if self._is_small:
+            parsed = how.table(self._read_here(how.needed))
+            if policy == "keep":
+                rows = parsing.without_reasons(parsed)
+            else:
+                explained = pa.Table.from_batches([parsing.explained(parsed)])
+                self._malformed.settle(explained, policy, retry_after, max_malformed)
+                rows = parsing.fitting(parsed)
+            table = pa.Table.from_batches([rows])
+            return how.rows(self.spark.createDataFrame(table, schema=how.schema()))
+        slices = ParsedSlices(self.spark, self._attempt.address, self._plan.slices, how)
         if policy == "keep":
-            return parsed
-        explained = parsed.where(parsed[MALFORMED])
-        self._malformed.settle(explained, policy, retry_after, max_malformed)
-        return parsed.where(~parsed[MALFORMED])
+            return slices.all()
+
+        def settle() -> None:
+            with slices.malformed() as explained:
+                self._malformed.settle(explained, policy, retry_after, max_malformed)
+
+        self._parsed.append(slices)
+        # Spark Connect has no accumulators for the reports of tasks.
+        if self.settles_late and not is_remote():
+            self._batch.before_publishing(settle)
+            return slices.fitting()
+        fitting = slices.persisted()
+        settle()
+        return fitting
 
 
 def attempt_of(batch: SparkBatch) -> BatchAttempt:
     """Returns what sinks need to know about a batch."""
     return batch._attempt  # noqa: SLF001 -- sinks are its friends, users are not
-
-
-def _with_id(kept: Sequence[str]) -> tuple[str, ...]:
-    return ("ev_id", *(column for column in kept if column != "ev_id"))

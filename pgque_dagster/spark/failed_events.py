@@ -11,8 +11,6 @@ from pyspark.sql.types import IntegralType
 
 from ..client.errors import InvalidArgument
 
-ID_COLUMNS = ("ev_id", "msg_id")
-
 
 def collect(
     events: DataFrame | Iterable[int], reason: Column | str | None
@@ -20,7 +18,7 @@ def collect(
     """Brings ids to the driver, with eight bytes each, and their reasons if these differ.
 
     Args:
-        events: a DataFrame with the column ev_id or msg_id, or ids.
+        events: a DataFrame with the column ev_id, or ids.
         reason: one reason for all, or a column of the DataFrame.
 
     Returns:
@@ -68,21 +66,18 @@ def from_table(table: pa.Table) -> tuple["array[int]", list[str | None]]:
 
 
 def _id_column(events: DataFrame) -> Column:
-    for name in ID_COLUMNS:
-        if name in events.columns:
-            break
-    else:
+    if "ev_id" not in events.columns:
         raise InvalidArgument(
-            f"the DataFrame has no column ev_id or msg_id, only {', '.join(events.columns)}",
+            f"the DataFrame has no column ev_id, only {', '.join(events.columns)}",
             "Keep it: batch.payload(schema, keep=['ev_id']).",
         )
-    found = events.schema[name].dataType
+    found = events.schema["ev_id"].dataType
     if not isinstance(found, IntegralType):
         raise InvalidArgument(
-            f"the column {name} is of type {found.simpleString()}, but ids are whole numbers",
+            f"the column ev_id is of type {found.simpleString()}, but ids are whole numbers",
             "Pass the ids as events() and payload() give them.",
         )
-    return f.col(name).cast("bigint").alias("id")
+    return f.col("ev_id").cast("bigint").alias("id")
 
 
 def ids_of(column: pa.Array | pa.ChunkedArray) -> "array[int]":

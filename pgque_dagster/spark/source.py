@@ -1,12 +1,12 @@
-"""The Spark data source `pgque`: an open batch or a range of ticks, read in parallel by its plan.
+"""The Spark data source `pgque`: an open batch, read in parallel by its plan.
 
 `spark.read.format("pgque").options(url=…, batch_id=…).load()`. The executors need this package.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -16,24 +16,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ..client import Client
-from ..client.errors import BatchLeased, InvalidArgument
-from ..client.models import Slice
+from ..client import Client, plans
+from ..client.errors import InvalidArgument
+from .options import ReadOptions, StreamOptions, WriteOptions
 from .reading import arrow
-from .reading.options import ReadOptions
-from .streaming.factory import stream_reader
-from .streaming.options import StreamOptions
-from .streaming.refused_reader import RefusedStreamReader
-from .writing.writer import PgqueWriter, WriteOptions
+from .streaming.reader import PgqueStreamReader, RefusedStreamReader
+from .writing.writer import PgqueWriter
 
 _NO_COLUMNS = StructType()
-
-
-@dataclass
-class SlicePartition(InputPartition):
-    """A slice to read; None if there is nothing to read, since Spark needs a partition."""
-
-    part: Slice | None
 
 
 class PgqueReader(DataSourceReader):
@@ -42,39 +32,25 @@ class PgqueReader(DataSourceReader):
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
-    def partitions(self) -> list[SlicePartition]:
-        """Returns one partition per slice.
+    def partitions(self) -> list[InputPartition]:
+        """Returns one partition per slice, and at least one, which Spark needs.
 
         Raises:
             BatchNotOpen: if the batch was finished, or no batch has this id.
-            BatchLeased: if the option `owner` is given and another owner holds the batch.
         """
         slices = self._options.plan
         if slices is None:
             with Client(self._options.address.resolve()) as client:
-                if self._options.owner is not None:
-                    _check_lease(client, self._options)
-                slices = client.run(self._options.read_plan()).slices
-        return [SlicePartition(part) for part in slices or (None,)]
+                call = plans.read_plan(self._options.batch_id, self._options.slices)
+                slices = client.run(call).slices
+        return [InputPartition(part) for part in slices or (None,)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Reads one slice."""
-        if not isinstance(partition, SlicePartition) or partition.part is None:
+        if partition.value is None:
             return iter(())
         url = self._options.address.resolve()
-        return arrow.read_slice(url, partition.part, self._options.columns)
-
-
-def _check_lease(client: Client, options: ReadOptions) -> None:
-    assert options.batch_id is not None
-    batch = client.batch_info(options.batch_id)
-    lease = client.lease_info(batch.queue, batch.consumer)
-    if lease and lease.is_live and lease.owner != options.owner:
-        raise BatchLeased(
-            f"batch {options.batch_id} of {batch.queue}/{batch.consumer} is held by "
-            f"{lease.owner!r} until {lease.until:%Y-%m-%d %H:%M:%S %Z}",
-            f"Claim it as {options.owner!r} after the lease ends, or omit the option owner.",
-        )
+        return arrow.read_slice(url, partition.value, self._options.columns)
 
 
 class PgqueDataSource(DataSource):
@@ -103,6 +79,25 @@ class PgqueDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> PgqueWriter:
         """Returns the writer, which has opened a staging table."""
         return PgqueWriter(WriteOptions.parse(self.options), schema, overwrite)
+
+
+def stream_reader(options: StreamOptions) -> PgqueStreamReader:
+    """Returns the reader for this version of Spark.
+
+    Raises:
+        InvalidArgument: if max_events is given, but this version of Spark has no limits.
+    """
+    try:
+        from .streaming.limited_reader import LimitedStreamReader
+    except ImportError as error:
+        if options.max_events is not None:
+            raise InvalidArgument(
+                f"PySpark {pyspark.__version__} cannot limit micro-batches to "
+                f"{options.max_events} events",
+                "Leave max_events out, or use PySpark 4.2 or newer.",
+            ) from error
+        return PgqueStreamReader(options)
+    return LimitedStreamReader(options)
 
 
 def register(spark: SparkSession) -> None:

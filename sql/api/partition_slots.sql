@@ -248,13 +248,7 @@ as $$
 declare
     v_slot pgque.subscription;
 begin
-    if coalesce(i_worker, '') = '' or (i_ttl > '0' and i_ttl <= '1 day') is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no lease for worker "%s" with a time to live of %s',
-                             i_worker, coalesce(i_ttl::text, 'null')),
-            hint = 'Name the worker, and give it up to 1 day: as long its slot waits when it dies.';
-    end if;
+    perform pgque.check_lease(i_worker, i_ttl);
     loop
         v_slot := pgque.find_slot(i_queue, i_consumer, i_slot);
         if v_slot.sub_batch is not null and v_slot.lease_ttl is null then
@@ -340,18 +334,7 @@ begin
     perform pgque.check_slot_count(i_queue, i_consumer, b.n, i_n)
     from pgque.slot b
     where b.sub_id = v_slot.sub_id;
-    if v_slot.lease_owner is null or v_slot.lease_owner is distinct from i_worker then
-        raise exception using
-            errcode = 'PQ012',
-            message = format('slot %s of consumer "%s" on queue "%s" is not leased by "%s": %s',
-                             i_slot, i_consumer, i_queue, coalesce(i_worker, 'null'),
-                             case when v_slot.lease_owner is null then 'nobody holds it'
-                                  else format('"%s" holds it under epoch %s until %s',
-                                              v_slot.lease_owner, v_slot.lease_epoch,
-                                              v_slot.lease_until) end),
-            hint = 'Discard what was received under a lost lease, and claim the slot again with '
-                   'pgque.claim_slot.';
-    end if;
+    perform pgque.check_lease_holder(v_slot, coalesce(i_worker, ''), v_slot.lease_epoch);
     return v_slot;
 end;
 $$;

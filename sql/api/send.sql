@@ -30,60 +30,32 @@ $$;
 -- Publishes one event with a partition key, which is stored in ev_extra1. A partitioned consumer
 -- assigns events to slots by the key, and events of one key keep their order. Null means no key.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
-create or replace function pgque.send(
+forward pgque.send(
     i_queue text, i_type text, i_payload text, i_partition_key text)
 returns bigint
-language plpgsql security definer
-as $$
-begin
-    return pgque.insert_event($1, $2, $3, $4, null, null, null);
-end;
-$$;
+as pgque.insert_event($1, $2, $3, $4, null, null, null);
 
 -- The jsonb form with a partition key.
 -- locks: those of the text form. writes: the same.
-create or replace function pgque.send(
+forward pgque.send(
     i_queue text, i_type text, i_payload jsonb, i_partition_key text)
 returns bigint
-language plpgsql security definer
-as $$
-begin
-    return pgque.insert_event($1, $2, $3::pg_catalog.text, $4, null, null, null);
-end;
-$$;
+as pgque.insert_event($1, $2, $3::pg_catalog.text, $4, null, null, null);
 
 -- Publishes one event of type "default".
 -- locks: those of the three-argument send. writes: the same.
-create or replace function pgque.send(queue_name text, payload text)
-returns bigint
-language plpgsql security definer
-as $$
-begin
-    return pgque.send($1, 'default', $2);
-end;
-$$;
+forward pgque.send(queue_name text, payload text) returns bigint
+as pgque.send($1, 'default', $2);
 
 -- The jsonb form.
 -- locks: those of the text form. writes: the same.
-create or replace function pgque.send(queue_name text, type_name text, payload jsonb)
-returns bigint
-language plpgsql security definer
-as $$
-begin
-    return pgque.send($1, $2, $3::pg_catalog.text);
-end;
-$$;
+forward pgque.send(queue_name text, type_name text, payload jsonb) returns bigint
+as pgque.send($1, $2, $3::pg_catalog.text);
 
 -- The jsonb form with type "default".
 -- locks: those of the text form. writes: the same.
-create or replace function pgque.send(queue_name text, payload jsonb)
-returns bigint
-language plpgsql security definer
-as $$
-begin
-    return pgque.send($1, 'default', $2::pg_catalog.text);
-end;
-$$;
+forward pgque.send(queue_name text, payload jsonb) returns bigint
+as pgque.send($1, 'default', $2::pg_catalog.text);
 
 -- Publishes many events of one type in one statement, all or none. Returns their ids in the order
 -- of the payloads. A null payload makes an event without a payload.
@@ -98,10 +70,8 @@ declare
     v_table  integer := v_queue.queue_id * 4 + v_queue.queue_cur_table;
 begin
     if payloads is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = 'the array of payloads is null',
-            hint = 'Pass an array; an empty one sends nothing.';
+        perform pgque.refuse_value('the array of payloads is null', null,
+                                   'Pass an array; an empty one sends nothing.');
     end if;
     if v_queue.queue_disable_insert then
         perform pgque.refuse_insert(v_queue.queue_name);

@@ -77,10 +77,10 @@ begin
 end;
 $$;
 
--- Sends the entries that are due, at most the 100,000 oldest of each queue. Returns their number.
--- Entries of a queue closed by disable_insert wait until it is opened. If an entry of a queue
--- cannot be sent, the others are sent one by one, and a warning names it. Sequential scans are
--- disabled, because the plan may have been cached when there were few entries.
+-- Sends the entries that are due in the order of their times, at most the 100,000 oldest of each
+-- queue. Returns their number. Entries of a queue closed by disable_insert wait until it is opened,
+-- and if those of a queue cannot be sent, a warning says why. Sequential scans are disabled, because
+-- the plan may have been cached when there were few entries.
 -- locks: the entries; those that another session holds are left to it.
 -- writes: delayed_events, current event tables.
 create or replace function pgque.maint_deliver_delayed()
@@ -91,9 +91,9 @@ set lock_timeout = '1s'
 as $$
 declare
     v_now    constant timestamptz := clock_timestamp();
-    v_total  integer := 0;
     v_queue  pgque.queue;
-    v_id     bigint;
+    v_sent   integer;
+    v_total  integer := 0;
 begin
     for v_queue in
         select q.*
@@ -107,62 +107,29 @@ begin
         order by q.queue_id
     loop
         begin
-            v_total := v_total + pgque.deliver_due(v_queue, v_now, null);
-            continue;
+            with due as (
+                delete from pgque.delayed_events d
+                where d.ctid = any (array(
+                    select e.ctid
+                    from pgque.delayed_events e
+                    where e.de_queue_name = v_queue.queue_name and e.de_deliver_at <= v_now
+                    order by e.de_deliver_at, e.de_id
+                    limit 100000
+                    for update skip locked))
+                returning d.*
+            )
+            insert into pgque.event (
+                ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+            select v_queue.queue_id * 4 + v_queue.queue_cur_table, nextval(v_queue.queue_seq),
+                   d.de_type, d.de_data, d.de_extra1, d.de_extra2, d.de_extra3, d.de_extra4
+            from (select * from due order by de_deliver_at, de_id) d;
+            get diagnostics v_sent = row_count;
+            v_total := v_total + v_sent;
         exception
             when others then
-                null;  -- an entry cannot be sent: they are sent one by one
+                raise warning 'what is scheduled for queue "%" waits: %', v_queue.queue_name, sqlerrm;
         end;
-        for v_id in
-            select d.de_id
-            from pgque.delayed_events d
-            where d.de_queue_name = v_queue.queue_name and d.de_deliver_at <= v_now
-            order by d.de_deliver_at, d.de_id
-            limit 100000
-        loop
-            begin
-                v_total := v_total + pgque.deliver_due(v_queue, v_now, v_id);
-            exception
-                when others then
-                    raise warning 'entry % of queue "%" stays scheduled: %',
-                                  v_id, v_queue.queue_name, sqlerrm;
-            end;
-        end loop;
     end loop;
     return v_total;
-end;
-$$;
-
--- Sends a queue's due entries in order of their times, or only the given entry. Returns their
--- number.
--- locks: the entries; those that another session has locked are skipped.
--- writes: delayed_events, the queue's current event table.
-create or replace function pgque.deliver_due(
-    i_queue pgque.queue, i_now timestamptz, i_entry_id bigint)
-returns integer
-language plpgsql
-as $$
-declare
-    v_sent integer;
-begin
-    with due as (
-        delete from pgque.delayed_events d
-        where d.ctid = any (array(
-            select e.ctid
-            from pgque.delayed_events e
-            where e.de_queue_name = i_queue.queue_name and e.de_deliver_at <= i_now
-              and (i_entry_id is null or e.de_id = i_entry_id)
-            order by e.de_deliver_at, e.de_id
-            limit 100000
-            for update skip locked))
-        returning d.*
-    )
-    insert into pgque.event (
-        ev_table, ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-    select i_queue.queue_id * 4 + i_queue.queue_cur_table, nextval(i_queue.queue_seq), d.de_type, d.de_data,
-           d.de_extra1, d.de_extra2, d.de_extra3, d.de_extra4
-    from (select * from due order by de_deliver_at, de_id) d;
-    get diagnostics v_sent = row_count;
-    return v_sent;
 end;
 $$;

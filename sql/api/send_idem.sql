@@ -68,7 +68,7 @@ forward pgque.send_idem(
     i_queue text, i_type text, i_payload jsonb, i_idem_key text,
     i_ttl interval default '1 hour', i_partition_key text default null)
 returns table (event_id bigint, deduped boolean)
-as pgque.send_idem(i_queue, i_type, i_payload::text, i_idem_key, i_ttl, i_partition_key);
+as pgque.send_idem(i_queue, i_type, i_payload::pg_catalog.text, i_idem_key, i_ttl, i_partition_key);
 
 -- Raises the error for arguments that send_idem does not accept.
 create or replace function pgque.refuse_send_idem(i_queue text, i_idem_key text, i_ttl interval)
@@ -94,30 +94,19 @@ $$;
 
 -- Deletes expired idempotency keys. Returns their number.
 -- locks: those of purge_idem. writes: idem.
-create or replace function pgque.maint_idem()
-returns integer
-language plpgsql security definer
-set lock_timeout = '1s'
-as $$
-begin
-    return pgque.purge_idem(null);
-end;
-$$;
+forward pgque.maint_idem() returns integer
+as pgque.purge_idem(null);
 
 -- The same for one queue. Returns 0 if the queue does not exist.
 -- locks: those of purge_idem. writes: idem.
 create or replace function pgque.maint_idem(i_queue_name text)
 returns integer
 language plpgsql security definer
-set lock_timeout = '1s'
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
-    if v_queue.queue_id is null then
-        return 0;
-    end if;
-    return pgque.purge_idem(v_queue.queue_id);
+    return case when v_queue.queue_id is null then 0 else pgque.purge_idem(v_queue.queue_id) end;
 end;
 $$;
 
@@ -127,6 +116,7 @@ $$;
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
 language plpgsql
+set lock_timeout = '1s'
 as $$
 declare
     v_now     constant timestamptz := clock_timestamp();

@@ -55,3 +55,23 @@ begin
     return v_queue;
 end;
 $$;
+
+-- Lets roles execute the functions of an add-on that have the given names, in all of their forms. Fails
+-- for a name that is none.
+-- locks: none. writes: the catalog.
+create or replace function pgque.grant_execute(i_schema text, i_roles text, i_names text)
+returns void
+language plpgsql
+as $$
+declare
+    v_routine regprocedure;
+begin
+    for v_routine in
+        select p.oid
+        from regexp_split_to_table(i_names, e'\\s+') n(name)
+        left join pg_proc p on p.pronamespace = i_schema::regnamespace and p.proname = n.name
+    loop
+        execute format('grant execute on routine %s to %s', v_routine, i_roles);  -- quoted: our own lists
+    end loop;
+end;
+$$;

@@ -93,6 +93,19 @@ begin
 end;
 $$;
 
+-- The same for calls that do nothing if the queue or the consumer does not exist: returns null then.
+create or replace function pgque.look_for_subscription(i_queue text, i_consumer text)
+returns pgque.subscription
+language plpgsql
+as $$
+begin
+    return pgque.find_subscription(i_queue, i_consumer);
+exception
+    when sqlstate 'PQ001' or sqlstate 'PQ002' then
+        return null;
+end;
+$$;
+
 -- Raises the error for a consumer that has slots, and for a slot that it does not have: registered
 -- under that name, a consumer would get the events of all keys.
 create or replace function pgque.refuse_partitioned(

@@ -1,5 +1,5 @@
--- Returns the checks of the whole database: what schedules ticks, whether a restore was adopted,
--- and who keeps dead rows from being removed.
+-- Returns the checks of the whole database: whether a restore was adopted, whether the logs are
+-- rotated, and who keeps dead rows from being removed.
 create or replace function pgque.database_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql
@@ -14,30 +14,6 @@ begin
                 else 'transaction ids are of this cluster' end
     from pgque.config c
     cross join pgque.origin o;
-
-    return query
-    select null::text, 'scheduler',
-           case when t.queues = 0 or t.late is not true then 'ok'
-                when c.scheduler is null then 'warning'
-                else 'critical' end,
-           format('%s, %s%s',
-                  case when c.scheduler is null then 'none started, so ticks come from outside'
-                       else format('ticks come from %s', c.scheduler) end,
-                  case when t.queues = 0 then 'and there is nothing to tick'
-                       else format('the last one %s ago',
-                                   date_trunc('milliseconds', clock_timestamp() - t.last_tick)) end,
-                  case when t.late and c.scheduler is null
-                       then ': run select pgque.start(); or a process that calls pgque.ticker()'
-                       when t.late then ': look at its jobs with select * from pgque.status();'
-                       else '' end)
-    from pgque.config c
-    cross join (
-        select count(*) as queues, max(q.tick_time) as last_tick,
-               bool_and(clock_timestamp() - q.tick_time
-                        > 2 * q.queue_ticker_idle_period + interval '10 seconds') as late
-        from pgque.queue_progress q
-        where not q.queue_ticker_paused and not q.queue_external_ticker
-    ) t;
 
     return query select null::text, 'log_rotation', l.status, l.detail from pgque.log_health() l;
 
@@ -102,18 +78,8 @@ begin
         return;
     end if;
 
-    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
-    into v_holder
-    from pg_locks l
-    left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-         and c.relkind in ('r', 'p') and c.relname ~ format('^%s_log', v_log.log_name)
-         and l.database = (select d.oid from pg_database d where d.datname = current_database())
-    left join pg_stat_activity a on a.pid = l.pid
-    where l.granted
-      and (c.oid is not null
-           or l.locktype = 'virtualxid' and l.virtualtransaction = any (v_log.holders))
-      and (l.pid is null or a.xact_start < clock_timestamp() - interval '10 seconds')
-      and l.pid is distinct from pg_backend_pid();
+    v_holder := pgque.lock_holders(
+        format('^%s(_log|$)', v_log.log_name), v_log.holders, interval '10 seconds');
     status := case when v_log.bytes < 1024 * 1024 * 1024 then 'warning' else 'critical' end;
     detail := format('the %s log has grown to %s, last rotated %s ago: %s', v_log.log_name,
                      pg_size_pretty(v_log.bytes),
@@ -121,6 +87,30 @@ begin
                      coalesce(v_holder || ' keeps it locked or may still read it: let it end its '
                               'transaction',
                               'see that pgque.maint() is called, and that no consumer is far behind'));
+end;
+$$;
+
+-- Names the sessions and prepared transactions that have begun before i_age and hold a lock on one of
+-- our tables whose name matches, or are among i_transactions (virtual transaction ids); null if there
+-- are none.
+create or replace function pgque.lock_holders(
+    i_tables text, i_transactions text[], i_age interval)
+returns text
+language plpgsql
+as $$
+begin
+    return (
+        select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
+        from pg_locks l
+        left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+             and c.relkind in ('r', 'p') and c.relname ~ i_tables
+             and l.database = (select d.oid from pg_database d where d.datname = current_database())
+        left join pg_stat_activity a on a.pid = l.pid
+        where l.granted
+          and (c.oid is not null
+               or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
+          and (l.pid is null or a.xact_start <= clock_timestamp() - i_age)
+          and l.pid is distinct from pg_backend_pid());
 end;
 $$;
 

@@ -57,7 +57,7 @@ begin
              event_retry finish_batch finished_before
              forget_replicated get_batch_events get_batch_info
              get_consumer_info get_lease_info give_up_batch hold_batch in_flight
-             incarnation latency_percentiles lineage list_scheduled move_to_deployment nack
+             incarnation lineage list_scheduled move_to_deployment nack
              nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
              queue_health queue_stats receive receive_coop receive_partitioned register_consumer
              register_consumer_at register_subconsumer release_batch release_slot renew_batch
@@ -68,19 +68,19 @@ begin
              unregister_consumer unregister_subconsumer unsubscribe unsubscribe_slot
              unsubscribe_subconsumer unticked_events window_ticks'),
             ('pgque_admin',
-             'adopt_restored_database assert_dlq_empty assert_empty batch_event_sql
+             'adopt_restored_database batch_event_sql
              batch_event_tables batch_retry begin_slot create_queue dlq_purge
              drop_queue event_dead event_retry_raw find_tick_helper force_next_tick force_tick
              get_batch_cursor grant_perms insert_event_raw maint maint_addon
              maint_compact_counters maint_compact_positions
              maint_compact_ticks maint_copy_ticks maint_cron_log maint_deliver_delayed
              maint_empty_half maint_event_tables maint_idem maint_loop maint_operations
-             maint_pause maint_retry_events maint_rotate_metadata maint_rotate_tables_step1
+             maint_pause maint_retry_events maint_rotate_tables_step1
              maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat next_run_hint
              pause_queue
              quote_fqname renew_incarnation renew_lineage resume_queue run_maintenance seq_getval seq_setval
-             set_metadata_rotation_period set_queue_config set_snapshot_patience
-             set_tick_period_ms start status stop test_consume test_send ticker ticker_loop
+             set_queue_config set_snapshot_patience
+             set_tick_period_ms start status stop ticker ticker_loop
              ticker_pace tune_storage upgrade_schema')
         ) g (roles, names)
         cross join regexp_split_to_table(g.names, '\s+') n (name)

@@ -57,45 +57,9 @@ begin
 end;
 $$;
 
--- Says what a queue's retention costs: the size of the events that all consumers have finished, and
--- how many ticks are behind all consumers. Null without a retention. Events are stored in the order
--- in which they came, so the page of the first one that a consumer still needs shows how much of a
--- table is finished.
-create or replace function pgque.retention_cost(i_queue pgque.queue)
-returns text
-language plpgsql
-as $$
-declare
-    v_floor   pgque.tick;
-    v_table   text;
-    v_pages   bigint;
-    v_needed  bigint;
-    v_bytes   numeric := 0;
-begin
-    if i_queue.queue_retention is null then
-        return null;
-    end if;
-    v_floor := pgque.find_floor_tick(i_queue.queue_id);
-    for v_nr in 0 .. i_queue.queue_ntables - 1 loop
-        v_table := format('%s_%s', i_queue.queue_data_pfx, v_nr);
-        v_pages := pg_relation_size(to_regclass(v_table)) / current_setting('block_size')::bigint;
-        continue when v_pages = 0;
-        execute format('select (e.ctid::text::point)[0]::bigint from %s e '  -- quoted: a number's
-                       'where e.ev_txid >= $1 and not pg_visible_in_snapshot(e.ev_txid, $2) '
-                       'order by e.ev_txid limit 1', v_table)
-        into v_needed using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
-        v_bytes := v_bytes + pg_total_relation_size(to_regclass(v_table))
-                             * least(coalesce(v_needed, v_pages), v_pages) / v_pages;
-    end loop;
-    return format('retention %s keeps %s of finished events and %s ticks', i_queue.queue_retention,
-                  pg_size_pretty(v_bytes),
-                  greatest(v_floor.tick_id - pgque.find_retention_tick(i_queue), 0));
-end;
-$$;
-
 -- Checks rotation, which is due once per interval (rotation_interval) if the queue has events. It is
 -- held up if maintenance does not run, or if a consumer still needs the oldest events; a queue
--- without consumers does not hold it up. The detail has the cost of the queue's retention.
+-- without consumers does not hold it up.
 create or replace function pgque.rotation_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql
@@ -106,8 +70,7 @@ begin
            case when t.is_fine then 'ok'
                 when t.age > 4 * t.period + interval '5 minutes' then 'critical'
                 else 'warning' end,
-           concat(format('last rotation %s ago, period %s', t.age, t.period),
-                  ', ' || pgque.retention_cost(q), case
+           concat(format('last rotation %s ago, period %s', t.age, t.period), case
                 when t.is_fine then ''
                 when slowest.tick_time < clock_timestamp() - t.period
                 then format(': consumer "%s" still needs old events; let it catch up, or end it with '
@@ -153,21 +116,16 @@ declare
     v_holder  text;
     v_unread  boolean;
 begin
-    select string_agg(coalesce('session ' || l.pid, 'a prepared transaction'), ', ') into v_holder
-    from pgque.snapshot_wait w
-    join pg_locks l on l.locktype = 'virtualxid' and l.virtualtransaction = any (w.holders)
-    where w.wait_name = format('queue %s', i_queue.queue_id);
+    v_holder := pgque.lock_holders(
+        null, (select w.holders from pgque.snapshot_wait w
+               where w.wait_name = format('queue %s', i_queue.queue_id)), '0');
     if v_holder is not null then
         return format('%s may still read what would be truncated: let it end its transaction; '
                       'rotation waits for %s at most', v_holder,
                       (select max(r.patience) from pgque.log_rotation r));
     end if;
 
-    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
-    into v_holder
-    from pg_locks l
-    where l.granted and l.relation = to_regclass(v_table) and l.pid is distinct from pg_backend_pid()
-      and l.database = (select d.oid from pg_database d where d.datname = current_database());
+    v_holder := pgque.lock_holders(format('^%s$', split_part(v_table, '.', 2)), null, '0');
     if v_holder is not null then
         return format('%s uses table %s, which is emptied next: let it end its transaction',
                       v_holder, v_table);

@@ -282,10 +282,8 @@ set jit = off
 as $$
 begin
     if i_threshold is null or i_threshold < '0' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no consumer is stuck after %s', coalesce(i_threshold::text, 'null')),
-            hint = 'Give an interval of 0 or more; the default is 1 hour.';
+        perform pgque.refuse_value('no consumer is stuck after %s', i_threshold::text,
+                                   'Give an interval of 0 or more; the default is 1 hour.');
     end if;
     perform pgque.check_logs_visible();
     return query

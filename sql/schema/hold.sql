@@ -10,7 +10,7 @@ create table if not exists pgque.held_batch (
 );
 
 -- Events of open batches that are dead letters before their batch is finished: every read of the
--- batch leaves them out (engine/set_aside.sql). A row counts only while its batch is open, so an ack
+-- batch leaves them out (engine/batches/set_aside.sql). A row counts only while its batch is open, so an ack
 -- writes nothing here. It does not depend on the dead letters, which may be replayed or purged first.
 -- epoch is the consumer's epoch since the last of them was set aside.
 create table if not exists pgque.set_aside (

@@ -111,15 +111,18 @@ begin
         from pg_proc p
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
-              'append_slot', 'begin_slot_batch', 'carry_over', 'check_slot_end',
-              'close_slot_batch', 'drop_expired_held', 'due_events', 'earlier_held',
-              'find_in_page', 'find_leased_slot', 'find_slot', 'finish_page', 'follow_switch',
-              'has_expired_held', 'has_held_events', 'held_batch_events', 'hold_next_in_page',
-              'is_snapshot_held', 'maint_compact_history', 'maint_steps', 'move_event_tables',
-              'move_failures', 'note_attempt', 'note_switch', 'open_page', 'plan_held',
-              'run_maintenance', 'set_metadata_rotation_period', 'slot_backlog', 'slot_rows',
-              'slot_select', 'statement_end', 'stop_slots', 'tick_select', 'wait_for_log',
-              'write_position'])
+              'append_slot', 'assert_dlq_empty', 'assert_empty', 'begin_slot_batch',
+              'carry_over', 'check_log_name', 'check_slot_end', 'close_slot_batch',
+              'count_between', 'count_unfinished', 'deliver_due', 'drop_expired_held',
+              'due_events', 'earlier_held', 'find_in_page', 'find_leased_slot', 'find_slot',
+              'finish_page', 'follow_switch', 'has_expired_held', 'has_held_events',
+              'held_batch_events', 'hold_next_in_page', 'is_snapshot_held',
+              'latency_percentiles', 'maint_compact_history', 'maint_rotate_metadata',
+              'maint_steps', 'move_event_tables', 'move_failures', 'note_attempt', 'note_switch',
+              'open_page', 'plan_held', 'retention_cost', 'run_maintenance',
+              'set_metadata_rotation_period', 'slot_backlog', 'slot_rows', 'slot_select',
+              'statement_end', 'stop_slots', 'test_consume', 'test_send', 'tick_select',
+              'wait_for_log', 'write_position'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;

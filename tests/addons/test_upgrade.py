@@ -9,7 +9,7 @@ from tests.addons.conftest import addon_sql
 from tests.conftest import INSTALL_SQL
 from tests.support import messages, serial
 from tests.support.databases import empty_database
-from tests.support.queues import Connection, connect, rows, value
+from tests.support.queues import Connection, connect, refused, rows, value
 from tests.support.released import RELEASES, Release
 
 # What the catalog says of an add-on's tables.
@@ -124,3 +124,26 @@ def test_messages(server: Any, url: str, released: Release, is_left: bool) -> No
         with empty_database(server) as fresh_url, connect(fresh_url) as fresh:
             upgrade(fresh, "postgremq")
             assert catalog(db, "postgremq") == catalog(fresh, "postgremq")
+
+
+def test_pgq(server: Any, url: str, released: Release) -> None:
+    with connect(url) as db, empty_database(server) as fresh_url, connect(fresh_url) as fresh:
+        install(db, released, "pgq")
+        value(db, "select pgq.create_queue('q')")
+        value(db, "select pgq.insert_event('q', 't', 'kept')")
+        value(db, "select pgq.allow_extra_maint('pgque.maint_idem')")
+        db.execute("update pgq.queue set queue_extra_maint = '{pgque.maint_idem}'")
+        db.execute(INSTALL_SQL.read_bytes())
+        with refused("PQ005", "queue_extra_maint", "set queue_extra_maint = null"):
+            db.execute(addon_sql("pgq"))
+        db.execute("rollback")
+        db.execute("update pgq.queue set queue_extra_maint = null, queue_per_tx_limit = 1")
+        db.execute(addon_sql("pgq"))
+        assert value(db, "select ev_data from pgq.event_1") == "kept"
+        with refused("54000", "allows max 1 events"):
+            value(db, "select pgq.insert_event('q', 't', 'a') from generate_series(1, 2)")
+        with refused("PQ005", "queue_extra_maint cannot become"):
+            db.execute("update pgq.queue set queue_extra_maint = '{pgque.maint_idem}'")
+        upgrade(fresh, "pgq")
+        value(fresh, "select pgq.create_queue('q')")
+        assert catalog(db, "pgq") == catalog(fresh, "pgq")

@@ -82,7 +82,25 @@ def test_a_list_of_forwards_takes_the_signatures_of_the_engine(root: Path) -> No
     assert "select * into c from pgque.f(i_a, i_b);" in written
     assert "grant execute on function\n    pgq.f(text, bigint)\nto pgq_reader;" in written
     listed.write_text("forward pgq to pgque for pgq_reader:\n    f(text);\n")
-    with pytest.raises(LookupError, match=r"no function pgque.f\(text\) to forward to"):
+    with pytest.raises(LookupError, match=r"no function pgque.f\(text\)"):
+        assemble.main([], root)
+
+
+def test_a_copy_of_a_function_has_each_text_replaced_once(root: Path) -> None:
+    (root / "sql/engine").mkdir()
+    function = (
+        "create or replace function pgque.g()\nreturns text\nlanguage sql\nas $$\n    {};\n$$;\n"
+    )
+    (root / "sql/engine/g.sql").write_text(function.format("select 'pgque.g', 'old'"))
+    copy = "copy to pgq from pgque: g()\nreplace ({}) with (new)\n;\n"
+    (root / "sql/schema/a.sql").write_text(copy.format("old"))
+    write_manifest(root, "engine/g.sql", "schema/b.sql", "schema/a.sql")
+    assert assemble.main([], root) == 0
+    written = (root / "sql/pgque.sql").read_text()
+    assert "function pgq.g()" in written
+    assert "select 'pgque.g', 'new';" in written
+    (root / "sql/schema/a.sql").write_text(copy.format("other"))
+    with pytest.raises(LookupError, match=r"pgque\.g does not have this text once: other"):
         assemble.main([], root)
 
 

@@ -36,7 +36,8 @@ def test_add_takes_events_out_of_the_open_batch(
     assert added.output == (
         f"dead letters added: 1; batch {batch_id} is open, with other events: have it consumed\n"
     )
-    assert json.loads(rest.output) == {"added": 2, "batch": batch_id, "empty": True}
+    told = {"queue": "orders", "consumer": "billing", "added": 2, "batch": batch_id, "empty": True}
+    assert json.loads(rest.output) == told
     reasons = {letter.event_id: letter.reason for letter in client.dead_letters("orders")}
     assert reasons == {ids[0]: "set aside by hand", ids[1]: "no id", ids[2]: "set aside by hand"}
     batch = client.claim("orders", "billing", owner="next")

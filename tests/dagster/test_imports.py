@@ -58,7 +58,6 @@ def test_what_is_not_used_is_not_loaded(program: str, heavy: set[str]) -> None:
         ("pgque_dagster", "SparkBatch", "pyspark", "spark,dagster"),
         ("pgque_dagster.spark", "DeltaSink", "pyspark", "spark"),
         ("pgque_dagster.spark", "DeltaSink", "pyarrow", "spark"),
-        ("pgque_dagster.spark.sinks", "DeltaSink", "pyspark", "spark"),
     ],
 )
 def test_without_an_extra_the_import_says_how_to_install_it(

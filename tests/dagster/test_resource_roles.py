@@ -32,9 +32,9 @@ def test_a_reader_starts_with_what_exists_and_sees_its_health(database_url: str)
     resource = declared(as_login(database_url, "pgque_reader"))
     with resource.client() as client:
         found = client.run(queue_names())
+        assert client.health()
 
     assert found == ["orders"]
-    assert resource.health()
 
 
 def test_what_is_already_as_declared_is_not_written_again(database_url: str) -> None:

@@ -108,8 +108,6 @@ class Shop:
                 return self._command(url, part)
             if part.startswith("pgque_") and part.endswith(("letters", "_queue")):
                 return self._job(url, part)
-            if part in ("topics", "serial_queues"):
-                self._make_addons()
             return str(self._parts(url)[part]())
         except Exception as error:
             messages = [str(error)]
@@ -139,11 +137,8 @@ class Shop:
             return lambda: self._check(url, list(checks))
 
         return {
-            "PgqueResource.health": lambda: self._resource(url).health(),
             "queues": declare(queues=["a new one"]),
             "queue_options": declare(queue_options={"orders": {"max_retries": 17}}),
-            "topics": declare(topics=["orders"]),
-            "serial_queues": declare(serial_queues=["orders"]),
             "ticking: pg_cron": declare(ticking="pg_cron"),
             "pgque_asset": materialize(revenue),
             "pgque_multi_asset": materialize(several),

@@ -231,7 +231,7 @@ class Crew:
             ticker_max_lag="5 ms", ticker_idle_period="20 ms",
         )  # fmt: skip
         register(db, "w0")
-        value(db, "select pgque.set_metadata_rotation_period('0')")
+        db.execute("update pgque.config set metadata_rotation_period = '0'")
         sent: list[str] = []
         names = ["w0", "w1", "w2", "w3"]
         with ThreadPoolExecutor() as pool:

@@ -82,7 +82,7 @@ def dump(
 def test_it_loses_no_event_to_a_maintenance_meanwhile(db: Connection, dump: Dump) -> None:
     def maintain() -> None:
         catch_up(db, "c", "slow")
-        value(db, "select pgque.set_metadata_rotation_period('0')")
+        db.execute("update pgque.config set metadata_rotation_period = '0'")
         for _ in range(5):
             value(db, "select pgque.maint()")
             bloat_positions(db)

@@ -32,7 +32,7 @@ NULL_MEANS = {
         x_ev_id x_ev_time x_ev_retry ev_id ev_time ev_retry ev_owner""",
     "no reason given": "i_reason",
     "no limit": "i_min_lag i_min_count i_min_interval i_max_count i_limit i_since i_until i_max_id",
-    "no condition": "i_extra_where i_expected_type",
+    "no condition": "i_extra_where",
     "no": "i_convert_normal x_keep_dead_letters",
     "nothing is taken over": "i_dead_interval",
     "the default": "x_param_value",

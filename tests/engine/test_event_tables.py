@@ -194,19 +194,6 @@ class TestDropping:
         send(producer, "3", queue="busy")
         assert received(db, "busy") == ["1", "2", "3"]
 
-    def test_lets_a_group_go_when_it_gets_no_new_queues(self, db: Connection) -> None:
-        make_queue(db, "old", consumers=())
-        value(db, "select pgque.drop_queue('old')")
-        value(db, "select pgque.maint_event_tables()")
-        make_queues_up_to(db, 64)
-        make_queue(db)
-        listed = rows(db, "select * from pgque.maint_operations()")
-        assert ("pgque.maint_event_tables", None) in listed
-        value(db, "select pgque.maint()")
-        assert tables(db, "event_group_%") == ["event_group_1"]
-        send(db, "x")
-        assert received(db) == ["x"]
-
     def test_a_queue_that_is_being_created_keeps_its_tables(
         self, db: Connection, another: Another
     ) -> None:

@@ -12,7 +12,6 @@ import pytest
 from tests.engine.test_event_tables import make_queues_up_to, received, tables
 from tests.support.databases import empty_database
 from tests.support.queues import (
-    PATIENCE_SECONDS,
     Connection,
     connect,
     make_queue,
@@ -26,26 +25,6 @@ from tests.support.queues import (
 Another = Callable[[], Connection]
 
 MAINTAIN = "select pgque.maint_event_tables()"
-
-# Holds a session at DROP TABLE while another one has the lock 15. It polls: the session waits for
-# no lock longer than 10 ms.
-WAIT_AT_DROP = """
-create function public.wait() returns event_trigger language plpgsql as $$
-begin
-    while not pg_try_advisory_xact_lock(15) loop
-        perform pg_sleep(0.05);
-    end loop;
-end $$;
-create event trigger wait on ddl_command_start when tag in ('DROP TABLE')
-execute function public.wait();
-"""
-
-
-def wait_until_asleep(db: Connection, session: Connection) -> None:
-    sql = "select wait_event = 'PgSleep' from pg_stat_activity where pid = %s"
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not value(db, sql, session.info.backend_pid):
-        assert time.monotonic() < end
 
 
 def drop_queue(db: Connection, queue: str) -> None:
@@ -90,27 +69,6 @@ class TestKept:
             value(restored, "select pgque.adopt_restored_database()")
             assert received(restored) == ["x"]
 
-    def test_is_a_group_that_gets_a_queue_meanwhile(
-        self, db: Connection, another: Another, background: ThreadPoolExecutor
-    ) -> None:
-        make_and_drop(db, "of group 0")
-        value(db, MAINTAIN)
-        make_queues_up_to(db, 128)
-        make_and_drop(db, "of group 2")
-        make_queue(db, "another of group 2")
-        db.execute(WAIT_AT_DROP.encode())
-        maintaining = another()
-        with db.transaction():
-            db.execute("select pg_advisory_xact_lock(15)")
-            done = background.submit(value, maintaining, MAINTAIN)
-            wait_until_asleep(db, maintaining)
-            # As when a queue got its number long ago and then waited.
-            make_queues_up_to(another(), 5)
-            make_queue(another())
-        assert done.result() == 1
-        send(db, "x")
-        assert received(db) == ["x"]
-
     def test_is_everything_in_an_old_snapshot(self, db: Connection) -> None:
         make_and_drop(db, "q")
         for isolation in ("repeatable read", "serializable"):
@@ -145,14 +103,9 @@ class TestKept:
 
 
 class TestDropped:
-    def test_is_what_no_other_session_drops_or_an_installation_locks(
-        self, db: Connection, another: Another
-    ) -> None:
+    def test_is_what_no_other_session_drops(self, db: Connection, another: Another) -> None:
         make_and_drop(db, "a", "b", "c")
         second = another()
-        with db.transaction():
-            db.execute("lock table pgque.queue in access exclusive mode")
-            assert value(second, MAINTAIN) == 0
         with db.transaction():
             assert value(db, MAINTAIN) == 3
             assert value(second, MAINTAIN) == 0

@@ -42,7 +42,6 @@ def test_an_empty_database_and_new_queues_are_well(db: Connection) -> None:
     assert found == [
         (None, "log_rotation", "ok"),
         (None, "restored_database", "ok"),
-        (None, "scheduler", "ok"),
         (None, "xmin_horizon", "ok"),
     ]
     make_queue(db)
@@ -258,36 +257,12 @@ def test_the_detail_of_what_is_wrong_always_says_what_to_do(db: Connection) -> N
         "consumer_lag:c",
         "retry_backlog",
         "rotation_health",
-        "scheduler",
         "ticker_running",
     ]
     assert all("pgque." in detail for _, detail in wrong), wrong
 
 
 class TestDatabase:
-    def test_without_a_scheduler_recent_ticks_of_one_queue_are_enough(self, db: Connection) -> None:
-        make_queue(db)
-        make_queue(db, "other")
-        make_queue(db, "paused", ticker_paused="true")
-        make_queue(db, "external", external_ticker="true")
-        for queue in ("paused", "external", "q"):
-            age_ticks(db, "1 hour", queue)
-        assert health(db, None)["scheduler"][0] == "ok"
-        age_ticks(db, "1 hour", "other")
-        status, detail = health(db, None)["scheduler"]
-        assert (status, "pgque.start()" in detail) == ("warning", True)
-        for queue in ("q", "other"):
-            value(db, "select pgque.drop_queue(%s, true)", queue)
-        assert health(db, None)["scheduler"][0] == "ok"
-
-    def test_a_scheduler_that_does_not_tick_is_critical(self, db: Connection) -> None:
-        make_queue(db)
-        db.execute("update pgque.config set scheduler = 'pg_cron'")
-        before = health(db, None)["scheduler"][0]
-        age_ticks(db, "1 hour")
-        status, detail = health(db, None)["scheduler"]
-        assert (before, status, "pg_cron" in detail) == ("ok", "critical", True)
-
     def test_a_restored_database_is_critical_until_it_is_adopted(self, db: Connection) -> None:
         make_queue(db)
         db.execute("refresh materialized view pgque.origin with no data")  # as pg_restore
@@ -358,7 +333,7 @@ class TestLogs:
         assert (before, status, "pgque.maint()" in detail) == ("ok", "warning", True)
         # Whoever has begun just now is not worth a name; the function is told to wait less.
         text = value(db, "select pg_get_functiondef('pgque.log_health()'::regprocedure)")
-        quick = text.replace("- interval '10 seconds'", "- interval '10 milliseconds'")
+        quick = text.replace("interval '10 seconds'", "interval '10 milliseconds'")
         assert quick != text
         db.execute(quick.encode())
         holder = another()

@@ -223,11 +223,11 @@ class TestTheHalfThatWasLeft:
             compact(db)
             assert empty_half(db, log) == 0
         assert not is_one_half_empty(db, log)
-        value(db, "select pgque.maint_rotate_metadata(%s)", log)
+        value(db, f"select pgque.maint_compact_{log}s()")
         assert value(db, half, log) == 1
         assert empty_half(db, log) == 1
         assert is_one_half_empty(db, log)
-        value(db, "select pgque.maint_rotate_metadata(%s)", log)
+        value(db, f"select pgque.maint_compact_{log}s()")
         assert value(db, half, log) == 0
         assert drain(db) == []
         send(db, "a")
@@ -271,6 +271,22 @@ class TestTheHalfThatWasLeft:
             empty_half(db, "position")
         assert is_one_half_empty(db, "position")
         assert drain(db, consumer="late") == ["a"]
+
+    def test_is_kept_for_a_snapshot_from_before_such_a_consumer_was_moved(
+        self, db: Connection, old: Begin
+    ) -> None:
+        make_queue(db)
+        late = old()
+        compact_positions(db)
+        value(late, "select pgque.register_consumer('q', 'late')")
+        assert empty_half(db, "position") == 0  # waits for that transaction
+        late.execute("commit")
+        holder = old()
+        for _ in range(3):
+            empty_half(db, "position")
+        assert value(holder, "select count(*) from pgque.subscription") == 2
+        holder.execute("commit")
+        assert empty_half(db, "position") == 1
 
     @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
     def test_does_not_get_a_consumer_at_a_tick_that_only_it_has(

@@ -115,7 +115,7 @@ class TestAReportOnAStandby:
         read = "select sub_last_tick, (select count(*) from pgque.tick) from pgque.subscription"
         with connect(primary.url()) as db, connect(standby.url()) as report:
             make_queue(db)
-            value(db, "select pgque.set_metadata_rotation_period('0')::text")
+            db.execute("update pgque.config set metadata_rotation_period = '0'")
             wait_for(report, "select count(*) = 1 from pgque.subscription")
             with report.transaction():
                 report.execute("set transaction isolation level repeatable read")

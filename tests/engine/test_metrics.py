@@ -52,7 +52,6 @@ SPECIFIED = {
     ("pgque.consumer.pending_events", "gauge"),
     ("pgque.processing_latency_seconds", "gauge"),
     ("pgque.batch.size", "gauge"),
-    ("pgque.ticker.duration_seconds", "gauge"),
 }
 
 
@@ -73,7 +72,7 @@ def test_every_metric_of_the_specification_is_there_once_with_a_value(worked: Co
 
 def test_an_empty_database_has_the_metrics_of_the_database(db: Connection) -> None:
     found = rows(db, "select metric_name, value, labels->>'queue' from pgque.otel_metrics()")
-    assert set(found) == {("pgque.ticker.duration_seconds", 0, None), ("pgque.health", 0, "")}
+    assert set(found) == {("pgque.health", 0, "")}
 
 
 def test_events_are_pending_before_a_tick_and_the_missing_tick_shows(q: Connection) -> None:
@@ -277,7 +276,7 @@ class TestNeverDown:
 class TestCompaction:
     def test_maintenance_does_it_at_intervals(self, worked: Connection) -> None:
         bloat_counters(worked)
-        assert value(worked, "select pgque.maint_rotate_metadata()") == 1
+        value(worked, "select pgque.maint()")
         assert value(worked, "select count(*) from pgque.counter_log") < 10
 
     def test_an_older_one_sees_the_numbers_of_its_time(
@@ -306,7 +305,6 @@ class TestCompaction:
             "stuck_consumers()",
             "throughput('q', '1 hour', '1 minute')",
             "error_rate('q', '1 hour', '1 minute')",
-            "latency_percentiles('q', 'c', '1 hour')",
         ):
             with refused("40001", "roll back and try again"), old.transaction():
                 old.execute(f"select * from pgque.{call}".encode())

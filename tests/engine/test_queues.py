@@ -208,8 +208,9 @@ class TestOptions:
         for sql in (CREATE, CREATE.replace("'q'", "'new'"), DIFFERENT):
             if sql == DIFFERENT and "-1" in given:
                 continue  # it compares, and knows no ranges
-            words = [f'"{name}"' if given == "1" and name != "ticker_paused" else name]
-            with refused("PQ005", *words, given.strip('"'), *EVERY_OPTION):
+            is_unknown = given == "1" and name != "ticker_paused"
+            words = [f'"{name}"'] if is_unknown else [name, given.strip('"')]
+            with refused("PQ005", *words, *EVERY_OPTION):
                 rows(db, sql, options)
         found = rows(db, "select queue_name, queue_disable_insert from pgque.queue")
         assert found == [("q", False)]

@@ -29,7 +29,6 @@ from tests.support.readings import (
     EVENTS,
     Event,
     Message,
-    as_message,
     check_received,
     read_every_way,
 )
@@ -113,12 +112,6 @@ def receives_pages(case: Case) -> None:
     if case.consumer == "parted":
         page: list[Message] = case.undone(f"select * from pgque.receive_partitioned({SLOT})")
         assert [message[3] for message in page] == case.payloads
-
-
-def consumes_in_a_test(case: Case) -> None:
-    if case.consumer == "c" and case.payloads:
-        found = case.undone("select * from pgque.test_consume('q', 'c')")
-        assert found == [as_message(event, case.batch or 0) for event in case.events]
 
 
 def settles(call: str) -> Callable[[Case], None]:
@@ -215,7 +208,6 @@ MATRIX: dict[str, Callable[[Case], None]] = {
     "receive": receives,
     "receive_coop": receives_shared,
     "receive_partitioned": receives_pages,
-    "test_consume": consumes_in_a_test,
     "nack_batch": settles("nack_batch(%s, %s, '0', 'bad'::text, %s, %s)"),
     "dead_letter_batch": settles("dead_letter_batch(%s, %s, 'bad'::text, %s, %s)"),
     "nack": settles_each(f"{NACK}::pgque.message)"),

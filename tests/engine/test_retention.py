@@ -165,23 +165,6 @@ def test_what_is_no_retention_is_refused(db: Connection, retention: str) -> None
 
 
 class TestHealth:
-    def test_the_cost_of_what_nobody_needs_is_shown_and_no_alarm(self, db: Connection) -> None:
-        make_queue(db, retention="7 days")
-        send(db, *(str(number) for number in range(1000)))
-        tick(db)
-        waiting = health(db)["rotation_health"][1]
-        assert "keeps 0 bytes of finished events and 0 ticks" in waiting
-        for _ in range(4):
-            drain(db)
-            pass_time(db, timedelta(days=3))
-            maintain(db)
-            status, detail = health(db)["rotation_health"]
-            assert status == "ok"
-            assert "retention 7 days keeps" in detail
-            assert "keeps 0 bytes" not in detail
-            send(db, "x" * 100_000)
-            tick(db)
-
     def test_rotation_that_does_not_come_in_time_is_an_alarm(self, db: Connection) -> None:
         make_queue(db, retention="7 days")
         send(db, "a")

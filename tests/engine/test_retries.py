@@ -66,6 +66,23 @@ def test_a_nacked_event_comes_again_as_it_was_and_the_others_do_not(q: Connectio
     assert (again[:2], again[3], again[4:]) == (first[:2], 1, first[4:])
 
 
+def test_an_event_that_is_given_back_by_two_attempts_comes_again_once(q: Connection) -> None:
+    """The first attempt died before its ack, and maintenance ran before the second one."""
+    batch = open_batch(q, "broken")
+    nack(q, batch, event_ids(q, batch))
+    assert deliver_retries(q) == 0
+    nack(q, batch, event_ids(q, batch))
+    finish(q, batch)
+    assert deliver_retries(q) == 1
+    assert drain(q) == ["broken"]
+    assert deliver_retries(q) == 0
+
+
+def test_retries_do_not_wait_for_a_later_batch_of_their_consumer(failed: Connection) -> None:
+    assert open_batch(failed, "next")
+    assert deliver_retries(failed) == 1
+
+
 def test_each_consumer_retries_an_event_by_itself(db: Connection) -> None:
     make_queue(db, consumers=("c", "other"))
     fail_all(db, open_batch(db, "broken"))

@@ -34,7 +34,7 @@ MODES = (
 def busy(db: Connection) -> Connection:
     """A queue in which each step of maintenance has something to do."""
     make_queue(db, rotation_period="1 microsecond", max_retries="3")
-    db.execute("select pgque.set_metadata_rotation_period('0')")
+    db.execute("update pgque.config set metadata_rotation_period = '0'")
     for _ in range(3):
         ids = send(db, "a", "b")
         tick(db)
@@ -187,7 +187,7 @@ class TestLogicalReplication:
     def test_everything_works_beside_it(self, db: Connection) -> None:
         db.execute("create publication everything for all tables")
         make_queue(db, rotation_period="1 microsecond", max_retries="0")
-        db.execute("select pgque.set_metadata_rotation_period('0')")
+        db.execute("update pgque.config set metadata_rotation_period = '0'")
         for _ in range(3):
             ids = send(db, "a", "b")
             tick(db)
@@ -197,7 +197,7 @@ class TestLogicalReplication:
             rotate(db)
             for call in steps(db):
                 db.execute(call.encode())
-        assert value(db, "select pgque.maint_rotate_metadata('tick')") >= 0
+        assert value(db, "select pgque.maint_compact_ticks()") >= 0
         assert value(db, "select pgque.dlq_replay_all('q')")[0] == "3"
         db.execute(INSTALL_SQL.read_bytes())
         value(db, "select pgque.drop_queue('q', true)")

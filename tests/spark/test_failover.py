@@ -10,10 +10,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument, TicksUnavailable
-from pgque_dagster.spark import SparkBatch
+from pgque_dagster.spark import ParquetSink, SparkBatch
 from pgque_dagster.spark.cluster.executor_errors import executor_error
-from pgque_dagster.spark.sinks import ParquetSink
-from pgque_dagster.spark.streaming.options import StreamOptions
+from pgque_dagster.spark.options import StreamOptions
 from pgque_dagster.spark.streaming.reader import PgqueStreamReader
 from tests.support.events import claim, make_queue, publish
 from tests.support.replicas import Replicas, cut_off, replicas

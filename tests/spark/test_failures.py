@@ -69,7 +69,7 @@ def test_an_event_named_twice_counts_once(
     batch: SparkBatch, ids: list[int], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "_IDS_PER_CALL", 1)
-    twice = spark.createDataFrame([(ids[0],)] * 2, "msg_id bigint")
+    twice = spark.createDataFrame([(ids[0],)] * 2, "ev_id bigint")
 
     batch.dead_letter(twice, reason="twice")
     batch.nack(twice.repartition(2), reason=f.lit("twice"))
@@ -107,10 +107,10 @@ def test_a_dataframe_without_usable_ids_is_refused_at_once(
     batch: SparkBatch, spark: SparkSession
 ) -> None:
     cases: list[tuple[list[Any], str, str]] = [
-        ([], "id bigint, name string", "no column ev_id or msg_id, only id, name"),
+        ([], "id bigint, name string", "no column ev_id, only id, name"),
         ([(None,)], "ev_id bigint", "rows without an id"),
         ([("1",)], "ev_id string", "column ev_id is of type string"),
-        ([(1.5,)], "msg_id double", "column msg_id is of type double"),
+        ([(1.5,)], "ev_id double", "column ev_id is of type double"),
     ]
     for rows, schema, words in cases:
         with pytest.raises(InvalidArgument, match=words):

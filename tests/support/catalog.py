@@ -209,7 +209,6 @@ _BY_NAME: dict[str, Any] = {
     "i_start_at": "latest",
     "i_position": "latest",
     "i_type": None,
-    "i_expected_type": None,
     "i_row": "(1,x)",
     "i_n": 2,
     "i_on_failure": "pause",

@@ -121,7 +121,11 @@ def work_a_slot(db: Connection, random: Random, name: str) -> None:
 def repartition(db: Connection, random: Random, name: str) -> None:
     """Another number of slots, while workers are busy with those of before."""
     pause(random, 2)
-    value(db, "select pgque.repartition('q', 'parted', %s)", random.randint(1, 5))
+    slots = random.randint(1, 5)
+    for _ in range(30):
+        if value(db, "select pgque.repartition('q', 'parted', %s)", slots) == 0:
+            return
+        pause(random, 0.2)
 
 
 def tick(db: Connection, random: Random, name: str) -> None:
@@ -133,8 +137,7 @@ def maintain(db: Connection, random: Random, name: str) -> None:
     value(db, "select pgque.maint()")
     if random.random() < 0.2:  # more often than maint does it
         db.execute("update pgque.log_rotation set rotated_at = null")
-        value(db, "select pgque.maint_rotate_metadata('position')")
-        value(db, "select pgque.maint_rotate_metadata('tick')")
+        value(db, "select pgque.maint()")
     pause(random, 0.05)
 
 

@@ -114,6 +114,8 @@ def drain(url: str) -> None:
         ):
             db.execute(f"commit prepared '{left}'".encode())
         slots = value(db, SLOTS)
+        if slots:  # takes back what the repartitioner has asked for
+            value(db, "select pgque.repartition('q', 'parted', %s)", slots)
         time.sleep(chaos.LEASE_SECONDS)
         deadline = time.monotonic() + 120
         waiting = 1

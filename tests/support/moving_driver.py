@@ -6,7 +6,6 @@ python -m tests.support.moving_driver <kind> <url> <target> <folder> <point> <si
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from pgque_dagster.client.consumer.delivery import Failed
 from pgque_dagster.client.remote.completed import CompletedBatches, Span
 
 BEFORE_COMMIT, BEFORE_ACK = "before the target's commit", "between the commit and the ack"
-IN_EVENT = "while it handles the second event"
 
 
 def make(kind: str, url: str, target: str, **options: Any) -> RemoteConsumer:
@@ -26,7 +24,7 @@ def make(kind: str, url: str, target: str, **options: Any) -> RemoteConsumer:
     options = {"poll_interval": brief, "retry_after": timedelta(0), **options}
     if kind == "mover":
         return QueueMover(url, "q", "c", target=target, **options)
-    consumer = RemoteConsumer(url, "q", "c", target=target, tracking=kind, **options)
+    consumer = RemoteConsumer(url, "q", "c", target=target, **options)
 
     @consumer.on()
     def handle(message: Delivery, connection: Any) -> None:
@@ -46,19 +44,10 @@ def watch(point: str, number: signal.Signals, reached: Path) -> None:
             os.kill(os.getpid(), number)
 
     record, finish = CompletedBatches.record, Consumer._finish
-    record_event = CompletedBatches.record_event
-    events: Sequence[int] = []
 
     def recording(self: CompletedBatches, connection: Any, batch: Span, failed: str | None) -> None:
         record(self, connection, batch, failed)
         at(BEFORE_COMMIT)
-
-    def recording_event(self: CompletedBatches, connection: Any, batch: int, event: int) -> None:
-        record_event(self, connection, batch, event)
-        nonlocal events
-        events = [*events, event]
-        if len(events) == 2:
-            at(IN_EVENT)
 
     def finishing(self: Consumer, batch: Batch, failed: Failed) -> None:
         at(BEFORE_ACK)
@@ -66,7 +55,6 @@ def watch(point: str, number: signal.Signals, reached: Path) -> None:
 
     for owner, name, function in (
         (CompletedBatches, "record", recording),
-        (CompletedBatches, "record_event", recording_event),
         (Consumer, "_finish", finishing),
     ):
         setattr(owner, name, function)

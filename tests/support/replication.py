@@ -1,4 +1,4 @@
-"""Tables that are captured and replicated into Delta, compared by what PostgreSQL prints."""
+"""Tables that are captured and replicated, compared by what PostgreSQL prints."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,10 +10,14 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
+from pgque_dagster.client.replicas import postgres, postgres_verify
+from pgque_dagster.client.replicas.postgres import PostgresReplicas
+from pgque_dagster.client.replicas.standing import Replicated
+from pgque_dagster.client.replicas.verification import Verification
 from pgque_dagster.client.source_tables import capture_new
 from pgque_dagster.spark import SparkBatch
-from pgque_dagster.spark.replicas.replica import Replicated, replicate
-from pgque_dagster.spark.replicas.verify import Verification, verify
+from pgque_dagster.spark.replicas.replica import replicate
+from pgque_dagster.spark.replicas.verify import verify
 
 QUEUE, CONSUMER = "changes", "lake"
 
@@ -21,10 +25,19 @@ QUEUE, CONSUMER = "changes", "lake"
 class Replication:
     """A consumer that replicates tables."""
 
-    def __init__(self, url: str, spark: SparkSession, folder: Path) -> None:
-        self.url, self.spark, self.folder = url, spark, folder
+    def __init__(self, url: str, spark: SparkSession) -> None:
+        self.url, self.spark = url, spark
         self.tables: list[str] = []
         self.copied: list[str] = []
+
+    def replicate(self, batch: SparkBatch, tables: Sequence[str]) -> list[Replicated]:
+        raise NotImplementedError
+
+    def verify(self, table: str = "public.t") -> Verification:
+        raise NotImplementedError
+
+    def replica(self, table: str) -> list[dict[str, Any]]:
+        raise NotImplementedError
 
     @contextmanager
     def connect(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
@@ -52,7 +65,7 @@ class Replication:
         with Client(self.url) as client:
             batch = self.claim(client)
             assert batch is not None
-            done = list(replicate(batch, self.tables, self.folder, log=self.copied.append))
+            done = self.replicate(batch, self.tables)
             batch.claim.ack() if ack else batch.claim.release()
             return done
 
@@ -64,8 +77,26 @@ class Replication:
                 batch = self.claim(client)
                 if batch is None:
                     return
-                list(replicate(batch, self.tables, self.folder, log=self.copied.append))
+                self.replicate(batch, self.tables)
                 batch.claim.ack()
+
+    def source(self, table: str) -> list[dict[str, Any]]:
+        return rows_of(self.url, table)
+
+    def check(self, *tables: str) -> None:
+        for table in tables or self.tables:
+            assert self.replica(table) == self.source(table)
+
+
+class DeltaReplication(Replication):
+    """Replicas in Delta tables."""
+
+    def __init__(self, url: str, spark: SparkSession, folder: Path) -> None:
+        super().__init__(url, spark)
+        self.folder = folder
+
+    def replicate(self, batch: SparkBatch, tables: Sequence[str]) -> list[Replicated]:
+        return list(replicate(batch, tables, self.folder, log=self.copied.append))
 
     def verify(self, table: str = "public.t") -> Verification:
         with Client(self.url) as client:
@@ -76,15 +107,38 @@ class Replication:
 
     def replica(self, table: str) -> list[dict[str, Any]]:
         rows = DeltaTable(self.location(table)).to_pyarrow_table().to_pylist()
-        return sorted(rows, key=repr)
+        return sorted((dict(sorted(row.items())) for row in rows), key=repr)
 
-    def source(self, table: str, columns: Sequence[str] = ("*",)) -> list[dict[str, Any]]:
-        with self.connect() as db:
-            cursor = db.execute(f"select {', '.join(columns)} from {table}".encode())
-            names = [column.name for column in cursor.description or ()]
-            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        return sorted(rows, key=repr)
 
-    def check(self, *tables: str) -> None:
-        for table in tables or self.tables:
-            assert self.replica(table) == self.source(table)
+class PostgresReplication(Replication):
+    """Replicas in PostgreSQL."""
+
+    def __init__(self, url: str, spark: SparkSession, target_url: str) -> None:
+        super().__init__(url, spark)
+        self.target = PostgresReplicas(target_url)
+
+    def replicate(self, batch: SparkBatch, tables: Sequence[str]) -> list[Replicated]:
+        return postgres.replicate(batch.claim, tables, self.target, self.copied.append)
+
+    def verify(self, table: str = "public.t") -> Verification:
+        with Client(self.url) as client:
+            return postgres_verify.verify(client, QUEUE, CONSUMER, table, self.target)
+
+    def there(self, script: str) -> list[tuple[Any, ...]]:
+        """Runs a script in the target. Returns the rows of its last statement."""
+        with psycopg.connect(self.target.url or self.url, autocommit=True) as db:
+            cursor = db.execute(script.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def replica(self, table: str) -> list[dict[str, Any]]:
+        schema, name = table.split(".")
+        return rows_of(self.target.url or self.url, f'{self.target.schema or schema}."{name}"')
+
+
+def rows_of(url: str, table: str) -> list[dict[str, Any]]:
+    with psycopg.connect(url) as db:
+        cursor = db.execute(f"select * from {table}".encode())
+        names = [column.name for column in cursor.description or ()]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    # By name, because a replica that was altered may have its columns in another order.
+    return sorted(({name: row[name] for name in sorted(names)} for row in rows), key=repr)

@@ -34,7 +34,7 @@ from pgque_dagster.spark import (
 )
 from pgque_dagster.spark import batch as batch_module
 from pgque_dagster.spark.cluster.executor_errors import executor_error
-from pgque_dagster.spark.reading.options import plan_option
+from pgque_dagster.spark.options import plan_option
 from tests.support.cluster_driver import PATIENCE_SECONDS, SCHEMA, open_session, store_stream
 
 _PAGES = ("environment/", "executors/", "jobs/", "stages/", "SQL/", "StreamingQuery/")

@@ -59,7 +59,7 @@ def remove(db: Connection, limit: int | None = None, queue: str = "sr") -> list[
 
 def rotate(db: Connection) -> int:
     """All steps of rotation that can be done now; returns how many."""
-    value(db, "select pgque.set_metadata_rotation_period('0')::text")
+    db.execute("update pgque.config set metadata_rotation_period = '0'")
     total = 0
     while done := value(db, "select qgres.maint()"):
         total += done

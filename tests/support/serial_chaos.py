@@ -32,7 +32,7 @@ def prepare(db: Connection) -> None:
     make_sr(db)
     assert value(db, "select qgres.log_queue('sp')") == LOG
     value(db, "select pgque.register_consumer(%s, 'c')", LOG)
-    value(db, "select pgque.set_metadata_rotation_period('0')::text")
+    db.execute("update pgque.config set metadata_rotation_period = '0'")
 
 
 def send(db: Connection, sink: str, random: Random) -> None:

@@ -47,8 +47,6 @@ def register(client: Client, queue: str, consumer: str, start_at: str) -> None:
     new = client.register_consumer(queue, consumer, start_at=start_at)
     show_result(
         f"{'registered' if new else 'there was already'} consumer {consumer} on {queue}",
-        queue=queue,
-        consumer=consumer,
         registered=new,
     )
 
@@ -66,7 +64,7 @@ def unregister(client: Client, queue: str, consumer: str, keep_dead_letters: boo
     """Unregister CONSUMER from QUEUE and delete its retries and dead letters."""
     client.unregister_consumer(queue, consumer, keep_dead_letters=keep_dead_letters)
     done = f"unregistered consumer {consumer} from {queue}"
-    show_result(done, queue=queue, consumer=consumer, unregistered=True)
+    show_result(done, unregistered=True)
 
 
 @command(
@@ -87,8 +85,6 @@ def seek(client: Client, queue: str, consumer: str, position: str, yes: bool) ->
     show_result(
         f"consumer {consumer} on {queue} stands at tick {sought.tick_id}: "
         f"{sought.skipped_events} events are passed over, {sought.repeated_events} come again",
-        queue=queue,
-        consumer=consumer,
         tick_id=sought.tick_id,
         skipped_events=sought.skipped_events,
         repeated_events=sought.repeated_events,
@@ -102,8 +98,6 @@ def assign(client: Client, queue: str, consumer: str, deployment: str) -> None:
     moved = f", moved from {earlier}" if earlier else ""
     show_result(
         f"consumer {consumer} on {queue} belongs to deployment {deployment}{moved}",
-        queue=queue,
-        consumer=consumer,
         deployment=deployment,
         moved_from=earlier,
     )
@@ -132,8 +126,6 @@ def release(client: Client, queue: str, consumer: str, yes: bool) -> None:
     client.run(release_batch(lease))
     show_result(
         f"released the lease of {found.owner} on batch {found.batch_id}",
-        queue=queue,
-        consumer=consumer,
         batch=found.batch_id,
         owner=found.owner,
     )
@@ -170,7 +162,6 @@ def drain(client: Client, queue: str, consumer: str | None, timeout: timedelta) 
         " ticker run? `pgque status` shows when they were seen"
         if left
         else f"queue {queue} is drained",
-        queue=queue,
         drained=not left,
         left=left,
     )

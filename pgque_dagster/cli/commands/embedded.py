@@ -1,4 +1,4 @@
-"""Commands for the embedded PostgreSQL of a project: start, stop, psql."""
+"""Commands for the embedded PostgreSQL of a project: start, psql."""
 
 import signal
 import subprocess
@@ -18,7 +18,8 @@ from ..output import announce_if_slow, show_result
 def embedded() -> None:
     """Run the embedded PostgreSQL of this folder's project.
 
-    Each command without a database starts it by itself, and stops it when nobody else uses it.
+    Each command without a database starts it by itself, and stops it when nobody else uses it, also
+    a server that a killed process left running.
     """
 
 
@@ -42,24 +43,6 @@ def start(tcp: bool) -> None:
                     f"the embedded PostgreSQL in {server.data_dir} ended",
                     f"Read {server.log_file}, then run `pgque embedded start` again.",
                 )
-
-
-@command("pgque embedded stop", into=embedded)
-def stop() -> None:
-    """Stop a server that a killed process left running. One that is in use goes on."""
-    server = EmbeddedPostgres()
-    if not server.is_running:
-        show_result("it does not run", stopped=False)
-        return
-    running = server.pid
-    server.start()
-    server.stop()
-    if server.is_running and server.pid == running:
-        raise PgqueError(
-            f"the embedded PostgreSQL in {server.data_dir} is in use by another process",
-            "End that process, such as `pgque embedded start`; the server stops with the last one.",
-        )
-    show_result(f"stopped the embedded PostgreSQL in {server.data_dir}", stopped=True)
 
 
 @command(

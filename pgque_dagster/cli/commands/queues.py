@@ -22,11 +22,7 @@ docs/reference.md has all of them.
 def create_queue(client: Client, queue: str) -> None:
     """Create QUEUE (name of 1 to 57 bytes). An existing queue stays as it is."""
     created = client.create_queue(queue)
-    show_result(
-        f"created queue {queue}" if created else f"queue {queue} existed",
-        queue=queue,
-        created=created,
-    )
+    show_result(f"created queue {queue}" if created else f"queue {queue} existed", created=created)
 
 
 @command(
@@ -41,7 +37,7 @@ def configure(client: Client, queue: str, settings: tuple[str, ...]) -> None:
     """Sets parameters, all or none."""
     parameters = {name: value or None for name, value in map(_split, settings)}
     client.configure_queue(queue, **parameters)
-    show_result(f"configured queue {queue}", queue=queue, configured=parameters)
+    show_result(f"configured queue {queue}", configured=parameters)
 
 
 def _split(setting: str) -> tuple[str, str]:
@@ -56,7 +52,7 @@ def _split(setting: str) -> tuple[str, str]:
 def drop_queue(client: Client, queue: str, force: bool) -> None:
     """Drop QUEUE with all its events."""
     client.drop_queue(queue, force=force)
-    show_result(f"dropped queue {queue}", queue=queue, dropped=True)
+    show_result(f"dropped queue {queue}", dropped=True)
 
 
 @command("pgque pause orders")
@@ -64,11 +60,11 @@ def pause(client: Client, queue: str) -> None:
     """Stop the ticks of QUEUE: it takes events, and consumers get no new batch."""
     client.pause_queue(queue)
     done = f"paused queue {queue}; `pgque resume {queue}` goes on"
-    show_result(done, queue=queue, ticker="paused")
+    show_result(done, ticker="paused")
 
 
 @command("pgque resume orders")
 def resume(client: Client, queue: str) -> None:
     """Let QUEUE have ticks again."""
     client.resume_queue(queue)
-    show_result(f"resumed queue {queue}", queue=queue, ticker="running")
+    show_result(f"resumed queue {queue}", ticker="running")

@@ -97,7 +97,7 @@ def send(
             _wait_for_queue(client, queue, wait)
         if has_lines:
             count = send_lines(client, queue, event_type, batch_size, text=text, first=from_line)
-            show_result(f"events sent to {queue}: {count}", queue=queue, sent=count)
+            show_result(f"events sent to {queue}: {count}", sent=count)
         else:
             event = checked(payload.encode(errors="surrogateescape"), "the payload", text)
             if at:
@@ -114,13 +114,12 @@ def send(
                 before = " before, not again" if sent.deduped else ""
                 show_result(
                     f"sent event {sent.event_id} to {queue}{before}",
-                    queue=queue,
                     event=sent.event_id,
                     deduped=sent.deduped,
                 )
             else:
                 event_id = client.send(queue, event, type=event_type, partition_key=partition_key)
-                show_result(f"sent event {event_id} to {queue}", queue=queue, event=event_id)
+                show_result(f"sent event {event_id} to {queue}", event=event_id)
 
 
 def _wait_for_queue(client: Client, queue: str, patience: timedelta) -> None:
@@ -151,11 +150,6 @@ def _explained(queue: str) -> Iterator[None]:
 def _send_at(client: Client, queue: str, event: str, event_type: str, at: datetime) -> None:
     number = client.send_at(queue, event, at, type=event_type)
     if number < FIRST_ENTRY_ID:
-        show_result(f"sent event {number} to {queue}", queue=queue, event=number)
+        show_result(f"sent event {number} to {queue}", event=number)
     else:
-        show_result(
-            f"scheduled entry {number} for {queue} at {at:%F %T%z}",
-            queue=queue,
-            entry=number,
-            at=at,
-        )
+        show_result(f"scheduled entry {number} for {queue} at {at:%F %T%z}", entry=number, at=at)

@@ -3,7 +3,7 @@
 import json
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
@@ -48,10 +48,6 @@ class Failed:
     def is_dead(self, message: Message) -> bool:
         """Whether the message is to become a dead letter."""
         return message in self and self._by_id[message.msg_id][0] is None
-
-    def discard(self, msg_ids: Collection[int]) -> None:
-        """Forgets that some messages failed."""
-        self._by_id = {id: why for id, why in self._by_id.items() if id not in msg_ids}
 
     def dump(self) -> str | None:
         """Returns the failures as text, for `load`; None if there are none."""

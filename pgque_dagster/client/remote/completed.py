@@ -19,22 +19,21 @@ from uuid import UUID
 
 import psycopg
 
-from ..errors import DatabaseError, InvalidArgument, TargetOutOfStep
+from ..batch import identity
+from ..errors import DatabaseError, TargetOutOfStep
+from ..models import Lease
 from ..rights import Connection, create_missing_table, needing
+from ..session import Session
 
 BATCHES = "pgque_completed_batch"
+# Of versions before 0.4, which could apply a batch event by event.
 EVENTS = "pgque_completed_event"
 _BATCH_COLUMNS = (
     "(queue text, consumer text, lineage uuid, batch_id bigint, prev_tick_id bigint,"
     " tick_id bigint, fingerprint text, failed text,"
     " applied_at timestamptz not null default now(), primary key (queue, consumer))"
 )
-_EVENT_COLUMNS = (
-    "(queue text, consumer text, batch_id bigint, ev_id bigint,"
-    " primary key (queue, consumer, batch_id, ev_id))"
-)
 _RIGHTS = "select, insert, update"
-_EVENT_RIGHTS = "select, insert, delete"
 _LOCK_WAIT = "10s"
 
 
@@ -54,6 +53,12 @@ class Span:
     incarnation: UUID
     prev_fingerprint: str | None
     fingerprint: str | None
+
+    @staticmethod
+    def of(session: Session, queue: str, lease: Lease) -> "Span":
+        """Looks up what identifies a leased batch of a queue."""
+        incarnation, *fingerprints = session.run(identity(queue, lease))
+        return Span(lease.batch_id, lease.prev_tick_id, lease.tick_id, incarnation, *fingerprints)
 
 
 @dataclass(frozen=True)
@@ -94,19 +99,17 @@ class CompletedBatches:
     Args:
         queue: the queue's name.
         consumer: the consumer's name.
-        by_event: whether it tracks the events of the current batch as well.
     """
 
-    def __init__(self, queue: str, consumer: str, *, by_event: bool = False) -> None:
+    def __init__(self, queue: str, consumer: str) -> None:
         self._name = f"{queue}/{consumer}"
         self._key = (queue, consumer)
-        self._by_event = by_event
 
     def prepare(self, connection: Connection) -> None:
-        """Creates the tables and the row if they are missing, and checks the rights.
+        """Creates the table and the row if they are missing, and checks the rights.
 
         Raises:
-            PermissionDenied: if a table is missing and the role may not create it, or if the role
+            PermissionDenied: if the table is missing and the role may not create it, or if the role
                 may not write to it.
         """
         what = "table of applied batches"
@@ -118,19 +121,12 @@ class CompletedBatches:
             # Only then, because an insert waits for a transaction that changes the row.
             if self._select(connection, "") is None:
                 connection.execute(f"{insert} on conflict do nothing".encode(), self._key)
-        if self._by_event:
-            what = "table of applied events"
-            create_missing_table(connection, None, EVENTS, _EVENT_COLUMNS, _EVENT_RIGHTS, what)
-            with needing(connection, _EVENT_RIGHTS, EVENTS, "which records the applied events"):
-                connection.execute(f"explain delete from {EVENTS}".encode())
-                connection.execute(f"explain insert into {EVENTS} values ('', '', 0, 0)".encode())
 
-    def check_events(self, connection: Connection, batch_id: int) -> None:
-        """Checks that a batch which was applied in part, event by event, is this one.
+    def check_events(self, connection: Connection) -> None:
+        """Checks that no batch was applied in part, event by event, by an earlier version.
 
         Raises:
-            InvalidArgument: if this consumer would apply it as a whole.
-            TargetOutOfStep: if it was another batch, so that this one may have the same events.
+            TargetOutOfStep: if one was, so that the next batch has events that were applied.
         """
         if not self._has_event_table(connection):
             return
@@ -139,30 +135,20 @@ class CompletedBatches:
             " where queue = %s and consumer = %s group by batch_id order by 1".encode(),
             self._key,
         ).fetchone()
-        if row is None or (self._by_event and row[0] == batch_id):
-            return
-        told = (
-            f"database {connection.info.dbname} has applied {row[1]} events of batch {row[0]} of "
-            f"{self._name}, event by event, and not the whole batch"
-        )
-        if row[0] == batch_id:
-            raise InvalidArgument(
-                told, 'Run the consumer with tracking="event" until the batch is acked.'
+        if row is not None:
+            raise TargetOutOfStep(
+                f"database {connection.info.dbname} has applied {row[1]} events of batch {row[0]} "
+                f"of {self._name}, event by event, and not the whole batch; nothing was applied or "
+                "acked",
+                "Run the version before 0.4 until that batch is acked. Or compare the data, then "
+                "call reset() of the consumer to apply the next batch as it is.",
             )
-        raise TargetOutOfStep(
-            f"{told}; batch {batch_id}, which is next, may have these events as well; nothing of "
-            "it was applied or acked",
-            "The database of the queue was restored or failed over, or the consumer was moved. "
-            "Compare the data, then call reset() of the consumer to apply the batch as it is.",
-        )
 
     def read(self, connection: Connection) -> Completed:
         """Returns the last batch that was applied."""
         return self._select(connection, "") or Completed(*[None] * 6)
 
-    def lock(
-        self, connection: Connection, batch: Span, check_lease: Callable[[], object]
-    ) -> Completed | None:
+    def take(self, connection: Connection, check_lease: Callable[[], object]) -> Completed:
         """Locks the row until the end of the transaction. Call it first in the transaction.
 
         If a session holds the lock that belongs to an attempt which lost its lease, such as a
@@ -170,20 +156,30 @@ class CompletedBatches:
 
         Args:
             connection: of the target.
-            batch: the batch to apply.
             check_lease: raises if this attempt has lost the lease in the queue's database.
 
         Returns:
-            The batch, if it is applied already; else None.
+            The last batch that was applied.
 
         Raises:
-            TargetOutOfStep: if the batch does not follow the last one that was applied.
             DatabaseError: if another session holds the lock and cannot be terminated.
         """
         found = self._select(connection, "for update skip locked")
         if found is None:
             check_lease()
             found = self._take_lock(connection)
+        return found
+
+    def lock(
+        self, connection: Connection, batch: Span, check_lease: Callable[[], object]
+    ) -> Completed | None:
+        """Locks the row as `take` does. Returns the batch, if it is applied already; else None.
+
+        Raises:
+            TargetOutOfStep: if the batch does not follow the last one that was applied.
+            DatabaseError: as for `take`.
+        """
+        found = self.take(connection, check_lease)
         if found.has(batch):
             return found
         if not found.precedes(batch):
@@ -208,8 +204,6 @@ class CompletedBatches:
                 *self._key,
             ),
         )
-        if self._by_event:
-            self._forget_events(connection)
 
     def forget(self, connection: Connection) -> None:
         """Forgets which batch was applied last, so that any batch may be the next."""
@@ -219,41 +213,13 @@ class CompletedBatches:
             self._key,
         )
         if self._has_event_table(connection):
-            self._forget_events(connection)
-
-    def record_event(self, connection: Connection, batch_id: int, ev_id: int) -> None:
-        """Records that an event was applied, in the transaction that applies it."""
-        connection.execute(
-            f"insert into {EVENTS} values (%s, %s, %s, %s)".encode(),
-            (*self._key, batch_id, ev_id),
-        )
-
-    def has_event(self, connection: Connection, batch_id: int, ev_id: int) -> bool:
-        """Whether an event of a batch was applied, while the batch is not."""
-        found = connection.execute(
-            f"select from {EVENTS}"
-            " where queue = %s and consumer = %s and batch_id = %s and ev_id = %s".encode(),
-            (*self._key, batch_id, ev_id),
-        )
-        return found.fetchone() is not None
-
-    def done_events(self, connection: Connection, batch_id: int) -> set[int]:
-        """Returns the events of a batch that were applied, while the batch is not."""
-        found = connection.execute(
-            f"select ev_id from {EVENTS}"
-            " where queue = %s and consumer = %s and batch_id = %s".encode(),
-            (*self._key, batch_id),
-        )
-        return {ev_id for (ev_id,) in found}
+            connection.execute(
+                f"delete from {EVENTS} where queue = %s and consumer = %s".encode(), self._key
+            )
 
     def _has_event_table(self, connection: Connection) -> bool:
         found = connection.execute("select to_regclass(%s)", (EVENTS,)).fetchone()
         return found != (None,)
-
-    def _forget_events(self, connection: Connection) -> None:
-        connection.execute(
-            f"delete from {EVENTS} where queue = %s and consumer = %s".encode(), self._key
-        )
 
     def _select(self, connection: Connection, lock: str) -> Completed | None:
         row = connection.execute(

@@ -1,19 +1,19 @@
 """The consumer that applies batches in another database, each exactly once."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import chain
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from ..batch import DEFAULT_TTL, NO_LIMITS, Batch, identity
+from ..batch import DEFAULT_TTL, NO_LIMITS, Batch
 from ..client import Client
 from ..connection import connect
 from ..consumer import Consumer, Delivery
-from ..consumer.delivery import Pages
+from ..consumer.delivery import Failed, Pages
 from ..consumer.dispatch import Dispatch, is_refusal
 from ..consumer.handlers import Function
 from ..errors import (
@@ -32,7 +32,10 @@ from .completed import CompletedBatches, Span
 
 F = TypeVar("F", bound=Function)
 
-Tracking = Literal["batch", "event"]
+# Applies all events of a batch on a connection of the target.
+Apply = Callable[[Sequence[Delivery], Connection], object]
+# Checks what the consumer needs in the target, on a connection in autocommit mode.
+Check = Callable[[Connection], object]
 
 
 class RemoteConsumer(Consumer):
@@ -43,7 +46,8 @@ class RemoteConsumer(Consumer):
     the commit, nothing was applied, and if it is killed between the commit and the ack, the next
     process finds the row and only acks. docs/movers.md has the details.
 
-    Override `apply_batch` to apply a batch as a whole, instead of handlers for its events.
+    It is composed of a source, an apply step (the handlers, or the function `apply`), and the
+    record of what the target has (`completed.py`).
 
     Args:
         url: the database of the queue.
@@ -52,9 +56,12 @@ class RemoteConsumer(Consumer):
             different names.
         target: the database to apply to; None for that of the queue, where one transaction applies
             the batch and acks it.
-        tracking: `batch` applies a batch in one transaction. `event` commits after each event, for
-            handlers with effects elsewhere, such as mails: after a crash, only the event at which
-            it happened is handled again.
+        apply: applies a batch as a whole, instead of handlers for its events. It gets the messages,
+            in order, and a connection to the target, in a transaction; `nack` and `dead_letter` of
+            a message take effect with the ack. If it raises, the batch is rolled back and is not
+            acked.
+        check: is called each time that the consumer connects to the target, with a connection in
+            autocommit mode, and raises if something is missing there.
         start_at: where the consumer starts if it is not registered, such as `latest`. By default
             it must be registered.
         retry_after: how long an event that failed waits for its next delivery.
@@ -70,7 +77,8 @@ class RemoteConsumer(Consumer):
         name: str,
         *,
         target: str | None = None,
-        tracking: Tracking = "batch",
+        apply: Apply | None = None,
+        check: Check | None = None,
         start_at: Position | None = None,
         retry_after: timedelta = timedelta(minutes=1),
         limits: Limits = NO_LIMITS,
@@ -87,19 +95,11 @@ class RemoteConsumer(Consumer):
             lease=lease,
             poll_interval=poll_interval,
         )
-        if tracking not in get_args(Tracking):
-            raise InvalidArgument(f"no tracking {tracking!r}", "Choose batch or event.")
-        if target is None and tracking == "event":
-            raise InvalidArgument(
-                "events are tracked in another database only",
-                "Pass target, or leave out tracking: in one database, the batch is applied and "
-                "acked in one transaction.",
-            )
         self._target = target
-        self._by_event = tracking == "event"
-        self._completed = CompletedBatches(queue, name, by_event=self._by_event)
+        self._apply_whole = apply
+        self._check_target = check or (lambda connection: None)
+        self._completed = CompletedBatches(queue, name)
         self._target_connection: Connection | None = None
-        self._dispatch: Dispatch | None = None
 
     def on(self, *types: str, transactional: bool = True) -> Callable[[F], F]:
         """Decorates the handler of some types of events, or without a type that of all others.
@@ -109,34 +109,14 @@ class RemoteConsumer(Consumer):
             transactional: the handler is called with the message and a connection to the target;
                 there is no other kind of handler here.
         """
-        if self._is_bulk or not transactional:
+        if self._apply_whole or not transactional:
             raise InvalidArgument(
-                f"a {type(self).__name__} applies whole batches, without handlers"
-                if self._is_bulk
+                f"consumer {self.name} applies whole batches, without handlers"
+                if self._apply_whole
                 else "a handler of a RemoteConsumer gets a connection to the target",
                 "Use a RemoteConsumer for handlers, and a Consumer for those without a connection.",
             )
         return super().on(*types, transactional=True)
-
-    def prepare_target(self, connection: Connection) -> None:
-        """Checks what the consumer needs in the target, each time it connects. To be overridden.
-
-        Args:
-            connection: of the target, in autocommit mode.
-        """
-        return
-
-    def apply_batch(self, messages: Sequence[Delivery], connection: Connection) -> None:
-        """Applies a batch. To be overridden; by default it calls the handlers.
-
-        Args:
-            messages: all events of the batch, in order; `nack` and `dead_letter` of a message take
-                effect with the ack.
-            connection: of the target, in a transaction. If this raises, the batch is rolled back
-                and is not acked.
-        """
-        assert self._dispatch is not None
-        self._dispatch.in_turn(messages, connection)
 
     def run(self) -> None:
         """Applies batches until `stop`, SIGTERM or SIGINT; a second signal ends it at once.
@@ -178,9 +158,6 @@ class RemoteConsumer(Consumer):
                     "It was lost or compacted. Compare the target with the source, then call "
                     "reset() to continue where the consumer stands.",
                 )
-            if lease and client.batch_info(lease.batch_id).prev_tick_id == found.tick_id:
-                # The batch follows. Its events may be applied in part, under its id.
-                return
             with client.transaction():
                 if lease:
                     client.finish_batch(lease.batch_id)
@@ -195,12 +172,8 @@ class RemoteConsumer(Consumer):
         with self._connected_target() as connection:
             self._completed.forget(connection)
 
-    @property
-    def _is_bulk(self) -> bool:
-        return type(self).apply_batch is not RemoteConsumer.apply_batch
-
     def _check_handlers(self) -> None:
-        if not self._is_bulk:
+        if self._apply_whole is None:
             super()._check_handlers()
 
     @contextmanager
@@ -219,13 +192,13 @@ class RemoteConsumer(Consumer):
     def _connect(self) -> None:
         if self._target is None:
             with connect(self._url) as own, translated():
-                self.prepare_target(own)
+                self._check_target(own)
             return
         connection = connect(self._target)
         try:
             with translated():
                 self._completed.prepare(connection)
-                self.prepare_target(connection)
+                self._check_target(connection)
         except BaseException:
             connection.close()
             raise
@@ -237,68 +210,46 @@ class RemoteConsumer(Consumer):
             self._target_connection = None
 
     def _handle(self, client: Client, claim: Batch, dispatch: Dispatch, messages: Pages) -> None:
-        self._dispatch, name = dispatch, self._name_of(claim)
+        name = self._name_of(claim)
+
+        def apply(connection: Connection) -> None:
+            with _open_throughout(connection, name):
+                if self._apply_whole is None:
+                    for page in messages:
+                        dispatch.in_turn(page, connection)
+                else:
+                    self._apply_whole([*chain(*messages)], connection)
+
         try:
             with translated(), self._refusing(name):
                 if self._target is None:
                     with client.transaction() as connection:
-                        self._apply(messages, connection, name)
+                        apply(connection)
                         self._finish(claim, messages.failed)
                     return
                 if self._target_connection is None:
                     self._connect()
-                self._apply_in_target(client, claim, messages, name)
+                self._apply_once(client, claim, messages.failed, apply)
             # Only now: the target has the batch, or had it before.
             self._finish(claim, messages.failed)
         except BaseException:
             self._disconnect()
             raise
 
-    def _apply_in_target(self, client: Client, claim: Batch, messages: Pages, name: str) -> None:
-        connection, completed = self._target_connection, self._completed
-        failed = messages.failed
+    def _apply_once(self, client: Client, claim: Batch, failed: Failed, apply: Check) -> None:
+        """Applies a batch in a transaction of the target, unless the target has it."""
+        connection = self._target_connection
         assert connection is not None
-        lease = claim.lease
-        incarnation, *fingerprints = client.run(identity(claim.queue, lease))
-        batch = Span(claim.batch_id, lease.prev_tick_id, lease.tick_id, incarnation, *fingerprints)
-        completed.check_events(connection, batch.batch_id)
-        if self._by_event:
-            for message in chain(*messages):
-                with connection.transaction():
-                    if completed.lock(connection, batch, claim.renew):
-                        break
-                    if completed.has_event(connection, batch.batch_id, message.msg_id):
-                        continue
-                    self._apply([[message]], connection, name)
-                    if message not in failed:
-                        completed.record_event(connection, batch.batch_id, message.msg_id)
+        batch = Span.of(client, claim.queue, claim.lease)
+        self._completed.check_events(connection)
         with connection.transaction():
-            applied = completed.lock(connection, batch, claim.renew)
+            applied = self._completed.lock(connection, batch, claim.renew)
             if applied:
                 # What failed was not acked yet, so it is written with this ack.
                 failed.load(applied.failed)
                 return
-            if self._by_event:
-                # Another attempt may have applied what failed in this one.
-                failed.discard(completed.done_events(connection, batch.batch_id))
-            else:
-                self._apply(messages, connection, name)
-            completed.record(connection, batch, failed.dump())
-
-    def _apply(self, pages: Iterable[list[Delivery]], connection: Connection, name: str) -> None:
-        ended = TransactionEnded(
-            f"the transaction in which {name} is applied was ended; the batch is not acked, and "
-            "what was written may be rolled back or committed",
-            "Remove COMMIT, ROLLBACK and close(); raise an error to roll back all, or use `with "
-            "connection.transaction():` around a part.",
-        )
-        try:
-            for page in [[*chain(*pages)]] if self._is_bulk else pages:
-                self.apply_batch(page, connection)
-        except psycopg.Rollback as error:
-            raise ended from error
-        if connection.info.transaction_status == TransactionStatus.IDLE:
-            raise ended
+            apply(connection)
+            self._completed.record(connection, batch, failed.dump())
 
     @contextmanager
     def _refusing(self, name: str) -> Iterator[None]:
@@ -320,3 +271,20 @@ class RemoteConsumer(Consumer):
         if self._target_connection is None:
             return "of the queue"
         return self._target_connection.info.dbname
+
+
+@contextmanager
+def _open_throughout(connection: Connection, name: str) -> Iterator[None]:
+    """Refuses a block that ends the transaction around it."""
+    ended = TransactionEnded(
+        f"the transaction in which {name} is applied was ended; the batch is not acked, and what "
+        "was written may be rolled back or committed",
+        "Remove COMMIT, ROLLBACK and close(); raise an error to roll back all, or use `with "
+        "connection.transaction():` around a part.",
+    )
+    try:
+        yield
+    except psycopg.Rollback as error:
+        raise ended from error
+    if connection.info.transaction_status == TransactionStatus.IDLE:
+        raise ended

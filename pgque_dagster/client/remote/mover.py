@@ -33,7 +33,7 @@ class QueueMover(RemoteConsumer):
         target_queue: the queue to move to; None for one of the same name.
         keep_time: keeps the time at which each event was sent. This needs `pgque_admin` in the
             target, because other roles may not choose an event's time.
-        **options: those of `RemoteConsumer`, except `tracking`.
+        **options: those of `RemoteConsumer`, except `apply` and `check`.
     """
 
     def __init__(
@@ -47,47 +47,39 @@ class QueueMover(RemoteConsumer):
         keep_time: bool = False,
         **options: Any,
     ) -> None:
-        refuse_tracking(self, options)
-        super().__init__(url, queue, name, target=target, **options)
-        self._target_queue = target_queue or queue
-        self._keep_time = keep_time
+        to = target_queue or queue
 
-    def prepare_target(self, connection: Connection) -> None:
-        """Checks that the target queue takes events, and is not a queue that is moved."""
-        queue, client = self._target_queue, Client(connection)
-        with connect(self._url) as own:
-            is_same = own.execute(_DATABASE).fetchone() == connection.execute(_DATABASE).fetchone()
-        if is_same and queue == self.queue:
-            raise InvalidArgument(
-                f"{self.name} would send the events of queue {queue} to that queue again, "
-                "without an end",
-                "Choose another target queue, or another database.",
-            )
-        try:
-            # In a savepoint, so that the names can be read if it fails.
-            with client.transaction():
-                client.run(producing.current_event_table(queue))
-        except QueueNotFound as error:
-            names = client.run(queues.queue_names())
-            raise with_near_names(error, names) from error.__cause__
+        def check(connection: Connection) -> None:
+            if to == queue and _is_same_database(url, connection):
+                raise InvalidArgument(
+                    f"{name} would send the events of queue {queue} to that queue again, without "
+                    "an end",
+                    "Choose another target queue, or another database.",
+                )
+            _check_queue(connection, to)
 
-    def apply_batch(self, messages: Sequence[Delivery], connection: Connection) -> None:
-        """Sends the events of a batch to the target queue."""
-        client = Client(connection)
-        if messages and self._keep_time:
-            client.run(producing.insert_messages(self._target_queue, messages))
-        elif messages:
-            client.run(producing.copy_messages(self._target_queue, messages))
+        def move(messages: Sequence[Delivery], connection: Connection) -> None:
+            client = Client(connection)
+            if messages and keep_time:
+                client.run(producing.insert_messages(to, messages))
+            elif messages:
+                client.run(producing.copy_messages(to, messages))
+
+        super().__init__(url, queue, name, target=target, apply=move, check=check, **options)
 
 
-def refuse_tracking(consumer: RemoteConsumer, options: dict[str, Any]) -> None:
-    """Refuses the option `tracking` for consumers that apply whole batches.
+def _is_same_database(url: str, connection: Connection) -> bool:
+    with connect(url) as own:
+        return own.execute(_DATABASE).fetchone() == connection.execute(_DATABASE).fetchone()
 
-    Raises:
-        InvalidArgument: if it is given.
-    """
-    if "tracking" in options:
-        raise InvalidArgument(
-            f"a {type(consumer).__name__} tracks batches, because it applies each as a whole",
-            "Leave out tracking.",
-        )
+
+def _check_queue(connection: Connection, queue: str) -> None:
+    """Checks that a queue of the target takes events."""
+    client = Client(connection)
+    try:
+        # In a savepoint, so that the names can be read if it fails.
+        with client.transaction():
+            client.run(producing.current_event_table(queue))
+    except QueueNotFound as error:
+        names = client.run(queues.queue_names())
+        raise with_near_names(error, names) from error.__cause__

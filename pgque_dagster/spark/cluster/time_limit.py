@@ -15,7 +15,7 @@ from typing import Any, Self
 from pyspark.sql import SparkSession
 
 from ...client import PgqueError
-from .job_tag import JobTag
+from .lost_lease import JobTag
 
 
 class ComputeTimedOut(PgqueError):

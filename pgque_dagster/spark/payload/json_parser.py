@@ -4,31 +4,75 @@ msgspec and Arrow read the payloads that they certainly read as docs/payloads.md
 whether unusual or malformed, are read one by one.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
+from pyspark.sql import DataFrame
+from pyspark.sql import types as t
 
+from ..reading import arrow
+from .parsing import OnMalformedEvent, Parsed, Schema, parse_events, parse_schema
 from .raw_json import MAX_DEPTH, NotJson, is_too_deep, members
 from .types import struct_reader
 
 
-@dataclass(frozen=True)
-class Parsed:
-    """The parsed payloads, in their order.
+def parse_payloads(
+    events: DataFrame,
+    schema: Schema,
+    *,
+    keep: Sequence[str] = (),
+    on_malformed: OnMalformedEvent = "fail",
+) -> DataFrame:
+    """Returns the JSON payloads of any DataFrame of events as columns, also of a stream.
+
+    docs/payloads.md says what is read as which type and what is malformed, as for
+    `SparkBatch.payload`. There is no ack here that could set malformed events aside.
 
     Args:
-        columns: one for each field. For a malformed payload, they have the values that fit, and
-            null elsewhere.
-        reasons: why a payload is malformed; null if it fits.
+        events: a DataFrame, streaming or not, with the columns ev_id and ev_data.
+        schema: fields to read from the payload, as for `SparkBatch.payload`.
+        keep: columns of `events` to put before the fields.
+        on_malformed: under `fail`, reading a malformed event fails. `keep` returns such events
+            with the fields that could be read, and adds the column ev_malformed: the reason, or
+            null for an event that fits.
+
+    Returns:
+        A DataFrame of the `keep` columns, the schema's fields and, under `keep`, ev_malformed.
+        Under `fail`, Spark raises an error whose cause is `MalformedPayload`: see
+        `clear_executor_errors`.
+
+    Raises:
+        InvalidArgument: if the schema or a column cannot be used, or there is no such policy.
+    """
+    form = PayloadFormat(parse_schema(events.sparkSession, schema))
+    return parse_events(events, form, keep=keep, on_malformed=on_malformed)
+
+
+class PayloadFormat:
+    """Events with JSON payloads.
+
+    Args:
+        fields: as for `PayloadParser`.
+
+    Raises:
+        InvalidArgument: as for `PayloadParser`.
     """
 
-    columns: list[pa.Array]
-    reasons: pa.Array
+    needed = ("ev_data",)
+
+    def __init__(self, fields: t.StructType) -> None:
+        PayloadParser(fields)
+        self._fields = fields
+        self.result = arrow.nullable(fields)
+
+    def parser(self) -> Callable[[pa.RecordBatch], Parsed]:
+        """Returns a function that parses the payloads of events."""
+        parser = PayloadParser(self._fields)
+        return lambda events: parser.parse(events.column("ev_data"))
 
 
 class PayloadParser:
@@ -41,7 +85,7 @@ class PayloadParser:
         InvalidArgument: if a name occurs twice, or no JSON value is read as one of the types.
     """
 
-    def __init__(self, fields: StructType) -> None:
+    def __init__(self, fields: t.StructType) -> None:
         self._reader = struct_reader(fields)
         self._decode = msgspec.json.Decoder(self._reader.annotation).decode
 

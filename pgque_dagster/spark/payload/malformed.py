@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from ...client.errors import InvalidArgument, MalformedPayload
 from ...client.read_batch import ReadBatch
 from .. import failed_events
-from .malformed_columns import REASON, REASON_PREFIX, TEXT
+from .parsing import REASON, TEXT
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ MIN_MALFORMED = 5
 # Of so many finished events and those of the batch, five malformed ones exceed the default share.
 _HISTORY = int(MIN_MALFORMED / DEFAULT_MAX_MALFORMED) - MIN_MALFORMED
 
+_PREFIX = "malformed payload: "
 _SAMPLES = 3
 _SAMPLE_LENGTH = 200
 _TEXT_LENGTH = 40
@@ -115,11 +116,14 @@ class MalformedEvents:
             self._check(explained, ids, max_malformed)
         ids, reasons = _reasons(explained)
         first, why = min(zip(ids, reasons, strict=True))
-        _log.warning(f"{self._how_many(len(ids))}: event {first}: {_plain(why)}")
+        _log.warning(f"{self._how_many(len(ids))}: event {first}: {why}")
+        # Equal texts share one object, because most reasons are equal.
+        prefixed = {why: f"{_PREFIX}{why}" for why in set(reasons)}
+        stored = [prefixed[why] for why in reasons]
         if policy == "dead_letter":
-            self._batch.dead_letter(ids, reason=reasons)
+            self._batch.dead_letter(ids, reason=stored)
         else:
-            self._batch.nack(ids, retry_after=retry_after, reason=reasons)
+            self._batch.nack(ids, retry_after=retry_after, reason=stored)
 
     def _check(
         self, explained: DataFrame | pa.Table, ids: Sequence[int], max_malformed: float
@@ -192,7 +196,7 @@ class MalformedEvents:
         found = f.expr(f"schema_of_variant(try_parse_json({TEXT}))").alias("found")
         rows = few.select("ev_id", REASON, TEXT, found).orderBy("ev_id").collect()
         return "; ".join(
-            f"event {row.ev_id}: {_cut(_plain(row[REASON]))} ({_described(row[TEXT], row.found)})"
+            f"event {row.ev_id}: {_cut(row[REASON])} ({_described(row[TEXT], row.found)})"
             for row in rows
         )
 
@@ -213,10 +217,6 @@ def _reasons(explained: DataFrame | pa.Table) -> tuple[Sequence[int], list[str |
     return failed_events.from_table(
         explained.select(["ev_id", REASON]).rename_columns(["id", "reason"])
     )
-
-
-def _plain(reason: str | None) -> str:
-    return (reason or "").removeprefix(REASON_PREFIX)
 
 
 def _described(text: str | None, found: str | None) -> str:

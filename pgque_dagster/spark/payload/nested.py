@@ -25,15 +25,11 @@ class StructReader(Reader):
         super().__init__(name, nullable)
         self._fields = fields
         self.arrow = pa.struct([(key, reader.arrow) for key, reader in fields.items()])
-        # msgspec does not accept such names; then all values are doubtful.
-        self._is_decoded = not any(c in '"\\' or c < " " for key in fields for c in key)
-        self.decoded = _msgspec_struct(fields) if self._is_decoded else msgspec.Raw
+        self.decoded = _msgspec_struct(fields)
 
     def column(self, values: list[Any]) -> tuple[pa.Array, Doubts]:
         """Makes the column."""
         nulls = _nulls(values)
-        if not self._is_decoded:
-            return pa.nulls(len(values), self.arrow), ~nulls
         if nulls.any():
             nothing = self.decoded(**{f"f{n}": None for n in range(len(self._fields))})
             values = [nothing if value is None else value for value in values]

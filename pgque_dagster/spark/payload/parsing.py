@@ -1,232 +1,271 @@
-"""Parses JSON payloads into typed columns, with a reason for each payload that does not fit.
+"""Parses events into typed columns, with a reason for each event that does not fit.
 
-docs/payloads.md says what fits. `json_parser` reads the payloads, on the driver or on executors.
+A `Format` says what events contain: JSON payloads (`json_parser`) or changes of tables (`changes`).
+Events are parsed on the driver, in the slices of a batch (`slices`), or in any DataFrame.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
+from typing import Literal, Protocol, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from ...client.errors import InvalidArgument, MalformedPayload
 from ..reading import arrow
-from .json_parser import PayloadParser
-from .malformed_columns import (
-    MALFORMED,
-    REASON,
-    TEXT,
-    WHY,
-    OnMalformedEvent,
-    check_clash,
-    check_columns,
-    check_policy,
-    malformed_error,
-    with_prefix,
-)
-from .schema import Schema, parse_schema
 
-# The event's id, on executors: a field may be named ev_id.
+Schema = t.StructType | str
+OnMalformedEvent = Literal["fail", "keep"]
+
+# The column of `parse_events` with the reason that an event is malformed.
+WHY = "ev_malformed"
+
+# The event's id, the reason if it is malformed, and its payload then.
 ID = "_pgque_id"
+REASON = "_pgque_reason"
+TEXT = "_pgque_text"
+REASONS = t.StructType(
+    [
+        t.StructField(ID, t.LongType()),
+        t.StructField(REASON, t.StringType()),
+        t.StructField(TEXT, t.StringType()),
+    ]
+)
+
+_SAMPLES = 3
+_SAMPLE_LENGTH = 200
 
 
-def parse_payloads(
+@dataclass(frozen=True)
+class Parsed:
+    """The parsed events, in their order.
+
+    Args:
+        columns: those of `Format.result`. For a malformed event, they have the values that fit, and
+            null elsewhere.
+        reasons: why an event is malformed; null if it fits.
+    """
+
+    columns: list[pa.Array]
+    reasons: pa.Array
+
+
+class Format(Protocol):
+    """What events contain. It is sent to executors."""
+
+    @property
+    def needed(self) -> Sequence[str]:
+        """The event columns that are parsed."""
+        ...
+
+    @property
+    def result(self) -> t.StructType:
+        """The columns that they become. All are nullable, because of malformed events."""
+        ...
+
+    def parser(self) -> Callable[[pa.RecordBatch], Parsed]:
+        """Returns a function that parses the columns `needed` of events."""
+        ...
+
+
+@dataclass(frozen=True)
+class EventParsing:
+    """How events are parsed.
+
+    Args:
+        format: what they contain.
+        keep: event columns to keep.
+    """
+
+    format: Format
+    keep: tuple[str, ...]
+
+    @property
+    def needed(self) -> list[str]:
+        """The event columns to read."""
+        return list(dict.fromkeys(("ev_id", "ev_data", *self.format.needed, *self.keep)))
+
+    def schema(self, kept: t.StructType | None = None) -> t.StructType:
+        """Returns the kept columns, and those of the result by number.
+
+        They have numbers because a field may have the name of another column, or may differ from
+        another field only in case.
+
+        Args:
+            kept: the kept columns; None for those of events.
+        """
+        given = arrow.spark_schema(self.keep) if kept is None else kept
+        types = [field.dataType for field in self.format.result]
+        return t.StructType([*given, *map(t.StructField, self._numbered(), types)])
+
+    def batches(
+        self, events: Iterator[pa.RecordBatch], *, fails: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Parses events of the columns `needed`.
+
+        Args:
+            events: the events.
+            fails: whether to raise `MalformedPayload` at a malformed event.
+
+        Yields:
+            Record batches with the columns of `schema` and of `REASONS`.
+        """
+        parse = self.format.parser()
+        names = [*self.keep, *self._numbered(), *REASONS.names]
+        for batch in events:
+            parsed = parse(batch)
+            ids, texts = batch.column("ev_id"), batch.column("ev_data")
+            if fails and parsed.reasons.null_count < batch.num_rows:
+                raise _malformed_error(ids, parsed.reasons)
+            text = pc.if_else(parsed.reasons.is_valid(), texts, None)
+            kept = (batch.column(name) for name in self.keep)
+            columns = [*kept, *parsed.columns, ids, parsed.reasons, text]
+            yield pa.RecordBatch.from_arrays(columns, names=names)
+
+    def table(self, events: pa.Table) -> pa.RecordBatch:
+        """Does the same for a small number of events."""
+        columns = [column.combine_chunks() for column in events.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=events.schema)
+        return next(self.batches(iter([batch])))
+
+    def rows(self, parsed: DataFrame, *more: str) -> DataFrame:
+        """Returns the kept columns, those of the result by their names, and others."""
+        numbered = zip(self._numbered(), self.format.result.names, strict=True)
+        return parsed.select(
+            *map(_quoted, self.keep), *(f.col(nr).alias(name) for nr, name in numbered), *more
+        )
+
+    def _numbered(self) -> list[str]:
+        return [f"_pgque_{nr}" for nr in range(len(self.format.result))]
+
+
+def explained(parsed: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns ev_id, `REASON` and `TEXT` of the malformed events of `EventParsing.batches`."""
+    found = parsed.filter(pc.is_valid(parsed.column(REASON))).select(REASONS.names)
+    return found.rename_columns(["ev_id", REASON, TEXT])
+
+
+def fitting(parsed: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns the events of `EventParsing.batches` that fit, without their `REASONS`."""
+    return without_reasons(parsed.filter(pc.is_null(parsed.column(REASON))))
+
+
+def without_reasons(parsed: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns all events of `EventParsing.batches` without their `REASONS`."""
+    return parsed.drop_columns(REASONS.names)
+
+
+def parse_schema(spark: SparkSession, schema: Schema) -> t.StructType:
+    """Returns a schema as a StructType.
+
+    Args:
+        spark: the session that reads DDL.
+        schema: a StructType, or DDL.
+
+    Raises:
+        InvalidArgument: if it is neither, or has no field.
+    """
+    if isinstance(schema, str):
+        schema = _from_ddl(spark, schema)
+    elif not isinstance(schema, t.StructType):
+        raise InvalidArgument(
+            f"{schema!r} is no schema", "Pass DDL such as 'id bigint not null', or a StructType."
+        )
+    if not schema.fields:
+        raise InvalidArgument("the payload schema has no field", "Name the fields to read.")
+    return schema
+
+
+def _from_ddl(spark: SparkSession, ddl: str) -> t.StructType:
+    try:
+        return spark.createDataFrame([], ddl).schema
+    except (PySparkException, Py4JError) as error:
+        if "char/varchar" in str(error):
+            raise InvalidArgument(
+                f"{ddl!r} has a char or varchar, which payloads cannot be read as",
+                "Write string.",
+            ) from error
+        raise InvalidArgument(
+            f"{ddl!r} is no schema: {str(error).strip().splitlines()[0]}",
+            "Write DDL such as 'id bigint not null, total double'.",
+        ) from error
+
+
+def parse_events(
     events: DataFrame,
-    schema: Schema,
+    form: Format,
     *,
     keep: Sequence[str] = (),
     on_malformed: OnMalformedEvent = "fail",
 ) -> DataFrame:
-    """Returns the JSON payloads of any DataFrame of events as columns, also of a stream.
+    """Parses the events of any DataFrame, also of a stream.
 
-    docs/payloads.md says what is read as which type and what is malformed, as for
-    `SparkBatch.payload`. There is no ack here that could set malformed events aside.
+    There is no ack here that could set malformed events aside.
 
     Args:
-        events: a DataFrame, streaming or not, with the columns ev_id and ev_data.
-        schema: fields to read from the payload, as for `SparkBatch.payload`.
-        keep: columns of `events` to put before the fields.
-        on_malformed: under `fail`, reading a malformed event fails. `keep` returns such events
-            with the fields that could be read, and adds the column ev_malformed: the reason, or
-            null for an event that fits.
-
-    Returns:
-        A DataFrame of the `keep` columns, the schema's fields and, under `keep`, ev_malformed.
-        Under `fail`, Spark raises an error whose cause is `MalformedPayload`: see
-        `clear_executor_errors`.
+        events: a DataFrame, streaming or not, with the columns ev_id, ev_data and `form.needed`.
+        form: what they contain.
+        keep: columns of `events` to put before the others.
+        on_malformed: under `fail`, reading a malformed event fails. `keep` adds the column
+            ev_malformed: the reason, or null for an event that fits.
 
     Raises:
-        InvalidArgument: if the schema or a column cannot be used, or there is no such policy.
+        InvalidArgument: if a column cannot be used, or there is no such policy.
     """
-    check_policy(on_malformed, "payload")
-    fields = parse_schema(events.sparkSession, schema)
-    PayloadParser(fields)
-    needed = needed_columns(keep)
-    check_columns(events, needed)
-    added = [WHY] if on_malformed == "keep" else []
-    check_clash(
-        fields.names,
-        "a payload field",
-        (*keep, *added),
-        "another column of the result",
-        "Leave it out of the schema or of keep, or rename the column of the events.",
+    if on_malformed not in get_args(OnMalformedEvent):
+        raise InvalidArgument(
+            f"on_malformed is {on_malformed!r}, but this DataFrame has no ack to set events aside",
+            "It may be fail or keep; payload() and changes() of SparkBatch also have dead_letter "
+            "and retry.",
+        )
+    parsing = EventParsing(form, tuple(keep))
+    if missing := [name for name in parsing.needed if name not in events.columns]:
+        raise InvalidArgument(
+            f"the events have no column {', '.join(missing)}, only {', '.join(events.columns)}",
+            "Read it: the option columns of format('pgque') says which columns there are.",
+        )
+    fails = on_malformed == "fail"
+    check_clash(form, (*keep, *([] if fails else [WHY])))
+    schema = parsing.schema(t.StructType([events.schema[name] for name in keep]))
+    parsed = events.select(*map(_quoted, parsing.needed)).mapInArrow(
+        partial(parsing.batches, fails=fails), t.StructType([*schema, *REASONS])
     )
-    result = t.StructType([*(events.schema[name] for name in keep), *_nullable(fields)])
-    for name in added:
-        result = result.add(name, t.StringType())
-    parse_there = partial(
-        _payloads, fields=fields.json(), names=result.names, fails=on_malformed == "fail"
-    )
-    return events.select(*map(quoted, needed)).mapInArrow(parse_there, result)
+    if fails:
+        return parsing.rows(parsed)
+    return parsing.rows(parsed.withColumnRenamed(REASON, WHY), WHY)
 
 
-@dataclass(frozen=True)
-class PayloadRead:
-    """How executors parse the payloads of the events that they read.
+def check_clash(form: Format, kept: Collection[str]) -> None:
+    """Checks that no kept column has the name of one of the result, as Spark compares names.
 
-    Attributes:
-        fields: the fields to read; those that are not nullable must be present, at any depth.
-        keep: event columns to keep.
+    Raises:
+        InvalidArgument: if one has.
     """
-
-    fields: t.StructType
-    keep: tuple[str, ...]
-
-    def check(self) -> None:
-        """Checks the fields on the driver.
-
-        Raises:
-            InvalidArgument: if they cannot be read.
-        """
-        PayloadParser(self.fields)
-
-    def schema(self) -> t.StructType:
-        """Returns the kept columns, and the fields by number.
-
-        The fields have numbers because a field may have the name of another column, or may differ
-        from another field only in case.
-        """
-        types = [field.dataType for field in _nullable(self.fields)]
-        return t.StructType(
-            [*arrow.spark_schema(self.keep), *map(t.StructField, self._numbered(), types)]
+    taken = {name.lower() for name in kept}
+    if clash := [name for name in form.result.names if name.lower() in taken]:
+        raise InvalidArgument(
+            f"{clash[0]} is both a payload field and another column of the result",
+            "Leave it out of the schema or of keep, or rename it after parsing.",
         )
 
-    def batches(self, events: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Parses events of `needed_columns`.
 
-        Yields:
-            Record batches with the columns of `schema`, and `ID`, `MALFORMED`, `REASON` and `TEXT`.
-            The last two are null for events that fit.
-        """
-        parser = PayloadParser(self.fields)
-        for batch in events:
-            texts = batch.column("ev_data")
-            parsed = parser.parse(texts)
-            is_malformed = parsed.reasons.is_valid()
-            columns = {
-                **{name: batch.column(name) for name in self.keep},
-                **dict(zip(self._numbered(), parsed.columns, strict=True)),
-                ID: batch.column("ev_id"),
-                MALFORMED: is_malformed,
-                REASON: with_prefix(parsed.reasons),
-                TEXT: pc.if_else(is_malformed, texts, None),
-            }
-            yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-    def rows(self, parsed: DataFrame) -> DataFrame:
-        """Returns the kept columns, and the fields by their names."""
-        numbered = zip(self._numbered(), self.fields.names, strict=True)
-        return parsed.select(*self.keep, *(f.col(nr).alias(name) for nr, name in numbered))
-
-    def _numbered(self) -> list[str]:
-        return [f"_pgque_{nr}" for nr in range(len(self.fields))]
-
-
-def needed_columns(keep: Sequence[str]) -> list[str]:
-    """Returns the columns that parsing needs, and the columns to keep."""
-    return list(dict.fromkeys(("ev_id", "ev_data", *keep)))
-
-
-@dataclass(frozen=True)
-class ParsedTable:
-    """Events that were parsed on the driver.
-
-    Attributes:
-        rows: the kept columns and the fields of all events.
-        fitting: the same of the events that fit.
-        malformed: ev_id, `REASON` and `TEXT` of the malformed events.
-    """
-
-    rows: pa.Table
-    fitting: pa.Table
-    malformed: pa.Table
-
-
-def parse_table(events: pa.Table, fields: t.StructType, *, keep: Sequence[str]) -> ParsedTable:
-    """Parses a small number of events on the driver.
-
-    Args:
-        events: a table with ev_id, ev_data and the columns to keep.
-        fields: as for `PayloadRead`.
-        keep: as for `PayloadRead`.
-
-    Raises:
-        InvalidArgument: if the schema cannot be used.
-    """
-    texts = events.column("ev_data").combine_chunks()
-    parsed = PayloadParser(fields).parse(texts)
-    columns = {name: events.column(name) for name in keep}
-    columns |= zip(fields.names, parsed.columns, strict=True)
-    rows = pa.Table.from_arrays(list(columns.values()), names=list(columns))
-    why = {"ev_id": events.column("ev_id"), REASON: with_prefix(parsed.reasons), TEXT: texts}
-    return ParsedTable(
-        rows=rows,
-        fitting=rows.filter(parsed.reasons.is_null()),
-        malformed=pa.table(why).filter(parsed.reasons.is_valid()),
+def _malformed_error(ids: pa.Array, reasons: pa.Array) -> MalformedPayload:
+    found = [(n, why) for n, why in zip(ids.to_pylist(), reasons.to_pylist(), strict=True) if why]
+    samples = "; ".join(f"event {n}: {why[:_SAMPLE_LENGTH]}" for n, why in islice(found, _SAMPLES))
+    return MalformedPayload(
+        f"{len(found)} of {len(ids)} events that were read together are malformed: {samples}",
+        f"Correct the schema, or pass on_malformed='keep' and handle the rows with {WHY}.",
     )
 
 
-def table_schema(fields: t.StructType, keep: Sequence[str]) -> t.StructType:
-    """Returns the Spark schema of the rows of `parse_table`."""
-    return t.StructType([*arrow.spark_schema(keep), *_nullable(fields)])
-
-
-def quoted(name: str) -> str:
+def _quoted(name: str) -> str:
     """Returns a column's name in backquotes, so that Spark takes it literally."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
-
-
-def _payloads(
-    batches: Iterator[pa.RecordBatch], fields: str, names: Sequence[str], fails: bool
-) -> Iterator[pa.RecordBatch]:
-    """Parses the record batches of `parse_payloads`."""
-    schema = t.StructType.fromJson(json.loads(fields))
-    parser = PayloadParser(schema)
-    for batch in batches:
-        parsed = parser.parse(batch.column("ev_data"))
-        if fails and parsed.reasons.null_count < batch.num_rows:
-            raise malformed_error(batch.column("ev_id"), parsed.reasons)
-        given = dict(zip(batch.schema.names, batch.columns, strict=True))
-        read = dict(zip(schema.names, parsed.columns, strict=True))
-        columns = {**given, WHY: parsed.reasons, **read}
-        yield pa.RecordBatch.from_arrays([columns[name] for name in names], names=list(names))
-
-
-def _nullable(data_type: t.StructType) -> t.StructType:
-    """Returns the type with all fields nullable: a malformed payload leaves nulls in any field."""
-    return t.StructType([t.StructField(x.name, _with_nulls(x.dataType)) for x in data_type])
-
-
-def _with_nulls(data_type: t.DataType) -> t.DataType:
-    if isinstance(data_type, t.StructType):
-        return _nullable(data_type)
-    if isinstance(data_type, t.ArrayType):
-        return t.ArrayType(_with_nulls(data_type.elementType))
-    if isinstance(data_type, t.MapType):
-        return t.MapType(data_type.keyType, _with_nulls(data_type.valueType))
-    return data_type

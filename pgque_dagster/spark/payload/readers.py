@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -71,6 +72,7 @@ class Reader(ABC):
         problems[f"{path} is no {self.name}"] = None
 
 
+@dataclass
 class ScalarReader(Reader):
     """Reads values that msgspec decodes exactly as pyarrow takes them.
 
@@ -82,18 +84,11 @@ class ScalarReader(Reader):
         take: converts one value, or raises `Misfit`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        nullable: bool,
-        arrow: pa.DataType,
-        decoded: Any,
-        take: Callable[[Any], Any],
-    ) -> None:
-        super().__init__(name, nullable)
-        self.arrow = arrow
-        self.decoded = decoded
-        self.take = take
+    name: str
+    nullable: bool
+    arrow: pa.DataType
+    decoded: Any
+    take: Callable[[Any], Any]
 
     def column(self, values: list[Any]) -> tuple[pa.Array, Doubts]:
         """Makes the column."""
@@ -120,34 +115,23 @@ class EachReader(ScalarReader):
         return pa.array(taken, self.arrow), np.array(doubts, bool)
 
 
+@dataclass
 class TextReader(ScalarReader):
     """Reads values from texts that Arrow casts; texts that do not match a pattern are doubtful.
 
+    They are decoded to str, or to `msgspec.Raw` for numbers, which may have quotes if the pattern
+    has them.
+
     Args:
-        name: as for `Reader`.
-        nullable: as for `Reader`.
-        arrow: the Arrow type.
-        take: as for `ScalarReader`.
         pattern: matches only texts that Arrow either casts to the same value as `take` or refuses.
-        decoded: str, or `msgspec.Raw` for numbers, which may have quotes if the pattern has them.
     """
 
-    def __init__(
-        self,
-        name: str,
-        nullable: bool,
-        arrow: pa.DataType,
-        take: Callable[[Any], Any],
-        pattern: str,
-        decoded: Any = str,
-    ) -> None:
-        super().__init__(name, nullable, arrow, decoded, take)
-        self._pattern = f"^(?:{pattern})$"
+    pattern: str
 
     def column(self, values: list[Any]) -> tuple[pa.Array, Doubts]:
         """Makes the column."""
         texts = self._texts(values)
-        sure = pc.if_else(pc.match_substring_regex(texts, self._pattern), texts, None)
+        sure = pc.if_else(pc.match_substring_regex(texts, f"^(?:{self.pattern})$"), texts, None)
         if self.decoded is msgspec.Raw:
             sure = pc.ascii_trim(sure, '"')
         try:

@@ -7,45 +7,116 @@ or malformed, are read one by one.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from ...client.errors import InvalidArgument
+from .parsing import Parsed
+from .raw_json import NotJson, Number, members, value
 from .readers import ScalarReader
-from .rows import (
-    DELETE,
-    MISSING,
-    TRUNCATE,
-    Head,
-    NotARow,
-    RowDecoder,
-    parse_head,
-)
-from .types import printed_reader
+from .types import check_name, printed_reader
+
+# A column that is not in the row, and an object or array where a scalar value is expected.
+MISSING = msgspec.UNSET
+NESTED = object()
 
 MissingColumns = Literal["malformed", "null"]
 
+TRUNCATE, DELETE = "truncate", "delete"
+_OPERATIONS = ("insert", "update", DELETE, TRUNCATE)
+
+_Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Value = str | _Integer | bool | msgspec.UnsetType | None
+
+
+class _JsonHead(msgspec.Struct):
+    op: Literal["INSERT", "UPDATE", "DELETE", "TRUNCATE"]
+    table: list[str] = []
+    pkey: list[str] = []
+
+
+_decode_head = msgspec.json.Decoder(_JsonHead).decode
+
 
 @dataclass(frozen=True)
-class ParsedChanges:
-    """The parsed events, in their order.
+class Head:
+    """What ev_type says about a change.
 
     Args:
-        operations: insert, update, delete or truncate.
-        tables: the tables with their schemas.
-        keys: structs of the key's columns; null for a truncate, or if the event has no row.
-        rows: structs of all columns; for a malformed event, with the values that fit.
-        reasons: why an event is malformed; null if it fits.
+        operation: insert, update, delete or truncate.
+        table: the table with its schema; None if ev_type does not name it.
+        key: the columns that identify a row; empty if ev_type does not name them.
     """
 
-    operations: pa.Array
-    tables: pa.Array
-    keys: pa.Array
-    rows: pa.Array
-    reasons: pa.Array
+    operation: str
+    table: str | None
+    key: tuple[str, ...]
+
+
+@lru_cache(1024)
+def parse_head(ev_type: str | None) -> Head | None:
+    """Reads an event's type; returns None if it is of no change of a table."""
+    if ev_type is None:
+        return None
+    if ev_type in _OPERATIONS:
+        return Head(ev_type, None, ())
+    try:
+        head = _decode_head(ev_type)
+    except msgspec.DecodeError:
+        return None
+    return Head(head.op.lower(), ".".join(head.table) or None, tuple(head.pkey))
+
+
+class RowDecoder:
+    """Decodes the wanted columns of rows.
+
+    Args:
+        names: the columns.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        columns = {f"c{n}": name for n, name in enumerate(names)}
+        row = msgspec.defstruct(
+            "Row", [(column, _Value, MISSING) for column in columns], rename=columns, gc=False
+        )
+        self._decode = msgspec.json.Decoder(row).decode
+
+    def decode(self, text: str | None) -> Sequence[Any]:
+        """Returns the columns' values, each as PostgreSQL prints it, or None for null.
+
+        A column that the row lacks is `MISSING`, and an object or array is `NESTED`.
+
+        Raises:
+            NotJson: if the text is not a row.
+        """
+        try:
+            row = self._decode(text or "")
+            return [_printed(value) for value in msgspec.structs.astuple(row)]
+        except (msgspec.DecodeError, RecursionError):
+            pass
+        found = members((text or "").encode())
+        return [_printed(value(found[name])) if name in found else MISSING for name in self._names]
+
+
+def _printed(value: Any) -> Any:
+    """Returns a JSON value as PostgreSQL prints the value of the column."""
+    kind = type(value)
+    if kind is str or value is None or value is MISSING:
+        return value
+    if kind is bool:
+        return "t" if value else "f"
+    if kind is int:
+        return str(value)
+    if kind is Number:
+        # Only integers are published as JSON numbers, and they have no negative zero.
+        return "0" if value == "-0" else str(value)
+    return NESTED
 
 
 class ChangeParser:
@@ -69,14 +140,15 @@ class ChangeParser:
                 raise InvalidArgument(
                     f"the schema has {field.name} twice", "Leave one of them out."
                 )
+            check_name(field.name)
             nullable = field.nullable and field.name not in key
             self._readers[field.name] = printed_reader(field.dataType, nullable, field.name)
         self._key = list(key)
         self._missing_is_null = missing_columns == "null"
         self._decoder = RowDecoder(list(self._readers))
 
-    def parse(self, types: pa.Array, rows: pa.Array, tables: pa.Array) -> ParsedChanges:
-        """Reads events.
+    def parse(self, types: pa.Array, rows: pa.Array, tables: pa.Array) -> Parsed:
+        """Reads events into the columns operation, table, key and row.
 
         Args:
             types: their ev_type.
@@ -92,7 +164,7 @@ class ChangeParser:
             elif head.operation != TRUNCATE:
                 try:
                     decoded.append(self._decoder.decode(text))
-                except NotARow as why:
+                except NotJson as why:
                     problems[n].append(str(why))
                     continue
                 places.append(n)
@@ -106,17 +178,18 @@ class ChangeParser:
         where = np.full(len(heads), -1)
         where[places] = np.arange(len(places))
         indices = pa.array(where, mask=where < 0)
-        return ParsedChanges(
-            pa.array([head and head.operation for head in heads], pa.string()),
-            pa.array(
-                [
-                    table if table is not None else head and head.table
-                    for head, table in zip(heads, tables.to_pylist(), strict=True)
-                ],
-                pa.string(),
-            ),
-            _struct({name: columns[name] for name in self._key}).take(indices),
-            _struct(columns).take(indices),
+        operations = [head and head.operation for head in heads]
+        names = [
+            table if table is not None else head and head.table
+            for head, table in zip(heads, tables.to_pylist(), strict=True)
+        ]
+        return Parsed(
+            [
+                pa.array(operations, pa.string()),
+                pa.array(names, pa.string()),
+                _struct({name: columns[name] for name in self._key}).take(indices),
+                _struct(columns).take(indices),
+            ],
             pa.array([", ".join(some) or None for some in problems], pa.string()),
         )
 

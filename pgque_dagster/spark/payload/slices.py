@@ -1,4 +1,4 @@
-"""Reads slices and parses their payloads on executors, and learns which events are malformed.
+"""Reads slices and parses their events on executors, and learns which events are malformed.
 
 Which events of a slice are malformed depends on the slice alone: its events are fixed, and parsing
 is deterministic. So each task that has read a slice to its end reports the slice's malformed events
@@ -13,40 +13,29 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import Accumulator, AccumulatorParam, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
-from pyspark.sql.utils import is_remote
 
 from ...client.models import Slice
 from ..address import DatabaseAddress
 from ..reading import arrow
-from .malformed_columns import MALFORMED, REASON, TEXT
-from .parsing import ID, PayloadRead, needed_columns
+from .parsing import (
+    ID,
+    REASON,
+    REASONS,
+    TEXT,
+    EventParsing,
+    explained,
+    fitting,
+    without_reasons,
+)
 
 # A report is part of a task's result, which the driver holds. A larger one is not sent.
 _REPORT_BYTES = 1024 * 1024
-
-_EXPLAINED = t.StructType(
-    [
-        t.StructField("ev_id", t.LongType()),
-        t.StructField(REASON, t.StringType()),
-        t.StructField(TEXT, t.StringType()),
-    ]
-)
+_EXPLAINED = t.StructType([t.StructField("ev_id", t.LongType()), *REASONS.fields[1:]])
 _REPORT = pa.schema([("ev_id", pa.int64()), (REASON, pa.string()), (TEXT, pa.string())])
-
-# The columns of `PayloadRead.batches` besides those of its schema.
-_REASONS = t.StructType(
-    [
-        t.StructField(ID, t.LongType()),
-        t.StructField(MALFORMED, t.BooleanType()),
-        t.StructField(REASON, t.StringType()),
-        t.StructField(TEXT, t.StringType()),
-    ]
-)
 
 # The malformed events of a slice, by the reader's token and the slice's number.
 Reported = dict[tuple[str, int], pa.Table]
@@ -68,14 +57,14 @@ class _Merge(AccumulatorParam[Reported]):
 _accumulators: dict[str, Accumulator[Reported]] = {}
 
 
-class PayloadSlices:
-    """The slices of a batch, read with parsed payloads.
+class ParsedSlices:
+    """The slices of a batch, parsed where they are read.
 
     Args:
         spark: the session.
         address: how executors find the database.
         slices: the slices.
-        payloads: how to parse.
+        parsing: how to parse.
     """
 
     def __init__(
@@ -83,34 +72,28 @@ class PayloadSlices:
         spark: SparkSession,
         address: DatabaseAddress,
         slices: Sequence[Slice],
-        payloads: PayloadRead,
+        parsing: EventParsing,
     ) -> None:
         self._spark = spark
         self._address = address
         self._slices = slices
-        self._payloads = payloads
+        self._parsing = parsing
         self._token = uuid.uuid4().hex
         self._reports: Accumulator[Reported] | None = None
         self._persisted: DataFrame | None = None
         self._explained: DataFrame | None = None
 
     def all(self) -> DataFrame:
-        """Returns the kept columns and the fields of all events."""
-        return self._rows(lambda nr, events: map(_without_reasons, events))
+        """Returns the kept columns and the result of all events."""
+        return self._rows(lambda nr, events: map(without_reasons, events))
 
     def persisted(self) -> DataFrame:
-        """Reads all slices and persists the events that fit. `malformed` then reads nothing."""
-        if not is_remote():
-            self._persisted = fitting = self.fitting().persist()
-            # Spark caches each slice, so it reads each to its end, and each is reported.
-            fitting.count()
-            return fitting
-        # Without accumulators, the malformed events are persisted among the others.
-        schema = t.StructType([*self._payloads.schema(), *_REASONS])
+        """Returns those of the events that fit, persisted once `malformed` was read."""
+        schema = t.StructType([*self._parsing.schema(), *REASONS])
         self._persisted = parsed = self._read(lambda nr, events: events, schema).persist()
-        wrong = parsed.where(parsed[MALFORMED])
-        self._explained = wrong.select(f.col(ID).alias("ev_id"), REASON, TEXT)
-        return self._payloads.rows(parsed.where(~parsed[MALFORMED]))
+        malformed = parsed.where(parsed[REASON].isNotNull())
+        self._explained = malformed.select(f.col(ID).alias("ev_id"), REASON, TEXT)
+        return self._parsing.rows(parsed.where(parsed[REASON].isNull()))
 
     def fitting(self) -> DataFrame:
         """Returns the events that fit, and has the tasks that read them report the others.
@@ -121,12 +104,16 @@ class PayloadSlices:
         self._reports = reports
 
         def parse(nr: int, events: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            found = _Report()
+            found: list[pa.RecordBatch] = []
+            size = 0
             for batch in events:
-                found.add(_explained(batch))
-                yield _fitting(batch)
-            if found.is_whole:
-                reports.add({(token, nr): found.table()})
+                wrong = explained(batch)
+                size += wrong.nbytes if wrong.num_rows else 0
+                if wrong.num_rows and size <= _REPORT_BYTES:
+                    found.append(wrong)
+                yield fitting(batch)
+            if size <= _REPORT_BYTES:
+                reports.add({(token, nr): pa.Table.from_batches(found, _REPORT)})
 
         return self._rows(parse)
 
@@ -142,11 +129,11 @@ class PayloadSlices:
         if found is not None:
             yield found
             return
-        explained = self._read(lambda nr, events: map(_explained, events), _EXPLAINED).persist()
+        again = self._read(lambda nr, events: map(explained, events), _EXPLAINED).persist()
         try:
-            yield explained
+            yield again
         finally:
-            explained.unpersist()
+            again.unpersist()
 
     def forget(self) -> None:
         """Frees what is persisted, and the reports."""
@@ -165,48 +152,17 @@ class PayloadSlices:
         return pa.concat_tables([_REPORT.empty_table(), *found])
 
     def _rows(self, parse: _Parser) -> DataFrame:
-        return self._payloads.rows(self._read(parse, self._payloads.schema()))
+        return self._parsing.rows(self._read(parse, self._parsing.schema()))
 
     def _read(self, parse: _Parser, schema: t.StructType) -> DataFrame:
-        slices, address, payloads = tuple(self._slices), self._address, self._payloads
+        address, parsing = self._address, self._parsing
 
-        def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in numbers:
-                for nr in batch.column(0).to_pylist():
-                    columns = needed_columns(payloads.keep)
-                    events = arrow.read_slice(address.resolve(), slices[nr], columns)
-                    yield from parse(nr, payloads.batches(events))
+        def read(part: tuple[int, Slice]) -> Iterator[pa.RecordBatch]:
+            nr, piece = part
+            events = arrow.read_slice(address.resolve(), piece, parsing.needed)
+            return parse(nr, parsing.batches(events))
 
-        # Each task has one number of a slice.
-        numbers = self._spark.range(0, len(slices), 1, max(1, len(slices)))
-        return numbers.mapInArrow(read, schema)
-
-
-class _Report:
-    """The malformed events of one slice, unless they are too large to send."""
-
-    def __init__(self) -> None:
-        self._found: list[pa.RecordBatch] = []
-        self._bytes = 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all malformed events are in the report."""
-        return self._bytes <= _REPORT_BYTES
-
-    def add(self, explained: pa.RecordBatch) -> None:
-        """Adds malformed events."""
-        if not explained.num_rows:
-            return
-        self._bytes += explained.nbytes
-        if self.is_whole:
-            self._found.append(explained)
-        else:
-            self._found.clear()
-
-    def table(self) -> pa.Table:
-        """Returns the malformed events."""
-        return pa.Table.from_batches(self._found, _REPORT)
+        return arrow.read_in_tasks(self._spark, list(enumerate(self._slices)), read, schema)
 
 
 def _accumulator(context: SparkContext) -> Accumulator[Reported]:
@@ -215,18 +171,3 @@ def _accumulator(context: SparkContext) -> Accumulator[Reported]:
         _accumulators.clear()
         _accumulators[name] = context.accumulator({}, _Merge())
     return _accumulators[name]
-
-
-def _explained(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns ev_id, `REASON` and `TEXT` of the malformed events of `PayloadRead.batches`."""
-    found = batch.filter(batch.column(MALFORMED)).select([ID, REASON, TEXT])
-    return found.rename_columns(_EXPLAINED.names)
-
-
-def _fitting(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the kept columns and the fields of the events of a batch that fit."""
-    return _without_reasons(batch.filter(pc.invert(batch.column(MALFORMED))))
-
-
-def _without_reasons(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch.drop_columns(_REASONS.names)

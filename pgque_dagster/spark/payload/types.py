@@ -20,9 +20,12 @@ _INTEGERS: dict[type[t.DataType], tuple[int, pa.DataType, int]] = {
     t.IntegerType: (32, pa.int32(), 9),
     t.LongType: (64, pa.int64(), 18),
 }
-# Every double or float holds this many digits.
-_DOUBLES = r"-?(?:0|[1-9][0-9]{0,6})(?:\.[0-9]{1,8})?"
-_FLOATS = r"-?(?:0|[1-9][0-9]{0,2})(?:\.[0-9]{1,3})?"
+_FLOATING: dict[type[t.DataType], pa.DataType] = {
+    t.DoubleType: pa.float64(),
+    t.FloatType: pa.float32(),
+}
+# Numbers that are not infinite as a float. -0 is read one by one.
+_FLOATS = r"-?[1-9][0-9]{0,17}(?:\.[0-9]{1,20})?(?:e[+-]?[01]?[0-9])?|0|-?0\.[0-9]{1,20}"
 # Arrow reads fractions of at most six digits.
 _CLOCK = values.CLOCK.replace("0*", "")
 _LOCAL = f"{values.DATE}[T ]{_CLOCK}"
@@ -49,8 +52,18 @@ def struct_reader(schema: t.StructType, nullable: bool = False, path: str = "") 
         where = f"{path}.{field.name}" if path else field.name
         if field.name in fields:
             raise InvalidArgument(f"the payload schema has {where} twice", "Leave one of them out.")
+        check_name(field.name)
         fields[field.name] = _reader(field.dataType, field.nullable, where)
     return StructReader(schema.simpleString(), nullable, fields)
+
+
+def check_name(name: str) -> None:
+    """Refuses a name that msgspec does not read."""
+    if any(c in '"\\' or c < " " for c in name):
+        raise InvalidArgument(
+            f"the field {name!r} has a quote, backslash or control character in its name",
+            "Leave it out of the schema, and read it from ev_data with Spark.",
+        )
 
 
 def printed_reader(data_type: t.DataType, nullable: bool, path: str) -> ScalarReader:
@@ -67,16 +80,15 @@ def printed_reader(data_type: t.DataType, nullable: bool, path: str) -> ScalarRe
     name, kind = data_type.simpleString(), type(data_type)
 
     def from_text(arrow: pa.DataType, take: Callable[[Any], Any], pattern: str) -> TextReader:
-        return TextReader(name, nullable, arrow, take, pattern)
+        return TextReader(name, nullable, arrow, str, take, pattern)
 
     if kind in _INTEGERS:
         bits, arrow, digits = _INTEGERS[kind]
         whole = f"-?(?:0|[1-9][0-9]{{0,{digits - 1}}})"
         return from_text(arrow, partial(values.printed_integer, bits=bits), whole)
-    if kind is t.DoubleType:
-        return from_text(pa.float64(), values.printed_double, _DOUBLES)
-    if kind is t.FloatType:
-        return from_text(pa.float32(), values.printed_float, _FLOATS)
+    if kind in _FLOATING:
+        arrow = _FLOATING[kind]
+        return from_text(arrow, partial(values.printed_floating, kind=arrow), _FLOATS)
     if kind is t.BooleanType:
         return EachReader(name, nullable, pa.bool_(), str, values.printed_boolean)
     if kind is t.BinaryType:
@@ -108,16 +120,17 @@ def _reader(data_type: t.DataType, nullable: bool, path: str) -> Reader:
         return ScalarReader(name, nullable, arrow, bounded(bits), take)
     if kind is t.BooleanType:
         return ScalarReader(name, nullable, pa.bool_(), bool, values.take_boolean)
-    if kind is t.DoubleType:
-        return ScalarReader(name, nullable, pa.float64(), float, values.take_double)
-    if kind is t.FloatType:
-        take_float = values.take_float
-        return TextReader(name, nullable, pa.float32(), take_float, _FLOATS, msgspec.Raw)
+    if kind in _FLOATING:
+        arrow = _FLOATING[kind]
+        take_floating = partial(values.take_floating, kind=arrow)
+        if kind is t.DoubleType:
+            return ScalarReader(name, nullable, arrow, float, take_floating)
+        return TextReader(name, nullable, arrow, msgspec.Raw, take_floating, _FLOATS)
     if kind is t.BinaryType:
         return EachReader(name, nullable, pa.binary(), str, values.take_binary)
     if kind is t.TimestampType:
         take_instant = partial(values.take_timestamp, zoned=True)
-        return TextReader(name, nullable, pa.timestamp("us", "UTC"), take_instant, _INSTANT)
+        return TextReader(name, nullable, pa.timestamp("us", "UTC"), str, take_instant, _INSTANT)
     if reader := _text_reader(data_type, nullable, decimals=msgspec.Raw):
         return reader
     raise InvalidArgument(
@@ -138,10 +151,10 @@ def _text_reader(data_type: t.DataType, nullable: bool, *, decimals: Any) -> Sca
     if kind is t.StringType:
         return ScalarReader(name, nullable, pa.string(), str, values.take_string)
     if kind is t.DateType:
-        return TextReader(name, nullable, pa.date32(), values.take_date, values.DATE)
+        return TextReader(name, nullable, pa.date32(), str, values.take_date, values.DATE)
     if kind is t.TimestampNTZType:
         take_local = partial(values.take_timestamp, zoned=False)
-        return TextReader(name, nullable, pa.timestamp("us"), take_local, _LOCAL)
+        return TextReader(name, nullable, pa.timestamp("us"), str, take_local, _LOCAL)
     if isinstance(data_type, t.DecimalType):
         precision, scale = data_type.precision, data_type.scale
         whole = f"(?:0|[1-9][0-9]{{0,{precision - scale - 1}}})" if precision > scale else "0"
@@ -151,8 +164,8 @@ def _text_reader(data_type: t.DataType, nullable: bool, *, decimals: Any) -> Sca
             name,
             nullable,
             pa.decimal128(precision, scale),
+            decimals,
             partial(values.take_decimal, precision=precision, scale=scale),
             f"{quote}-?{whole}{fraction}{quote}",
-            decimals,
         )
     return None

@@ -7,13 +7,11 @@ values, where these differ from JSON and ISO 8601.
 import base64
 import math
 import re
-from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 
 from .raw_json import Number
 
@@ -29,13 +27,7 @@ _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]+
 _NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]\+?(-?)0*([0-9]*))?")
 # A number with a longer exponent is out of range for every type, whatever its digits are.
 _EXPONENT_DIGITS = 12
-# Numbers from half-way between the largest float and the next power of two round to infinity.
-_LARGEST_FLOAT = float(np.finfo(np.float32).max)
-_FLOAT_BORDER = 2.0**128 - 2.0**103
-
 _BOOLEANS = {"t": True, "f": False}
-# No double has more digits when it is written out in full.
-_DOUBLE_DIGITS = 767
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _BYTES = re.compile(r"\\x(?:[0-9a-f]{2})*")
 # PostgreSQL uses local mean time for old times, and its offsets have seconds.
@@ -78,39 +70,15 @@ def take_decimal(value: Any, precision: int, scale: int) -> Decimal:
     return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
 
 
-def take_double(value: Any) -> float:
-    """Takes numbers, as the nearest double, which must be finite."""
+def take_floating(value: Any, kind: pa.DataType) -> float:
+    """Takes numbers, as the nearest value of an Arrow type, which must be finite."""
     if not isinstance(value, Number):
         raise Misfit
-    nearest = float(value)
+    nearest: float = pa.scalar(str(value)).cast(kind).as_py()
     if math.isinf(nearest):
         raise Misfit
     # An integer has no negative zero.
     return 0.0 if value == "-0" else nearest
-
-
-def take_float(value: Any) -> float:
-    """Takes numbers, as the nearest single-precision float, which must be finite."""
-    double = take_double(value)
-    with np.errstate(over="ignore"):
-        near = np.float32(double)
-    if np.isinf(near):
-        if abs(double) > _FLOAT_BORDER or _is_beyond_floats(value):
-            raise Misfit
-        return math.copysign(_LARGEST_FLOAT, double)
-    with np.errstate(over="ignore"):
-        other = np.nextafter(near, np.float32(math.copysign(math.inf, double - float(near))))
-    if float(other) - double == double - float(near):
-        # The double is half-way between two floats, so the text decides which one is nearer.
-        exact, half_way = Decimal(value), Decimal(double)
-        if exact != half_way and (exact > half_way) == bool(other > near):
-            return float(other)
-    return float(near)
-
-
-def _is_beyond_floats(text: str) -> bool:
-    # abs() would round to 28 digits.
-    return Decimal(text).copy_abs() >= Decimal(_FLOAT_BORDER)
 
 
 def take_binary(value: Any) -> bytes:
@@ -160,14 +128,12 @@ def printed_integer(text: str, bits: int) -> int:
     return take_integer(_number(text), bits)
 
 
-def printed_double(text: str) -> float:
-    """Takes numbers that a double prints, NaN and the infinities."""
-    return _printed_back(text, take_double, float)
-
-
-def printed_float(text: str) -> float:
-    """Takes numbers that a single-precision float prints, NaN and the infinities."""
-    return _printed_back(text, take_float, np.float32)
+def printed_floating(text: str, kind: pa.DataType) -> float:
+    """Takes numbers, as the nearest value of an Arrow type, NaN and the infinities."""
+    if text in _NOT_FINITE:
+        return float(text)
+    nearest = take_floating(_number(text), kind)
+    return math.copysign(nearest, -1) if text.startswith("-") else nearest
 
 
 def printed_boolean(text: str) -> bool:
@@ -228,35 +194,3 @@ def _number(text: str) -> Number:
     if not _JSON_NUMBER.fullmatch(text):
         raise Misfit
     return Number(text)
-
-
-def _printed_back(text: str, take: Callable[[Any], float], kind: Callable[[float], Any]) -> float:
-    """Takes a number if the nearest value prints as it, either shortest or with as many digits.
-
-    So every value of the type is read as itself, and a number with more digits than the type holds
-    is refused instead of rounded. Comparing only the shortest text is not enough, because Python
-    and PostgreSQL may print it differently.
-    """
-    if text in _NOT_FINITE:
-        return float(text)
-    nearest = take(_number(text))
-    if nearest == 0:
-        if any(digit in "123456789" for digit in re.split("[eE]", text)[0]):
-            raise Misfit
-        return -0.0 if text.startswith("-") else 0.0
-    number = Decimal(text)
-    if number != Decimal(str(kind(nearest))) and not _is_rounded(nearest, number):
-        raise Misfit
-    return nearest
-
-
-def _is_rounded(value: float, number: Decimal) -> bool:
-    """Whether a number differs from a value by at most half of its last digit."""
-    _, digits, exponent = number.as_tuple()
-    whole = "".join(map(str, digits)).lstrip("0")
-    significant = whole.rstrip("0")
-    if len(significant) > _DOUBLE_DIGITS:
-        return False
-    last_place = Fraction(10) ** (int(exponent) + len(whole) - len(significant))
-    difference = abs(Fraction(value)) - int(significant) * last_place
-    return abs(difference) * 2 <= last_place

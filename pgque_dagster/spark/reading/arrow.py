@@ -3,16 +3,19 @@
 import socket
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import psycopg
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from ...client.connection import connect
 from ...client.errors import ConnectionFailed, InvalidArgument, translated
 from ...client.models import Slice
+
+Part = TypeVar("Part")
 
 # Column, Arrow type, Spark type: the columns of a read plan's slice, in its order.
 _COLUMNS: tuple[tuple[str, pa.DataType, t.DataType], ...] = (
@@ -66,6 +69,46 @@ def spark_schema(columns: Sequence[str]) -> t.StructType:
     """Returns the Spark schema of some of the event columns."""
     types = {name: spark for name, _, spark in _COLUMNS}
     return t.StructType([t.StructField(column, types[column]) for column in columns])
+
+
+def read_in_tasks(
+    spark: SparkSession,
+    parts: Sequence[Part],
+    read: Callable[[Part], Iterable[pa.RecordBatch]],
+    schema: t.StructType,
+) -> DataFrame:
+    """Returns the rows that a function reads for each part, in a task of its own.
+
+    Args:
+        spark: the session.
+        parts: what tasks read; sent to all of them.
+        read: reads one.
+        schema: the columns.
+    """
+
+    def read_here(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for nr in batch.column(0).to_pylist():
+                yield from read(parts[nr])
+
+    # Each task has one number of a part.
+    numbers = spark.range(0, len(parts), 1, max(1, len(parts)))
+    return numbers.mapInArrow(read_here, schema)
+
+
+def nullable(schema: t.StructType) -> t.StructType:
+    """Returns columns as nullable ones at any depth, without metadata."""
+    return t.StructType([t.StructField(x.name, _nullable_type(x.dataType)) for x in schema])
+
+
+def _nullable_type(kind: t.DataType) -> t.DataType:
+    if isinstance(kind, t.StructType):
+        return nullable(kind)
+    if isinstance(kind, t.ArrayType):
+        return t.ArrayType(_nullable_type(kind.elementType))
+    if isinstance(kind, t.MapType):
+        return t.MapType(_nullable_type(kind.keyType), _nullable_type(kind.valueType))
+    return kind
 
 
 def read_slice(url: str, part: Slice, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

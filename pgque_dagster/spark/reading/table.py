@@ -1,8 +1,7 @@
 """Reads a table of PostgreSQL into a DataFrame: in parallel, and all parts in one snapshot."""
 
-import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,28 +14,15 @@ from ...client.connection import connect
 from ...client.errors import ConnectionFailed, InvalidArgument, translated
 from ..address import DatabaseAddress
 from ..cluster.executor_errors import clear_executor_errors
+from .arrow import read_in_tasks
 
 # 32 MB.
 _BLOCKS = 4096
 # What Spark and Arrow can hold; a numeric without precision gets a scale in the middle.
 _DIGITS, _SCALE = 38, 18
-_NUMERIC = re.compile(r"numeric(?:\((\d+),(-?\d+)\))?")
-# The type of a domain is that which it is made of, at the end of the recursion.
-_COLUMNS = """
-with recursive part as (
-    select a.attnum, a.attname, a.atttypid as type, a.atttypmod as modifier, 0 as depth
-    from pg_attribute a
-    where a.attrelid = %(table)s::regclass and a.attnum > 0 and not a.attisdropped
-    union all
-    select p.attnum, p.attname, t.typbasetype, t.typtypmod, p.depth + 1
-    from part p
-    join pg_type t on t.oid = p.type
-    where t.typtype = 'd'
-)
-select distinct on (attnum) attname::text, format_type(type, modifier)
-from part
-order by attnum, depth desc
-"""
+_NUMERIC_OID = 1700
+# PostgreSQL has scales from -1000 to 1000, and the driver reads the negative ones as 2048 more.
+_LARGEST_SCALE, _SCALES = 1000, 2048
 # A view has no place of a row. Of a partitioned table, each partition has its own places.
 SIZE = """
 select case when c.relkind in ('r', 'm', 'p') then coalesce(max(pg_relation_size(p.oid)), 0) end
@@ -92,9 +78,14 @@ def read_whole_table(
         ((exists,),) = connection.execute("select to_regclass(%s) is not null", [name]).fetchall()
         if not exists:
             raise InvalidArgument(f"there is no table {table}", "Create it, or name another one.")
-        types = dict(connection.execute(_COLUMNS.encode(), {"table": name}).fetchall())
+        columns = connection.execute(f"select * from {name} limit 0".encode()).description or []
+        decimals = {
+            column.name: _decimal(column.precision, column.scale)
+            for column in columns
+            if column.type_code == _NUMERIC_OID
+        }
         ((size,),) = connection.execute(SIZE.encode(), [name]).fetchall()
-        schema = _schema(url, name, types)
+        schema = _schema(url, name, decimals)
         queries = [f"select * from {name}{where}" for where in row_ranges(size, blocks)]
         fields = spark.createDataFrame(schema.empty_table()).schema
         frame = read_queries(spark, address, table, queries, fields, snapshot)
@@ -124,28 +115,35 @@ def read_queries(
     """
     schema = spark.createDataFrame([], fields).toArrow().schema
     parts = [_Part(address, snapshot, table, query, schema, tuple(settings)) for query in queries]
-    numbers = spark.range(0, len(parts), 1, len(parts))
-    return numbers.mapInArrow(_reader(parts), fields)
+    return read_in_tasks(spark, parts, _read, fields)
 
 
-def _schema(url: str, name: str, types: dict[str, str]) -> pa.Schema:
+def _schema(url: str, name: str, decimals: dict[str, pa.DataType]) -> pa.Schema:
     # ADBC loads pandas, which is not needed before something is read.
     from adbc_driver_postgresql import dbapi
 
     with dbapi.connect(url) as connection, connection.cursor() as cursor:
         cursor.execute(f"select * from {name} limit 0")
         found = cursor.fetch_arrow_table().schema
-    return pa.schema([pa.field(field.name, _type(field, types[field.name])) for field in found])
+    plain = [
+        field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+        for field in found
+    ]
+    return pa.schema(
+        [
+            pa.field(name, decimals.get(name, kind))
+            for name, kind in zip(found.names, plain, strict=True)
+        ]
+    )
 
 
-def _type(field: pa.Field, name: str) -> pa.DataType:
-    if numeric := _NUMERIC.fullmatch(name):
-        precision, scale = (int(numeric[1]), int(numeric[2])) if numeric[1] else (_DIGITS, _SCALE)
-        digits = max(precision - min(scale, 0), scale)
-        return pa.decimal128(min(digits, _DIGITS), min(max(scale, 0), _DIGITS))
-    if isinstance(field.type, pa.BaseExtensionType):
-        return field.type.storage_type
-    return field.type
+def _decimal(precision: int | None, scale: int | None) -> pa.DataType:
+    if precision is None or scale is None:
+        precision, scale = _DIGITS, _SCALE
+    elif scale > _LARGEST_SCALE:
+        scale -= _SCALES
+    digits = max(precision - min(scale, 0), scale)
+    return pa.decimal128(min(digits, _DIGITS), min(max(scale, 0), _DIGITS))
 
 
 def row_ranges(size: int | None, blocks: int = _BLOCKS) -> Iterator[str]:
@@ -160,15 +158,6 @@ def row_ranges(size: int | None, blocks: int = _BLOCKS) -> Iterator[str]:
         first, end = f"ctid >= '({number * blocks},0)'", f"ctid < '({(number + 1) * blocks},0)'"
         conditions = [*([first] if number else []), *([end] if number < count - 1 else [])]
         yield f" where {' and '.join(conditions)}" if conditions else ""
-
-
-def _reader(parts: list[_Part]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from _read(parts[number])
-
-    return read
 
 
 def _read(part: _Part) -> Iterator[pa.RecordBatch]:

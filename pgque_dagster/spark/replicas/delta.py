@@ -174,6 +174,11 @@ class DeltaReplica:
                 break
         return None
 
+    def copied(self) -> str | None:
+        """Returns the snapshot of its last copy; None as for `state`."""
+        state = self.state()
+        return None if state is None else state.copied
+
     def read(self, spark: SparkSession, version: int | None = None) -> DataFrame:
         """Returns the rows of a version, which executors read in parallel.
 

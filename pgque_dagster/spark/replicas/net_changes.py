@@ -6,16 +6,13 @@ from pyspark.sql.window import Window
 
 from ...client.source_tables import SourceTable
 from ..payload.changes import EVENT_COLUMNS
-from .source import row_schema
+from ..payload.parsing import parse_events
+from .source import change_format
 
 # Whether a row was deleted. It stands beside the columns of the table.
 DELETED = "__pgque_deleted"
 # The columns of events from which changes are read.
 CHANGE_COLUMNS = (*EVENT_COLUMNS, "ev_txid", "ev_retry")
-# The event after which a table is copied again, as after `COPY`, which somebody sends.
-TRUNCATE = "truncate"
-# In place of the type of an event that is delivered again.
-REDELIVERED = "redelivered"
 
 
 def net_changes(events: DataFrame, table: SourceTable) -> DataFrame:
@@ -30,7 +27,7 @@ def net_changes(events: DataFrame, table: SourceTable) -> DataFrame:
         columns of the key mean anything. Spark raises an error whose cause is `MalformedPayload`
         if an event does not fit the table.
     """
-    parsed = row_schema(table).parse(events, keep=("ev_id",), fails=True)
+    parsed = parse_events(events, change_format(table), keep=("ev_id",))
     keys = [f.col(f"key.`{name}`") for name in table.key]
     latest = Window.partitionBy(*keys).orderBy(f.col("ev_id").desc())
     last = parsed.withColumn("__pgque_place", f.row_number().over(latest)).where(

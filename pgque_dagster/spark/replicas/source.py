@@ -5,24 +5,19 @@ was copied and a row that an event brought cannot differ.
 """
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
 
-import psycopg
 from psycopg import sql
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from ...client.connection import connect
-from ...client.errors import TransactionOutdated, translated
 from ...client.operation import Call
+from ...client.replicas.snapshot import SETTINGS, Snapshot, row_queries
 from ...client.session import Session
 from ...client.source_tables import SourceTable
 from ..address import DatabaseAddress
-from ..payload.changes import RowSchema
+from ..payload.changes import ChangeFormat
+from ..payload.parsing import parse_events
 from ..reading.table import SIZE, read_queries, row_ranges
 
 _SIMPLE = {
@@ -39,85 +34,12 @@ _NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
 _TIMESTAMP = re.compile(r"timestamp(?:\(\d\))? (with|without) time zone")
 # A decimal of Spark and of Arrow has at most so many digits.
 _DIGITS = 38
-_TICK_ATTEMPTS = 5
 _EVENTS = t.StructType(
     [
         t.StructField("ev_id", t.LongType()),
         *(t.StructField(name, t.StringType()) for name in ("ev_type", "ev_data", "ev_extra1")),
     ]
 )
-# As the triggers of capture() print values.
-_SETTINGS = (
-    "set bytea_output = 'hex'",
-    "set extra_float_digits = 1",
-    "set intervalstyle = 'postgres'",
-    "set datestyle = 'iso, ymd'",
-    "set timezone = 'UTC'",
-    "set row_security = off",
-)
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A snapshot of the database that other connections can read in while its block runs.
-
-    Attributes:
-        id: for `SET TRANSACTION SNAPSHOT`.
-        transactions: which transactions it contains, as `pg_snapshot` prints it.
-    """
-
-    id: str
-    transactions: str
-
-    @staticmethod
-    @contextmanager
-    def taken(url: str) -> Iterator["Snapshot"]:
-        """Takes a snapshot, and holds it while the block runs."""
-        with connect(url) as connection, translated(), connection.transaction():
-            connection.execute("set transaction isolation level repeatable read, read only")
-            ((found, transactions),) = connection.execute(
-                "select pg_export_snapshot(), pg_current_snapshot()::text"
-            ).fetchall()
-            yield Snapshot(found, transactions)
-
-    @staticmethod
-    @contextmanager
-    def of_tick(url: str, queue: str) -> Iterator[tuple[int, "Snapshot"]]:
-        """Makes a tick of a queue, and holds its snapshot while the block runs.
-
-        Yields:
-            The tick, and its snapshot.
-
-        Raises:
-            TransactionOutdated: if other tickers were faster each time.
-        """
-        with connect(url) as holder, translated(), holder.transaction():
-            holder.execute("set transaction isolation level repeatable read, read only")
-            tick_id = _tick(url, queue, holder)
-            ((found, transactions),) = holder.execute(
-                "select pg_export_snapshot(), pg_current_snapshot()::text"
-            ).fetchall()
-            yield tick_id, Snapshot(found, transactions)
-
-
-def _tick(url: str, queue: str, holder: psycopg.Connection[Any]) -> int:
-    """Makes a tick with a snapshot that `holder` has when the tick is committed."""
-    for _ in range(_TICK_ATTEMPTS):
-        with connect(url) as connection, suppress(psycopg.errors.SerializationFailure):
-            with connection.transaction():
-                connection.execute("set transaction isolation level repeatable read")
-                ((tick_id,),) = connection.execute(
-                    "select pgque.snapshot_tick(%s)", [queue]
-                ).fetchall()
-                if tick_id is None:
-                    continue
-                ((snapshot,),) = connection.execute("select pg_export_snapshot()").fetchall()
-                holder.execute(f"set transaction snapshot '{snapshot}'".encode())
-            return int(tick_id)
-    raise TransactionOutdated(
-        f"queue {queue} got no tick in {_TICK_ATTEMPTS} attempts, because other ticks were faster",
-        "Verify again.",
-    )
 
 
 def is_after(transactions: str) -> Column:
@@ -146,9 +68,9 @@ def spark_columns(source: SourceTable) -> t.StructType:
     )
 
 
-def row_schema(source: SourceTable) -> RowSchema:
+def change_format(source: SourceTable) -> ChangeFormat:
     """Returns how events of a table are read."""
-    return RowSchema(spark_columns(source), source.key, "malformed")
+    return ChangeFormat(spark_columns(source), source.key, "malformed")
 
 
 def rows_at(
@@ -167,16 +89,13 @@ def rows_at(
         source: the table.
         snapshot: the snapshot, which must be held until the frame is computed.
     """
-    columns = session.run(
-        Call("select pgque.capture_columns(%s::regclass)", (source.name,), lambda rows: rows[0][0])
-    )
-    selected = (
-        "select 0::bigint as ev_id, 'insert' as ev_type, row_to_json(pgque_row)::text as ev_data, "
-        f"{sql.Literal(source.name).as_string(None)} as ev_extra1 "
-        f"from (select {columns} from {source.name}{{where}}) pgque_row"
-    )
     size = session.run(Call(SIZE, (source.name,), lambda rows: rows[0][0]))
-    queries = [selected.replace("{where}", where) for where in row_ranges(size)]
+    name = sql.Literal(source.name).as_string(None)
+    queries = [
+        f"select 0::bigint as ev_id, 'insert' as ev_type, ev_data, {name} as ev_extra1 "
+        f"from ({query}) pgque_copied"
+        for query in row_queries(session, source, row_ranges(size))
+    ]
     events = read_queries(
         spark,
         address,
@@ -184,9 +103,9 @@ def rows_at(
         queries,
         _EVENTS,
         snapshot.id,
-        _SETTINGS,
+        SETTINGS,
     )
-    return row_schema(source).parse(events, keep=(), fails=True).select("row.*")
+    return parse_events(events, change_format(source)).select("row.*")
 
 
 def _spark_type(kind: str) -> t.DataType:

@@ -5,70 +5,38 @@ without a lock. The replica has the changes up to an earlier tick; those between
 to its rows here, and then both must have the same rows.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType, FloatType
 
-from ...client.operation import Call
+from ...client.plans import tick_range_plan
+from ...client.replicas.snapshot import Snapshot
+from ...client.replicas.standing import TRUNCATE, find_standings
+from ...client.replicas.verification import (
+    ALTERED,
+    NEXT_COPIES,
+    REPLICA_GONE,
+    SHOWN,
+    Difference,
+    Verification,
+    last_acked_tick,
+)
 from ...client.session import Session
-from ...client.source_tables import COPY, SourceTable, captured_tables
-from .. import source as data_source
+from ...client.source_tables import COPY, SourceTable
 from ..address import DatabaseAddress
+from ..options import DEFAULT_SLICES
+from ..reading import arrow
 from .delta import DeltaReplica
-from .net_changes import CHANGE_COLUMNS, DELETED, TRUNCATE, net_changes
-from .source import Snapshot, is_after, rows_at, spark_columns
+from .net_changes import CHANGE_COLUMNS, DELETED, net_changes
+from .source import is_after, rows_at, spark_columns
 
-_SHOWN = 10
 # Of the changes that wait, which are few compared with the table.
 _PARTITIONS = 1
 # Names that no column of a source has.
 _OURS, _THEIRS, _KIND = "__pgque_ours", "__pgque_theirs", "__pgque_kind"
 _HASH, _COUNT = "hash", "count"
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A key whose rows differ.
-
-    Attributes:
-        kind: `missing` in the replica, `extra` in it, `different`, or `repeated`.
-        key: the values of the key.
-    """
-
-    kind: str
-    key: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What comparing a replica with its table found.
-
-    Attributes:
-        table: schema and name.
-        tick_id: the tick at which they were compared; None if they could not be.
-        version: the version of the replica.
-        rows: how many rows the table has.
-        differences: how many keys differ.
-        examples: up to ten of them.
-        held: why they could not be compared; None if they were.
-    """
-
-    table: str
-    tick_id: int | None
-    version: int | None
-    rows: int = 0
-    differences: int = 0
-    examples: tuple[Difference, ...] = ()
-    held: str | None = None
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether the rows are proven to be the same."""
-        return self.held is None and not self.differences
 
 
 def verify(
@@ -100,31 +68,26 @@ def verify(
         InvalidArgument: if the table or the replica is not there.
         TransactionOutdated: if no tick could be made beside others.
     """
-    address = address or DatabaseAddress(url)
-    source = SourceTable.find(session, table)
-    if held := _held(session, queue, consumer, source):
-        return Verification(source.name, None, None, held=held)
-    acked = session.run(
-        Call(
-            "select last_tick from pgque.get_consumer_info(%s, %s)",
-            (queue, consumer),
-            lambda rows: rows[0][0],
-        )
-    )
+    found_at = address or DatabaseAddress(url)
+    (standing,) = find_standings(session, queue, consumer, [table])
+    source = standing.source
+    if standing.why_held is not None:
+        return Verification(source.name, None, None, held=standing.why_held)
+    acked = last_acked_tick(session, queue, consumer)
     replica = DeltaReplica(base_dir, source, storage_options)
     state = replica.state()
     if state is None:
-        return Verification(
-            source.name, None, None, held="the replica is gone, or somebody else changed it"
-        )
+        return Verification(source.name, None, None, held=REPLICA_GONE)
     from_tick = max(acked, state.tick_id)
     with Snapshot.of_tick(url, queue) as (tick_id, snapshot):
-        data_source.register(spark)
+        plan = session.run(tick_range_plan(queue, from_tick, tick_id, DEFAULT_SLICES))
         events = (
-            spark.read.format("pgque")
-            .options(**address.options(), queue=queue, columns=",".join(CHANGE_COLUMNS))
-            .options(from_tick=str(from_tick), to_tick=str(tick_id))
-            .load()
+            arrow.read_in_tasks(
+                spark,
+                plan.slices,
+                lambda part: arrow.read_slice(found_at.resolve(), part, CHANGE_COLUMNS),
+                arrow.spark_schema(CHANGE_COLUMNS),
+            )
             .where(f.col("ev_extra1") == source.name)
             .where(is_after(state.copied))
             .coalesce(_PARTITIONS)
@@ -133,44 +96,18 @@ def verify(
         try:
             kinds = {row.ev_type for row in events.select("ev_type").distinct().collect()}
             if kinds & {COPY, TRUNCATE}:
-                return Verification(
-                    source.name, tick_id, state.version, held="the next batch copies the table"
-                )
+                return Verification(source.name, tick_id, state.version, held=NEXT_COPIES)
             stored = _with_changes(replica.read(spark, state.version), events, source)
-            rows = rows_at(spark, session, address, source, snapshot)
+            rows = rows_at(spark, session, found_at, source, snapshot)
             found = _compare(rows, stored, source)
         finally:
             events.unpersist()
         if SourceTable.find(session, source.name).shape != source.shape:
-            return Verification(
-                source.name, tick_id, state.version, held="the table was altered meanwhile"
-            )
+            return Verification(source.name, tick_id, state.version, held=ALTERED)
     rows_count, differences, examples = found
     return Verification(
         source.name, tick_id, state.version, rows_count, differences, tuple(examples)
     )
-
-
-def _held(session: Session, queue: str, consumer: str, source: SourceTable) -> str | None:
-    """Returns why the replica is not known to be equal, whatever its rows are."""
-    captured = captured_tables(session, queue)
-    if source.name not in captured:
-        return f"the table is not captured into queue {queue}"
-    problem = captured[source.name]
-    shape = session.run(
-        Call(
-            "select max(shape) from pgque.replicated_tables(%s, %s) where table_name = %s",
-            (queue, consumer, source.name),
-            lambda rows: rows[0][0],
-        )
-    )
-    if problem is not None:
-        return str(problem)
-    if shape is None:
-        return "it has not been copied in this life of the database"
-    if shape != source.shape:
-        return "the table was altered, and the next batch copies it"
-    return None
 
 
 def _with_changes(replica: DataFrame, events: DataFrame, source: SourceTable) -> DataFrame:
@@ -203,7 +140,7 @@ def _compare(
     if not totals.differences:
         return totals.rows, 0, []
     # Reads both again, which is rare, and holds nothing in memory.
-    found = marked.where(f"`{_KIND}` is not null").limit(_SHOWN).collect()
+    found = marked.where(f"`{_KIND}` is not null").limit(SHOWN).collect()
     examples = [Difference(row[_KIND], {key: row[key] for key in keys}) for row in found]
     return totals.rows, totals.differences, examples
 

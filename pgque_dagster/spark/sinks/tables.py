@@ -117,15 +117,13 @@ class TableFacts:
     Attributes:
         incarnation: the property that the first write set, or None.
         adopt: the statement that sets it.
-        partitions: the columns by which the table is partitioned.
         columns: the type of each column, written as for the DataFrame's columns.
         required: the columns that must not be null.
-        rules: of the table that rows from here may break.
+        rules: of the table that rows from here may break, such as partitions.
     """
 
     incarnation: str | None
     adopt: str
-    partitions: Sequence[str]
     columns: Mapping[str, str]
     required: Sequence[str]
     rules: Sequence[str] = ()
@@ -179,12 +177,8 @@ class TableOutput(ABC, Generic[Table]):
         """The error of the format's library for a commit on a state that is not the newest."""
 
     @abstractmethod
-    def version_of(self, table: Table) -> object:
-        """Returns what tells a state of the table from later ones."""
-
-    @abstractmethod
-    def id_of(self, table: Table) -> object:
-        """Returns what tells the table from another one of its name."""
+    def identity(self, table: Table) -> tuple[object, object]:
+        """Returns the id of the table, and what tells its state from later ones."""
 
     @abstractmethod
     def facts(self, table: Table) -> TableFacts:
@@ -207,7 +201,7 @@ class TableOutput(ABC, Generic[Table]):
             try:
                 return self.commit(state)
             except self.conflict:
-                if self.version_of(self.read()) == self.version_of(state):
+                if self.identity(self.read()) == self.identity(state):
                     raise
                 return False
 
@@ -217,7 +211,7 @@ class TableOutput(ABC, Generic[Table]):
         Raises:
             StorageFailed: if it was.
         """
-        if self.id_of(table) != self._table_id:
+        if self.identity(table)[0] != self._table_id:
             raise StorageFailed(
                 f"{self._target.name} was deleted and created again while {self.batch} was written",
                 "Run the batch again: the next attempt stores it in the new table.",
@@ -229,7 +223,7 @@ class TableOutput(ABC, Generic[Table]):
         Raises:
             InvalidArgument: as for `check`.
         """
-        self._table_id = self.id_of(table)
+        self._table_id = self.identity(table)[0]
         self.check(table)
 
     def check(self, table: Table) -> list[str]:
@@ -240,17 +234,11 @@ class TableOutput(ABC, Generic[Table]):
         """
         name, facts = self._target.name, self.facts(table)
         self.check_incarnation(facts)
-        if facts.partitions:
-            raise InvalidArgument(
-                f"{name} is partitioned by {', '.join(facts.partitions)}, and this sink does not "
-                "partition",
-                "Store into a table without partitions: readers skip files by their statistics. To "
-                "fill this one, copy the rows into it by an engine that writes partitions.",
-            )
         if facts.rules:
             raise InvalidArgument(
                 f"{name} has {', '.join(facts.rules)}, which this sink does not keep",
-                "Store into another table, and copy the rows from there by an engine that does.",
+                "Store into another table, and copy the rows from there by an engine that does. To "
+                "skip files, readers need no partitions: files have statistics.",
             )
         check_required(name, facts.required, self.files)
         return check_fit(name, facts, self._columns, self._target.evolution)

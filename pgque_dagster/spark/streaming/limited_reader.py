@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ...client.ticks import Tick
-from .options import StreamOptions
+from ..options import StreamOptions
 from .reader import PgqueStreamReader
 
 

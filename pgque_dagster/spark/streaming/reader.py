@@ -11,16 +11,16 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from ...client.errors import PgqueError
+from ...client.errors import InvalidArgument, PgqueError
 from ...client.ticks import Tick
+from ..options import StreamOptions
 from ..reading import arrow
 from .hold import ConsumerHold
-from .options import StreamOptions
 
 
 class CheckpointMismatch(PgqueError):
@@ -146,6 +146,32 @@ class PgqueStreamReader(DataSourceStreamReader):
                 "Begin with a new checkpointLocation and output location.",
             )
         return read
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Raises the reason at the first call of a query whose options are wrong.
+
+    If `DataSource.streamReader` raised it, Spark would show it below its own UnboundLocalError.
+    """
+
+    def __init__(self, reason: InvalidArgument) -> None:
+        self._reason = reason
+
+    def initialOffset(self) -> NoReturn:  # noqa: N802
+        """Refuses a query without a checkpoint."""
+        raise self._reason
+
+    def latestOffset(self, *args: Any) -> NoReturn:  # noqa: N802
+        """Refuses a query that continues after its last micro-batch."""
+        raise self._reason
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:
+        """Refuses a query that repeats its last micro-batch."""
+        raise self._reason
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        """Is never called, since there is no partition."""
+        raise self._reason
 
 
 def _stop_on_termination() -> None:

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructType
 
 from ...client.errors import InvalidArgument
 from ...client.staging import COLUMNS
-from . import json_writer
 
 _NAMES = {
     **{name: name for name in COLUMNS},
@@ -25,37 +24,29 @@ class EventColumns:
     Attributes:
         sources: the DataFrame's column for each field of an event that has one.
         type: the type of all events, if no column has the types.
-        in_payload: the columns that form the payload as JSON; empty if a column is the payload.
     """
 
     sources: Mapping[str, str]
     type: str
-    in_payload: tuple[str, ...]
 
     @classmethod
-    def of(cls, schema: StructType, type: str | None, payload: str | None) -> "EventColumns":
+    def of(cls, schema: StructType, type: str | None) -> "EventColumns":
         """Maps the columns by their names.
 
         Args:
             schema: the DataFrame's schema.
             type: the option of that name.
-            payload: the option of that name: `json`, or None.
 
         Raises:
             InvalidArgument: if a column maps to no field, two columns map to one field, or no
                 column is the payload.
         """
-        if payload not in (None, "json"):
-            raise InvalidArgument(
-                f"option payload of format('pgque') is {payload!r}",
-                "Omit it, or pass json to make all other columns the payload.",
-            )
         sources: dict[str, str] = {}
-        others: list[StructField] = []
+        others: list[str] = []
         for field in schema:
             part = _NAMES.get(field.name)
             if part is None:
-                others.append(field)
+                others.append(field.name)
                 continue
             if part in sources:
                 raise InvalidArgument(
@@ -68,16 +59,13 @@ class EventColumns:
                     "Cast it to string, or make it text with to_json.",
                 )
             sources[part] = field.name
-        if payload is None:
-            _check_payload(sources, others)
-        else:
-            _check_json(sources, others)
+        _check_payload(sources, others)
         if type is not None and "ev_type" in sources:
             raise InvalidArgument(
                 f"both the option type and the column {sources['ev_type']} set the events' type",
                 "Keep one of them.",
             )
-        return cls(sources, type or "default", tuple(field.name for field in others))
+        return cls(sources, type or "default")
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -89,8 +77,7 @@ class EventColumns:
         """Returns the events, with the columns of `written`.
 
         Raises:
-            InvalidArgument: if an event has no type or no payload, or a column of the payload has
-                a value that JSON cannot express.
+            InvalidArgument: if an event has no type or no payload.
         """
         parts = [self._part(part, batch) for part in self.written]
         for part, values in zip(self.written, parts, strict=True):
@@ -105,33 +92,18 @@ class EventColumns:
     def _part(self, part: str, batch: pa.RecordBatch) -> pa.Array:
         if part in self.sources:
             return batch[self.sources[part]]
-        if part == "ev_type":
-            return pa.repeat(self.type, batch.num_rows)
-        return json_writer.write_objects(batch.select(list(self.in_payload)))
+        return pa.repeat(self.type, batch.num_rows)
 
 
-def _check_payload(sources: Mapping[str, str], others: list[StructField]) -> None:
+def _check_payload(sources: Mapping[str, str], others: list[str]) -> None:
     if others:
         raise InvalidArgument(
-            f"an event has no column {', '.join(field.name for field in others)}",
+            f"an event has no column {', '.join(others)}",
             "It has type, data, extra1 to extra4 and partition_key. Rename or drop the others, or "
-            "make them the payload with .option('payload', 'json').",
+            "make them the payload: to_json(struct(...)) as data.",
         )
     if "ev_data" not in sources:
         raise InvalidArgument(
             "no column is the events' payload",
-            "Name it data, or make all other columns the payload with .option('payload', 'json').",
+            "Name it data, or make columns the payload: to_json(struct(...)) as data.",
         )
-
-
-def _check_json(sources: Mapping[str, str], others: list[StructField]) -> None:
-    if "ev_data" in sources:
-        raise InvalidArgument(
-            f"column {sources['ev_data']} is the payload already",
-            "Omit the option payload, or rename the column.",
-        )
-    if not others:
-        raise InvalidArgument(
-            "no column is left for the payload", "Add a column, or name one data."
-        )
-    json_writer.check_types(StructType(others))

@@ -6,7 +6,7 @@ publishes nothing, and neither does a driver that dies before this transaction.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,13 +18,9 @@ from ...client import Client, staging
 from ...client.connection import connect
 from ...client.errors import ConnectionFailed, InvalidArgument
 from ...client.rights import translated_with_role
-from ..address import DatabaseAddress
-from ..reading.option_values import refuse_unknown
-from ..reading.options import ADDRESS_OPTIONS
+from ..options import WriteOptions
 from .copying import copy_batches
 from .event_columns import EventColumns
-
-_OPTIONS = (*ADDRESS_OPTIONS, "queue", "type", "payload")
 
 # If the connection breaks during the commit, its outcome is unknown, so publishing is repeated.
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
@@ -38,44 +34,6 @@ class TaskResult(WriterCommitMessage):
     events: int
 
 
-@dataclass(frozen=True)
-class WriteOptions:
-    """The options of a write, parsed and checked.
-
-    Attributes:
-        address: the database: the first of the options `url_env`, `url_file` and `url` that the
-            host which writes can resolve.
-        queue: the queue to publish in.
-        type: the type of all events; None if a column has the types, or for `default`.
-        payload: `json` makes all columns that are not fields of an event the payload.
-    """
-
-    address: DatabaseAddress
-    queue: str
-    type: str | None
-    payload: str | None
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> "WriteOptions":
-        """Parses Spark's options.
-
-        Raises:
-            InvalidArgument: if an option is missing or does not exist.
-        """
-        refuse_unknown(options, _OPTIONS, "writing to format('pgque')")
-        address = DatabaseAddress.parse(options)
-        missing = [] if address else ["url"]
-        if not options.get("queue"):
-            missing.append("queue")
-        if address is None or missing:
-            raise InvalidArgument(
-                f"writing to format('pgque') lacks the option {' and '.join(missing)}",
-                "Pass .options(url=…, queue=…). Instead of url, url_env or url_file name where the"
-                " URL is.",
-            )
-        return cls(address, options["queue"], options.get("type"), options.get("payload"))
-
-
 class PgqueWriter(DataSourceArrowWriter):
     """One write. It is created on the driver and sent to the tasks."""
 
@@ -86,7 +44,7 @@ class PgqueWriter(DataSourceArrowWriter):
                 "Events can only be added: write with mode('append').",
             )
         self._address = options.address
-        self._columns = EventColumns.of(schema, options.type, options.payload)
+        self._columns = EventColumns.of(schema, options.type)
         with Client(self._address.resolve()) as client:
             self._staging = client.run(staging.open_staging(options.queue))
 

@@ -35,38 +35,17 @@ grant execute on function
     pgq.get_consumer_info(text, text),
     pgq.quote_fqname(text),
     pgq.seq_getval(text),
-    pgq.refuse_role(text, text, text),
     pgq.version(),
     pgq_coop.version(),
     pgq_ext.version()
 to public;
 
-grant execute on function
-    pgq.insert_event(text, text, text),
-    pgq.insert_event(text, text, text, text, text, text, text),
-    pgq.current_event_table(text),
-    pgq.jsontriga(),
-    pgq.logutriga(),
-    pgq.sqltriga(),
-    pgq.check_tx_limit(text)
-to pgq_writer;
+select pgque.grant_execute('pgq', 'pgq_writer',
+    'insert_event current_event_table jsontriga logutriga sqltriga check_tx_limit');
 
-grant execute on function
-    pgq.batch_event_tables(bigint),
-    pgq.unregister_consumer(text, text),
-    pgq.next_batch(text, text),
-    pgq.get_batch_events(bigint),
-    pgq.get_batch_cursor(bigint, text, integer, text),
-    pgq.get_batch_cursor(bigint, text, integer)
-to pgq_reader;
+select pgque.grant_execute('pgq', 'pgq_reader',
+    'batch_event_tables unregister_consumer next_batch get_batch_events get_batch_cursor');
 
-grant execute on function
-    pgq.maint_tables_to_vacuum(),
-    pgq.maint_operations(),
-    pgq.maint(),
-    pgq.upgrade_schema(),
-    pgq.grant_perms(text),
-    pgq.create_queue(text),
-    pgq.insert_event_raw(text, bigint, timestamptz, integer, integer,
-                         text, text, text, text, text, text)
-to pgq_admin;
+select pgque.grant_execute('pgq', 'pgq_admin',
+    'maint_tables_to_vacuum maint_operations maint upgrade_schema grant_perms create_queue
+    insert_event_raw');

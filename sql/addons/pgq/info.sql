@@ -23,16 +23,6 @@ begin
 end;
 $$;
 
--- The same for all queues.
-forward pgq.get_queue_info(
-    out queue_name text, out queue_ntables integer, out queue_cur_table integer,
-    out queue_rotation_period interval, out queue_switch_time timestamptz,
-    out queue_external_ticker boolean, out queue_ticker_paused boolean,
-    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
-    out queue_ticker_idle_period interval, out ticker_lag interval,
-    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint) returns setof record
-as pgq.get_queue_info(null);
-
 -- Each consumer with its lag, its open batch, and the number of events that wait. A subconsumer
 -- without a batch has no position: its lag is null, and 0 events wait for it.
 create or replace function pgq.get_consumer_info(
@@ -50,18 +40,11 @@ begin
 end;
 $$;
 
--- The same for one queue.
-forward pgq.get_consumer_info(
-    i_queue_name text,
-    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
-    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint) returns setof record
-as pgq.get_consumer_info(i_queue_name, null);
-
--- The same for all queues.
-forward pgq.get_consumer_info(
-    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
-    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint) returns setof record
-as pgq.get_consumer_info(null, null);
+-- The forms with fewer arguments.
+copy to pgq from pgque: get_queue_info(), get_consumer_info(text), get_consumer_info()
+replace (pgque, pg_catalog) with (pgq, pg_catalog)
+replace (from pgque.get_) with (from pgq.get_)
+;
 
 -- Returns a name quoted for SQL; without a dot, the schema is public.
 create or replace function pgq.quote_fqname(i_name text)

@@ -62,25 +62,22 @@ begin
         from jsonb_each_text(to_jsonb(new)) n
         join jsonb_each_text(to_jsonb(old)) o on o.key = n.key
         where n.value is distinct from o.value
-          and n.key not in ('queue_per_tx_limit', 'queue_extra_maint')
+          and n.key <> 'queue_per_tx_limit'
     loop
         if v_column.name <> all (c_parameters) or v_column.value is null then
             raise exception using
                 errcode = 'PQ005',
                 message = format('pgq.queue.queue_%s cannot become %s', v_column.name,
                                  coalesce(v_column.value, 'null')),
-                hint = format('These columns take a value: queue_per_tx_limit, queue_extra_maint, '
-                              'queue_%s.', array_to_string(c_parameters, ', queue_'));
+                hint = format('These columns take a value: queue_per_tx_limit, queue_%s.', array_to_string(c_parameters, ', queue_'));
         end if;
         perform pgque.set_queue_config(old.queue_name, v_column.name, v_column.value);
     end loop;
-    if (new.queue_per_tx_limit, new.queue_extra_maint)
-       is distinct from (old.queue_per_tx_limit, old.queue_extra_maint) then
-        perform pgq.check_extra_maint(new.queue_extra_maint);
+    if new.queue_per_tx_limit is distinct from old.queue_per_tx_limit then
         delete from pgq.queue_extra x where x.queue_id = old.queue_id;
-        insert into pgq.queue_extra (queue_id, per_tx_limit, extra_maint)
-        select old.queue_id, new.queue_per_tx_limit, new.queue_extra_maint
-        where num_nonnulls(new.queue_per_tx_limit, new.queue_extra_maint) > 0;
+        insert into pgq.queue_extra (queue_id, per_tx_limit)
+        select old.queue_id, new.queue_per_tx_limit
+        where new.queue_per_tx_limit is not null;
     end if;
     return new;
 end;

@@ -1,15 +1,7 @@
--- Settings of queues that only PgQ has. A queue without a row has none of them, so the table is
--- nearly empty, and producers look at it for every event.
+-- The limits of queues that have one. Producers look at it for every event.
 create table if not exists pgq.queue_extra (
     queue_id      integer primary key references pgque.queue on delete cascade,
-    per_tx_limit  integer,
-    extra_maint   text[]
-);
-
--- The functions that queue_extra_maint may name, as schema.name. pgqd calls them with its own
--- rights, often those of a superuser, so only the owner of the schema may add one.
-create table if not exists pgq.maint_function (
-    func_name  text primary key
+    per_tx_limit  integer
 );
 
 -- The queues that have views for their event tables. If a queue is dropped, its row goes with it,

@@ -18,9 +18,29 @@ select q.queue_id,
        format('pgq.event_%s', q.queue_id) as queue_data_pfx,
        q.queue_event_seq,
        format('pgq.event_%s_tick_seq', q.queue_id) as queue_tick_seq,
-       x.extra_maint as queue_extra_maint
+       null::text[] as queue_extra_maint
 from pgque.queue q
 left join pgq.queue_extra x on x.queue_id = q.queue_id;
+
+-- Of version 0.3, in which pgqd called the functions of queue_extra_maint. They must not end unnoticed.
+do $$
+begin
+    if to_regclass('pgq.maint_function') is not null then
+        if exists (select from pgq.queue_extra x where x.extra_maint is not null) then
+            raise exception using
+                errcode = 'PQ005',
+                message = 'queues have functions in queue_extra_maint, which this version does not call',
+                hint = 'Schedule them otherwise, for example by pg_cron. Then run: '
+                       'update pgq.queue set queue_extra_maint = null; and install again.';
+        end if;
+        alter table pgq.queue_extra drop column extra_maint;
+        drop table pgq.maint_function;
+        drop function pgq.allow_extra_maint(text);
+        drop function pgq.forbid_extra_maint(text);
+        drop function pgq.check_extra_maint(text[]);
+    end if;
+end;
+$$;
 
 create or replace view pgq.consumer as
 select c.co_id, c.co_name

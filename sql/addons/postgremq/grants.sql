@@ -22,46 +22,16 @@ to pgque_admin;
 grant insert, delete on postgremq.messages to pgque_admin;
 grant usage on sequence postgremq.messages_id_seq to pgque_admin;
 
-grant execute on function
-    postgremq.publish_message(varchar, jsonb, timestamptz),
-    postgremq.list_topics()
-to pgque_writer, pgque_admin;
+select pgque.grant_execute('postgremq', 'pgque_writer, pgque_admin',
+    'publish_message list_topics');
 
-grant execute on function
-    postgremq.consume_message(varchar, integer, integer),
-    postgremq.ack_message(varchar, integer, varchar),
-    postgremq.ack_message_batch(varchar, integer[], varchar[]),
-    postgremq.nack_message(varchar, integer, varchar, timestamptz),
-    postgremq.release_message(varchar, integer, varchar),
-    postgremq.set_vt(varchar, integer, varchar, integer),
-    postgremq.set_vt_batch(varchar, integer[], varchar[], integer),
-    postgremq.extend_queue_keep_alive(varchar, interval),
-    postgremq.get_next_visible_time(varchar),
-    postgremq.get_queue_statistics(varchar),
-    postgremq.get_message(integer),
-    postgremq.list_messages(varchar),
-    postgremq.list_dlq_messages(),
-    postgremq.list_queues(),
-    postgremq.list_topics()
-to pgque_reader, pgque_admin;
+select pgque.grant_execute('postgremq', 'pgque_reader, pgque_admin',
+    'consume_message ack_message ack_message_batch nack_message release_message set_vt
+    set_vt_batch extend_queue_keep_alive get_next_visible_time get_queue_statistics
+    get_message list_messages list_dlq_messages list_queues list_topics');
 
-grant execute on function
-    postgremq.create_topic(varchar),
-    postgremq.create_queue(varchar, varchar, integer, boolean, integer),
-    postgremq.delete_topic(varchar),
-    postgremq.delete_queue(varchar),
-    postgremq.delete_queue_message(varchar, integer),
-    postgremq.delete_inactive_queues(),
-    postgremq.clean_up_queue(varchar),
-    postgremq.clean_up_topic(varchar),
-    postgremq.cleanup_completed_messages(integer),
-    postgremq.purge_all_messages(),
-    postgremq.purge_dlq(),
-    postgremq.move_messages_to_dlq(),
-    postgremq.requeue_dlq_messages(varchar),
-    postgremq.distribute_message(),
-    postgremq.log_topic(varchar),
-    postgremq.unlog_topic(varchar),
-    postgremq.maint(),
-    postgremq.uninstall(boolean)
-to pgque_admin;
+select pgque.grant_execute('postgremq', 'pgque_admin',
+    'create_topic create_queue delete_topic delete_queue delete_queue_message
+    delete_inactive_queues clean_up_queue clean_up_topic cleanup_completed_messages
+    purge_all_messages purge_dlq move_messages_to_dlq requeue_dlq_messages distribute_message
+    log_topic unlog_topic maint uninstall');

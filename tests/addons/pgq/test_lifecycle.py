@@ -23,9 +23,7 @@ def used(db: Connection) -> Connection:
     value(db, "select pgq.register_consumer('q', 'c')")
     value(db, "select pgq.insert_event('q', 't', 'kept')")
     tick(db)
-    value(db, "select pgq.allow_extra_maint('pgque.maint_idem')")
     db.execute("update pgq.queue set queue_per_tx_limit = 9")
-    db.execute("update pgq.queue set queue_extra_maint = '{pgque.maint_idem}'")
     return db
 
 
@@ -59,7 +57,7 @@ def test_a_dump_and_its_restore_keep_everything(
     used.execute("create table t (id int primary key)")
     used.execute(PUBLISHING)
     value(used, "select pgq_ext.set_batch_done('c', 5)")
-    settings = "select queue_name, queue_per_tx_limit, queue_extra_maint from pgq.queue"
+    settings = "select queue_name, queue_per_tx_limit from pgq.queue"
     before = rows(used, settings)
     dump = tmp_path / "pgq.dump"
     command = [server.binary("pg_dump"), "--format=custom", f"--file={dump}", database_url]

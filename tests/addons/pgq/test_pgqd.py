@@ -35,16 +35,6 @@ def test_it_does_all_that_a_queue_needs(tmp_path: Path, db: Connection, database
         wait_until(lambda: value(db, current) == 1)
         wait_until(lambda: value(db, "select queue_switch_step2 from pgq.queue") is not None)
 
-        # It calls the functions of queue_extra_maint.
-        db.execute("create table called (queue text)")
-        db.execute(
-            "create function public.extra(text) returns integer language sql security definer"
-            " as 'insert into public.called values ($1); select 0'"
-        )
-        value(db, "select pgq.allow_extra_maint('public.extra')")
-        db.execute("update pgq.queue set queue_extra_maint = '{public.extra}'")
-        wait_until(lambda: rows(db, "select distinct queue from called") == [("q",)])
-
         # It gives a queue of pgque its views.
         value(db, "select pgque.create_queue('other')")
         view = (

@@ -106,22 +106,6 @@ def test_a_transaction_sends_no_more_than_the_limit(db: Connection, another: Ano
     assert len(delivered(db)) == 8
 
 
-def test_only_allowed_functions_are_extra_maintenance(db: Connection) -> None:
-    db.execute("create function public.extra(text) returns int language sql as 'select 0'")
-    change = "update pgq.queue set queue_extra_maint = '{public.extra}'"
-    with refused("PQ005", "public.extra"):
-        db.execute(change.encode())
-    assert value(db, "select pgq.allow_extra_maint('public.extra')") == 1
-    db.execute(change.encode())
-    listed = "select func_arg from pgq.maint_operations() where func_name = 'public.extra'"
-    assert rows(db, listed) == [("q",)]
-    assert value(db, "select pgq.forbid_extra_maint('public.extra')") == 1
-    assert rows(db, listed) == []
-    value(db, "select pgq.allow_extra_maint('public.extra')")
-    db.execute("drop function public.extra(text)")
-    assert rows(db, listed) == []
-
-
 def test_copy_fills_any_event_table_and_they_can_be_selected(db: Connection) -> None:
     insert(db, "seen")
     assert rows(db, "select ev_id, ev_data from pgq.event_1") == [(1, "seen")]

@@ -41,7 +41,6 @@ LOOKING = (
 )
 OWNING = (
     "select pgq.uninstall()",
-    "select pgq.allow_extra_maint('pgq.quote_fqname')",
     "select pgq.make_event_views(1)",
     "delete from pgq.queue_extra",
     "select * from pgq_ext.completed_batch",

@@ -12,17 +12,13 @@ RELATIONS = dict(line.split(": ", 1) for line in LINES if " -- execute: " not in
 
 # Functions of ours in PgQ's schemas. Nobody else calls them, except where a role is named.
 OWN = {
-    "pgq.allow_extra_maint(text)": "",
     "pgq.change_queue()": "",
-    "pgq.check_extra_maint(text[])": "",
     "pgq.check_tx_limit(text)": "pgq_writer",
     "pgq.dependents()": "",
     "pgq.drop_event_views()": "",
-    "pgq.forbid_extra_maint(text)": "",
     "pgq.insert_row()": "",
     "pgq.maint()": "pgq_admin",
     "pgq.make_event_views(integer)": "",
-    "pgq.refuse_role(text,text,text)": "public",
     "pgq.uninstall(boolean)": "",
     "pgq_ext.check_arguments(text,text,bigint,text)": "",
 }

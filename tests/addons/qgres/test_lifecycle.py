@@ -173,7 +173,7 @@ def test_a_dump_may_be_taken_between_all_steps_of_rotation(
     fill(db)
     numbers(db, "slow", 3)
     remove(db)
-    value(db, "select pgque.set_metadata_rotation_period('0')::text")
+    db.execute("update pgque.config set metadata_rotation_period = '0'")
     steps = 0
     while value(db, "select qgres.maint()"):
         steps += 1

@@ -27,7 +27,7 @@ def test_a_consumer_that_is_always_consuming_is_moved(db: Connection, another: A
     make_sp(db)
     publish(db, "a")
     numbers(db)
-    value(db, "select pgque.set_metadata_rotation_period('0')::text")
+    db.execute("update pgque.config set metadata_rotation_period = '0'")
     assert value(db, "select qgres.maint()") == 1
     consumer = another()
     for text, steps in (("b", 0), ("c", 1)):
@@ -46,7 +46,7 @@ def test_a_queue_that_is_always_published_to_rotates(db: Connection, another: An
     make_sp(db)
     publish(db, "a")
     numbers(db)
-    value(db, "select pgque.set_metadata_rotation_period('0')::text")
+    db.execute("update pgque.config set metadata_rotation_period = '0'")
     stopping = threading.Event()
 
     def publish_slowly(own: Connection) -> None:
@@ -212,7 +212,7 @@ def test_the_engines_maintenance_rotates(db: Connection) -> None:
     queue = make_sp(db)
     publish(db, "a")
     consume(db)
-    value(db, "select pgque.set_metadata_rotation_period('0')::text")
+    db.execute("update pgque.config set metadata_rotation_period = '0'")
     assert ("qgres",) in rows(db, "select func_arg from pgque.maint_operations()")
     for _ in range(4):
         value(db, "select count(*) from pgque.maint()")
@@ -244,7 +244,7 @@ def test_rotation_waits_for_publishers_only_while_it_holds_no_queue(
     for name in queues:
         publish(db, "a", queue=name)
         consume(db, queue=name)
-    value(db, "select pgque.set_metadata_rotation_period('0')::text")
+    db.execute("update pgque.config set metadata_rotation_period = '0'")
     publisher = another()
     with publisher.transaction():
         for name in queues:
@@ -264,7 +264,7 @@ def test_consumers_that_overlap_all_the_time_do_not_keep_a_half(
 ) -> None:
     names = [f"c{number}" for number in range(4)]
     queue = make_sp(db, consumers=tuple(names))
-    value(db, "select pgque.set_metadata_rotation_period('0')::text")
+    db.execute("update pgque.config set metadata_rotation_period = '0'")
     stopping = threading.Event()
     read: dict[str, list[int]] = {name: [] for name in names}
 

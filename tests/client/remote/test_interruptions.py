@@ -12,7 +12,7 @@ import pytest
 
 from tests.client.consumer.support import DONE, Queue, expire_leases, running, wait_until
 from tests.client.remote.conftest import Target
-from tests.support.moving_driver import BEFORE_ACK, BEFORE_COMMIT, IN_EVENT
+from tests.support.moving_driver import BEFORE_ACK, BEFORE_COMMIT
 from tests.support.queues import PATIENCE_SECONDS, connect, rows, tick, value
 
 ROOT = Path(__file__).parents[3]
@@ -20,9 +20,6 @@ EVENTS = ["a", "bad", "b", "c"]
 CASES = [
     ("batch", BEFORE_COMMIT),
     ("batch", BEFORE_ACK),
-    ("event", IN_EVENT),
-    pytest.param("event", BEFORE_COMMIT, marks=pytest.mark.slow),
-    pytest.param("event", BEFORE_ACK, marks=pytest.mark.slow),
     ("mover", BEFORE_COMMIT),
     pytest.param("mover", BEFORE_ACK, marks=pytest.mark.slow),
 ]

@@ -99,7 +99,3 @@ class TestMover:
         with pytest.raises(QueueClosed):
             mover(other).run()
         assert not q.is_acked()
-
-    def test_options_that_make_no_sense_are_refused(self) -> None:
-        with pytest.raises(InvalidArgument, match="tracks batches"):
-            QueueMover("", "q", "c", target="", tracking="event")

@@ -43,31 +43,23 @@ def test_a_consumer_in_the_database_of_the_queue_needs_no_table(q: Queue) -> Non
     assert value(q.db, "select to_regclass('pgque_completed_batch')") is None
 
 
-@pytest.mark.parametrize("tracking", ["batch", "event"])
-def test_an_event_that_fails_leaves_nothing_and_is_applied_later(
-    q: Queue, target: Target, tracking: str
-) -> None:
+def test_an_event_that_fails_leaves_nothing_and_is_applied_later(q: Queue, target: Target) -> None:
     q.send("a", "bad", "b")
-    target.apply(tracking, fails=True)
+    target.apply(fails=True)
     assert target.done() == ["a", "b"]
     for number in range(3):
         value(q.db, "select pgque.maint_retry_events()")
         q.send(str(number))
-    target.apply(tracking)
+    target.apply()
     assert target.done() == ["a", "b", "bad", "0", "1", "2"]
-    # The tracking tables do not grow.
+    # The table does not grow.
     assert value(target.db, "select count(*) from pgque_completed_batch") == 1
-    if tracking == "event":
-        assert value(target.db, "select count(*) from pgque_completed_event") == 0
 
 
-@pytest.mark.parametrize("tracking", ["batch", "event"])
-def test_an_event_that_only_the_commit_refuses_fails_alone(
-    q: Queue, target: Target, tracking: str
-) -> None:
+def test_an_event_that_only_the_commit_refuses_fails_alone(q: Queue, target: Target) -> None:
     target.db.execute("alter table done add unique (id) deferrable initially deferred")
     q.send("a", "b", "a")
-    target.apply(tracking)
+    target.apply()
     assert (target.done(), q.retried()) == (["a", "b"], ["a"])
 
 
@@ -160,9 +152,8 @@ class TestBadInput:
     def test_a_target_without_the_right_to_create_names_the_statements(
         self, q: Queue, target: Target
     ) -> None:
-        class Reading(RemoteConsumer):
-            def prepare_target(self, connection: Any) -> None:
-                connection.execute("select from done")
+        def check(connection: Any) -> None:
+            connection.execute("select from done")
 
         target.db.execute("revoke create on schema public from public")
         login = as_login(target.url, "pgque_reader")
@@ -171,7 +162,7 @@ class TestBadInput:
         statements = str(caught.value).partition(" or: ")[2]
         assert "create table public.pgque_completed_batch" in statements.replace('"', "")
         target.db.execute(statements.encode())
-        consumer = Reading(q.url, "q", "c", target=login)
+        consumer = RemoteConsumer(q.url, "q", "c", target=login, check=check)
         consumer.on()(insert)
         with pytest.raises(PermissionDenied, match="done"):
             consumer.run()
@@ -184,13 +175,12 @@ class TestBadInput:
     def test_a_statement_that_the_target_refuses_applies_and_acks_nothing(
         self, q: Queue, target: Target
     ) -> None:
-        class Wrong(RemoteConsumer):
-            def apply_batch(self, messages: Any, connection: Any) -> None:
-                connection.execute("insert into done (id) values ('x')")
-                connection.execute("insert into nowhere values (1)")
+        def wrong(messages: Any, connection: Any) -> None:
+            connection.execute("insert into done (id) values ('x')")
+            connection.execute("insert into nowhere values (1)")
 
         q.send("a")
-        error = run_until_error(Wrong(q.url, "q", "c", target=target.url))
+        error = run_until_error(RemoteConsumer(q.url, "q", "c", target=target.url, apply=wrong))
         assert isinstance(error, TargetRefused)
         assert "nowhere" in str(error)
         assert target.done() == []
@@ -200,15 +190,15 @@ class TestBadInput:
     def test_a_batch_that_only_the_commit_refuses_stops_the_consumer(
         self, q: Queue, target: Target, is_same: bool
     ) -> None:
-        class Wrong(RemoteConsumer):
-            def apply_batch(self, messages: Any, connection: Any) -> None:
-                connection.execute("insert into done (id) values ('x'), ('x')")
+        def wrong(messages: Any, connection: Any) -> None:
+            connection.execute("insert into done (id) values ('x'), ('x')")
 
         (q.db if is_same else target.db).execute(
             "alter table done add unique (id) deferrable initially deferred"
         )
         q.send("a")
-        error = run_until_error(Wrong(q.url, "q", "c", target=None if is_same else target.url))
+        url = None if is_same else target.url
+        error = run_until_error(RemoteConsumer(q.url, "q", "c", target=url, apply=wrong))
         assert isinstance(error, TargetRefused) and "duplicate key" in str(error)
         assert not q.is_acked()
 
@@ -217,12 +207,12 @@ class TestBadInput:
     def test_a_function_that_ends_the_transaction_is_refused(
         self, q: Queue, target: Target, statement: str, is_bulk: bool
     ) -> None:
-        class Bulk(RemoteConsumer):
-            def apply_batch(self, messages: Any, connection: Any) -> None:
-                connection.execute(statement)
+        def apply(messages: Any, connection: Any) -> None:
+            connection.execute(statement)
 
         q.send("a")
-        consumer = (Bulk if is_bulk else RemoteConsumer)(q.url, "q", "c", target=target.url)
+        whole = apply if is_bulk else None
+        consumer = RemoteConsumer(q.url, "q", "c", target=target.url, apply=whole)
         if is_bulk:
             with pytest.raises(InvalidArgument, match="without handlers"):
                 consumer.on()(print)
@@ -231,75 +221,21 @@ class TestBadInput:
         assert isinstance(run_until_error(consumer), TransactionEnded)
         assert not q.is_acked()
 
-    def test_a_tracking_that_there_is_not_is_refused(self) -> None:
-        with pytest.raises(InvalidArgument, match="no tracking 'row'"):
-            RemoteConsumer("", "q", "c", target="", tracking="row")  # type: ignore[arg-type]
 
-
-class TestEventByEvent:
-    @pytest.fixture
-    def parted(self, q: Queue, target: Target) -> Target:
-        """A target that has the first event of a batch."""
-
-        class Killed(BaseException):
-            pass
-
-        q.send("a", "b")
-        consumer = RemoteConsumer(q.url, "q", "c", target=target.url, tracking="event")
-
-        @consumer.on()
-        def handle(message: Delivery, connection: Any) -> None:
-            insert(message, connection)
-            if message.payload == "b":
-                raise Killed
-
-        assert isinstance(run_until_error(consumer), Killed)
-        assert target.done() == ["a"]
-        return target
-
-    @pytest.mark.parametrize("rewinds", [False, True])
-    def test_events_that_were_applied_are_not_applied_again(
-        self, parted: Target, rewinds: bool
-    ) -> None:
-        error = parted.error("batch")
-        assert isinstance(error, InvalidArgument)
-        assert 'tracking="event"' in str(error)
-        assert parted.done() == ["a"]
-        if rewinds:
-            parted.consumer("event").rewind()
-        parted.apply("event")
-        assert parted.done() == ["a", "b"]
-
-    def test_another_batch_that_may_have_the_same_events_stops_the_consumer(
-        self, parted: Target
-    ) -> None:
-        client = parted.q.client
-        lease = client.lease_info("q", "c")
-        assert lease
-        client.finish_batch(lease.batch_id)
-        client.seek("q", "c", "earliest")
-        for tracking in ("event", "batch"):
-            error = parted.error(tracking)
-            assert isinstance(error, TargetOutOfStep)
-            assert "1 events" in str(error)
-        assert parted.done() == ["a"]
-        parted.consumer().reset()
-        parted.apply()
-        assert parted.done() == ["a", "a", "b"]
-
-    def test_an_event_that_another_attempt_applied_is_not_delivered_again(
-        self, q: Queue, target: Target
-    ) -> None:
-        q.send("a")
-        consumer = RemoteConsumer(q.url, "q", "c", target=target.url, tracking="event")
-
-        @consumer.on()
-        def handle(message: Delivery, connection: Any) -> None:
-            target.db.execute(
-                "insert into pgque_completed_event values ('q', 'c', %s, %s)",
-                (value(q.db, "select batch_id from pgque.get_lease_info('q', 'c')"), 1),
-            )
-            raise ValueError("it failed here")
-
-        q.run(consumer)
-        assert q.retried() == []
+def test_a_batch_that_an_earlier_version_applied_in_part_stops_the_consumer(
+    q: Queue, target: Target
+) -> None:
+    target.db.execute(
+        "create table pgque_completed_event (queue text, consumer text, batch_id bigint,"
+        " ev_id bigint, primary key (queue, consumer, batch_id, ev_id));"
+        "insert into pgque_completed_event values ('q', 'c', 1, 1), ('q', 'other', 1, 1)"
+    )
+    q.send("a", "b")
+    error = target.error()
+    assert isinstance(error, TargetOutOfStep)
+    assert "1 events of batch 1" in str(error)
+    assert target.done() == [] and not q.is_acked()
+    target.consumer().reset()
+    target.apply()
+    assert target.done() == ["a", "b"]
+    assert value(target.db, "select string_agg(consumer, '') from pgque_completed_event") == "other"

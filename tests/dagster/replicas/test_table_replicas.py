@@ -1,5 +1,6 @@
 """Replicas in Dagster: captured by a sensor, followed by runs, and verified by checks."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pgque_dagster import PgqueResource, build_table_replicas
+from pgque_dagster import (
+    DeltaReplicas,
+    PgqueResource,
+    PostgresReplicas,
+    build_table_replicas,
+)
 from pgque_dagster.client import Client
 from tests.dagster.support import SessionHolder
 from tests.support.queues import connect
@@ -22,7 +28,8 @@ class Shop:
     def __init__(self, url: str, spark: SparkSession, folder: Path, **options: Any) -> None:
         self.url, self.folder = url, folder
         self.resources = {"pgque": PgqueResource(url=url), "pyspark": SessionHolder(spark)}
-        self.defs = build_table_replicas("shop", TABLES, base_dir=str(folder), **options)
+        target = options.pop("target", DeltaReplicas(str(folder)))
+        self.defs = build_table_replicas("shop", TABLES, target=target, **options)
         self.instance = dg.DagsterInstance.ephemeral()
         bound = dg.Definitions.merge(self.defs, dg.Definitions(resources=self.resources))
         self.repository = bound.get_repository_def()
@@ -93,6 +100,28 @@ def test_tables_are_captured_copied_followed_and_verified(shop: Shop) -> None:
     assert all(each.passed for each in evaluations), evaluations
 
 
+def test_tables_are_replicated_into_a_schema_of_postgres(
+    database_url: str, spark: SparkSession, tmp_path: Path, shop: Shop
+) -> None:
+    shop = Shop(database_url, spark, tmp_path, target=PostgresReplicas(schema="copies"))
+    shop.capture()
+    first = shop.run()
+    assert first.success
+    (orders, *_) = first.get_asset_materialization_events()
+    assert orders.materialization.metadata["dagster/table_name"].value.endswith(".copies.orders")
+    with connect(shop.url) as db:
+        db.execute("insert into orders values (2, 1); delete from items")
+        assert shop.run().success
+        assert db.execute("select * from copies.orders").fetchall() == [
+            (1, Decimal("9.50")),
+            (2, Decimal("1.00")),
+        ]
+        assert all(each.passed for each in shop.verify())
+        db.execute("update copies.orders set total = 3 where id = 1")
+    (failed,) = [each for each in shop.verify() if not each.passed]
+    assert "different {'id': 1}" in str(failed.description)
+
+
 def test_a_difference_fails_the_check_and_a_copy_that_is_asked_for_mends_it(shop: Shop) -> None:
     shop.capture()
     shop.run()
@@ -141,7 +170,7 @@ def test_a_run_that_fails_between_two_tables_is_done_again_whole(
 )
 def test_names_that_mean_no_table_are_refused(tables: list[str]) -> None:
     with pytest.raises(dg.DagsterInvalidDefinitionError):
-        build_table_replicas("shop", tables, base_dir="lake")
+        build_table_replicas("shop", tables, target=DeltaReplicas("lake"))
 
 
 def test_a_table_that_cannot_be_replicated_is_told_by_the_sensor(shop: Shop) -> None:

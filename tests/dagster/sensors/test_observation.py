@@ -17,7 +17,7 @@ from pgque_dagster.client import Client, QueueNotFound
 from pgque_dagster.client.batch import hold
 from pgque_dagster.project import queue_report
 from pgque_dagster.project.consumers import AssetConsumer
-from pgque_dagster.project.queue_report import CodeLocation, report_queues, short
+from pgque_dagster.project.queue_report import assets_of, report_queues, short
 from tests.support.events import claim, make_queue, publish, tick
 
 HOUR = timedelta(hours=1)
@@ -45,7 +45,7 @@ def plotted(metadata: dict[str, object]) -> set[str]:
 
 def page(client: Client, key: dg.AssetKey | None = None) -> dict[str, str]:
     """What the page of the queue or of its dead letters shows as text."""
-    report = report_queues(client, ["orders"], CodeLocation())[key or queue_key("orders")]
+    report = report_queues(client, ["orders"])[key or queue_key("orders")]
     return {name: text(value) for name, value in report.items()}
 
 
@@ -150,19 +150,14 @@ def test_the_page_names_the_assets_of_the_code_location_and_links_to_what_mends(
     held = claim(client)
     held.release()
     client.run(hold(held.batch_id, held.lease.epoch, "after 3 attempts; correct the cause"))
-    location = CodeLocation(
-        [AssetConsumer("orders", "revenue", (dg.AssetKey(["shop", "sales"]),))],
-        frozenset({"pgque_replay_dead_letters", "pgque_purge_dead_letters"}),
-        "shop",
-        "__repository__",
-    )
+    consumers = [AssetConsumer("orders", "revenue", (dg.AssetKey(["shop", "sales"]),))]
 
-    reports = report_queues(client, ["orders"], location)
+    reports = report_queues(client, ["orders"], consumers)
 
     queue, letters = reports[queue_key("orders")], reports[dead_letters_key("orders")]
-    consumers = text(queue["pgque/consumers"])
-    assert consumers.startswith("| consumer | behind | events | batch | active | asset |")
-    assert re.search(rf"\| {held.batch_id}, HELD \| \d+ s ago \| shop/sales \|", consumers)
+    table = text(queue["pgque/consumers"])
+    assert table.startswith("| consumer | behind | events | batch | active | asset |")
+    assert re.search(rf"\| {held.batch_id}, HELD \| \d+ s ago \| shop/sales \|", table)
     wrong = text(queue["pgque/what_is_wrong"])
     assert f"batch {held.batch_id} of " in wrong
     assert "is held since " in wrong
@@ -170,27 +165,19 @@ def test_the_page_names_the_assets_of_the_code_location_and_links_to_what_mends(
     assert queue["pgque/materialize/shop/sales"] == dg.MetadataValue.asset(
         dg.AssetKey(["shop", "sales"])
     )
-    replay = dg.MetadataValue.job(
-        "pgque_replay_dead_letters", "shop", repository_name="__repository__"
-    )
-    assert queue["pgque/job/replay_dead_letters"] == replay
-    assert letters["pgque/job/replay_dead_letters"] == replay
-    assert "pgque/job/purge_dead_letters" in letters
     assert "| revenue | no good | 1 |" in text(letters["pgque/by_consumer_and_reason"])
 
 
 def test_a_subconsumer_is_named_with_the_asset_of_its_consumer() -> None:
     sales, dotted = (dg.AssetKey(each) for each in ("sales", "dotted"))
-    location = CodeLocation(
-        [
-            AssetConsumer("orders", "revenue", (sales,)),
-            AssetConsumer("orders", "revenue.eu", (dotted,)),
-        ]
-    )
+    consumers = [
+        AssetConsumer("orders", "revenue", (sales,)),
+        AssetConsumer("orders", "revenue.eu", (dotted,)),
+    ]
 
-    assert location.assets_of("orders", "revenue.2") == (sales,)
-    assert location.assets_of("orders", "revenue.eu") == (dotted,)
-    assert location.assets_of("returns", "revenue") == ()
+    assert assets_of(consumers, "orders", "revenue.2") == (sales,)
+    assert assets_of(consumers, "orders", "revenue.eu") == (dotted,)
+    assert assets_of(consumers, "returns", "revenue") == ()
 
 
 def test_a_paused_queue_says_which_job_resumes_it(client: Client) -> None:

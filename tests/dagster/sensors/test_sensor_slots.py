@@ -21,7 +21,7 @@ from pgque_dagster.client.partitions import (
 )
 from pgque_dagster.project.consumers import AssetConsumer
 from pgque_dagster.project.keys import queue_key
-from pgque_dagster.project.queue_report import CodeLocation, report_queues
+from pgque_dagster.project.queue_report import report_queues
 from tests.dagster.support import StoringIOManager, materialize
 from tests.support.checks import run as run_checks
 from tests.support.events import tick
@@ -349,8 +349,8 @@ def test_events_are_not_retried_one_by_one(parted: Client) -> None:
 
 def test_the_page_of_the_queue_and_the_check_of_the_lag_show_each_slot(parted: Client) -> None:
     publish(parted, "x")
-    location = CodeLocation([AssetConsumer.of(totals)])
-    page = report_queues(parted, ["orders"], location)[queue_key("orders")]
+    consumers = [AssetConsumer.of(totals)]
+    page = report_queues(parted, ["orders"], consumers)[queue_key("orders")]
     checks = build_consumer_lag_checks([totals], max_lag=timedelta(microseconds=1))
     (evaluation,) = run_checks(checks, parted.url).values()
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pgque_dagster.client import BatchNotOpen, Client, ConnectionFailed, StaleReadPlan
 from pgque_dagster.client.batch import read_plan
 from pgque_dagster.spark import PackageMissing, clear_executor_errors, register
-from pgque_dagster.spark.reading.options import plan_option
+from pgque_dagster.spark.options import plan_option
 from tests.support.events import claim, publish
 
 

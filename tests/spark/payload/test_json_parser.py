@@ -86,6 +86,7 @@ def test_fields_of_a_malformed_payload_that_fit_are_read() -> None:
         (values.fields(x=t.MapType(t.LongType(), t.LongType())), "x is of type map<bigint,bigint>"),
         (values.fields(x=values.fields(y=t.NullType())), r"x\.y is of type void"),
         (t.StructType([t.StructField("x", t.LongType())] * 2), "x twice"),
+        (values.fields(x=values.fields(**{'a"b': t.LongType()})), "quote, backslash or control"),
     ],
 )
 def test_a_schema_that_json_has_no_values_for_is_refused(schema: t.StructType, words: str) -> None:

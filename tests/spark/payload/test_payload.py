@@ -1,20 +1,14 @@
 """Typed payloads: what fits becomes columns, and each that does not fit keeps its reason."""
 
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
-from enum import Enum
-from typing import Any, Literal, Optional
-from uuid import UUID
+from datetime import timedelta
+from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.spark import SparkBatch, parse_payloads
-from pgque_dagster.spark.payload.schema import parse_schema
 from tests.spark.payload.payload_batches import SCHEMA_NAMES, SCHEMAS, read_batch, wrong
 from tests.spark.payload.payload_corpus import Case
 from tests.support.attempts import BatchOf
@@ -155,109 +149,3 @@ def test_a_schema_that_cannot_be_used_is_named(batch_of: BatchOf) -> None:
     for schema, message in schemas.items():
         with pytest.raises(InvalidArgument, match=message):
             batch.payload(schema, keep=["ev_time"])
-
-
-class Colour(Enum):
-    RED = "red"
-
-
-@dataclass
-class Line:
-    sku: str
-    price: Decimal
-
-
-class Order(BaseModel):
-    number: int = Field(alias="id")
-    total: Decimal = Field(max_digits=10, decimal_places=0)
-    places: Decimal = Field(decimal_places=2)
-    most: Decimal | None = Field(max_digits=38, decimal_places=38)
-    share: float | None
-    at: datetime
-    day: date
-    who: UUID
-    colour: Colour
-    kind: Literal["a", "b"]
-    raw: bytes
-    lines: list[Line]
-    counts: dict[str, int | None]
-    note: Optional[str]  # noqa: UP045
-    paid: bool = False
-
-
-def test_a_model_becomes_a_schema_with_its_types_and_what_may_be_null(spark: SparkSession) -> None:
-    expected = (
-        "id bigint not null, total decimal(10,0) not null, places decimal(38,2) not null,"
-        " most decimal(38,38), share double, at timestamp not null,"
-        " day date not null, who string not null, colour string not null, kind string not null,"
-        " raw binary not null,"
-        " lines array<struct<sku: string not null, price: decimal(38,18) not null>> not null,"
-        " counts map<string, bigint> not null, note string, paid boolean"
-    )
-    schema = parse_schema(spark, Order)
-
-    assert schema.simpleString() == spark.createDataFrame([], expected).schema.simpleString()
-    assert [x.name for x in schema if x.nullable] == ["most", "share", "note", "paid"]
-    assert not schema["lines"].dataType.containsNull  # type: ignore[attr-defined]
-    assert schema["counts"].dataType.valueContainsNull  # type: ignore[attr-defined]
-
-
-def test_payloads_of_a_model_become_typed_rows(client: Client, batch_of: BatchOf) -> None:
-    order: dict[str, Any] = {
-        "id": 1, "total": 5, "places": 1, "share": 0.5, "at": "2026-01-31T12:00:00Z",
-        "day": "2026-01-31", "who": "x", "colour": "red", "kind": "a", "raw": "AAE=",
-        "counts": {"a": 1}, "lines": [{"sku": "s", "price": "1.50"}],
-    }  # fmt: skip
-    batch = batch_of(order, {**order, "lines": [{"sku": "s"}]}, {**order, "day": "soon"})
-
-    (row,) = batch.payload(Order).collect()
-
-    assert row.asDict(recursive=True) | {"at": row.at.astimezone(UTC)} == {
-        "id": 1, "total": Decimal(5), "places": Decimal(1), "most": None, "share": 0.5,
-        "at": datetime(2026, 1, 31, 12, tzinfo=UTC), "day": date(2026, 1, 31), "who": "x",
-        "colour": "red", "kind": "a", "raw": b"\x00\x01", "counts": {"a": 1}, "note": None,
-        "lines": [{"sku": "s", "price": Decimal("1.5")}], "paid": None,
-    }  # fmt: skip
-    batch.claim.ack()
-    expected = ["day is no date", "lines[].price is missing"]
-    assert sorted(given_up(client).values()) == expected
-
-
-class Recursive(BaseModel):
-    parent: "Recursive | None"
-
-
-class Digits(BaseModel):
-    price: Decimal = Field(max_digits=10)
-
-
-class ManyDigits(BaseModel):
-    price: Decimal = Field(max_digits=39, decimal_places=2)
-
-
-class MorePlacesThanDigits(BaseModel):
-    price: Decimal = Field(max_digits=2, decimal_places=3)
-
-
-def model(field_type: Any) -> type:
-    return dataclass(type("Model", (), {"__annotations__": {"value": field_type}}))
-
-
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        (Recursive, "Recursive contains itself"),
-        (model(int | str), r"Model.value is of type int \| str"),
-        (model(timedelta), "Model.value is of type timedelta"),
-        (model(dict[str, Any]), "Model.value is of type .*Any"),
-        (model(dict[int, str]), r"Model.value is of type dict\[int, str\]"),
-        (Digits, "Digits.price has max_digits=10 without decimal_places"),
-        (ManyDigits, r"ManyDigits.price has max_digits=39 and decimal_places=2"),
-        (MorePlacesThanDigits, "MorePlacesThanDigits.price has max_digits=2 and decimal_places=3"),
-    ],
-)
-def test_a_type_without_a_counterpart_is_named_with_its_field(
-    spark: SparkSession, model: type, words: str
-) -> None:
-    with pytest.raises(InvalidArgument, match=words):
-        parse_schema(spark, model)

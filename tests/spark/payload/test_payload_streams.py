@@ -243,7 +243,7 @@ def test_what_a_stream_of_changes_cannot_do_is_named(spark: SparkSession) -> Non
     columns = "ev_id bigint, ev_type string, ev_data string"
     refused: list[tuple[str, dict[str, Any], str]] = [
         (columns, {}, "the events have no column ev_extra1"),
-        (f"{columns}, ev_extra1 string, row int", {"keep": ["row"]}, "row is both a column to"),
+        (f"{columns}, ev_extra1 string, row int", {"keep": ["row"]}, "row is both a payload field"),
         (columns, {"on_malformed": "dead_letter"}, "on_malformed is 'dead_letter'"),
     ]
     for ddl, options, told in refused:

@@ -73,7 +73,7 @@ def read(
 ) -> list[Any]:
     """The row of each event, or the reason why it is malformed."""
     parsed = ChangeParser(schema, key, missing).parse(*events.columns)
-    found = zip(parsed.rows.to_pylist(), parsed.reasons.to_pylist(), strict=True)
+    found = zip(parsed.columns[3].to_pylist(), parsed.reasons.to_pylist(), strict=True)
     return [reason or row for row, reason in found]
 
 

@@ -174,7 +174,9 @@ def read(events: pa.Table, data_type: t.DataType) -> list[tuple[Any, str | None]
     parsed = parser.parse(*events.columns)
     return [
         (row["v"], reason)
-        for row, reason in zip(parsed.rows.to_pylist(), parsed.reasons.to_pylist(), strict=True)
+        for row, reason in zip(
+            parsed.columns[3].to_pylist(), parsed.reasons.to_pylist(), strict=True
+        )
     ]
 
 

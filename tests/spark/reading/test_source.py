@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pgque_dagster.client import Client, InvalidArgument, StaleReadPlan
 from pgque_dagster.client.batch import read_plan
 from pgque_dagster.spark import register
+from pgque_dagster.spark.options import ReadOptions
 from pgque_dagster.spark.reading import arrow
-from pgque_dagster.spark.reading.options import ReadOptions
 from tests.support.attempts import BatchOf
 from tests.support.events import claim, publish, tick
 
@@ -101,29 +101,6 @@ def test_a_batch_that_is_not_open_is_named(client: Client, spark: SparkSession) 
             read_ids(spark, url=client.url, batch_id=batch_id)
 
 
-def test_a_batch_that_somebody_else_holds_is_refused_to_another_owner(
-    client: Client, spark: SparkSession
-) -> None:
-    ids = publish(client, ["payload"])
-    options = {"url": client.url, "batch_id": claim(client).batch_id}
-
-    with pytest.raises(PySparkException, match="orders/revenue is held by 'a test' until"):
-        read_ids(spark, owner="somebody else", **options)
-    assert read_ids(spark, owner="a test", **options) == ids
-    assert read_ids(spark, **options) == ids
-
-
-def test_a_range_of_ticks_is_read_without_a_batch(client: Client, spark: SparkSession) -> None:
-    publish(client, ["before"])
-    ids = publish(client, ["one"]) + publish(client, ["two"])
-    publish(client, ["after"])
-    options = {"url": client.url, "queue": "orders"}
-
-    assert read_ids(spark, from_tick=2, to_tick=4, **options) == ids
-    with pytest.raises(PySparkException, match='queue "orders" has no tick 99'):
-        read_ids(spark, from_tick=1, to_tick=99, **options)
-
-
 def test_the_url_is_read_from_a_file_on_the_host_that_reads(
     client: Client, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -144,7 +121,6 @@ def test_a_payload_of_100_mb_is_read(client: Client, spark: SparkSession) -> Non
 
 
 BATCH = {"url": "x", "batch_id": "1"}
-TICKS = {"url": "x", "queue": "q", "from_tick": "1", "to_tick": "2"}
 
 
 @pytest.mark.parametrize(
@@ -153,10 +129,6 @@ TICKS = {"url": "x", "queue": "q", "from_tick": "1", "to_tick": "2"}
         ({"batch_id": "1"}, "lacks the option url"),
         ({}, "lacks the option url and batch_id"),
         ({**BATCH, "batch_id": "one"}, "batch_id of format"),
-        ({"url": "x", "queue": "q", "to_tick": "2"}, "lacks the option from_tick"),
-        ({**TICKS, "to_tick": "x"}, "to_tick of format"),
-        ({**TICKS, "batch_id": "1"}, "both a batch_id and ticks"),
-        ({**TICKS, "owner": "me"}, "needs a batch_id"),
         ({**BATCH, "slices": "0"}, "slices of format"),
         ({**BATCH, "slice": "8"}, "no option 'slice'. Did you mean slices"),
         ({"url": "x", "batchid": "1"}, "no option 'batchid'. Did you mean batch_id"),

@@ -11,8 +11,7 @@ from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument, MalformedPayload
 from pgque_dagster.client.source_tables import capture_new, copy_again, request_copy
 from pgque_dagster.spark import SparkBatch
-from pgque_dagster.spark.replicas.replica import replicate
-from tests.support.replication import CONSUMER, QUEUE, Replication
+from tests.support.replication import CONSUMER, QUEUE, DeltaReplication, Replication
 
 
 def test_a_table_is_copied_and_then_follows_each_change(replication: Replication) -> None:
@@ -65,7 +64,7 @@ def test_a_stale_attempt_publishes_nothing(replication: Replication) -> None:
         replication.sql("insert into t values (2)")
         replication.catch_up()
         with pytest.raises(Exception, match="batch"):
-            list(replicate(stale, replication.tables, replication.folder))
+            replication.replicate(stale, replication.tables)
     replication.check()
 
 
@@ -228,16 +227,16 @@ def test_what_cannot_be_replicated_is_refused(
         replication.capture(name)
 
 
-def test_another_table_in_the_folder_is_not_overwritten(replication: Replication) -> None:
-    replication.sql("create table t (id int primary key); create table u (id int primary key)")
-    replication.capture("public.t")
-    replication.catch_up()
-    folder = replication.folder / "public"
+def test_another_table_in_the_folder_is_not_overwritten(delta: DeltaReplication) -> None:
+    delta.sql("create table t (id int primary key); create table u (id int primary key)")
+    delta.capture("public.t")
+    delta.catch_up()
+    folder = delta.folder / "public"
     (folder / "t").rename(folder / "u")
-    replication.capture("public.u")
-    replication.tick()
+    delta.capture("public.u")
+    delta.tick()
     with pytest.raises(InvalidArgument, match=r"the replica of changes/public\.t"):
-        replication.run()
+        delta.run()
 
 
 def test_columns_may_have_the_names_that_queries_use(replication: Replication) -> None:
@@ -302,19 +301,19 @@ def test_a_partition_that_was_detached_is_no_part_of_the_replica(replication: Re
     replication.check()
 
 
-def test_a_change_that_does_not_fit_is_passed_by_a_copy(replication: Replication) -> None:
-    replication.sql("create table t (id int primary key, d date)")
-    replication.capture("public.t")
-    replication.catch_up()
-    replication.sql("insert into t values (1, 'infinity')")
-    replication.tick()
+def test_a_change_that_does_not_fit_is_passed_by_a_copy(delta: DeltaReplication) -> None:
+    delta.sql("create table t (id int primary key, d date)")
+    delta.capture("public.t")
+    delta.catch_up()
+    delta.sql("insert into t values (1, 'infinity')")
+    delta.tick()
     with pytest.raises(MalformedPayload, match=r"change of public\.t does not fit"):
-        replication.run()
-    replication.sql("update t set d = '2026-01-01'")
-    with Client(replication.url) as client:
+        delta.run()
+    delta.sql("update t set d = '2026-01-01'")
+    with Client(delta.url) as client:
         copy_again(client, QUEUE, CONSUMER, "public.t")
-    replication.catch_up()
-    replication.check()
+    delta.catch_up()
+    delta.check()
 
 
 def test_a_table_that_is_named_twice_is_refused(replication: Replication) -> None:
@@ -340,8 +339,8 @@ def test_two_queues_do_not_share_a_replica(replication: Replication) -> None:
         claim = client.claim("second", "lake", owner="a test")
         assert claim is not None
         batch = SparkBatch(replication.spark, claim, client.url)
-        with pytest.raises(InvalidArgument, match=r"the replica of changes/public\.t"):
-            list(replicate(batch, ["public.t"], replication.folder))
+        with pytest.raises(InvalidArgument, match=r"the replica of changes/(lake/)?public\.t"):
+            replication.replicate(batch, ["public.t"])
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -4,7 +4,7 @@ import random
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from tests.support.replication import Replication
+from tests.support.replication import DeltaReplication, Replication
 
 COLUMNS = "id int primary key, name text, v numeric(10,2), at timestamptz, data bytea"
 
@@ -66,14 +66,14 @@ def test_what_cannot_be_compared_says_why(replication: Replication) -> None:
     assert "disabled" in (replication.verify().held or "")
 
 
-def test_a_table_that_was_compacted_is_compared(replication: Replication) -> None:
-    replication.sql("create table t (id int primary key)")
-    replication.capture("public.t")
+def test_a_table_that_was_compacted_is_compared(delta: DeltaReplication) -> None:
+    delta.sql("create table t (id int primary key)")
+    delta.capture("public.t")
     for number in range(3):
-        replication.sql(f"insert into t values ({number})")
-        replication.catch_up()
-    DeltaTable(replication.location("public.t")).optimize.compact()
-    assert replication.verify().is_equal
+        delta.sql(f"insert into t values ({number})")
+        delta.catch_up()
+    DeltaTable(delta.location("public.t")).optimize.compact()
+    assert delta.verify().is_equal
 
 
 def test_values_that_move_between_columns_are_found(replication: Replication) -> None:
@@ -91,11 +91,11 @@ def test_values_that_move_between_columns_are_found(replication: Replication) ->
     assert replication.verify().differences == 2
 
 
-def test_rows_that_are_there_twice_are_found(replication: Replication) -> None:
-    replication.sql("create table t (id int primary key); insert into t values (1)")
-    replication.capture("public.t")
-    replication.catch_up()
-    table = DeltaTable(replication.location("public.t"))
+def test_rows_that_are_there_twice_are_found(delta: DeltaReplication) -> None:
+    delta.sql("create table t (id int primary key); insert into t values (1)")
+    delta.capture("public.t")
+    delta.catch_up()
+    table = DeltaTable(delta.location("public.t"))
     record = {"pgque": next(c["pgque"] for c in table.history() if c.get("pgque"))}
     write_deltalake(
         table,
@@ -103,5 +103,5 @@ def test_rows_that_are_there_twice_are_found(replication: Replication) -> None:
         mode="append",
         commit_properties=CommitProperties(custom_metadata=record),
     )
-    (found,) = replication.verify().examples
+    (found,) = delta.verify().examples
     assert (found.kind, found.key) == ("repeated", {"id": 1})

@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,6 @@ from pgque_dagster.spark import ParquetSink, SparkBatch
 from pgque_dagster.spark.sinks.files.folders import Folders
 from tests.conftest import TEMPLATE, Server, administer
 from tests.support.events import claim, make_queue, publish
-
-AGO = timedelta(seconds=-60)  # so that every file is old enough to be swept
 
 
 class Place:
@@ -62,8 +59,7 @@ class Place:
     def aside(self) -> Path:
         """Where attempts write, beside the table."""
         location = Path(self.location)
-        table = location.parent if "=" in location.name else location
-        return table.with_name(f".{table.name}.pgque") / location.relative_to(table)
+        return location.with_name(f".{location.name}.pgque")
 
     def visible(self) -> list[str]:
         """The Parquet files that a plain pattern finds."""
@@ -72,13 +68,6 @@ class Place:
     def files(self) -> list[str]:
         """All Parquet files that are there, whether they count or not."""
         return self.visible() + [str(path) for path in self.aside.rglob("*.parquet")]
-
-    def leave(self, batch: int) -> str:
-        """A file of an attempt that was killed; returns its name."""
-        path = Path(self.aside, f"batch_id={batch}", ".writing-7.killed", "part-0.parquet")
-        path.parent.mkdir(parents=True)
-        path.touch()
-        return str(path)
 
     def rename_mark(self, old: object, new: object) -> None:
         """Has the lineage of another database own the batches."""
@@ -199,16 +188,14 @@ def test_what_killed_attempts_left_is_not_read_and_goes_with_the_next(
     spark, location = directory.spark, directory.location
     folder = Path(location, f"batch_id={directory.attempt(client, 2).batch_id}")
     aside = directory.aside / folder.name
-    # Earlier versions wrote inside the table.
-    for place in (folder, aside):
-        for name in (".writing-1.a", ".trash-c", ".writing-9.d"):
-            spark.range(7).write.parquet(str(place / name))
+    for name in (".writing-1.a", ".trash-c", ".writing-9.d"):
+        spark.range(7).write.parquet(str(aside / name))
     assert spark.read.parquet(location).count() == 2
 
     directory.attempt(client, 3)
 
     assert spark.read.parquet(location).count() == 3
-    assert names(folder) == [".writing-9.d", "publication-1", "publication-2"]
+    assert names(folder) == ["publication-1", "publication-2"]
     assert names(aside) == [".writing-9.d"]
     assert list((folder / "publication-1").rglob("*.parquet")) == []
 
@@ -269,28 +256,6 @@ def test_a_claim_writes_its_batch_to_a_location_once(client: Client, directory: 
         with pytest.raises(InvalidArgument, match="write them once"):
             directory.sink.write(again, directory.spark.range(2))
 
-    assert len(directory.rows()) == 2
-
-
-def test_tables_of_replays_in_a_location_are_read_with_the_column_replay(
-    client: Client, directory: Place
-) -> None:
-    batch_id = directory.at("replay=first").store(client, 2).batch_id
-
-    table = directory.sink.read(directory.spark)
-
-    assert table.columns == ["id", "replay", "batch_id"]
-    assert sorted(table.collect()) == [(n, "first", batch_id) for n in range(2)]
-    assert len(directory.visible()) == len(directory.files())
-
-
-def test_a_sweep_removes_what_nobody_reads_and_is_old(client: Client, directory: Place) -> None:
-    leftover = directory.leave(directory.store(client, 2).batch_id)
-
-    assert directory.sink.sweep() == 0
-    assert leftover in directory.files()
-    assert directory.sink.sweep(AGO) == 1
-    assert leftover not in directory.files()
     assert len(directory.rows()) == 2
 
 
@@ -367,10 +332,9 @@ def test_a_column_that_the_directory_would_hide_is_refused(
     client: Client, directory: Place
 ) -> None:
     publish(client, ["a"])
-    for path, name in ((".", "batch_id"), (".", "Batch_Id"), ("replay=x", "replay")):
-        where = directory if path == "." else directory.at(path)
+    for name in ("batch_id", "Batch_Id"):
         with pytest.raises(InvalidArgument, match=f"column {name} would be hidden"):
-            where.attempt(client, directory.spark.range(1).withColumnRenamed("id", name))
+            directory.attempt(client, directory.spark.range(1).withColumnRenamed("id", name))
 
 
 def test_a_table_inside_another_is_refused_whichever_is_first(
@@ -393,6 +357,15 @@ def test_a_location_that_spark_takes_for_a_pattern_is_refused(
 
     with pytest.raises(InvalidArgument, match="for a pattern"):
         directory.at(name).attempt(client, 1)
+
+
+def test_a_location_whose_name_is_a_column_to_readers_is_refused(
+    client: Client, directory: Place
+) -> None:
+    publish(client, ["a"])
+
+    with pytest.raises(InvalidArgument, match="without = in its name"):
+        directory.at("region=eu").attempt(client, 1)
 
 
 @pytest.mark.parametrize("scheme", ["file:", "file://"])

@@ -180,16 +180,6 @@ def test_tables_of_earlier_versions_go_on_with_the_columns_of_their_newest_batch
     assert spark.read.parquet(str(tmp_path)).count() == 3
 
 
-def test_the_replays_of_an_asset_have_the_columns_of_one_table(
-    client: Client, spark: SparkSession, tmp_path: Path
-) -> None:
-    store(client, tmp_path / "another table", frame(spark))
-    store(client, tmp_path / "replay=first", spark.range(1))
-
-    with pytest.raises(InvalidArgument, match=f"{tmp_path} has other columns"):
-        store(client, tmp_path / "replay=second", frame(spark))
-
-
 def test_a_batch_is_on_the_disk_before_it_is_published_and_acked(
     client: Client, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,9 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument, StagingLost, TransactionOutdated
-from pgque_dagster.spark import SparkBatch
+from pgque_dagster.spark import PostgresSink, SparkBatch
 from pgque_dagster.spark.address import DatabaseAddress
-from pgque_dagster.spark.sinks import PostgresSink
 from pgque_dagster.spark.sinks.postgres import ledger, stage
 from tests.conftest import Server
 from tests.support.databases import empty_database

@@ -7,8 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument, PermissionDenied
-from pgque_dagster.spark import SparkBatch
-from pgque_dagster.spark.sinks import PostgresSink, once_per_batch
+from pgque_dagster.spark import PostgresSink, SparkBatch, once_per_batch
 from tests.conftest import Server
 from tests.support.databases import empty_database
 from tests.support.events import claim, make_queue, publish

@@ -21,7 +21,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, types
 
 from pgque_dagster.client import InvalidArgument, MalformedPayload, PgqueError
-from pgque_dagster.spark.sinks import PostgresSink
+from pgque_dagster.spark import PostgresSink
 from tests.conftest import Server, server_version
 from tests.support.databases import empty_database
 from tests.support.queues import connect, rows

@@ -12,7 +12,7 @@ from pgque_dagster.client import Client, ConsumerNotFound, InvalidArgument, Tick
 from pgque_dagster.client.peeking import retained_ticks
 from pgque_dagster.client.ticks import claim_ticks
 from pgque_dagster.spark.cluster.executor_errors import executor_error
-from pgque_dagster.spark.streaming.options import StreamOptions
+from pgque_dagster.spark.options import StreamOptions
 from tests.support.events import publish, tick
 from tests.support.queues import connect, rotate, value
 from tests.support.streams import PATIENCE_SECONDS, Sink, Stream, needs_available_now, needs_limits

@@ -8,8 +8,8 @@ import pytest
 
 from pgque_dagster.client import BatchLeased, Client, ConsumerNotFound, InvalidArgument
 from pgque_dagster.client.ticks import claim_ticks
-from pgque_dagster.spark.streaming.factory import stream_reader
-from pgque_dagster.spark.streaming.options import StreamOptions
+from pgque_dagster.spark.options import StreamOptions
+from pgque_dagster.spark.source import stream_reader
 from pgque_dagster.spark.streaming.reader import (
     CheckpointMismatch,
     PgqueStreamReader,

@@ -1,11 +1,8 @@
 """Events from a DataFrame: all of them once, or none."""
 
-import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +16,9 @@ from pyspark.sql.types import StructType
 from pgque_dagster.client import Client, InvalidArgument, Message, StagingLost
 from pgque_dagster.spark import register
 from pgque_dagster.spark.address import DatabaseAddress
+from pgque_dagster.spark.options import WriteOptions
 from pgque_dagster.spark.writing.event_columns import EventColumns
-from pgque_dagster.spark.writing.writer import PgqueWriter, WriteOptions
+from pgque_dagster.spark.writing.writer import PgqueWriter
 from tests.support.events import claim, tick
 from tests.support.queues import connect, rows
 
@@ -86,24 +84,6 @@ def test_columns_map_to_the_parts_of_an_event_and_texts_arrive_as_they_are(
     assert last.type == "nasty\ttype"
 
 
-def test_the_other_columns_make_the_payload(client: Client, spark: SparkSession) -> None:
-    day, at = date(2026, 1, 2), datetime(2026, 1, 2, 3, 4, 5)
-    frame = spark.createDataFrame(
-        [("placed", 7, None, Decimal("1.50"), day, at, [1, 2], ("é", None))],
-        "type string, id int, gone string, total decimal(10,2), day date, at timestamp_ntz,"
-        " many array<int>, one struct<name: string, rest: string>",
-    )
-
-    write(frame, client, payload="json")
-
-    (event,) = sent(client)
-    assert event.type == "placed"
-    assert json.loads(event.payload or "") == {
-        "id": 7, "total": "1.50", "day": "2026-01-02", "at": "2026-01-02T03:04:05",
-        "many": [1, 2], "one": {"name": "é"},
-    }  # fmt: skip
-
-
 def test_a_task_that_fails_in_the_end_leaves_nothing(client: Client, spark: SparkSession) -> None:
     """The last of 4 partitions fails at its end, when others are done."""
 
@@ -131,7 +111,7 @@ def test_a_task_that_fails_in_the_end_leaves_nothing(client: Client, spark: Spar
 
 @pytest.fixture
 def writer(client: Client) -> PgqueWriter:
-    options = WriteOptions(DatabaseAddress(client.url), "orders", None, None)
+    options = WriteOptions(DatabaseAddress(client.url), "orders", None)
     return PgqueWriter(options, StructType().add("data", "string"), overwrite=False)
 
 
@@ -210,16 +190,13 @@ def test_what_cannot_be_sent_fails_the_whole_write(client: Client, spark: SparkS
         ("data string, payload string", {}, "data and payload are both the event's ev_data"),
         ("extra1 string, partition_key string, data string", {}, "both the event's ev_extra1"),
         ("data string, type string", {"type": "t"}, "both the option type and the column type"),
-        ("data string", {"payload": "xml"}, "payload of format"),
-        ("data string, id int", {"payload": "json"}, "data is the payload already"),
-        ("type string", {"payload": "json"}, "no column is left"),
     ],
 )
 def test_columns_that_make_no_event_are_named(
     ddl: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        EventColumns.of(StructType.fromDDL(ddl), options.get("type"), options.get("payload"))
+        EventColumns.of(StructType.fromDDL(ddl), options.get("type"))
 
 
 @pytest.mark.parametrize("one_fails", [False, True])

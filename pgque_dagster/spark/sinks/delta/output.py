@@ -116,13 +116,9 @@ class DeltaOutput(TableOutput["DeltaTable"]):
         """Loads the newest version of the table."""
         return self._target.load()
 
-    def version_of(self, table: "DeltaTable") -> object:
-        """Returns the number of the version."""
-        return table.version()
-
-    def id_of(self, table: "DeltaTable") -> object:
-        """Returns the table's id."""
-        return table.metadata().id
+    def identity(self, table: "DeltaTable") -> tuple[object, object]:
+        """Returns the table's id, and the number of the version."""
+        return table.metadata().id, table.version()
 
     def published(self, state: "DeltaTable") -> WriteAttempt | None:
         """Returns the attempt at this batch whose commit is in a version of the table."""
@@ -158,7 +154,6 @@ class DeltaOutput(TableOutput["DeltaTable"]):
             incarnation=configuration.get(INCARNATION),
             adopt=f"DeltaTable('{self._target.storage.location}').alter.set_table_properties("
             f"{{'{INCARNATION}': '{self.batch.incarnation}'}}, raise_if_not_exists=False).",
-            partitions=table.metadata().partition_columns,
             columns=kinds(stored),
             required=[field["name"] for field in stored if not field["nullable"]],
             rules=self._rules(table, configuration, stored),
@@ -172,6 +167,7 @@ class DeltaOutput(TableOutput["DeltaTable"]):
     ) -> list[str]:
         features = set(table.protocol().writer_features or ()) - _KEPT_FEATURES
         return [
+            *(f"partitions by {name}" for name in table.metadata().partition_columns),
             *sorted(features),
             *(key for key in configuration if key.startswith("delta.constraints.")),
             *(key for key in (_MAPPING,) if configuration.get(key, "none") != "none"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from ...reading.arrow import nullable
 from ..files.data_files import HELD_BY_DELTA, UNBOUNDED, DataFile, check_columns
 from ..files.statistics import column_statistics
 
@@ -20,7 +21,7 @@ def delta_fields(schema: StructType) -> list[dict[str, Any]]:
         InvalidArgument: if Delta has no such type.
     """
     check_columns(schema, HELD_BY_DELTA, "Delta")
-    fields: list[dict[str, Any]] = _nullable(json.loads(schema.json()))["fields"]
+    fields: list[dict[str, Any]] = json.loads(nullable(schema).json())["fields"]
     return fields
 
 
@@ -64,16 +65,6 @@ def _nested(columns: Mapping[tuple[str, ...], dict[str, Any]], what: str) -> dic
         if statistics[what] is not None:
             parent[path[-1]] = statistics[what]
     return found
-
-
-def _nullable(kind: Any) -> Any:
-    """A type or column without what says where nulls may be, and without metadata."""
-    if isinstance(kind, list):
-        return [_nullable(each) for each in kind]
-    if not isinstance(kind, dict):
-        return kind
-    constants = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
-    return {key: constants.get(key, _nullable(value)) for key, value in kind.items()}
 
 
 def _kind(kind: Any) -> str:

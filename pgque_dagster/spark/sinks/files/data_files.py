@@ -280,11 +280,11 @@ class _TaskFiles:
                 ):
                     writer.add_key_value_metadata(UNBOUNDED)
                 following = next(groups, None)
-                if output.size >= self._target_bytes:
+                if output.tell() >= self._target_bytes:
                     break
             writer.close()
             metadata = writer.writer.metadata
-            size = output.size
+            size = output.tell()
         footer = pa.BufferOutputStream()
         metadata.write_metadata_file(footer)
         return DataFile(path, metadata.num_rows, size, footer.getvalue().to_pybytes()), following

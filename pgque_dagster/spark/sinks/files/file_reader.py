@@ -16,8 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import StructType
 
+from ...reading.arrow import nullable, read_in_tasks
 from .storage import Storage, needing_extra
 
 # As Spark packs files: so many bytes for a task, and opening a file costs as much as so many.
@@ -57,27 +58,24 @@ def _read_files(
         files: the files.
         schema: the columns. A file that lacks one has null there.
     """
-    schema = _nullable(schema)
+    # Older files may lack columns.
+    schema = nullable(schema)
     nothing = spark.createDataFrame([], schema)
     if not files:
         return nothing
-    parts = _packed(files)
     # Without rows by its plan, so that Spark runs no job.
     target: pa.Schema = nothing.limit(0).toArrow().schema
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read(part: list[ListedFile]) -> Iterator[pa.RecordBatch]:
         store = storage.store()
-        for batch in batches:
-            for part in batch.column(0).to_pylist():
-                for file in parts[part]:
-                    with storage.errors("cannot be read"):
-                        # The columns of a row group are then one request, or a few.
-                        source = pq.ParquetFile(_Source(store, file), pre_buffer=True)
-                        for rows in source.iter_batches():
-                            yield from _fitted(rows, target)
+        for file in part:
+            with storage.errors("cannot be read"):
+                # The columns of a row group are then one request, or a few.
+                source = pq.ParquetFile(_Source(store, file), pre_buffer=True)
+                for rows in source.iter_batches():
+                    yield from _fitted(rows, target)
 
-    # One row for each task.
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, schema)
+    return read_in_tasks(spark, _packed(files), read, schema)
 
 
 class _Source(io.RawIOBase):
@@ -174,22 +172,3 @@ def _fitted(rows: pa.RecordBatch, target: pa.Schema) -> Iterator[pa.RecordBatch]
         else:
             columns.append(pa.nulls(rows.num_rows, field.type))
     yield from pa.Table.from_arrays(columns, schema=target).to_batches()
-
-
-def _nullable(schema: StructType) -> StructType:
-    """Returns the columns as nullable ones, because older files may lack them."""
-    fields = (
-        StructField(field.name, _nullable_type(field.dataType), True, field.metadata)
-        for field in schema
-    )
-    return StructType(list(fields))
-
-
-def _nullable_type(kind: DataType) -> DataType:
-    if isinstance(kind, StructType):
-        return _nullable(kind)
-    if isinstance(kind, ArrayType):
-        return ArrayType(_nullable_type(kind.elementType), True)
-    if isinstance(kind, MapType):
-        return MapType(_nullable_type(kind.keyType), _nullable_type(kind.valueType), True)
-    return kind

@@ -41,23 +41,20 @@ import json
 import os
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
-import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ....client import BatchNotOpen, ConnectionFailed, InvalidArgument, LeaseLost
 from ....client.read_batch import ReadBatch
 from ..publication import WriteAttempt, check_claim, publish
-from .data_files import SPARK_SCHEMA, write_files
+from .data_files import write_files
 from .storage import Storage, StorageFailed, sync
 
 # Spark warns of a root whose own name begins with an underscore, so that is its parent's.
@@ -81,8 +78,6 @@ class Folders:
 
     def __init__(self, location: Path) -> None:
         self._location = location
-        # A directory key=value is a part of the table around it, such as that of a replay.
-        self._table = location.parent if "=" in location.name else location
 
     def incarnations(self) -> set[str]:
         """Returns the incarnations of the marks in the location."""
@@ -117,14 +112,14 @@ class Folders:
             OSError: if the file system does not take it.
         """
         epoch = claim.lease.epoch
-        self._check_columns(frame.schema)
+        self._check_columns(frame)
         folder = self._location / f"batch_id={claim.batch_id}"
         folder.mkdir(parents=True, exist_ok=True)
-        aside = self._beside() / folder.relative_to(self._table)
+        aside = self._beside() / folder.name
         output = FolderOutput(folder, aside, WriteAttempt(epoch, uuid.uuid4().hex))
-        output.check = lambda: self._check_columns(frame.schema, record=True)
+        output.check = lambda: self._check_columns(frame, record=True)
         check_claim(claim, output.published(output.read()))
-        _sweep(folder, aside, epoch)
+        _sweep(aside, epoch)
         try:
             output.begin()
             self._write(frame, output.writing / output.name)
@@ -144,7 +139,7 @@ class Folders:
             shutil.rmtree(output.writing, ignore_errors=True)
             with suppress(OSError):  # Not empty: another attempt works there.
                 aside.rmdir()
-        _sweep(folder, aside, epoch)
+        _sweep(aside, epoch)
         return str(folder / f"publication-{output.number}" / output.name)
 
     def _beside(self) -> Path:
@@ -154,7 +149,7 @@ class Folders:
             InvalidArgument: if nothing can be renamed from there into the table.
         """
         # A link may lead to another file system.
-        table = self._table.resolve()
+        table = self._location.resolve()
         if os.path.ismount(table):
             raise InvalidArgument(
                 f"{table} is the root of a file system, so rows cannot be written beside the "
@@ -173,23 +168,22 @@ class Folders:
         with ThreadPoolExecutor() as pool:
             list(pool.map(sync, (*rows.iterdir(), rows, rows.parent)))
 
-    def _columns(self) -> StructType | None:
-        """Returns the columns of the table: as recorded, or of its newest file."""
-        record = self._table / _SCHEMA / "schema.json"
+    def _columns(self, spark: SparkSession) -> StructType | None:
+        """Returns the columns of the table: as recorded, or those of its newest batch."""
+        record = self._location / _SCHEMA / "schema.json"
         if record.exists():
             return StructType.fromJson(json.loads(record.read_text()))
-        # Not those of other tables beside a directory key=value.
-        files = [each for each in Folders(self._table).files() if "=" in each[1].split("/")[0]]
-        metadata = pq.read_metadata(self._table / max(files)[1]).metadata if files else None
-        written = (metadata or {}).get(SPARK_SCHEMA.encode())
-        return StructType.fromJson(json.loads(written)) if written else None
+        # Versions up to 0.3.0 made no record.
+        rows = list(self._location.glob("batch_id=*/publication-*/epoch-*"))
+        newest = max(rows, key=lambda path: int(path.parts[-3].partition("=")[2]), default=None)
+        return spark.read.parquet(str(newest)).schema if newest else None
 
-    def _check_columns(self, columns: StructType, *, record: bool = False) -> None:
+    def _check_columns(self, frame: DataFrame, *, record: bool = False) -> None:
         """Refuses columns that readers of the table would not see as they are."""
-        stored = self._columns()
-        if record and not (self._table / _SCHEMA).exists():
-            _create(self._table / _SCHEMA, "schema.json", (stored or columns).json())
-            stored = self._columns()
+        columns, stored = frame.schema, self._columns(frame.sparkSession)
+        if record and not (self._location / _SCHEMA).exists():
+            _create(self._location / _SCHEMA, "schema.json", (stored or columns).json())
+            stored = self._columns(frame.sparkSession)
         there, given = (
             {field.name: field.dataType.simpleString() for field in each.fields}
             for each in (stored or columns, columns)
@@ -201,36 +195,12 @@ class Folders:
         ]
         if differences:
             raise InvalidArgument(
-                f"Parquet table {self._table} has other columns than the DataFrame: "
+                f"Parquet table {self._location} has other columns than the DataFrame: "
                 + "; ".join(differences),
                 "Cast, rename or leave out columns; or write to another directory (for assets, "
                 "another base_dir or key), or to a Delta table, which can get columns. If its rows "
                 "are not needed, remove the directory, with its _pgque/schema.",
             )
-
-    def files(self) -> list[tuple[int, str]]:
-        """Returns the paths of the files with the rows, each with its batch."""
-        found = self._location.glob("**/batch_id=*/publication-*/epoch-*/*.parquet")
-        return [
-            (int(file.parts[-4].partition("=")[2]), str(file.relative_to(self._location)))
-            for file in sorted(found)
-        ]
-
-    def sweep(self, older_than: timedelta) -> int:
-        """Removes what attempts wrote and did not publish, if all of it is older."""
-        begun_before = time.time() - older_than.total_seconds()
-        removed = 0
-        # Earlier versions wrote inside the table.
-        places = (self._location, self._beside() / self._location.relative_to(self._table))
-        for written in (path for each in places for path in each.glob("**/batch_id=*/.writing-*")):
-            files = [path for path in written.rglob("*") if path.is_file()]
-            with suppress(FileNotFoundError):  # Somebody works there.
-                if all(path.stat().st_mtime < begun_before for path in [written, *files]):
-                    written.rename(written.with_name(f".trash-{uuid.uuid4().hex}"))
-                    removed += len(files)
-        for trash in (path for each in places for path in each.glob("**/batch_id=*/.trash-*")):
-            shutil.rmtree(trash, ignore_errors=True)
-        return removed
 
 
 @dataclass(frozen=True)
@@ -312,19 +282,15 @@ class FolderOutput:
         return _entries(self._folder / f"publication-{number}")
 
 
-def _sweep(folder: Path, aside: Path, epoch: int) -> None:
+def _sweep(aside: Path, epoch: int) -> None:
     """Removes the files that nobody reads or publishes any more, as far as this is possible."""
-    # Earlier versions wrote inside the table, and left replaced rows there.
-    for place in (aside, folder):
-        with suppress(OSError):
-            for path in _entries(place):
-                written = _WRITING.fullmatch(path.name)
-                if written and int(written[1]) < epoch:
-                    _rename(path, place / f".trash-{uuid.uuid4().hex}")
-            for path in place.glob(".trash-*"):
-                shutil.rmtree(path, ignore_errors=True)
-            for path in place.glob("publication-*/.epoch-*/*"):
-                path.unlink(missing_ok=True)
+    with suppress(OSError):
+        for path in _entries(aside):
+            written = _WRITING.fullmatch(path.name)
+            if written and int(written[1]) < epoch:
+                _rename(path, aside / f".trash-{uuid.uuid4().hex}")
+        for path in aside.glob(".trash-*"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _create(folder: Path, file: str, text: str) -> None:

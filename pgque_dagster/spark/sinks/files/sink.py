@@ -1,8 +1,6 @@
 """Stores batches as Parquet files. Each attempt at a batch replaces the files of earlier ones."""
 
-import re
 from collections.abc import Collection
-from datetime import timedelta
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,7 +9,7 @@ from pyspark.sql import functions as f
 from ....client import InvalidArgument
 from ...batch import SparkBatch, attempt_of
 from ...cluster.lost_lease import cancelled_without_lease
-from ..modes import check_directory
+from ..modes import BATCH_ID, check_directory
 from ..publication import BatchIdentity
 from .file_reader import listed_by_driver
 from .folders import Folders
@@ -112,18 +110,6 @@ class ParquetSink:
             table = table.where(f.col("batch_id").isin(list(batches)))
         return table
 
-    def sweep(self, older_than: timedelta = timedelta(days=1)) -> int:
-        """Removes files that attempts left and nobody reads. The next attempt removes most of them.
-
-        Args:
-            older_than: how long ago a file was written, at least. It must be longer than an attempt
-                takes, with all pauses.
-
-        Returns:
-            How many files were removed.
-        """
-        return Folders(Path(self._location)).sweep(older_than)
-
     def _check(self, frame: DataFrame) -> None:
         """Refuses a location or columns that readers would not see as they are."""
         if _PATTERN.intersection(self._location):
@@ -131,11 +117,14 @@ class ParquetSink:
                 f"Spark takes the path {self._location} for a pattern",
                 "Write to a directory without [ ] { } * ? \\ in its name.",
             )
-        # Directories named key=value are columns to readers, and hide those in the files.
-        keys = {"batch_id", *re.findall(r"/([^/=]+)=[^/]*/?$", self._location)}
-        hidden = [name for name in frame.columns if name.lower() in keys]
+        if "=" in Path(self._location).name:
+            raise InvalidArgument(
+                f"readers of the directory around {self._location} take its name for a column",
+                "Write to a directory without = in its name.",
+            )
+        hidden = [name for name in frame.columns if name.lower() == BATCH_ID]
         if hidden:
             raise InvalidArgument(
-                f"the column {hidden[0]} would be hidden by the directory {hidden[0].lower()}=…",
+                f"the column {hidden[0]} would be hidden by the directories {BATCH_ID}=…",
                 "Give it another name: withColumnRenamed().",
             )

@@ -5,7 +5,6 @@ on S3, Google Cloud Storage and Azure, needs no jar, and takes the same options 
 """
 
 import errno
-import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -128,10 +127,6 @@ class Storage:
         """Says whether the location is a URL."""
         return _URL.match(self.location) is not None
 
-    def inside(self, path: str) -> "Storage":
-        """Returns the storage of a folder in this one."""
-        return Storage(f"{self.location}/{path}", self.options)
-
     def store(self) -> Any:
         """Opens the object store of a URL, through obstore."""
         with needing_extra("object-store"):
@@ -158,7 +153,7 @@ class Storage:
         return (endpoint or "").lower().startswith("http://")
 
     @contextmanager
-    def create(self, path: str) -> Iterator["CountedFile"]:
+    def create(self, path: str) -> Iterator[pa.NativeFile]:
         """Creates a file, which exists once the block has ended.
 
         A file that the block does not finish is removed, or never becomes visible.
@@ -177,17 +172,16 @@ class Storage:
             with needing_extra("object-store"):
                 import obstore
             upload = obstore.open_writer(self.store(), path)
-            with _flushed(upload) as file:
-                yield file
+            yield pa.PythonFile(_Upload(upload), mode="w")
             # Not after a failure: closing stores what was written so far.
             upload.close()
 
     @staticmethod
     @contextmanager
-    def _local_file(path: Path) -> Iterator["CountedFile"]:
+    def _local_file(path: Path) -> Iterator[pa.NativeFile]:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with path.open("xb", buffering=0) as raw, _flushed(raw) as file:
+            with pa.output_stream(str(path), compression=None, buffer_size=_BUFFER_BYTES) as file:
                 yield file
             sync(path, *path.parents)
         except BaseException:
@@ -290,36 +284,17 @@ class Storage:
         return {**retries, **plain_http, **self.options}
 
 
-class CountedFile(io.BufferedWriter):
-    """A buffered file to write to, which knows how many bytes it was given."""
+class _Upload:
+    """An upload as a file that Arrow writes to, and does not close."""
 
-    def __init__(self, target: Any) -> None:
-        super().__init__(_Raw(target), _BUFFER_BYTES)
-        self.size = 0
+    closed = False
 
-    def write(self, data: Any, /) -> int:
+    def __init__(self, upload: Any) -> None:
+        self._upload = upload
+
+    def write(self, data: Any) -> int:
         """Writes bytes."""
-        self.size += memoryview(data).nbytes
-        return super().write(data)
-
-    def tell(self) -> int:
-        """Returns the number of bytes so far; an upload cannot tell it."""
-        return self.size
-
-
-class _Raw(io.RawIOBase):
-    def __init__(self, target: Any) -> None:
-        self._target = target
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        rest = memoryview(data)
-        total = rest.nbytes
-        while rest:
-            rest = rest[self._target.write(rest) :]
-        return total
+        return int(self._upload.write(memoryview(data).cast("B")))
 
 
 def sync(*paths: Path) -> None:
@@ -335,18 +310,6 @@ def sync(*paths: Path) -> None:
                     raise
             finally:
                 os.close(descriptor)
-
-
-@contextmanager
-def _flushed(target: Any) -> Iterator[CountedFile]:
-    file = CountedFile(target)
-    try:
-        yield file
-        file.flush()
-    finally:
-        # Else its end would flush the rest into a file that failed.
-        with suppress(OSError):
-            file.detach()
 
 
 def way_out(told: str) -> str:

@@ -93,13 +93,9 @@ class IcebergOutput(TableOutput["Table"]):
         """Loads the newest state of the table."""
         return self._catalog.load_table(self._target.table)
 
-    def version_of(self, table: "Table") -> object:
-        """Returns the newest snapshot."""
-        return table.current_snapshot()
-
-    def id_of(self, table: "Table") -> object:
-        """Returns the table's id. A commit demands it as well."""
-        return table.metadata.table_uuid
+    def identity(self, table: "Table") -> tuple[object, object]:
+        """Returns the table's id, which a commit demands as well, and the newest snapshot."""
+        return table.metadata.table_uuid, table.current_snapshot()
 
     def published(self, state: "Table") -> WriteAttempt | None:
         """Returns the attempt at this batch whose snapshot is the newest one of the batch."""
@@ -116,9 +112,9 @@ class IcebergOutput(TableOutput["Table"]):
             incarnation=table.properties.get(INCARNATION),
             adopt=f"with table.transaction() as change: change.set_properties({{'{INCARNATION}': "
             f"'{self.batch.incarnation}'}}).",
-            partitions=[field.name for field in table.spec().fields],
             columns=kinds(table.schema().as_arrow()),
             required=[field.name for field in table.schema().fields if field.required],
+            rules=[f"partitions by {field.name}" for field in table.spec().fields],
         )
 
     def commit(self, state: "Table") -> bool:

@@ -254,9 +254,9 @@ class IcebergSink:
 
     def _location(self, name: str) -> str:
         """A new folder: another catalog may have a table of this name in the same warehouse."""
-        place = self._warehouse.inside(f"{name.replace('.', '/')}-{uuid.uuid4().hex}")
+        folder = f"{self._warehouse.location}/{name.replace('.', '/')}-{uuid.uuid4().hex}"
         # Not Path.as_uri(): pyiceberg does not decode what that encodes.
-        return place.location if place.is_url else f"file://{place.location}"
+        return folder if self._warehouse.is_url else f"file://{folder}"
 
     def _storage_of(self, location: str) -> Storage:
         """The storage of a table, which is a path as it stands after `file:`."""

@@ -1,0 +1,1 @@
+"""Replicas of captured tables: what Delta and PostgreSQL share, and those in PostgreSQL."""

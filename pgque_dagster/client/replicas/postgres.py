@@ -1,0 +1,305 @@
+"""Replicas of tables in PostgreSQL: a batch reaches all of them in one transaction of the target.
+
+The transaction also records the batch (`remote/completed.py`) and, with a copy, its snapshot and
+the table's shape. So an attempt that finds the batch recorded changes nothing, and only has what it
+finds remembered by the ack. The lock on the record keeps a stale attempt from publishing: the lease
+is checked under the lock, and a later attempt waits for it, or ends the session that holds it.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import psycopg
+from psycopg import sql
+
+from ..batch import Batch, read_plan
+from ..connection import connect
+from ..errors import InvalidArgument, TargetOutOfStep, TargetRefused, translated
+from ..models import Slice
+from ..read_batch import ReadBatch
+from ..remote.completed import BATCHES, Completed, CompletedBatches, Span
+from ..rights import Connection
+from ..session import Session
+from ..source_tables import SourceTable
+from .snapshot import Snapshot, row_queries
+from .standing import (
+    REDELIVERED,
+    REMEMBER,
+    Copied,
+    Log,
+    Replicated,
+    Standing,
+    check_known,
+    find_standings,
+)
+from .target_table import CHANGES, COPIED, TargetTable, create_stages
+
+
+@dataclass(frozen=True)
+class PostgresReplicas:
+    """Where the replicas of tables are in PostgreSQL.
+
+    Attributes:
+        url: the database; None for that of the tables.
+        schema: the schema of all replicas; None for that of each table. It is created if it is
+            missing.
+    """
+
+    url: str | None = None
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses a place in which each table would be its own replica."""
+        if self.url is None and self.schema is None:
+            raise InvalidArgument(
+                "each table would be its own replica",
+                "Name the schema of the replicas, or the url of another database.",
+            )
+
+
+def replicate(
+    batch: ReadBatch, tables: Sequence[str], target: PostgresReplicas, log: Log = print
+) -> list[Replicated]:
+    """Applies a batch to the replicas of tables, in one transaction.
+
+    Args:
+        batch: a batch of the queue into which the tables are captured.
+        tables: the names of the tables.
+        target: where the replicas are.
+        log: is told about copies.
+
+    Returns:
+        What happened to each table.
+
+    Raises:
+        InvalidArgument: if a table cannot be replicated, its replica would be somebody else's
+            table, or there are changes of another table.
+        TargetOutOfStep: if the replicas are those of another incarnation of the database.
+        TargetRefused: if the target refuses the rows.
+        LeaseLost: if another owner took the batch over.
+    """
+    if not isinstance(batch, Batch):
+        raise InvalidArgument("a window has no replicas", "Replicate by the batches of a consumer.")
+    session = batch.session
+    standings = find_standings(session, batch.queue, batch.consumer, tables)
+    span = Span.of(session, batch.queue, batch.lease)
+    completed = CompletedBatches(batch.queue, batch.consumer)
+    with connected_target(session, target) as there:
+        completed.prepare(there)
+        with there.transaction():
+            last = completed.take(there, batch.renew)
+            # No later attempt has published, and none will as long as the lock is held.
+            batch.renew()
+            if last.incarnation not in (None, span.incarnation):
+                raise _of_another_life(there, batch, last, span)
+            copied, done = _apply(
+                batch,
+                there,
+                standings,
+                target,
+                log,
+                has_batch=last.has(span),
+                follows=last.tick_id is not None and last.precedes(span),
+            )
+            completed.record(there, span, None)
+            for standing in copied:
+                standing.check_unchanged(session)
+            batch.run_checks()
+            batch.renew()
+    return done
+
+
+def _apply(
+    batch: Batch,
+    there: Connection,
+    standings: Sequence[Standing],
+    target: PostgresReplicas,
+    log: Log,
+    *,
+    has_batch: bool,
+    follows: bool,
+) -> tuple[list[Standing], list[Replicated]]:
+    """Applies a batch in a transaction of the target. Returns the tables that were copied, and all.
+
+    Args:
+        batch: the batch.
+        there: the target.
+        standings: the tables.
+        target: where the replicas are.
+        log: is told about copies.
+        has_batch: whether the target has the batch.
+        follows: whether the target has all batches before it.
+    """
+    session, queue, owner = batch.session, batch.queue, f"{batch.queue}/{batch.consumer}"
+    tables = replicas_of(there, target, [each.source for each in standings], owner)
+    create_stages(there)
+    stage_events(session, there, read_plan(batch, 1).slices)
+    kinds = staged_kinds(there)
+    check_known(session, queue, batch.batch_id, standings, set(kinds))
+    reasons = [
+        None
+        if has_batch and table.mark is not None
+        else _copy_reason(standing, table, kinds.get(standing.source.name, set()), follows)
+        for standing, table in zip(standings, tables, strict=True)
+    ]
+    copied, done = [], []
+    with ExitStack() as stack:
+        if any(reasons):
+            standings = [
+                each.mended(session) if reason else each
+                for each, reason in zip(standings, reasons, strict=True)
+            ]
+            tables = replicas_of(there, target, [each.source for each in standings], owner)
+            snapshot = stack.enter_context(Snapshot.taken(session.url))
+        for standing, table, reason in zip(standings, tables, reasons, strict=True):
+            source, last, rows = standing.source, standing.copied, 0
+            if reason is not None:
+                log(f"copying {source.name}: {reason}")
+                stage_rows(session, snapshot, source, there)
+                with _refusing(table):
+                    rows = table.overwrite(snapshot.transactions)
+                last = Copied(snapshot.transactions, source.shape)
+                copied.append(standing)
+            elif has_batch and table.mark is not None:
+                last = Copied(table.mark.copied, table.mark.shape)
+            elif source.name in kinds and last is not None:
+                with _refusing(table):
+                    rows = table.apply(last.transactions)
+            if last is not None and last != standing.copied:
+                remembered = (queue, batch.consumer, source.name, last.transactions, last.shape)
+                batch.before_ack(partial(_remember, remembered))
+            done.append(Replicated(source, table.location, None, rows, reason))
+    return copied, done
+
+
+def _copy_reason(
+    standing: Standing, table: TargetTable, kinds: set[str], follows: bool
+) -> str | None:
+    """Returns why a table must be copied; None if changes can be applied."""
+    copied = standing.copied
+    reason = standing.copy_reason(
+        lambda: table.mark.copied if table.mark else None,
+        kinds,
+        lambda: table.later_kinds(copied.transactions) if copied else (),
+    )
+    if reason is not None or copied is None:
+        return reason
+    if not follows:
+        return "the replica does not end where the batch begins"
+    if not table.fits:
+        return "somebody altered the replica"
+    if kinds and table.has_misfits(copied.transactions):
+        return "there are changes with other columns than the table has"
+    return None
+
+
+def _remember(copied: tuple[str, ...], connection: Connection) -> None:
+    connection.execute(REMEMBER, copied)
+
+
+@contextmanager
+def connected_target(session: Session, target: PostgresReplicas) -> Iterator[Connection]:
+    """Opens a connection to the database of the replicas."""
+    with translated(), connect(target.url or session.url) as connection:
+        # As that of the connections from which rows are copied.
+        connection.execute("set client_encoding to utf8")
+        yield connection
+
+
+def replicas_of(
+    there: Connection, target: PostgresReplicas, sources: Sequence[SourceTable], owner: str
+) -> list[TargetTable]:
+    """Returns the replicas of tables.
+
+    Args:
+        there: the target, in a transaction.
+        target: where the replicas are.
+        sources: the tables.
+        owner: the queue and the consumer.
+
+    Raises:
+        InvalidArgument: if two tables would have one replica, or a replica is another table.
+    """
+    places = [(target.schema or each.path[0], each.path[-1]) for each in sources]
+    for source, place in zip(sources, places, strict=True):
+        if places.count(place) > 1:
+            raise InvalidArgument(
+                f"{source.name} and another table would have one replica: {'.'.join(place)}",
+                "Replicate them by two replicas with two schemas.",
+            )
+    return [
+        TargetTable(there, schema, source, owner)
+        for source, (schema, _) in zip(sources, places, strict=True)
+    ]
+
+
+def stage_events(session: Session, there: Connection, slices: Sequence[Slice]) -> None:
+    """Copies events into the temporary table for them."""
+    with connect(session.url) as here:
+        for part in slices:
+            _pipe(
+                here,
+                "select ev_id, ev_txid, ev_retry, ev_type, ev_extra1, ev_data "
+                f"from ({part.sql}) pgque_slice",
+                there,
+                CHANGES,
+            )
+
+
+def staged_kinds(there: Connection) -> dict[str, set[str]]:
+    """Returns the types of the staged events by the table that they are of."""
+    kinds: dict[str, set[str]] = {}
+    kind = sql.SQL("case when ev_retry is null then ev_type else {} end").format(REDELIVERED)
+    query = sql.SQL("select distinct ev_extra1, {} from {}").format(kind, CHANGES)
+    for table, found in there.execute(query):
+        kinds.setdefault(table, set()).add(found)
+    return kinds
+
+
+def stage_rows(
+    session: Session, snapshot: Snapshot, source: SourceTable, there: Connection
+) -> None:
+    """Copies the rows of a table in a snapshot into the temporary table for them."""
+    there.execute(sql.SQL("truncate {}").format(COPIED))
+    (query,) = row_queries(session, source, [""])
+    with snapshot.connected(session.url) as here:
+        _pipe(here, query, there, COPIED)
+
+
+def _pipe(here: Connection, query: str, there: Connection, into: sql.Identifier) -> None:
+    here.execute("set client_encoding to utf8")
+    into_table = sql.SQL("copy {} from stdin").format(into)
+    with (
+        here.cursor().copy(f"copy ({query}) to stdout".encode()) as rows,
+        there.cursor().copy(into_table) as stored,
+    ):
+        for block in rows:
+            stored.write(block)
+
+
+@contextmanager
+def _refusing(table: TargetTable) -> Iterator[None]:
+    """Says which table refused its rows."""
+    try:
+        yield
+    except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError) as error:
+        raise TargetRefused(
+            f"{table.location} was refused its rows: {error.diag.message_primary or error}; "
+            "nothing of the batch was applied or acked",
+            error.diag.message_hint or "Correct the cause, and run the batch again.",
+        ) from error
+
+
+def _of_another_life(
+    there: Connection, batch: Batch, last: Completed, span: Span
+) -> TargetOutOfStep:
+    name = f"{batch.queue}/{batch.consumer}"
+    return TargetOutOfStep(
+        f"the replicas of {name} in database {there.info.dbname} are those of another incarnation "
+        f"of the queue's database, {last.incarnation}; this one is {span.incarnation}",
+        "It was restored or failed over, or is another one. If this one goes on, and the other one "
+        f"does not, run in the target: update {BATCHES} set lineage = '{span.incarnation}' where "
+        f"queue = '{batch.queue}' and consumer = '{batch.consumer}'; the tables are copied again.",
+    )

@@ -1,0 +1,80 @@
+"""Compares a replica in PostgreSQL with its table at one tick.
+
+The rows of the replica are read in a transaction that begins before the tick is made. So the
+replica ends at an earlier tick, and the changes between the two are applied to its rows before they
+are compared with the table's, which are read in the snapshot of the tick.
+"""
+
+from ..plans import tick_range_plan
+from ..remote.completed import CompletedBatches
+from ..session import Session
+from ..source_tables import COPY, SourceTable
+from .postgres import (
+    PostgresReplicas,
+    connected_target,
+    replicas_of,
+    stage_events,
+    stage_rows,
+)
+from .snapshot import Snapshot
+from .standing import TRUNCATE, find_standings
+from .target_table import create_stages
+from .verification import (
+    ALTERED,
+    NEXT_COPIES,
+    REPLICA_GONE,
+    Verification,
+    last_acked_tick,
+)
+
+
+def verify(
+    session: Session, queue: str, consumer: str, table: str, target: PostgresReplicas
+) -> Verification:
+    """Compares a replica with its table at a new tick. The rows of the table pass through here.
+
+    Args:
+        session: of the table's database.
+        queue: the queue of the table's changes.
+        consumer: the consumer that replicates it.
+        table: the table's name.
+        target: where the replica is.
+
+    Raises:
+        InvalidArgument: if the table is not there, or the replica is somebody else's table.
+        TransactionOutdated: if no tick could be made beside others.
+    """
+    (standing,) = find_standings(session, queue, consumer, [table])
+    source = standing.source
+
+    def held(why: str, tick_id: int | None = None) -> Verification:
+        return Verification(source.name, tick_id, None, held=why)
+
+    if standing.why_held is not None:
+        return held(standing.why_held)
+    acked = last_acked_tick(session, queue, consumer)
+    completed = CompletedBatches(queue, consumer)
+    with connected_target(session, target) as there:
+        completed.prepare(there)
+        with there.transaction(force_rollback=True):
+            there.execute("set transaction isolation level repeatable read")
+            last = completed.read(there)
+            (replica,) = replicas_of(there, target, [source], f"{queue}/{consumer}")
+            if replica.mark is None or not replica.fits or last.tick_id is None:
+                return held(REPLICA_GONE)
+            copied = replica.mark.copied
+            if standing.copied is None or copied != standing.copied.transactions:
+                return held(NEXT_COPIES)
+            if last.tick_id < acked:
+                return held("the replica lost its last batches, and the next one copies the table")
+            with Snapshot.of_tick(session.url, queue) as (tick_id, snapshot):
+                create_stages(there)
+                plan = session.run(tick_range_plan(queue, last.tick_id, tick_id, 1))
+                stage_events(session, there, plan.slices)
+                if replica.later_kinds(copied) & {COPY, TRUNCATE} or replica.has_misfits(copied):
+                    return held(NEXT_COPIES, tick_id)
+                stage_rows(session, snapshot, source, there)
+            rows, differences, examples = replica.compare(copied)
+    if SourceTable.find(session, source.name).shape != source.shape:
+        return held(ALTERED, tick_id)
+    return Verification(source.name, tick_id, None, rows, differences, examples)

@@ -1,0 +1,114 @@
+"""Snapshots of the database in which the rows of captured tables are read."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from ..connection import connect
+from ..errors import TransactionOutdated, translated
+from ..operation import Call
+from ..session import Session
+from ..source_tables import SourceTable
+
+_TICK_ATTEMPTS = 5
+_BEGIN = "set transaction isolation level repeatable read, read only"
+_EXPORT = "select pg_export_snapshot(), pg_current_snapshot()::text"
+# As the triggers of capture() print values.
+SETTINGS = (
+    "set bytea_output = 'hex'",
+    "set extra_float_digits = 1",
+    "set intervalstyle = 'postgres'",
+    "set datestyle = 'iso, ymd'",
+    "set timezone = 'UTC'",
+    "set row_security = off",
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot of the database that other connections can read in while its block runs.
+
+    Attributes:
+        id: for `SET TRANSACTION SNAPSHOT`.
+        transactions: which transactions it contains, as `pg_snapshot` prints it.
+    """
+
+    id: str
+    transactions: str
+
+    @staticmethod
+    @contextmanager
+    def taken(url: str) -> Iterator["Snapshot"]:
+        """Takes a snapshot, and holds it while the block runs."""
+        with connect(url) as connection, translated(), connection.transaction():
+            connection.execute(_BEGIN)
+            ((found, transactions),) = connection.execute(_EXPORT).fetchall()
+            yield Snapshot(found, transactions)
+
+    @staticmethod
+    @contextmanager
+    def of_tick(url: str, queue: str) -> Iterator[tuple[int, "Snapshot"]]:
+        """Makes a tick of a queue, and holds its snapshot while the block runs.
+
+        Yields:
+            The tick, and its snapshot.
+
+        Raises:
+            TransactionOutdated: if other tickers were faster each time.
+        """
+        with connect(url) as holder, translated(), holder.transaction():
+            holder.execute(_BEGIN)
+            tick_id = _tick(url, queue, holder)
+            ((found, transactions),) = holder.execute(_EXPORT).fetchall()
+            yield tick_id, Snapshot(found, transactions)
+
+    @contextmanager
+    def connected(self, url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        """Opens a connection that reads in the snapshot, and prints values as events have them."""
+        with connect(url) as connection, connection.transaction():
+            connection.execute(_BEGIN)
+            connection.execute(f"set transaction snapshot '{self.id}'".encode())
+            for setting in SETTINGS:
+                connection.execute(setting.encode())
+            yield connection
+
+
+def row_queries(session: Session, source: SourceTable, conditions: Iterable[str]) -> list[str]:
+    """Returns queries for the rows of a table as the JSON of its events, in the column ev_data.
+
+    Args:
+        session: of the table's database.
+        source: the table.
+        conditions: the WHERE clause of each query, or an empty text.
+    """
+    columns = session.run(
+        Call("select pgque.capture_columns(%s::regclass)", (source.name,), lambda rows: rows[0][0])
+    )
+    return [
+        "select row_to_json(pgque_row)::text as ev_data "
+        f"from (select {columns} from {source.name}{where}) pgque_row"
+        for where in conditions
+    ]
+
+
+def _tick(url: str, queue: str, holder: psycopg.Connection[Any]) -> int:
+    """Makes a tick with a snapshot that `holder` has when the tick is committed."""
+    for _ in range(_TICK_ATTEMPTS):
+        with connect(url) as connection, suppress(psycopg.errors.SerializationFailure):
+            with connection.transaction():
+                connection.execute("set transaction isolation level repeatable read")
+                ((tick_id,),) = connection.execute(
+                    "select pgque.snapshot_tick(%s)", [queue]
+                ).fetchall()
+                if tick_id is None:
+                    continue
+                ((snapshot,),) = connection.execute("select pg_export_snapshot()").fetchall()
+                holder.execute(f"set transaction snapshot '{snapshot}'".encode())
+            return int(tick_id)
+    raise TransactionOutdated(
+        f"queue {queue} got no tick in {_TICK_ATTEMPTS} attempts, because other ticks were faster",
+        "Verify again.",
+    )

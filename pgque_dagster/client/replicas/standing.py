@@ -1,0 +1,217 @@
+"""How tables stand at a batch of their changes, and why one of them is copied again.
+
+A copy is exact without a lock: its rows are those of one snapshot, and from then on the changes of
+transactions that the snapshot contains are left out. The snapshot is remembered in the transaction
+of the batch's ack, so it counts only if the attempt that copied is the one that was acked.
+
+Whatever the triggers do not report is answered by another copy: a table that has other columns,
+keys, partitions or files than at its last copy, that was truncated, or whose triggers were mended.
+"""
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, replace
+
+from ..errors import InvalidArgument
+from ..operation import Call
+from ..session import Session
+from ..source_tables import COPY, SourceTable, capture, captured_tables
+
+# The event after which a table is copied again, as after `COPY`, which somebody sends.
+TRUNCATE = "truncate"
+# In place of the type of an event that is delivered again.
+REDELIVERED = "redelivered"
+
+REMEMBER = "select pgque.set_replicated(%s, %s, %s, %s::pg_snapshot, %s)"
+
+Log = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """What a batch did to a replica.
+
+    Attributes:
+        source: the table.
+        location: where the replica is.
+        version: its version after the batch; None if nothing was stored, or it has no versions.
+        rows: how many rows were copied, or how many keys changed.
+        reason: why the table was copied; None if changes were applied.
+    """
+
+    source: SourceTable
+    location: str
+    version: int | None
+    rows: int
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A table at a copy: the transactions in the snapshot, and the table's shape."""
+
+    transactions: str
+    shape: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A table to replicate, at a batch.
+
+    Attributes:
+        queue: the queue of its changes.
+        source: the table.
+        is_captured: whether it has triggers.
+        problem: what is wrong with them.
+        copied: its last copy, if the batch of that was acked.
+    """
+
+    queue: str
+    source: SourceTable
+    is_captured: bool
+    problem: str | None
+    copied: Copied | None
+
+    @property
+    def why_held(self) -> str | None:
+        """Why the replica is not known to be equal, whatever its rows are."""
+        if not self.is_captured:
+            return f"the table is not captured into queue {self.queue}"
+        if self.problem is not None:
+            return self.problem
+        if self.copied is None:
+            return "it has not been copied in this life of the database"
+        if self.copied.shape != self.source.shape:
+            return "the table was altered, and the next batch copies it"
+        return None
+
+    def copy_reason(
+        self,
+        stored: Callable[[], str | None],
+        kinds: Set[str],
+        later: Callable[[], Iterable[str]],
+    ) -> str | None:
+        """Returns why the table must be copied; None if changes can be applied.
+
+        Args:
+            stored: returns the snapshot of the copy that the replica has; None without one.
+            kinds: the types of the table's events in the batch.
+            later: returns the types of those that are not in the last copy.
+
+        Raises:
+            InvalidArgument: if the table is not captured.
+        """
+        if not self.is_captured:
+            raise InvalidArgument(
+                f"table {self.source.name} is not captured into queue {self.queue}",
+                f"Capture it, as the table's owner: select pgque.capture('{self.source.name}', "
+                f"'{self.queue}'); it is copied again after that.",
+            )
+        if self.copied is None:
+            return "it is new, or the consumer has passed over events"
+        if self.problem is not None:
+            return f"changes may be missing, because {self.problem}"
+        if self.copied.shape != self.source.shape:
+            return (
+                "its columns, key, partitions or files changed in a way that triggers do not report"
+            )
+        if stored() != self.copied.transactions:
+            # For example by an attempt that died between its copy and its ack.
+            return "the replica holds another copy than the one that was acked"
+        if REDELIVERED in kinds:
+            return "changes were delivered again, after later ones"
+        if kinds & {COPY, TRUNCATE}:
+            found = set(later())
+            if TRUNCATE in found:
+                return "it was truncated"
+            if COPY in found:
+                return "somebody asked for it"
+        return None
+
+    def mended(self, session: Session) -> "Standing":
+        """Returns the table after its triggers were made again, if something is wrong with them.
+
+        Call it before the snapshot of a copy is taken.
+        """
+        if self.problem is None:
+            return self
+        capture(session, self.queue, self.source.name)
+        return replace(self, source=SourceTable.find(session, self.source.name), problem=None)
+
+    def check_unchanged(self, session: Session) -> None:
+        """Checks, before a copy is published, that the table was not altered meanwhile.
+
+        A table that is rewritten or truncated shows no rows to a snapshot from before.
+
+        Raises:
+            InvalidArgument: if it was.
+        """
+        if SourceTable.find(session, self.source.name).shape != self.source.shape:
+            raise InvalidArgument(
+                f"table {self.source.name} was altered or truncated while it was copied",
+                "Run the batch again: it copies the table as it is then.",
+            )
+
+
+def find_standings(
+    session: Session, queue: str, consumer: str, tables: Sequence[str]
+) -> list[Standing]:
+    """Looks at the tables that a consumer replicates.
+
+    Args:
+        session: of their database.
+        queue: the queue into which they are captured.
+        consumer: the consumer.
+        tables: their names.
+
+    Raises:
+        InvalidArgument: if a table cannot be replicated, or is named twice.
+    """
+    sources = [SourceTable.find(session, name) for name in tables]
+    if len({source.name for source in sources}) < len(sources):
+        raise InvalidArgument(
+            f"two of the tables are one: {', '.join(source.name for source in sources)}",
+            "Name each once.",
+        )
+    problems = captured_tables(session, queue)
+    copies = session.run(
+        Call(
+            "select table_name, copied::text, shape from pgque.replicated_tables(%s, %s)",
+            (queue, consumer),
+            lambda rows: {name: Copied(copied, shape) for name, copied, shape in rows},
+        )
+    )
+    return [
+        Standing(
+            queue,
+            source,
+            source.name in problems,
+            problems.get(source.name),
+            copies.get(source.name),
+        )
+        for source in sources
+    ]
+
+
+def check_known(
+    session: Session, queue: str, batch_id: int, standings: Sequence[Standing], found: Set[str]
+) -> None:
+    """Refuses a batch with changes of a table that is captured and not replicated.
+
+    Args:
+        session: of the database.
+        queue: the queue.
+        batch_id: the batch.
+        standings: the tables to replicate.
+        found: the tables of its events.
+
+    Raises:
+        InvalidArgument: if it has such changes.
+    """
+    unknown = found - {each.source.name for each in standings}
+    if lost := sorted(unknown & set(captured_tables(session, queue)) if unknown else ()):
+        raise InvalidArgument(
+            f"batch {batch_id} of {queue} has changes of {', '.join(lost)}, which is captured and "
+            "not among the tables to replicate",
+            "Add it to the tables, or end its capture: select "
+            f"pgque.uncapture('{lost[0]}', '{queue}');",
+        )

@@ -1,0 +1,39 @@
+-- Marks an open batch as held: all attempts at it failed, and later batches wait until somebody
+-- looks into it. consumer_states() and queue_health() show it, with the reason, until the batch is
+-- claimed again or finished. i_epoch is the epoch at which the attempts were counted; a batch that
+-- was claimed since then is refused, because the outcome of that attempt is not known. Returns 1,
+-- or 0 if the batch was held under this epoch before.
+-- locks: waits for a concurrent hold of the same consumer. writes: held_batch.
+create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text)
+returns integer
+language plpgsql security definer
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_batch(i_batch_id);
+begin
+    if coalesce(i_reason, '') = '' then
+        perform pgque.refuse_value('no reason to hold batch %s', i_batch_id::text,
+                                   'Say what failed and what to do: whoever is on call reads it.');
+    end if;
+    perform pgque.refuse_pages(v_sub);
+    if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then
+        raise exception using
+            errcode = 'PQ012',
+            message = format('batch %s is not held: %s', i_batch_id,
+                             case when v_sub.lease_until > clock_timestamp()
+                                  then format('"%s" works on it until %s', v_sub.lease_owner,
+                                              v_sub.lease_until)
+                                  else format('it is under epoch %s, not %s', v_sub.lease_epoch,
+                                              coalesce(i_epoch::text, 'null')) end),
+            hint = 'It was claimed since its attempts were counted: count them again.';
+    end if;
+
+    insert into pgque.held_batch as h (sub_id, batch_id, epoch, reason)
+    values (v_sub.sub_id, i_batch_id, i_epoch, i_reason)
+    on conflict (sub_id) do update
+    set batch_id = excluded.batch_id, epoch = excluded.epoch, held_since = excluded.held_since,
+        reason = excluded.reason
+    where (h.batch_id, h.epoch) <> (excluded.batch_id, excluded.epoch);
+    return found::integer;
+end;
+$$;

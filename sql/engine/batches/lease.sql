@@ -1,0 +1,155 @@
+-- Opens the next batch under a lease, or takes over the open batch if its lease is free or has
+-- expired. The epoch is a fencing token: after a takeover the earlier holder can neither renew nor
+-- ack. With i_batch_id only that open batch is claimed. Null when there is no batch.
+-- locks: those of open_batch. writes: the same.
+create or replace function pgque.claim_batch(
+    i_queue text, i_consumer text, i_owner text, i_ttl interval default '1 minute',
+    i_min_lag interval default null, i_min_count integer default null,
+    i_min_interval interval default null, i_max_count integer default null,
+    i_batch_id bigint default null,
+    out batch_id bigint, out epoch bigint, out lease_until timestamptz,
+    out prev_tick_id bigint, out cur_tick_id bigint)
+returns record
+language plpgsql security definer
+as $$
+declare
+    v_sub pgque.subscription;
+begin
+    perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
+    perform pgque.check_lease(i_owner, i_ttl);
+    v_sub := pgque.open_batch(i_queue, i_consumer, i_min_lag, i_min_count, i_min_interval,
+                              i_max_count, i_owner, i_ttl, i_batch_id);
+    batch_id := v_sub.sub_batch;
+    epoch := v_sub.lease_epoch;
+    lease_until := v_sub.lease_until;
+    prev_tick_id := v_sub.sub_last_tick;
+    cur_tick_id := v_sub.sub_next_tick;
+end;
+$$;
+
+-- Refuses an owner without a name, and a time to live that is not positive.
+create or replace function pgque.check_lease(i_owner text, i_ttl interval)
+returns void
+language plpgsql immutable
+as $$
+begin
+    if coalesce(i_owner, '') = '' or i_ttl is null or i_ttl <= '0' then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no lease for owner "%s" with a time to live of %s',
+                             coalesce(i_owner, 'null'), coalesce(i_ttl::text, 'null')),
+            hint = 'Name the owner (a run, a worker) and give a positive interval.';
+    end if;
+end;
+$$;
+
+-- Returns an open batch to the holder of its lease; for others, raises an error that names the
+-- holder.
+create or replace function pgque.find_leased_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
+returns pgque.subscription
+language plpgsql
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_batch(i_batch_id);
+begin
+    perform pgque.refuse_pages(v_sub);
+    perform pgque.check_lease_holder(v_sub, i_owner, i_epoch);
+    return v_sub;
+end;
+$$;
+
+-- Refuses a caller that does not hold the newest lease on an open batch. An expired lease stays
+-- with its holder until somebody takes the batch over.
+create or replace function pgque.check_lease_holder(
+    i_sub pgque.subscription, i_owner text, i_epoch bigint)
+returns void
+language plpgsql immutable
+as $$
+begin
+    if i_sub.lease_owner is distinct from i_owner or i_sub.lease_epoch is distinct from i_epoch then
+        raise exception using
+            errcode = 'PQ012',
+            message = format('%s is not leased by "%s" under epoch %s: %s',
+                             coalesce('batch ' || i_sub.sub_batch, 'the slot'),
+                             coalesce(i_owner, 'null'), coalesce(i_epoch::text, 'null'),
+                             case when i_sub.lease_owner is null then 'nobody holds it'
+                                  else format('"%s" holds it under epoch %s until %s',
+                                              i_sub.lease_owner, i_sub.lease_epoch,
+                                              i_sub.lease_until) end),
+            hint = 'The lease ran out and the batch went on to another owner, or it was released. '
+                   'Discard this attempt.';
+    end if;
+end;
+$$;
+
+-- Extends a lease; returns the new end.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log.
+create or replace function pgque.renew_batch(
+    i_batch_id bigint, i_owner text, i_epoch bigint, i_ttl interval default '1 minute')
+returns timestamptz
+language plpgsql security definer
+as $$
+declare
+    v_sub    pgque.subscription;
+    v_until  timestamptz := clock_timestamp() + i_ttl;
+begin
+    perform pgque.check_lease(i_owner, i_ttl);
+    loop
+        v_sub := pgque.find_leased_batch(i_batch_id, i_owner, i_epoch);
+        v_sub.lease_until := v_until;
+        exit when pgque.append_position(v_sub);
+    end loop;
+    return v_until;
+end;
+$$;
+
+-- Finishes a leased batch; only the holder of the newest epoch can.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log.
+create or replace function pgque.ack_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
+returns integer
+language plpgsql security definer
+as $$
+begin
+    -- Repeats if the same holder renewed the lease meanwhile.
+    loop
+        exit when pgque.close_batch(pgque.find_leased_batch(i_batch_id, i_owner, i_epoch));
+    end loop;
+    return 1;
+end;
+$$;
+
+-- Releases the lease on a batch: the batch stays open, and anybody may claim it at once.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log.
+create or replace function pgque.release_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
+returns integer
+language plpgsql security definer
+as $$
+declare
+    v_sub pgque.subscription;
+begin
+    loop
+        v_sub := pgque.find_leased_batch(i_batch_id, i_owner, i_epoch);
+        v_sub.lease_owner := null;
+        v_sub.lease_until := null;
+        exit when pgque.append_position(v_sub);
+    end loop;
+    return 1;
+end;
+$$;
+
+-- Who holds, or last held, the lease on the consumer's open batch; no row when none is open.
+create or replace function pgque.get_lease_info(
+    i_queue text, i_consumer text,
+    out batch_id bigint, out owner text, out lease_until timestamptz, out epoch bigint,
+    out is_live boolean)
+returns setof record
+language plpgsql security definer
+as $$
+begin
+    return query
+    select s.sub_batch, s.lease_owner, s.lease_until, s.lease_epoch,
+           coalesce(s.lease_until > clock_timestamp(), false)
+    from pgque.find_subscription(i_queue, i_consumer) s
+    where s.sub_batch is not null;
+end;
+$$;

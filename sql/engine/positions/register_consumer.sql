@@ -1,0 +1,193 @@
+-- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null
+-- means the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick
+-- moves it there, and null leaves it where it is.
+-- locks: tick, against compaction, and the queue's row, against rotation, until commit.
+-- writes: consumer, subscription_base, position_log, counter_log, rotation_floor.
+create or replace function pgque.register_consumer_at(
+    x_queue_name text, x_consumer_name text, x_tick_pos bigint)
+returns integer
+language plpgsql security definer
+as $$
+declare
+    v_queue  pgque.queue := pgque.find_queue(x_queue_name);
+    v_new    integer := pgque.register_consumer(x_queue_name, x_consumer_name,
+                                                coalesce(x_tick_pos::text, 'latest'));
+begin
+    if v_new = 0 and x_tick_pos is not null then
+        perform pgque.move_consumer(x_queue_name, x_consumer_name,
+                                    pgque.hold_tick(v_queue.queue_id, x_tick_pos::text));
+    end if;
+    return v_new;
+end;
+$$;
+
+-- Adds a consumer at a tick, unless it is registered. Returns 1, or 0 if it was registered.
+-- locks: none; the caller holds the tick. writes: consumer, subscription_base, position_log,
+-- counter_log.
+create or replace function pgque.add_consumer(i_queue_id integer, i_consumer text, i_tick bigint)
+returns integer
+language plpgsql
+as $$
+declare
+    v_sub_id integer;
+begin
+    if exists (select from pgque.partition_consumer c
+               where c.queue_id = i_queue_id and c.co_name = i_consumer) then
+        raise exception using
+            errcode = 'PQ015',
+            message = format('consumer "%s" is a partitioned one: it has slots', i_consumer),
+            hint = 'Consume by its slots. To have it without slots, end each of them with '
+                   'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
+    end if;
+    insert into pgque.consumer (co_name) values (i_consumer) on conflict do nothing;
+    insert into pgque.subscription_base (sub_queue, sub_consumer)
+    select i_queue_id, c.co_id from pgque.consumer c where c.co_name = i_consumer
+    on conflict do nothing
+    returning sub_id into v_sub_id;
+    if v_sub_id is null then
+        return 0;
+    end if;
+    perform pgque.begin_positions(v_sub_id, i_tick);
+    perform pgque.count_move(i_queue_id, v_sub_id, null, i_tick);
+    return 1;
+end;
+$$;
+
+-- Refuses a consumer without a name.
+create or replace function pgque.check_consumer_name(i_consumer text)
+returns void
+language plpgsql immutable
+as $$
+begin
+    if coalesce(i_consumer, '') = '' then
+        perform pgque.refuse_value('the consumer name is null or empty', null,
+                                   'Pass a name, one for each independent reader of the queue.');
+    end if;
+end;
+$$;
+
+-- Writes a new subscription's first position.
+-- locks: none. writes: position_log.
+create or replace function pgque.begin_positions(i_sub_id integer, i_tick bigint)
+returns void
+language plpgsql
+as $$
+declare
+    v_sub pgque.subscription;
+begin
+    v_sub.sub_id := i_sub_id;
+    v_sub.pos_seq := 0;
+    v_sub.sub_last_tick := i_tick;
+    v_sub.lease_epoch := 0;
+    v_sub.next_half := (select l.half from pgque.log l where l.log_name = 'position');
+    perform pgque.append_position(v_sub);
+end;
+$$;
+
+-- Moves a registered consumer to another tick and cancels its open batch. Refuses if that is
+-- leased.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log, counter_log.
+create or replace function pgque.move_consumer(i_queue text, i_consumer text, i_tick bigint)
+returns void
+language plpgsql
+as $$
+declare
+    v_sub   pgque.subscription;
+    v_from  bigint;
+begin
+    loop
+        v_sub := pgque.find_subscription(i_queue, i_consumer);
+        if v_sub.sub_role in ('coop_member', 'slot') then
+            perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
+        end if;
+        perform pgque.check_not_leased(v_sub, i_queue, i_consumer, null);
+        v_from := v_sub.sub_last_tick;
+        v_sub.sub_last_tick := i_tick;
+        v_sub.sub_batch := null;
+        v_sub.sub_next_tick := null;
+        exit when pgque.append_position(v_sub);
+    end loop;
+    perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, i_tick);
+end;
+$$;
+
+-- Registers a consumer at the last tick: it gets the events that are not in a tick yet, and all
+-- later ones.
+-- locks: those of register_consumer_at. writes: the same.
+forward pgque.register_consumer(x_queue_name text, x_consumer_id text) returns integer
+as pgque.register_consumer_at(x_queue_name, x_consumer_id, null);
+
+-- Registers a consumer at a position: earliest, latest, a tick's number or a time (seek.sql). A
+-- registered consumer stays where it is. Returns 1, or 0 if it was already registered.
+-- locks: those of register_consumer_at. writes: the same.
+create or replace function pgque.register_consumer(
+    x_queue_name text, x_consumer_id text, i_start_at text)
+returns integer
+language plpgsql security definer
+as $$
+declare
+    v_queue pgque.queue := pgque.find_queue(x_queue_name);
+begin
+    perform pgque.check_consumer_name(x_consumer_id);
+    perform pgque.check_position(i_start_at);
+    if exists (select
+               from pgque.subscription_base s
+               join pgque.consumer c on c.co_id = s.sub_consumer
+               where s.sub_queue = v_queue.queue_id and c.co_name = x_consumer_id) then
+        return 0;
+    end if;
+    return pgque.add_consumer(v_queue.queue_id, x_consumer_id,
+                              pgque.hold_tick(v_queue.queue_id, i_start_at));
+end;
+$$;
+
+-- Unregisters a consumer and deletes its waiting retries. Its open batch ends. Its dead letters are
+-- deleted too, unless x_keep_dead_letters is true: then they can be inspected and purged, and
+-- replayed once a consumer of that name is registered again. Returns 1, or 0 if the consumer was
+-- not registered. Refuses a consumer with subconsumers; for a subconsumer, see
+-- unregister_subconsumer.
+-- locks: the registration's row; waits for a concurrent move of the consumer.
+-- writes: subscription_base, retry_queue, dead_letter, and what count_end writes.
+create or replace function pgque.unregister_consumer(
+    x_queue_name text, x_consumer_name text, x_keep_dead_letters boolean)
+returns integer
+language plpgsql security definer
+as $$
+declare
+    v_sub pgque.subscription := pgque.look_for_subscription(x_queue_name, x_consumer_name);
+begin
+    if v_sub.sub_role = 'slot' then
+        perform pgque.refuse_cooperative(v_sub, x_queue_name, x_consumer_name);
+    end if;
+    if v_sub.sub_role = 'coop_member' then
+        perform pgque.end_subconsumer(v_sub.sub_main, v_sub.sub_id, 0);
+        return 1;
+    end if;
+    perform from pgque.subscription_base s where s.sub_id = v_sub.sub_id for update;
+    if not found then
+        return 0;
+    end if;
+    if exists (select from pgque.subscription_base m where m.sub_main = v_sub.sub_id) then
+        raise exception using
+            errcode = 'PQ016',
+            message = format('consumer "%s" on queue "%s" still has subconsumers',
+                             x_consumer_name, x_queue_name),
+            hint = 'End each with: select pgque.unregister_subconsumer(queue, consumer, subconsumer);';
+    end if;
+
+    delete from pgque.retry_queue r
+    where r.ev_owner = v_sub.sub_id;
+    if x_keep_dead_letters is not true then
+        delete from pgque.dead_letter d
+        where d.dl_queue_id = v_sub.sub_queue and d.dl_consumer_id = v_sub.sub_consumer;
+    end if;
+    delete from pgque.subscription_base s
+    where s.sub_id = v_sub.sub_id;
+    return 1;
+end;
+$$;
+
+-- PgQ's form: deletes the dead letters with the registration.
+-- locks: those of the form above. writes: the same.
+forward pgque.unregister_consumer(x_queue_name text, x_consumer_name text) returns integer
+as pgque.unregister_consumer(x_queue_name, x_consumer_name, false);

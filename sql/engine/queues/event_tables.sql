@@ -1,0 +1,113 @@
+-- Makes a child a partition of its queue's event table.
+-- locks: both, exclusively. writes: the catalog.
+create or replace function pgque.attach_event_child(i_queue_id integer, i_nr integer)
+returns void
+language plpgsql
+as $$
+declare
+    v_child  text := format('event_%s_%s', i_queue_id, i_nr);
+    v_table  integer := 4 * i_queue_id + i_nr;
+begin
+    execute format('alter table pgque.%I add column ev_table integer not null default %L',
+                   v_child, v_table);
+    execute format('alter table pgque.%I attach partition pgque.%I for values in (%L)',
+                   format('event_%s', i_queue_id), v_child, v_table);
+end;
+$$;
+
+-- Creates a queue's event table, without children, in its group. ATTACH locks the group against
+-- other changes only, where CREATE TABLE ... PARTITION OF would wait for producers and block them.
+-- locks: pgque.event, against another creation, until the transaction ends. writes: the catalog.
+create or replace function pgque.create_event_parent(i_queue_id integer)
+returns void
+language plpgsql
+as $$
+declare
+    v_group  integer := i_queue_id / 64;
+    v_name   text := format('event_group_%s', i_queue_id / 64);
+begin
+    lock table only pgque.event in share update exclusive mode;
+    if to_regclass(format('pgque.%I', v_name)) is null then
+        perform pgque.attach_event_table('event', v_name, 256 * v_group, 256 * (v_group + 1));
+    end if;
+    perform pgque.attach_event_table(
+        v_name, format('event_%s', i_queue_id), 4 * i_queue_id, 4 * (i_queue_id + 1));
+end;
+$$;
+
+-- Creates a table of events as a partition for a range of event tables. A table with the events of
+-- one queue is divided by list, a group by range.
+-- locks: the parent, against other changes. writes: the catalog.
+create or replace function pgque.attach_event_table(
+    i_parent text, i_name text, i_from integer, i_to integer)
+returns void
+language plpgsql
+as $$
+begin
+    execute format(  -- quoted: one of two words
+        'create table pgque.%I (like pgque.event including defaults) partition by %s (ev_table)',
+        i_name, case when i_to - i_from = 4 then 'list' else 'range' end);
+    execute format('alter table pgque.%I attach partition pgque.%I for values from (%L) to (%L)',
+                   i_parent, i_name, i_from, i_to);
+    execute format('revoke all on pgque.%I from public', i_name);
+end;
+$$;
+
+-- What maintenance may drop, each by a statement under a lock on its group: event tables of dropped
+-- queues, with the sequences of their ids. The constraint shows that a queue was dropped: while a dump
+-- is restored, the queues come after the events.
+create or replace function pgque.left_objects(out parent text, out statement text)
+returns setof record
+language plpgsql stable
+as $$
+begin
+    return query
+    select t.inhparent::regclass::text,
+           format('drop table pgque.%I; drop sequence if exists pgque.%I', c.relname,
+                  replace(c.relname, 'dropped', 'id_seq'))
+    from pg_inherits g
+    join pg_inherits t on t.inhparent = g.inhrelid
+    join pg_class c on c.oid = t.inhrelid
+    join pg_constraint d on d.conrelid = c.oid and d.conname = 'queue_was_dropped'
+    where g.inhparent = 'pgque.event'::regclass;
+end;
+$$;
+
+-- Drops what dropped queues left, at most ten objects per call, because one
+-- queue's tables take about fifty locks. Dropping a partition locks its parent exclusively, which
+-- producers of other queues have locked until they commit. So the call waits 10 ms at most for each
+-- parent, and the next call repeats it. Returns how much it dropped. What cannot be dropped, because
+-- somebody's view reads it for example, is named in a warning.
+-- locks: a group, exclusively, until the transaction ends. writes: the catalog.
+create or replace function pgque.maint_event_tables()
+returns integer
+language plpgsql security definer
+set lock_timeout = '10ms'
+as $$
+declare
+    v_left     record;
+    v_busy     text[] := array[]::text[];
+    v_dropped  integer := 0;
+begin
+    perform pgque.check_read_committed('maintenance');
+    for v_left in select l.parent, l.statement from pgque.left_objects() l loop
+        continue when v_left.parent = any (v_busy);
+        begin
+            perform pgque.commit_locally();
+            execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
+            -- Until the lock was taken, another session may have dropped it.
+            if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
+                execute v_left.statement;
+                v_dropped := v_dropped + 1;
+            end if;
+        exception
+            when lock_not_available then
+                v_busy := array_append(v_busy, v_left.parent);
+            when others then
+                raise warning '%: %', v_left.statement, sqlerrm;
+        end;
+        exit when v_dropped = 10;
+    end loop;
+    return v_dropped;
+end;
+$$;

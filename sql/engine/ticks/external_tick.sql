@@ -1,0 +1,84 @@
+-- Inserts a tick whose id, time and event sequence come from elsewhere, for example when a queue is
+-- replicated. The queue must have external_ticker; ids must grow, and event sequences must not
+-- decrease. The queue's row lock serializes concurrent calls, and the snapshot is taken under that
+-- lock, so a tick with a higher id never has an older snapshot. In a stricter isolation level the
+-- snapshot would be older than the lock, so that is refused.
+-- locks: the queue's row, until commit. writes: tick, tick_request, the event sequence; notifies.
+create or replace function pgque.ticker(
+    i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
+returns bigint
+language plpgsql security definer
+as $$
+declare
+    v_queue  pgque.queue;
+    v_last   pgque.tick;
+begin
+    perform pgque.check_read_committed('an external tick');
+    perform pgque.check_adopted();
+    perform pgque.follow_timeline() where not pgque.is_timeline_followed();
+    loop
+        v_queue := pgque.find_queue(i_queue_name);
+        select q.* into v_queue
+        from pgque.queue q
+        where q.queue_id = v_queue.queue_id
+        for no key update;
+        exit when found;
+    end loop;
+    if v_queue.queue_ticker_paused or not v_queue.queue_external_ticker then
+        perform pgque.refuse_tick(v_queue);
+    end if;
+
+    v_last := pgque.find_newest_tick(v_queue.queue_id);
+    if i_tick_id is null or i_tick_id <= v_last.tick_id
+       or i_event_seq is null or i_event_seq < v_last.tick_event_seq
+       or i_orig_timestamp is null or not isfinite(i_orig_timestamp) then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no tick %s of %s with event sequence %s on queue "%s"',
+                             coalesce(i_tick_id::text, 'null'),
+                             coalesce(i_orig_timestamp::text, 'null'),
+                             coalesce(i_event_seq::text, 'null'), i_queue_name),
+            hint = format('The last tick is %s with event sequence %s: give a higher id, a finite '
+                          'time and a sequence that is not lower.',
+                          v_last.tick_id, v_last.tick_event_seq);
+    end if;
+
+    insert into pgque.tick_log (
+        tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half)
+    select v_queue.queue_id, i_tick_id, i_orig_timestamp, pgque.tick_snapshot(), i_event_seq, l.half
+    from pgque.log l
+    where l.log_name = 'tick';
+    delete from pgque.tick_request r where r.queue_id = v_queue.queue_id;
+    perform pgque.seq_setval(v_queue.queue_event_seq, i_event_seq);
+    perform pg_notify(format('pgque_%s', i_queue_name), i_tick_id::text);
+    return i_tick_id;
+end;
+$$;
+
+-- Raises the error for a queue that takes no tick from this ticker, with the setting that would
+-- allow it.
+create or replace function pgque.refuse_tick(i_queue pgque.queue)
+returns void
+language plpgsql immutable
+as $$
+begin
+    if i_queue.queue_ticker_paused then
+        raise exception using
+            errcode = 'PQ017',
+            message = format('ticks not allowed: the ticker of queue "%s" is paused',
+                             i_queue.queue_name),
+            hint = format('Resume it with: select pgque.set_queue_config(%L, ''ticker_paused'', '
+                          '''false'');', i_queue.queue_name);
+    end if;
+    raise exception using
+        errcode = 'PQ017',
+        message = case
+            when i_queue.queue_external_ticker
+                then format('ticks not allowed: queue "%s" has its ticks from an external ticker',
+                            i_queue.queue_name)
+            else format('queue "%s" has no external ticker', i_queue.queue_name) end,
+        hint = format('Set it with: select pgque.set_queue_config(%L, ''external_ticker'', %L);',
+                      i_queue.queue_name,
+                      case when i_queue.queue_external_ticker then 'false' else 'true' end);
+end;
+$$;

@@ -1,0 +1,140 @@
+-- Replicas: the changes of captured tables, applied to a copy of each (docs/replicas.md).
+
+-- Remembers that a consumer has copied a table as a snapshot shows it. Called in the transaction of
+-- the ack, so it counts only if the copy's attempt is the one that was acked. From then on, the
+-- consumer leaves out the changes that the snapshot contains.
+-- locks: none. writes: replica_table.
+create or replace function pgque.set_replicated(
+    i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
+returns void
+language plpgsql security definer
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    if num_nulls(i_table, i_copied, i_shape) > 0 then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('consumer "%s" on queue "%s" copied no table, snapshot or shape',
+                             i_consumer, i_queue),
+            hint = 'Pass all three; pgque.table_shape() returns the shape.';
+    end if;
+    insert into pgque.replica_table (sub_id, table_name, incarnation, copied, shape)
+    values (v_sub.sub_id, i_table, pgque.incarnation()::text, i_copied, i_shape)
+    on conflict (sub_id, table_name) do update
+    set incarnation = excluded.incarnation, copied = excluded.copied, shape = excluded.shape;
+end;
+$$;
+
+-- Has a consumer copy a table again, at its next batch or the next attempt at an open one.
+-- locks: none. writes: replica_table.
+create or replace function pgque.forget_replicated(i_queue text, i_consumer text, i_table text)
+returns void
+language plpgsql security definer
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    if i_table is null then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('consumer "%s" on queue "%s" is to forget no table', i_consumer, i_queue),
+            hint = 'pgque.replicated_tables() lists those that it has copied.';
+    end if;
+    delete from pgque.replica_table r where r.sub_id = v_sub.sub_id and r.table_name = i_table;
+end;
+$$;
+
+-- The tables that a consumer has copied, without those that it copied in an earlier life of the
+-- database: transaction ids of another cluster mean nothing here, so these are copied again.
+create or replace function pgque.replicated_tables(
+    i_queue text, i_consumer text,
+    out table_name text, out copied pg_snapshot, out shape text)
+returns setof record
+language sql stable security definer
+as $$
+    select r.table_name, r.copied, r.shape
+    from pgque.find_subscription(i_queue, i_consumer) s
+    join pgque.replica_table r on r.sub_id = s.sub_id
+    where r.incarnation = pgque.incarnation()::text
+    order by 1;
+$$;
+
+-- The columns of a table as its events have them, in order, with the types that domains are made of.
+-- is_stable says whether equal values of the type print equally, as a key's must.
+create or replace function pgque.source_columns(
+    i_table regclass,
+    out column_name text, out data_type text, out is_key boolean, out is_stable boolean,
+    out description text)
+returns setof record
+language sql stable
+as $$
+    with recursive part as (
+        select a.attnum, a.attname, a.atttypid as type, a.atttypmod as modifier,
+               a.attcollation, 0 as depth
+        from pg_attribute a
+        where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped and a.attgenerated <> 'v'
+        union all
+        select p.attnum, p.attname, t.typbasetype, t.typtypmod, p.attcollation, p.depth + 1
+        from part p join pg_type t on t.oid = p.type
+        where t.typtype = 'd'
+    ),
+    base as (select distinct on (p.attnum) p.* from part p order by p.attnum, p.depth desc)
+    select b.attname::text, format_type(b.type, b.modifier),
+           b.attname::text = any (coalesce(pgque.key_of_table(i_table), '{}')),
+           coalesce(c.collisdeterministic, true)
+           and (t.typtype = 'e' or b.type in (
+               'int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'bool'::regtype, 'text'::regtype,
+               'varchar'::regtype, 'uuid'::regtype, 'date'::regtype,
+               'timestamp'::regtype, 'timestamptz'::regtype)
+               or b.type in ('numeric'::regtype, 'bpchar'::regtype) and b.modifier <> -1),
+           col_description(i_table, b.attnum)
+    from base b
+    join pg_type t on t.oid = b.type
+    left join pg_collation c on c.oid = b.attcollation
+    order by b.attnum;
+$$;
+
+-- A text that changes if anything happens to a table that its triggers do not report: other columns,
+-- another key, other partitions, files that were written anew (by ALTER TABLE, but also by TRUNCATE and
+-- VACUUM FULL), triggers of capture() that were made anew, disabled or enabled, or labels of an enum.
+-- Null if there is no such table.
+create or replace function pgque.table_shape(i_table regclass)
+returns text
+language sql stable
+as $$
+    select md5(concat_ws(E'\n',
+        pgque.key_of_table(i_table)::text,
+        (select string_agg(format('%s %s %s %s', a.attnum, a.attname, a.atttypid, a.atttypmod), ','
+                           order by a.attnum)
+         from pg_attribute a
+         where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped),
+        (select string_agg(format('%s %s', c.oid, pg_relation_filenode(c.oid)), ',' order by c.oid)
+         from pgque.capture_relations(i_table) r join pg_class c on c.oid = r),
+        (select string_agg(format('%s %s', t.oid, t.xmin), ',' order by t.oid)
+         from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
+         where t.tgfoid = 'pgque.capture_change()'::regprocedure),
+        (select string_agg(format('%s %L', e.oid, e.enumlabel), ',' order by e.oid)
+         from pg_attribute a join pg_enum e on e.enumtypid = a.atttypid
+         where a.attrelid = i_table)))
+    from pg_class where oid = i_table;
+$$;
+
+-- Makes a tick with the snapshot of this transaction, whatever the queue's thresholds say, so that what
+-- the transaction reads is exactly what the tick's events come to. Returns the tick, or null if the
+-- queue has one with a newer snapshot already: then try again in a new transaction.
+-- locks: those of ticker(). writes: tick_request, and a tick.
+create or replace function pgque.snapshot_tick(i_queue text)
+returns bigint
+language plpgsql security definer
+as $$
+begin
+    perform pgque.find_queue(i_queue);
+    if current_setting('transaction_isolation') = 'read committed' then
+        perform pgque.refuse_value('queue "%s" gets no tick with a snapshot of a statement', i_queue,
+                                   'Begin the transaction with ISOLATION LEVEL REPEATABLE READ.');
+    end if;
+    perform pgque.force_next_tick(i_queue);
+    return pgque.ticker(i_queue);
+end;
+$$;

@@ -1,0 +1,353 @@
+"""Replicas in PostgreSQL: one transaction a batch, in tables that are nobody else's."""
+
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import psycopg
+import pytest
+
+from pgque_dagster.client.errors import (
+    InvalidArgument,
+    PgqueError,
+    TargetOutOfStep,
+    TargetRefused,
+)
+from pgque_dagster.client.replicas.postgres import PostgresReplicas
+from tests.client.consumer.support import expire_leases, wait_until
+from tests.support.queues import PATIENCE_SECONDS
+from tests.support.replicating_driver import BEFORE_ACK, BEFORE_COMMIT
+from tests.support.replication import PostgresReplication
+
+ROOT = Path(__file__).parents[3]
+TYPES = (
+    "create type mood as enum ('sad', 'fine'); create type pair as (a int, b text);"
+    "create domain small as numeric(4,1);"
+    "create table t (id bigint primary key, i int[], m mood, p pair, s small, j json, jb jsonb,"
+    " r int4range, ip inet, iv interval, by bytea, n numeric, f float8, d date, ts timestamp,"
+    " tz timestamptz, c char(5), v varchar(7), u uuid, money money, cl regclass, b bool,"
+    ' bi bit(3), "Quoted %%s ""Name" text, g bigint generated always as (id * 2) stored);'
+)
+ROWS = (
+    """insert into t values (1, '{1,null,3}', 'fine', '(1,"a b")', 1.5, ' {"b": 1, "a":null}',
+    'null', '[1,5)', '10.0.0.1/8', '1 mon -2 days 03:04:05.6', '\\x00ff', 'NaN', '-0', 'infinity',
+    '0044-03-15 12:00 BC', '-infinity', 'ab', '', gen_random_uuid(), 12.5, 'pg_class',
+    true, '101', 'täb\t\\n "q" %');"""
+    "insert into t (id) values (2);"
+    "insert into t (id, n, f, j) values (3, 1e-50, 'NaN', '\"text\"');"
+)
+AS_TEXT = "select t::text from (select id, {} from t) t order by id"
+
+
+def columns(replication: PostgresReplication) -> str:
+    with replication.connect() as db:
+        found = db.execute(
+            "select string_agg(quote_ident(attname), ', ' order by attnum) from pg_attribute"
+            " where attrelid = 't'::regclass and attnum > 1"
+        )
+        return str(found.fetchall()[0][0])
+
+
+def check_texts(replication: PostgresReplication) -> None:
+    query = AS_TEXT.format(columns(replication))
+    with replication.connect() as db:
+        expected = db.execute(query.encode()).fetchall()
+    assert replication.there(query) == expected
+
+
+def test_values_of_each_type_arrive_as_they_are_printed(postgres: PostgresReplication) -> None:
+    postgres.sql(TYPES + ROWS)
+    postgres.capture("public.t")
+    postgres.catch_up()
+    check_texts(postgres)
+    postgres.sql("delete from t; " + ROWS + "update t set id = id + 10 where id < 3")
+    postgres.catch_up()
+    check_texts(postgres)
+    assert postgres.verify().is_equal
+    assert len(postgres.copied) == 1
+    postgres.there('update t set j = \'{"b": 1,"a":null}\' where id = 11')
+    assert postgres.verify().differences == 1
+
+
+def test_a_batch_that_is_replayed_writes_no_row(postgres: PostgresReplication) -> None:
+    postgres.sql("create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)")
+    postgres.capture("public.t")
+    for change in ("select 1", "update t set v = 3 where id = 1"):
+        postgres.sql(change)
+        postgres.tick()
+        postgres.run(ack=False)
+        written = postgres.there("select id, xmin, ctid from t")
+        for _ in range(10):
+            postgres.run(ack=False)
+        postgres.run()
+        assert postgres.there("select id, xmin, ctid from t") == written
+    assert len(postgres.copied) == 1, "a copy that was stored and not acked is taken over"
+    postgres.sql("insert into t values (3, 3)")
+    postgres.catch_up()
+    postgres.check()
+    assert len(postgres.copied) == 1
+
+
+def test_a_copy_writes_only_rows_that_differ(postgres: PostgresReplication) -> None:
+    postgres.sql("create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    written = postgres.there("select xmin from t where id = 1")
+    postgres.there("create view sums as select sum(v) from t; insert into t values (7, 7)")
+    postgres.sql("set session_replication_role = replica; update t set v = 5 where id = 2")
+    postgres.sql("alter table t disable trigger all; alter table t enable trigger all")
+    postgres.sql("select pgque.send('changes', 'other', 'wakes the consumer')")
+    postgres.catch_up()
+    postgres.check()
+    assert len(postgres.copied) == 2
+    assert postgres.there("select xmin from t where id = 1") == written
+    assert postgres.there("select * from sums") == [(6,)], "what depends on the replica stays"
+
+
+@pytest.mark.parametrize("point", [BEFORE_COMMIT, BEFORE_ACK])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_a_process_that_is_killed_or_stopped_loses_and_repeats_nothing(
+    postgres: PostgresReplication,
+    tmp_path: Path,
+    point: str,
+    number: signal.Signals,
+    is_copy: bool,
+) -> None:
+    postgres.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    postgres.capture("public.t")
+    if not is_copy:
+        postgres.catch_up()
+        postgres.sql("update t set v = 2; insert into t values (2, 2)")
+    postgres.tick()
+    command = (sys.executable, "-m", "tests.support.replicating_driver")
+    arguments = (postgres.url, postgres.target.url or "", str(tmp_path), point, str(int(number)))
+    with subprocess.Popen((*command, *arguments), cwd=ROOT) as process:
+        try:
+            wait_until((tmp_path / "reached").exists)
+            if number == signal.SIGKILL:
+                process.wait(PATIENCE_SECONDS)
+            with psycopg.connect(postgres.url, autocommit=True) as db:
+                expire_leases(db)
+            postgres.run()
+            postgres.sql("insert into t values (3, 3)")
+            postgres.catch_up()
+            postgres.check()
+            written = postgres.there("select xmin, ctid, * from t")
+            process.send_signal(signal.SIGCONT)
+            assert process.wait(PATIENCE_SECONDS) != 0, "it is late"
+        finally:
+            process.kill()
+            process.send_signal(signal.SIGCONT)
+    assert postgres.there("select xmin, ctid, * from t") == written
+    assert postgres.verify().is_equal
+
+
+def test_readers_see_all_tables_at_one_batch_and_never_half_a_copy(
+    postgres: PostgresReplication,
+) -> None:
+    postgres.sql(
+        "create table t (id int primary key, v int); create table u (id int primary key, v int);"
+        "insert into t select n, 10 from generate_series(1, 1000) n; insert into u select * from t"
+    )
+    postgres.capture("public.t", "public.u")
+    postgres.catch_up()
+    done = Event()
+    query = "select (select sum(v) from t) + (select sum(v) from u), (select count(*) from t)"
+    seen = set()
+
+    def read() -> None:
+        while not done.is_set():
+            seen.update(postgres.there(query))
+
+    with psycopg.connect(str(postgres.target.url)) as old, ThreadPoolExecutor(1) as pool:
+        old.execute("set transaction isolation level repeatable read")
+        before = old.execute("select * from t order by id").fetchall()
+        reader = pool.submit(read)
+        try:
+            for number in range(1, 6):
+                postgres.sql(
+                    f"begin; update t set v = v - 1 where id <= {number * 100};"
+                    f"update u set v = v + 1 where id <= {number * 100}; commit"
+                )
+                postgres.catch_up()
+            postgres.sql("alter table t disable trigger all; alter table t enable trigger all")
+            postgres.sql("truncate t; insert into t select n, 10 from generate_series(1, 1000) n")
+            postgres.sql("truncate u; insert into u select * from t")
+            postgres.catch_up()
+        finally:
+            done.set()
+        reader.result()
+        assert old.execute("select * from t order by id").fetchall() == before
+    assert seen == {(20000, 1000)}
+    postgres.check()
+
+
+def test_replicas_may_be_in_another_schema_of_the_same_database(
+    postgres: PostgresReplication,
+) -> None:
+    postgres.target = PostgresReplicas(schema="copies")
+    postgres.sql("create table t (id int primary key); insert into t values (1)")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    postgres.sql("insert into t values (2)")
+    postgres.catch_up()
+    postgres.check()
+    assert postgres.verify().is_equal
+
+
+def refused(postgres: PostgresReplication, words: str) -> None:
+    postgres.tick()
+    with pytest.raises(InvalidArgument, match=words):
+        postgres.run()
+
+
+def test_a_table_of_somebody_else_is_refused_and_stays(postgres: PostgresReplication) -> None:
+    postgres.sql("create table t (id int primary key); insert into t values (1)")
+    postgres.capture("public.t")
+    postgres.there("create table t (id int primary key); insert into t values (5)")
+    refused(postgres, "somebody else")
+    postgres.there("comment on table t is 'people read this'")
+    refused(postgres, "somebody else")
+    assert postgres.there("select * from t") == [(5,)]
+
+
+def test_a_table_is_not_its_own_replica(postgres: PostgresReplication) -> None:
+    with pytest.raises(InvalidArgument, match="its own replica"):
+        PostgresReplicas()
+    postgres.sql("create table t (id int primary key); insert into t values (1)")
+    postgres.capture("public.t")
+    postgres.target = PostgresReplicas(postgres.url)
+    refused(postgres, "the source itself")
+    postgres.target = PostgresReplicas(schema="public")
+    refused(postgres, "the source itself")
+
+
+def test_two_tables_do_not_share_a_replica(postgres: PostgresReplication) -> None:
+    postgres.sql(
+        "create table t (id int primary key); create schema s;create table s.t (id int primary key)"
+    )
+    postgres.capture("public.t", "s.t")
+    postgres.target = replace(postgres.target, schema="copies")
+    refused(postgres, "one replica")
+
+
+def test_two_replicas_do_not_share_a_table(postgres: PostgresReplication) -> None:
+    postgres.sql("create schema s; create table t (id int primary key)")
+    postgres.sql("create table s.t (id int primary key)")
+    postgres.target = replace(postgres.target, schema="copies")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    postgres.tables = []
+    postgres.capture("s.t")
+    postgres.sql("select pgque.uncapture('t', 'changes')")
+    refused(postgres, r"replica of changes/lake/public\.t")
+
+
+def lose_a_batch(postgres: PostgresReplication) -> None:
+    """Takes the target back to before the last batch."""
+    postgres.sql("insert into t values (2)")
+    kept = postgres.there("select tick_id, fingerprint, batch_id from pgque_completed_batch")
+    postgres.catch_up()
+    ((tick, fingerprint, batch),) = kept
+    postgres.there(
+        f"update pgque_completed_batch set tick_id = {tick}, fingerprint = '{fingerprint}',"
+        f" batch_id = {batch}; delete from t where id = 2"
+    )
+
+
+def test_a_target_without_its_record_gets_another_copy(postgres: PostgresReplication) -> None:
+    postgres.sql("create table t (id int primary key); insert into t values (1), (2)")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    postgres.there("drop table pgque_completed_batch; delete from t where id = 1")
+    postgres.sql("insert into t values (3)")
+    postgres.catch_up()
+    postgres.check()
+
+
+def test_a_target_that_lost_batches_gets_another_copy(postgres: PostgresReplication) -> None:
+    postgres.sql("create table t (id int primary key); insert into t values (1)")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    lose_a_batch(postgres)
+    assert "lost its last batches" in (postgres.verify().held or "")
+    postgres.sql("insert into t values (3)")
+    postgres.catch_up()
+    postgres.check()
+    assert "does not end where the batch begins" in postgres.copied[-1]
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["drop table t", "alter table t drop column v", "alter table t drop constraint t_pkey"],
+)
+def test_a_replica_that_somebody_drops_or_alters_is_copied_again(
+    postgres: PostgresReplication, script: str
+) -> None:
+    postgres.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    postgres.there(script)
+    assert "somebody else changed" in (postgres.verify().held or "")
+    postgres.sql("insert into t values (2, 2)")
+    postgres.catch_up()
+    postgres.check()
+    assert postgres.verify().is_equal
+
+
+def test_another_incarnation_stops_until_somebody_decides(postgres: PostgresReplication) -> None:
+    postgres.sql("create table t (id int primary key); insert into t values (1)")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    postgres.sql("select pgque.renew_incarnation(); insert into t values (2)")
+    postgres.tick()
+    with pytest.raises(TargetOutOfStep) as stopped:
+        postgres.run()
+    assert postgres.replica("public.t") == [{"id": 1}]
+    hint = str(stopped.value.hint)
+    postgres.there(hint[hint.index("update ") : hint.index(";")])
+    postgres.catch_up()
+    postgres.check()
+    assert len(postgres.copied) == 2
+
+
+def test_rows_that_the_target_refuses_stop_the_batch(postgres: PostgresReplication) -> None:
+    postgres.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    postgres.there("alter table t add constraint small check (v < 5)")
+    postgres.sql("update t set v = 9; insert into t values (2, 2)")
+    postgres.tick()
+    with pytest.raises(TargetRefused, match=r"public\.t was refused .*small"):
+        postgres.run()
+    assert postgres.replica("public.t") == [{"id": 1, "v": 1}]
+    postgres.there("alter table t drop constraint small")
+    postgres.catch_up()
+    postgres.check()
+
+
+def test_changes_with_columns_that_came_and_went_are_not_misread(
+    postgres: PostgresReplication,
+) -> None:
+    postgres.sql("create table t (id int primary key, a text); insert into t values (1, 'x')")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    postgres.sql("alter table t rename a to b; update t set b = 'y'; alter table t rename b to a")
+    postgres.catch_up()
+    postgres.check()
+    assert "other columns" in postgres.copied[-1]
+
+
+def test_a_password_is_shown_by_no_error(postgres: PostgresReplication) -> None:
+    postgres.sql("create table t (id int primary key)")
+    postgres.capture("public.t")
+    postgres.tick()
+    postgres.target = PostgresReplicas("postgresql://nobody:secret@localhost:1/x")
+    with pytest.raises(PgqueError) as failed:
+        postgres.run()
+    assert "secret" not in str(failed.value)
