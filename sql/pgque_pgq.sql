@@ -180,12 +180,6 @@ create table if not exists pgq.queue_extra (
     per_tx_limit  integer
 );
 
--- The queues that have views for their event tables. If a queue is dropped, its row goes with it,
--- and a trigger drops the views.
-create table if not exists pgq.event_view (
-    queue_id  integer primary key references pgque.queue on delete cascade
-);
-
 -- How far consumers of other databases applied their queues in this one. The rows are updated in
 -- place: pages have room for it, so that dead rows are removed as soon as the page is full.
 create table if not exists pgq_ext.completed_tick (
@@ -237,15 +231,18 @@ select q.queue_id,
        q.queue_ticker_max_lag,
        q.queue_ticker_idle_period,
        x.per_tx_limit as queue_per_tx_limit,
-       format('pgq.event_%s', q.queue_id) as queue_data_pfx,
+       format('pgque.event_%s', q.queue_id) as queue_data_pfx,
        q.queue_event_seq,
        format('pgq.event_%s_tick_seq', q.queue_id) as queue_tick_seq,
        null::text[] as queue_extra_maint
 from pgque.queue q
 left join pgq.queue_extra x on x.queue_id = q.queue_id;
 
--- Of version 0.3, in which pgqd called the functions of queue_extra_maint. They must not end unnoticed.
+-- Of version 0.3, in which event tables had views here, and pgqd called the functions of
+-- queue_extra_maint, which must not end unnoticed.
 do $$
+declare
+    v_queue_id integer;
 begin
     if to_regclass('pgq.maint_function') is not null then
         if exists (select from pgq.queue_extra x where x.extra_maint is not null) then
@@ -260,6 +257,16 @@ begin
         drop function pgq.allow_extra_maint(text);
         drop function pgq.forbid_extra_maint(text);
         drop function pgq.check_extra_maint(text[]);
+        for v_queue_id in select v.queue_id from pgq.event_view v loop
+            execute format(  -- quoted: a number
+                'drop view pgq.event_%1$s, pgq.event_%1$s_0, pgq.event_%1$s_1, pgq.event_%1$s_2',
+                v_queue_id);
+        end loop;
+        drop table pgq.event_view;
+        drop function pgq.drop_event_views();
+        drop function pgq.insert_row();
+        drop function pgq.make_event_views(integer);
+        drop function pgq.maint();
     end if;
 end;
 $$;
@@ -332,6 +339,18 @@ set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.batch_event_sql(x_batch_id);
+end;
+$$;
+
+-- Does what pgque.batch_event_tables does.
+-- locks, writes: the same.
+create or replace function pgq.batch_event_tables(x_batch_id bigint)
+returns setof text
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return query select * from pgque.batch_event_tables(x_batch_id);
 end;
 $$;
 
@@ -489,6 +508,7 @@ $$;
 
 grant execute on function
     pgq.batch_event_sql(bigint),
+    pgq.batch_event_tables(bigint),
     pgq.batch_retry(bigint, integer),
     pgq.event_retry(bigint, bigint, integer),
     pgq.event_retry(bigint, bigint, timestamptz),
@@ -501,6 +521,34 @@ grant execute on function
     pgq.register_consumer(text, text),
     pgq.register_consumer_at(text, text, bigint)
 to pgq_reader;
+
+-- Does what pgque.current_event_table does.
+-- locks, writes: the same.
+create or replace function pgq.current_event_table(x_queue_name text)
+returns text
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.current_event_table(x_queue_name);
+end;
+$$;
+
+grant execute on function
+    pgq.current_event_table(text)
+to pgq_writer;
+
+-- Does what pgque.create_queue does.
+-- locks, writes: the same.
+create or replace function pgq.create_queue(i_queue_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.create_queue(i_queue_name);
+end;
+$$;
 
 -- Does what pgque.drop_queue does.
 -- locks, writes: the same.
@@ -538,6 +586,18 @@ set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.event_retry_raw(x_queue, x_consumer, x_retry_after, x_ev_id, x_ev_time, x_ev_retry, x_ev_type, x_ev_data, x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4);
+end;
+$$;
+
+-- Does what pgque.grant_perms does.
+-- locks, writes: the same.
+create or replace function pgq.grant_perms(x_queue_name text)
+returns integer
+language plpgsql security definer
+set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.grant_perms(x_queue_name);
 end;
 $$;
 
@@ -652,9 +712,11 @@ end;
 $$;
 
 grant execute on function
+    pgq.create_queue(text),
     pgq.drop_queue(text),
     pgq.drop_queue(text, boolean),
     pgq.event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer, text, text, text, text, text, text),
+    pgq.grant_perms(text),
     pgq.maint_retry_events(),
     pgq.maint_rotate_tables_step1(text),
     pgq.maint_rotate_tables_step2(),
@@ -756,147 +818,6 @@ begin
 end;
 $$;
 
--- The view to COPY into. See event_views.sql.
--- locks: those of make_event_views, if the queue has no views yet. writes: the same.
-create or replace function pgq.current_event_table(x_queue_name text)
-returns text
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
-as $$
-declare
-    v_table text := pgque.current_event_table(x_queue_name);
-begin
-    perform pgq.make_event_views(q.queue_id)
-    from pgque.queue q
-    where q.queue_name = x_queue_name
-      and not exists (select from pgq.event_view v where v.queue_id = q.queue_id);
-    return replace(v_table, 'pgque.', 'pgq.');
-end;
-$$;
-
--- ===== addons/pgq/event_views.sql ================================================================
-
--- A queue's event tables under PgQ's names: pgq.event_<id> and its children _0, _1 and _2 are
--- views. Rows inserted into any of them, also by COPY, become events of the queue. They go into the
--- table that is current then, so a name that was looked up before a rotation stays valid.
-
--- Makes the views of a queue if they are missing, and sets the rights on them. Returns 1, or 0 if
--- they were there. Writers fill the columns that PgQ's insert_event takes, admins all.
--- locks: the queue's event tables, against other schema changes. writes: event_view, the catalog.
-create or replace function pgq.make_event_views(i_queue_id integer)
-returns integer
-language plpgsql set search_path = pgq, pg_catalog, pg_temp
-as $$
-declare
-    v_made  integer;
-    v_name  text;
-begin
-    insert into pgq.event_view (queue_id) values (i_queue_id) on conflict do nothing;
-    get diagnostics v_made = row_count;
-    foreach v_name in array array[
-        format('event_%s', i_queue_id), format('event_%s_0', i_queue_id),
-        format('event_%s_1', i_queue_id), format('event_%s_2', i_queue_id)] loop
-        if v_made = 1 then
-            execute format(
-                'create view pgq.%1$I as '
-                'select ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_owner, ev_retry, '
-                'ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from pgque.%1$I',
-                v_name);
-            execute format(
-                'create trigger insert_event instead of insert on pgq.%I '
-                'for each row execute function pgq.insert_row(%L)', v_name, i_queue_id);
-        end if;
-        execute format('revoke all on pgq.%I from public, pgq_reader, pgq_writer, pgq_admin',
-                       v_name);
-        execute format('grant select on pgq.%I to pgq_reader', v_name);
-        execute format('grant select, insert on pgq.%I to pgq_admin', v_name);
-        execute format(
-            'grant insert (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            'on pgq.%I to pgq_writer', v_name);
-    end loop;
-    return v_made;
-end;
-$$;
-
--- Drops the views of a queue that is being dropped. The event tables are dropped later, by
--- maintenance, which could not do it while views read them. It waits for other transactions that use
--- the views for a second at most, because producers wait behind it.
--- locks: the views, exclusively. writes: the catalog.
-create or replace function pgq.drop_event_views()
-returns trigger
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
-set lock_timeout = '1s'
-as $$
-begin
-    execute format(  -- quoted: a number
-        'drop view if exists pgq.event_%1$s, pgq.event_%1$s_0, pgq.event_%1$s_1, pgq.event_%1$s_2',
-        old.queue_id);
-    return null;
-exception
-    when lock_not_available then
-        raise exception using
-            errcode = 'object_in_use',
-            message = format('an open transaction uses the views pgq.event_%s of the queue',
-                             old.queue_id),
-            hint = format('Try again when it has ended. Its process: select pid from pg_locks where '
-                          'relation::regclass::text ~ ''pgq.event_%s(_|$)'';', old.queue_id);
-end;
-$$;
-
-create or replace trigger drop_event_views
-after delete on pgq.event_view
-for each row
-execute function pgq.drop_event_views();
-
--- Sends a row that is inserted into a view of event tables, with one statement, as insert_event
--- does. Only admins may set an id, a time, an owner or a retry count. The transaction is always that
--- of the insert.
--- locks: none beyond the insert's own. writes: the queue's current event table.
-create or replace function pgq.insert_row()
-returns trigger
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
-as $$
-declare
-    v_queue_id  integer := tg_argv[0]::integer;
-begin
-    if new.ev_txid is not null then
-        perform pgque.refuse_value(
-            'an event cannot have a given ev_txid: %s', new.ev_txid::text,
-            'Leave the column out: events belong to the transaction that inserts them.');
-    end if;
-    insert into pgque.event as e (
-        ev_table, ev_id, ev_time, ev_owner, ev_retry,
-        ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-    select 4 * q.queue_id + q.queue_cur_table, coalesce(new.ev_id, nextval(q.queue_seq)),
-           coalesce(new.ev_time, now()), new.ev_owner, new.ev_retry,
-           new.ev_type, new.ev_data, new.ev_extra1, new.ev_extra2, new.ev_extra3, new.ev_extra4
-    from pgque.queue q
-    where q.queue_id = v_queue_id
-      and (not q.queue_disable_insert or current_setting('session_replication_role') = 'replica')
-    returning e.ev_id into new.ev_id;
-    if not found then
-        perform pgque.refuse_insert(q.queue_name) from pgque.queue q where q.queue_id = v_queue_id;
-    end if;
-    if exists (select from pgq.queue_extra x where x.queue_id = v_queue_id) then
-        perform pgq.check_tx_limit(q.queue_name) from pgque.queue q where q.queue_id = v_queue_id;
-    end if;
-    return new;
-end;
-$$;
-
--- Maintenance: makes the views of queues that were created by pgque.create_queue. Returns for how
--- many queues.
--- locks: those of make_event_views. writes: the same.
-create or replace function pgq.maint()
-returns integer
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return (select coalesce(sum(pgq.make_event_views(q.queue_id)), 0)
-            from pgque.queue q
-            where not exists (select from pgq.event_view v where v.queue_id = q.queue_id));
-end;
-$$;
-
 -- ===== addons/pgq/maintenance.sql ================================================================
 
 -- Maintenance under PgQ's names, as pgqd calls it.
@@ -929,53 +850,19 @@ begin
 end;
 $$;
 
--- ===== addons/pgq/queues.sql =====================================================================
-
--- Queues and their settings under PgQ's names.
-
--- Creates a queue, with views for its event tables. Returns 1, or 0 if it existed.
--- locks: those of pgque.create_queue and make_event_views. writes: the same.
-create or replace function pgq.create_queue(i_queue_name text)
-returns integer
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
-as $$
-declare
-    v_created integer;
-begin
-    v_created := pgque.create_queue(i_queue_name);
-    perform pgq.make_event_views(q.queue_id)
-    from pgque.queue q
-    where q.queue_name = i_queue_name;
-    return v_created;
-end;
-$$;
-
--- Sets the rights on a queue's event tables and views anew.
--- locks: those of make_event_views. writes: the same.
-create or replace function pgq.grant_perms(x_queue_name text)
-returns integer
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    perform pgque.grant_perms(x_queue_name);
-    perform pgq.make_event_views(q.queue_id)
-    from pgque.queue q
-    where q.queue_name = x_queue_name;
-    return 1;
-end;
-$$;
-
--- Makes the views and rights of all queues anew. Returns the number of queues whose views were
--- missing. The installation calls it last.
--- locks: those of make_event_views. writes: the same.
+-- Returns 0: the installation brings the tables up to date itself.
 create or replace function pgq.upgrade_schema()
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    return (select coalesce(sum(pgq.make_event_views(q.queue_id)), 0) from pgque.queue q);
+    return 0;
 end;
 $$;
+
+-- ===== addons/pgq/queues.sql =====================================================================
+
+-- Queues and their settings under PgQ's names.
 
 -- UPDATE of the view pgq.queue: each changed column is a parameter for set_queue_config. The other
 -- columns cannot be changed, because they describe what the engine did.
@@ -1075,17 +962,6 @@ returns setof record
 language sql stable
 as $$
     select * from pgque.get_batch_events($1)
-$$;
-
--- The event tables in which an open batch has, or may have, rows.
-create or replace function pgq.batch_event_tables(x_batch_id bigint)
-returns setof text
-language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select replace(t, 'pgque.', 'pgq.') from pgque.batch_event_tables(x_batch_id) t;
-end;
 $$;
 
 -- Opens a cursor over a batch's events and returns the first ones; FETCH in the same transaction
@@ -1807,16 +1683,9 @@ $$;
 
 -- ===== addons/pgq/grants.sql =====================================================================
 
--- The last file: makes views and rights for the queues that exist, revokes everything that the
--- earlier files created from PUBLIC, and grants each role its functions. In PgQ, everybody may call
--- the functions that show queues and consumers, and read these tables. A function that is in no
--- list is internal.
-do $$
-begin
-    perform pgq.upgrade_schema();
-end;
-$$;
-
+-- The last file: revokes everything that the earlier files created from PUBLIC, and grants each role
+-- its functions. In PgQ, everybody may call the functions that show queues and consumers, and read
+-- these tables. A function that is in no list is internal.
 revoke all on schema pgq, pgq_coop, pgq_ext from public;
 revoke all on all tables in schema pgq, pgq_coop, pgq_ext from public;
 revoke all on all routines in schema pgq from public;
@@ -1850,13 +1719,12 @@ grant execute on function
 to public;
 
 select pgque.grant_execute('pgq', 'pgq_writer',
-    'insert_event current_event_table jsontriga logutriga sqltriga check_tx_limit');
+    'insert_event jsontriga logutriga sqltriga check_tx_limit');
 
 select pgque.grant_execute('pgq', 'pgq_reader',
-    'batch_event_tables unregister_consumer next_batch get_batch_events get_batch_cursor');
+    'unregister_consumer next_batch get_batch_events get_batch_cursor');
 
 select pgque.grant_execute('pgq', 'pgq_admin',
-    'maint_tables_to_vacuum maint_operations maint upgrade_schema grant_perms create_queue
-    insert_event_raw');
+    'maint_tables_to_vacuum maint_operations insert_event_raw upgrade_schema');
 
 commit;

@@ -935,28 +935,28 @@ language plpgsql
 as $$
 declare
     v_now   timestamptz := clock_timestamp();
-    v_txid  xid8;
     v_rows  bigint;
 begin
-    for v_txid in select late from postgremq.ended_since(i_floor) late loop
+    if cardinality(i_floor.late) > 0 then
         return query
-        select s.* from postgremq.open_state s
-        where s.queue_id = i_floor.queue_id and s.due_at is not null and s.txid = v_txid
-          and (s.due_at, s.message_id) <= (i_floor.due_at, i_floor.due_id)
-          and s.due_at <= i_now and s.vt <= v_now
-        order by s.due_at + 0, s.message_id
+        select s.*
+        from postgremq.ended_since(i_floor) late(txid)
+        join postgremq.open_state s on s.queue_id = i_floor.queue_id and s.txid = late.txid
+        where s.due_at is not null and s.vt <= v_now
+          -- Not a condition for the index over all transactions.
+          and (s.due_at + 0, s.message_id) <= (i_floor.due_at, i_floor.due_id)
         limit i_limit
-        for update skip locked;
+        for update of s skip locked;
         get diagnostics v_rows = row_count;
         i_limit := i_limit - v_rows;
-    end loop;
+    end if;
     if cardinality(i_floor.due_ids) > 0 then
         return query
         select s.*
         from unnest(i_floor.due_times, i_floor.due_ids) o(due_at, id)
         join postgremq.open_state s
           on s.queue_id = i_floor.queue_id and s.due_at = o.due_at and s.message_id = o.id
-        where s.due_at is not null and s.due_at <= i_now and s.vt <= v_now
+        where s.due_at is not null and s.vt <= v_now
         limit i_limit
         for update of s skip locked;
         get diagnostics v_rows = row_count;

@@ -139,7 +139,7 @@ def test_pgq(server: Any, url: str, released: Release) -> None:
         db.execute("rollback")
         db.execute("update pgq.queue set queue_extra_maint = null, queue_per_tx_limit = 1")
         db.execute(addon_sql("pgq"))
-        assert value(db, "select ev_data from pgq.event_1") == "kept"
+        assert value(db, "select ev_data from pgque.event_1") == "kept"
         with refused("54000", "allows max 1 events"):
             value(db, "select pgq.insert_event('q', 't', 'a') from generate_series(1, 2)")
         with refused("PQ005", "queue_extra_maint cannot become"):

@@ -16,6 +16,7 @@ from psycopg import sql
 
 from ..batch import Batch, read_plan
 from ..connection import connect
+from ..consumer.transactional import is_refusal
 from ..errors import InvalidArgument, TargetOutOfStep, TargetRefused, translated
 from ..models import Slice
 from ..read_batch import ReadBatch
@@ -284,7 +285,9 @@ def _refusing(table: TargetTable) -> Iterator[None]:
     """Says which table refused its rows."""
     try:
         yield
-    except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError) as error:
+    except psycopg.Error as error:
+        if not is_refusal(error):
+            raise
         raise TargetRefused(
             f"{table.location} was refused its rows: {error.diag.message_primary or error}; "
             "nothing of the batch was applied or acked",

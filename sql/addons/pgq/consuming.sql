@@ -52,17 +52,6 @@ as $$
     select * from pgque.get_batch_events($1)
 $$;
 
--- The event tables in which an open batch has, or may have, rows.
-create or replace function pgq.batch_event_tables(x_batch_id bigint)
-returns setof text
-language plpgsql security definer
-as $$
-begin
-    return query
-    select replace(t, 'pgque.', 'pgq.') from pgque.batch_event_tables(x_batch_id) t;
-end;
-$$;
-
 -- Opens a cursor over a batch's events and returns the first ones; FETCH in the same transaction
 -- returns the others. i_extra_where is SQL of the caller, so this runs with the caller's rights and
 -- search_path, as one statement: the caller could send the same text directly.

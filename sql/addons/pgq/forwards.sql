@@ -3,6 +3,7 @@
 
 forward pgq to pgque for pgq_reader:
     batch_event_sql(bigint)
+    batch_event_tables(bigint)
     batch_retry(bigint, integer)
     event_retry(bigint, bigint, integer)
     event_retry(bigint, bigint, timestamptz)
@@ -15,10 +16,15 @@ forward pgq to pgque for pgq_reader:
     register_consumer(text, text)
     register_consumer_at(text, text, bigint);
 
+forward pgq to pgque for pgq_writer:
+    current_event_table(text);
+
 forward pgq to pgque for pgq_admin:
+    create_queue(text)
     drop_queue(text)
     drop_queue(text, boolean)
     event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer, text, text, text, text, text, text)
+    grant_perms(text)
     maint_retry_events()
     maint_rotate_tables_step1(text)
     maint_rotate_tables_step2()

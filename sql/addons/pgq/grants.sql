@@ -1,13 +1,6 @@
--- The last file: makes views and rights for the queues that exist, revokes everything that the
--- earlier files created from PUBLIC, and grants each role its functions. In PgQ, everybody may call
--- the functions that show queues and consumers, and read these tables. A function that is in no
--- list is internal.
-do $$
-begin
-    perform pgq.upgrade_schema();
-end;
-$$;
-
+-- The last file: revokes everything that the earlier files created from PUBLIC, and grants each role
+-- its functions. In PgQ, everybody may call the functions that show queues and consumers, and read
+-- these tables. A function that is in no list is internal.
 revoke all on schema pgq, pgq_coop, pgq_ext from public;
 revoke all on all tables in schema pgq, pgq_coop, pgq_ext from public;
 revoke all on all routines in schema pgq from public;
@@ -41,11 +34,10 @@ grant execute on function
 to public;
 
 select pgque.grant_execute('pgq', 'pgq_writer',
-    'insert_event current_event_table jsontriga logutriga sqltriga check_tx_limit');
+    'insert_event jsontriga logutriga sqltriga check_tx_limit');
 
 select pgque.grant_execute('pgq', 'pgq_reader',
-    'batch_event_tables unregister_consumer next_batch get_batch_events get_batch_cursor');
+    'unregister_consumer next_batch get_batch_events get_batch_cursor');
 
 select pgque.grant_execute('pgq', 'pgq_admin',
-    'maint_tables_to_vacuum maint_operations maint upgrade_schema grant_perms create_queue
-    insert_event_raw');
+    'maint_tables_to_vacuum maint_operations insert_event_raw upgrade_schema');

@@ -27,3 +27,13 @@ begin
     return query select 'vacuum', t from pgq.maint_tables_to_vacuum() t;
 end;
 $$;
+
+-- Returns 0: the installation brings the tables up to date itself.
+create or replace function pgq.upgrade_schema()
+returns integer
+language plpgsql security definer
+as $$
+begin
+    return 0;
+end;
+$$;

@@ -85,20 +85,3 @@ begin
     perform set_config(v_setting, v_count::text, true);
 end;
 $$;
-
--- The view to COPY into. See event_views.sql.
--- locks: those of make_event_views, if the queue has no views yet. writes: the same.
-create or replace function pgq.current_event_table(x_queue_name text)
-returns text
-language plpgsql security definer
-as $$
-declare
-    v_table text := pgque.current_event_table(x_queue_name);
-begin
-    perform pgq.make_event_views(q.queue_id)
-    from pgque.queue q
-    where q.queue_name = x_queue_name
-      and not exists (select from pgq.event_view v where v.queue_id = q.queue_id);
-    return replace(v_table, 'pgque.', 'pgq.');
-end;
-$$;

@@ -4,12 +4,6 @@ create table if not exists pgq.queue_extra (
     per_tx_limit  integer
 );
 
--- The queues that have views for their event tables. If a queue is dropped, its row goes with it,
--- and a trigger drops the views.
-create table if not exists pgq.event_view (
-    queue_id  integer primary key references pgque.queue on delete cascade
-);
-
 -- How far consumers of other databases applied their queues in this one. The rows are updated in
 -- place: pages have room for it, so that dead rows are removed as soon as the page is full.
 create table if not exists pgq_ext.completed_tick (

@@ -15,15 +15,18 @@ select q.queue_id,
        q.queue_ticker_max_lag,
        q.queue_ticker_idle_period,
        x.per_tx_limit as queue_per_tx_limit,
-       format('pgq.event_%s', q.queue_id) as queue_data_pfx,
+       format('pgque.event_%s', q.queue_id) as queue_data_pfx,
        q.queue_event_seq,
        format('pgq.event_%s_tick_seq', q.queue_id) as queue_tick_seq,
        null::text[] as queue_extra_maint
 from pgque.queue q
 left join pgq.queue_extra x on x.queue_id = q.queue_id;
 
--- Of version 0.3, in which pgqd called the functions of queue_extra_maint. They must not end unnoticed.
+-- Of version 0.3, in which event tables had views here, and pgqd called the functions of
+-- queue_extra_maint, which must not end unnoticed.
 do $$
+declare
+    v_queue_id integer;
 begin
     if to_regclass('pgq.maint_function') is not null then
         if exists (select from pgq.queue_extra x where x.extra_maint is not null) then
@@ -38,6 +41,16 @@ begin
         drop function pgq.allow_extra_maint(text);
         drop function pgq.forbid_extra_maint(text);
         drop function pgq.check_extra_maint(text[]);
+        for v_queue_id in select v.queue_id from pgq.event_view v loop
+            execute format(  -- quoted: a number
+                'drop view pgq.event_%1$s, pgq.event_%1$s_0, pgq.event_%1$s_1, pgq.event_%1$s_2',
+                v_queue_id);
+        end loop;
+        drop table pgq.event_view;
+        drop function pgq.drop_event_views();
+        drop function pgq.insert_row();
+        drop function pgq.make_event_views(integer);
+        drop function pgq.maint();
     end if;
 end;
 $$;

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.addons.conftest import Another, Blocked, addon_sql, begun
-from tests.conftest import INSTALL_SQL, Server
+from tests.conftest import INSTALL_SQL
 from tests.support.databases import empty_database
 from tests.support.queues import Connection, connect, drain, refused, rows, tick, value
 
@@ -30,7 +30,6 @@ def used(db: Connection) -> Connection:
 def test_installing_again_keeps_everything_and_restores_the_rights(used: Connection) -> None:
     value(used, "select pgq_ext.set_batch_done('c', 5)")
     used.execute("grant all on all tables in schema pgq to public")
-    used.execute("revoke select on pgq.event_1 from pgq_reader")
     before = rows(used, "select * from pgq.queue")
     used.execute(INSTALL_SQL.read_bytes())
     used.execute(addon_sql("pgq"))
@@ -38,17 +37,7 @@ def test_installing_again_keeps_everything_and_restores_the_rights(used: Connect
     assert value(used, "select pgq_ext.is_batch_done('c', 5)") is True
     assert drain(used) == ["kept"]
     sql = "select has_table_privilege(%s, %s, %s)"
-    assert value(used, sql, "pg_monitor", "pgq.event_1", "select") is False
     assert value(used, sql, "pg_monitor", "pgq.queue", "update") is False
-    assert value(used, sql, "pgq_reader", "pgq.event_1", "select") is True
-
-
-def test_queues_that_were_there_before_get_views(server: Server) -> None:
-    with empty_database(server) as url, connect(url) as db:
-        db.execute(INSTALL_SQL.read_bytes())
-        value(db, "select pgque.create_queue('q')")
-        db.execute(addon_sql("pgq"))
-        assert rows(db, "select * from pgq.event_1") == []
 
 
 def test_a_dump_and_its_restore_keep_everything(
@@ -90,7 +79,6 @@ def test_removing_it_loses_nothing_unasked(used: Connection) -> None:
     for statement, words in (
         (PUBLISHING, "trigger s on table public.t"),
         ("create view v as select * from pgq.queue", "view public.v"),
-        ("create view v as select * from pgq.event_1", "view public.v"),
         ("select pgq_ext.set_batch_done('c', 5)", "the last batch of consumer c"),
         ("select pgq_ext.set_last_tick('c', 5)", "the last tick of consumer c"),
         ("select pgq_ext.set_event_done('c', 5, 5)", "the events that consumer c applied"),

@@ -1,6 +1,5 @@
 """The tables of PgQ: settings by UPDATE, limits, extra maintenance, event tables, triggers."""
 
-import psycopg
 import pytest
 
 from tests.addons.conftest import Another
@@ -86,7 +85,6 @@ def test_a_transaction_sends_no_more_than_the_limit(db: Connection, another: Ano
     ways = [
         "select pgq.insert_event('q', 't', 'x')",
         "insert into t values (3)",
-        "insert into pgq.event_1 (ev_data) values ('x')",
         "select pgq.insert_event_raw('q', null, null, null, null, 't', '', '', '', '', '')",
     ]
     for way in ways:
@@ -106,70 +104,19 @@ def test_a_transaction_sends_no_more_than_the_limit(db: Connection, another: Ano
     assert len(delivered(db)) == 8
 
 
-def test_copy_fills_any_event_table_and_they_can_be_selected(db: Connection) -> None:
-    insert(db, "seen")
-    assert rows(db, "select ev_id, ev_data from pgq.event_1") == [(1, "seen")]
-    assert value(db, "select ev_txid < txid_current() from pgq.event_1_0") is True
-    names = [value(db, "select pgq.current_event_table('q')")]
-    names += ["pgq.event_1", "pgq.event_1_0", "pgq.event_1_1", "pgq.event_1_2"]
-    rotate(db)
-    rotate(db)
-    for name in names:
-        with db.cursor().copy(f"copy {name} (ev_type, ev_data) from stdin".encode()) as copy:
-            copy.write_row(("t", name))
-    assert [text for (text,) in delivered(db)] == ["seen", *names]
-
-
-def test_an_admin_sets_ids_and_times(db: Connection) -> None:
-    db.execute("set role pgq_admin")
-    number = value(
-        db,
-        "insert into pgq.event_1_0 (ev_id, ev_time, ev_retry, ev_data)"
-        " values (500, '2020-01-01', 2, 'old') returning ev_id",
-    )
-    assert number == 500
-    with refused("PQ005", "ev_txid"):
-        db.execute("insert into pgq.event_1_0 (ev_txid) values (1)")
-    db.execute("reset role")
-    assert delivered(db, "ev_id, ev_retry, ev_data") == [(500, 2, "old")]
-
-
-def test_a_closed_queue_takes_no_rows(db: Connection) -> None:
+def test_copy_fills_the_current_event_table(db: Connection) -> None:
+    for turn in range(2):
+        table = value(db, "select pgq.current_event_table('q')")
+        with db.cursor().copy(f"copy {table} (ev_type, ev_data) from stdin".encode()) as copy:
+            copy.write_row(("t", f"copied {turn}"))
+        rotate(db)
+    sent = [("copied 0",), ("copied 1",)]
+    prefix = value(db, "select queue_data_pfx from pgq.queue")
+    assert rows(db, f"select ev_data from {prefix} order by ev_id") == sent
+    assert delivered(db) == sent
     db.execute("update pgq.queue set queue_disable_insert = true")
     with refused("PQ006"):
-        db.execute("insert into pgq.event_1 (ev_data) values ('x')")
-    with refused("PQ006"):
         value(db, "select pgq.current_event_table('q')")
-
-
-def test_views_of_event_tables_come_and_go_with_their_queue(db: Connection) -> None:
-    views = "select count(*) from pg_views where schemaname = 'pgq' and viewname ~ '^event_[0-9]'"
-    value(db, "select pgque.create_queue('other')")
-    assert value(db, views) == 4
-    assert value(db, "select pgq.maint()") == 1
-    assert value(db, "select pgq.maint()") == 0
-    assert value(db, views) == 8
-    value(db, "select pgque.create_queue('third')")
-    assert value(db, "select pgq.current_event_table('third')") == "pgq.event_3_0"
-    assert value(db, views) == 12
-    value(db, "select pgque.drop_queue('other')")
-    value(db, "select pgq.drop_queue('third')")
-    assert value(db, views) == 4
-    value(db, "select pgque.maint_event_tables()")
-    assert value(db, "select to_regclass('pgque.event_2_dropped')") is None
-
-
-def test_a_queue_whose_views_are_in_use_is_not_dropped(db: Connection, another: Another) -> None:
-    value(db, "select pgq.create_queue('read')")
-    reader = another()
-    with reader.transaction():
-        rows(reader, "select * from pgq.event_2_0")
-        with pytest.raises(psycopg.errors.ObjectInUse, match=r"views pgq\.event_2 ") as caught:
-            value(db, "select pgq.drop_queue('read')")
-        process = str(caught.value.diag.message_hint).split("process: ")[1]
-        assert (reader.info.backend_pid,) in rows(db, process)
-        assert value(another(), "select pgq.insert_event('read', 't', 'a')") == 1
-    assert value(db, "select pgq.drop_queue('read')") == 1
 
 
 def test_an_admin_gives_retries_up_and_hastens_them(db: Connection) -> None:

@@ -8,7 +8,7 @@ from tests.support.queues import Connection, connect, refused, rows, tick, value
 PRODUCING = (
     "select pgq.insert_event('q', 't', 'x')",
     "select pgq.current_event_table('q')",
-    "insert into pgq.event_1_0 (ev_data) values ('x')",
+    "insert into pgque.event_1_0 (ev_data) values ('x')",
     "select pgq_ext.set_batch_done('c', 1)",
 )
 CONSUMING = (
@@ -16,7 +16,7 @@ CONSUMING = (
     "select pgq.next_batch('q', 'c')",
     "select count(*) from pgq.get_batch_events(1)",
     "select count(*) from pgq.get_batch_cursor(1, 'k', 1, 'true')",
-    "select count(*) from pgq.event_1",
+    "select count(*) from pgque.event_1",
     "select pgq.batch_event_sql(1)",
     "select pgq.batch_retry(1, 0)",
     "select pgq.force_tick('q')",
@@ -26,7 +26,6 @@ CONSUMING = (
 ADMINISTERING = (
     "select pgq.create_queue('more')",
     "update pgq.queue set queue_ticker_max_count = 5",
-    "insert into pgq.event_1_0 (ev_id, ev_data) values (99, 'x')",
     "select pgq.ticker()",
     "select * from pgq.maint_operations()",
     "select count(*) from pgq.retry_queue",
@@ -41,7 +40,6 @@ LOOKING = (
 )
 OWNING = (
     "select pgq.uninstall()",
-    "select pgq.make_event_views(1)",
     "delete from pgq.queue_extra",
     "select * from pgq_ext.completed_batch",
     "delete from pgq_ext.completed_batch",

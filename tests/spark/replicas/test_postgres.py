@@ -108,9 +108,24 @@ def test_a_copy_writes_only_rows_that_differ(postgres: PostgresReplication) -> N
     assert postgres.there("select * from sums") == [(6,)], "what depends on the replica stays"
 
 
-@pytest.mark.parametrize("point", [BEFORE_COMMIT, BEFORE_ACK])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("is_copy", [True, False])
+@pytest.mark.parametrize(
+    ("point", "number", "is_copy"),
+    [
+        (BEFORE_COMMIT, signal.SIGSTOP, True),
+        (BEFORE_ACK, signal.SIGKILL, True),
+        (BEFORE_COMMIT, signal.SIGSTOP, False),
+        (BEFORE_ACK, signal.SIGKILL, False),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (BEFORE_COMMIT, signal.SIGKILL, True),
+                (BEFORE_ACK, signal.SIGSTOP, True),
+                (BEFORE_COMMIT, signal.SIGKILL, False),
+                (BEFORE_ACK, signal.SIGSTOP, False),
+            )
+        ),
+    ],
+)
 def test_a_process_that_is_killed_or_stopped_loses_and_repeats_nothing(
     postgres: PostgresReplication,
     tmp_path: Path,

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ...reading.arrow import nullable, read_in_tasks
-from .storage import Storage, needing_extra
+from .storage import Storage, object_stores
 
 # As Spark packs files: so many bytes for a task, and opening a file costs as much as so many.
 _TASK_BYTES = 128 * 2**20
@@ -47,10 +47,10 @@ class ListedFile:
     size: int
 
 
-def _read_files(
+def read_table_files(
     spark: SparkSession, storage: Storage, files: Sequence[ListedFile], schema: StructType
 ) -> DataFrame:
-    """Returns the rows of files as a DataFrame.
+    """Returns the rows of files of a table, which Spark reads itself if they are in a directory.
 
     Args:
         spark: the session.
@@ -58,6 +58,11 @@ def _read_files(
         files: the files.
         schema: the columns. A file that lacks one has null there.
     """
+    if files and not storage.is_url:
+        # Spark takes these characters for a pattern.
+        paths = [re.sub(r"([][{}*?])", r"\\\1", f"{storage.location}/{x.path}") for x in files]
+        with listed_by_driver(spark):
+            return spark.read.schema(schema).parquet(*paths)
     # Older files may lack columns.
     schema = nullable(schema)
     nothing = spark.createDataFrame([], schema)
@@ -82,9 +87,7 @@ class _Source(io.RawIOBase):
     """A file of an object store, as a file that Arrow can read."""
 
     def __init__(self, store: Any, file: ListedFile) -> None:
-        with needing_extra("object-store"):
-            import obstore
-        self._read = partial(obstore.get_range, store, file.path)
+        self._read = partial(object_stores().get_range, store, file.path)
         self._size = file.size
         self._place = 0
 
@@ -108,25 +111,6 @@ class _Source(io.RawIOBase):
             view[:length] = memoryview(self._read(start=self._place, length=length))
             self._place += length
         return max(length, 0)
-
-
-def read_table_files(
-    spark: SparkSession, storage: Storage, files: Sequence[ListedFile], schema: StructType
-) -> DataFrame:
-    """Returns the rows of files of a table, which Spark reads itself if they are in a directory.
-
-    Args:
-        spark: the session.
-        storage: the location. Executors need the same access to it as the driver.
-        files: the files.
-        schema: the columns. A file that lacks one has null there.
-    """
-    if storage.is_url or not files:
-        return _read_files(spark, storage, files, schema)
-    # Spark takes these characters for a pattern.
-    paths = [re.sub(r"([][{}*?])", r"\\\1", f"{storage.location}/{file.path}") for file in files]
-    with listed_by_driver(spark):
-        return spark.read.schema(schema).parquet(*paths)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Where a sink stores files: a directory, or a URL of an object store.
 
-Directories are written by Arrow. URLs are written through obstore, because it has conditional puts
-on S3, Google Cloud Storage and Azure, needs no jar, and takes the same options as Delta's library.
+Directories are written by Arrow. URLs are written through obstore, which needs no jar, and takes
+the same options as Delta's library.
 """
 
 import errno
@@ -76,6 +76,13 @@ def needing_extra(extra: str) -> Iterator[None]:
         ) from error
 
 
+def object_stores() -> Any:
+    """Returns the library of object stores."""
+    with needing_extra("object-store"):
+        import obstore.store
+    return obstore
+
+
 @dataclass(frozen=True)
 class Storage:
     """A directory, or a URL of an object store with the options to access it.
@@ -129,8 +136,6 @@ class Storage:
 
     def store(self) -> Any:
         """Opens the object store of a URL, through obstore."""
-        with needing_extra("object-store"):
-            from obstore.store import from_url
         plain = {key.lower(): value for key, value in self.options.items()}
         client: dict[str, Any] = {}
         for key, value in list(plain.items()):
@@ -142,7 +147,7 @@ class Storage:
             client["allow_http"] = True
         with self.errors("cannot be opened"):
             settings: Any = {"config": plain, "client_options": client, "retry_config": _RETRIES}
-            return from_url(self.location, **settings)
+            return object_stores().store.from_url(self.location, **settings)
 
     @property
     def is_plain_http(self) -> bool:
@@ -169,9 +174,7 @@ class Storage:
                 with self._local_file(Path(self.location, path)) as file:
                     yield file
                 return
-            with needing_extra("object-store"):
-                import obstore
-            upload = obstore.open_writer(self.store(), path)
+            upload = object_stores().open_writer(self.store(), path)
             yield pa.PythonFile(_Upload(upload), mode="w")
             # Not after a failure: closing stores what was written so far.
             upload.close()
@@ -201,9 +204,7 @@ class Storage:
             if not self.is_url:
                 yield from self._local_files(Path(self.location, folder or ""))
                 return
-            with needing_extra("object-store"):
-                import obstore
-            for found in obstore.list(self.store(), folder, chunk_size=1000):
+            for found in object_stores().list(self.store(), folder, chunk_size=1000):
                 yield from ((each["path"], each["last_modified"]) for each in found)
 
     def _local_files(self, folder: Path) -> Iterator[tuple[str, datetime]]:
@@ -229,9 +230,7 @@ class Storage:
                 for path in listed:
                     Path(self.location, path).unlink(missing_ok=True)
             elif listed:
-                with needing_extra("object-store"):
-                    import obstore
-                obstore.delete(self.store(), listed)
+                object_stores().delete(self.store(), listed)
 
     def source(self, path: str) -> Any:
         """Returns what Arrow reads a file from: its path, or the content of an object.
@@ -244,10 +243,8 @@ class Storage:
         """
         if not self.is_url:
             return f"{self.location}/{path}"
-        with needing_extra("object-store"):
-            import obstore
         with self.errors("cannot be read"):
-            return pa.BufferReader(bytes(obstore.get(self.store(), path).bytes()))
+            return pa.BufferReader(bytes(object_stores().get(self.store(), path).bytes()))
 
     @contextmanager
     def errors(self, what: str) -> Iterator[None]:
