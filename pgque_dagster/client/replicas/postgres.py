@@ -16,7 +16,7 @@ from psycopg import sql
 
 from ..batch import Batch, read_plan
 from ..connection import connect
-from ..consumer.transactional import is_refusal
+from ..consumer.dispatch import is_refusal
 from ..errors import InvalidArgument, TargetOutOfStep, TargetRefused, translated
 from ..models import Slice
 from ..read_batch import ReadBatch
