@@ -12,18 +12,8 @@ from pathlib import Path
 from assemble import ROOT
 from sql_rules import Finding
 
-# What is not behind a function yet. An entry without use is refused too.
-ALLOWED = {
-    ("client/queues.py", "pgque.addon"),
-    ("client/queues.py", "qgres.queue"),
-    ("client/installation.py", "pgque.config"),
-    ("client/messages.py", "postgremq.queues"),
-    ("client/peeking.py", "pgque.queue"),
-    ("client/peeking.py", "pgque.tick"),
-    ("client/serial.py", "qgres.queue"),
-    # It looks at schemas of earlier versions, which lack newer functions.
-    ("installer.py", "pgque.addon"),
-}
+# It looks at schemas of earlier versions, which lack newer functions.
+_EXCEPT = "installer.py"
 
 _CREATED = re.compile(
     r"^ *create (?:or replace )?(?:unlogged )?(?:table|view) (?:if not exists )?(\w+\.\w+)",
@@ -40,19 +30,17 @@ def check(root: Path) -> list[Finding]:
     tables = set[str]()
     for file in (root / "sql").glob("*/**/*.sql"):
         tables.update(name.lower() for name in _CREATED.findall(file.read_text()))
-    findings = []
-    unused = set(ALLOWED) if root == ROOT else set[tuple[str, str]]()
-    for file in sorted(package.rglob("*.py")):
-        name = file.relative_to(package).as_posix()
-        for line, table in _uses(file.read_text(), tables):
-            unused.discard((name, table))
-            if (name, table) not in ALLOWED:
-                message = f"{table} is a table or view. Call a function of the schema"
-                findings.append(Finding(file.relative_to(root), line, "table", message))
-    for name, table in sorted(unused):
-        message = f"{name} does not use {table}. Remove the entry"
-        findings.append(Finding(Path("build/check_python_sql.py"), 1, "table", message))
-    return findings
+    return [
+        Finding(
+            file.relative_to(root),
+            line,
+            "table",
+            f"{table} is a table or view. Call a function of the schema",
+        )
+        for file in sorted(package.rglob("*.py"))
+        if file != package / _EXCEPT
+        for line, table in _uses(file.read_text(), tables)
+    ]
 
 
 def _uses(text: str, tables: set[str]) -> Iterator[tuple[int, str]]:

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from pgque_dagster.client import Client
+from pgque_dagster.client.peeking import retained_ticks
 
 from .bank import QUEUE
 from .chaos import Chaos
@@ -110,5 +111,5 @@ def _tick(client: Client) -> int:
     while True:
         client.force_next_tick(QUEUE)
         if client.ticker():
-            return client.queues()[0].last_tick_id
+            return client.run(retained_ticks(QUEUE, "latest", None))[1]
         time.sleep(0.05)

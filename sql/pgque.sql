@@ -3898,17 +3898,62 @@ begin
     if not found then  -- it was dropped
         perform pgque.find_tick(i_queue_id, null);
     end if;
-    v_tick := case
-        when i_position = 'latest' then (pgque.find_newest_tick(i_queue_id)).tick_id
-        when i_position = 'earliest' then (pgque.find_oldest_tick(v_queue)).tick_id
-        when i_position ~ '^[0-9]+$'
-        then (pgque.find_retained_tick(v_queue, i_position::bigint)).tick_id
-        else pgque.find_tick_before(v_queue, i_position::timestamptz) end;
+    v_tick := pgque.find_position(v_queue, i_position);
 
     -- A consumer that stands before rotation's note needs events which the note gives up.
     delete from pgque.rotation_floor n where n.queue_id = i_queue_id and n.tick_id > v_tick;
     perform pgque.check_tick_half();
     return v_tick;
+end;
+$$;
+
+-- Finds the tick of such a position, as long as it is retained.
+create or replace function pgque.find_position(i_queue pgque.queue, i_position text)
+returns bigint
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return case
+        when i_position = 'latest' then (pgque.find_newest_tick(i_queue.queue_id)).tick_id
+        when i_position = 'earliest' then (pgque.find_oldest_tick(i_queue)).tick_id
+        when i_position ~ '^[0-9]+$'
+        then (pgque.find_retained_tick(i_queue, i_position::bigint)).tick_id
+        else pgque.find_tick_before(i_queue, i_position::timestamptz) end;
+end;
+$$;
+
+-- Returns the ticks between which a reader without a consumer finds events: those after a position,
+-- as many as lie between whole ticks within i_max_count, but those of one tick at least. Without a
+-- position, the newest ticks with at least i_max_count events, or all that are retained. Moves
+-- nothing and keeps nothing: the ticks may be gone when their events are read, which then fails.
+-- writes: nothing.
+create or replace function pgque.retained_ticks(
+    i_queue text, i_position text default null, i_max_count integer default null,
+    out from_tick bigint, out to_tick bigint)
+returns record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_queue  pgque.queue := pgque.find_queue(i_queue);
+    v_to     pgque.tick;
+begin
+    perform pgque.check_batch_limits(null, null, null, i_max_count);
+    if i_position is not null then
+        perform pgque.check_position(i_position);
+        from_tick := pgque.find_position(v_queue, i_position);
+        v_to := pgque.find_next_tick(v_queue.queue_id,
+                                     pgque.find_tick(v_queue.queue_id, from_tick),
+                                     null, null, null, coalesce(i_max_count, 2147483647));
+        to_tick := coalesce(v_to.tick_id, from_tick);
+        return;
+    end if;
+    v_to := pgque.find_newest_tick(v_queue.queue_id);
+    to_tick := v_to.tick_id;
+    from_tick := (select coalesce(max(t.tick_id) filter (where t.tick_event_seq
+                                                              <= v_to.tick_event_seq - i_max_count),
+                                  min(t.tick_id))
+                  from pgque.tick t
+                  where t.tick_queue = v_queue.queue_id and t.tick_id >= v_queue.queue_first_tick);
 end;
 $$;
 
@@ -11298,6 +11343,16 @@ begin
 end;
 $$;
 
+-- Returns whose jobs tick the queues, pg_cron; null without jobs.
+create or replace function pgque.scheduler()
+returns text
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (select c.scheduler from pgque.config c);
+end;
+$$;
+
 -- Unschedules the jobs that config names, if they still exist. Returns whether config named any.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.remove_jobs()
@@ -11604,7 +11659,7 @@ begin
              nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
              queue_health queue_stats receive receive_coop receive_partitioned register_consumer
              register_consumer_at register_subconsumer release_batch release_slot renew_batch
-             repartition replicated_tables seek set_aside_epoch set_events_aside set_partition_policy
+             repartition replicated_tables retained_ticks scheduler seek set_aside_epoch set_events_aside set_partition_policy
              set_replicated slot_of_key
              stuck_consumers subscribe subscribe_slot subscribe_slots subscribe_subconsumer
              throughput tick_fingerprint tick_range_read_plan touch_subconsumer

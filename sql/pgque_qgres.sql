@@ -797,6 +797,16 @@ as $$
     select qgres.queue__create($1, qgres._queue_type__sanitize($2));
 $$;
 
+-- Returns all queues, by name.
+create or replace function qgres.list_queues()
+returns setof qgres.queue
+language plpgsql stable set search_path = qgres, pg_catalog, pg_temp
+as $$
+begin
+    return query select q.* from qgres.queue q order by q.queue_name;
+end;
+$$;
+
 -- Whether a queue has entries that not all consumers have read, or that were not removed. Without
 -- consumers, those count that were not read when the last one was dropped.
 create or replace function qgres._has_unread(i_queue qgres._queue)
@@ -1870,7 +1880,7 @@ grant execute on function
 to qgres__queue_manage, pgque_admin;
 
 -- Who consumes a log has the roles of pgque.
-grant execute on function qgres.logged_as(text)
+grant execute on function qgres.logged_as(text), qgres.list_queues()
 to pgque_reader, pgque_admin;
 
 select pgque.grant_execute('qgres', 'qgres__queue_insert',

@@ -60,7 +60,6 @@ from .models import LeaseInfo as LeaseInfo
 from .models import Limits as Limits
 from .models import Message as Message
 from .models import Metric as Metric
-from .models import QueueInfo as QueueInfo
 from .models import QueueStats as QueueStats
 from .models import Received as Received
 from .models import ScheduledEvent as ScheduledEvent
@@ -74,7 +73,4 @@ from .ranges import Position as Position
 from .read_batch import AckResult as AckResult
 from .remote import QueueMover as QueueMover
 from .remote import RemoteConsumer as RemoteConsumer
-from .serial import Entry as Entry
-from .serial import NumberedEntry as NumberedEntry
-from .serial import SerialQueue as SerialQueue
-from .ticker import Ticker as Ticker
+from .running import Ticker as Ticker

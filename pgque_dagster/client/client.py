@@ -3,14 +3,12 @@
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from . import batch, installation, producing, registrations
+from . import batch, installation, producing, queues, registrations
 from . import dead_letters as letters
-from . import queues as of_queues
 from .batch import DEFAULT_TTL, NO_LIMITS, AsyncBatch, Batch
 from .messages import AsyncMessages, Messages
 from .models import Limits
 from .operation import Call, Row, Steps, method, operation
-from .serial import AsyncSerialQueues, SerialQueues
 from .session import AsyncSession, Session
 
 B = TypeVar("B")
@@ -48,14 +46,13 @@ class _Operations(Generic[B]):
     replay_dead_letters = method(letters.replay_dead_letters)
     purge_dead_letters = method(letters.purge_dead_letters)
 
-    create_queue = method(of_queues.create_queue)
-    configure_queue = method(of_queues.configure_queue)
-    pause_queue = method(of_queues.pause_queue)
-    resume_queue = method(of_queues.resume_queue)
-    drop_queue = method(of_queues.drop_queue)
-    force_next_tick = method(of_queues.force_next_tick)
-    queues = method(of_queues.queues)
-    queue_stats = method(of_queues.queue_stats)
+    create_queue = method(queues.create_queue)
+    configure_queue = method(queues.configure_queue)
+    pause_queue = method(queues.pause_queue)
+    resume_queue = method(queues.resume_queue)
+    drop_queue = method(queues.drop_queue)
+    force_next_tick = method(queues.force_next_tick)
+    queue_stats = method(queues.queue_stats)
 
     version = method(installation.version)
     incarnation = method(installation.incarnation)
@@ -136,11 +133,6 @@ class Client(Session, _Operations[Batch]):
     _batch_class = Batch
 
     @property
-    def serial(self) -> SerialQueues:
-        """The serial queues of the add-on qgres."""
-        return SerialQueues(self)
-
-    @property
     def messages(self) -> Messages:
         """The topics, queues and messages of the add-on postgremq."""
         return Messages(self)
@@ -164,11 +156,6 @@ class AsyncClient(AsyncSession, _Operations[AsyncBatch]):
     """
 
     _batch_class = AsyncBatch
-
-    @property
-    def serial(self) -> AsyncSerialQueues:
-        """The serial queues of the add-on qgres."""
-        return AsyncSerialQueues(self)
 
     @property
     def messages(self) -> AsyncMessages:

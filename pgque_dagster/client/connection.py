@@ -47,11 +47,6 @@ async def open_connection(url: str, connections: Any) -> Any:
     return connection
 
 
-def closed() -> ConnectionFailed:
-    """Returns the error for a client that is used after it was closed."""
-    return ConnectionFailed("this client was closed", "Use it within its `with` block.")
-
-
 def url_of(connection: BaseConnection[Any]) -> str:
     """Returns the connection string of a connection, with its password."""
     info = connection.info

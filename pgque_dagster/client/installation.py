@@ -70,7 +70,7 @@ def stop() -> Call[None]:
 
 def scheduler() -> Call[str | None]:
     """Returns the scheduler whose jobs tick the queues; None without jobs."""
-    return Call("select scheduler from pgque.config", (), first)
+    return Call("select pgque.scheduler()", (), first)
 
 
 def status() -> Call[list[Status]]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Self
 
 from .connection import connect
 from .errors import BatchNotOpen, LeaseLost, PgqueError, translated
@@ -28,20 +28,18 @@ def renew_batch(lease: Lease, ttl: timedelta) -> Call[datetime]:
     )
 
 
-class Keeper:
-    """Renews a lease every third of its TTL; after a failed renewal, retries every second.
+class LeaseKeeper:
+    """Renews the lease on a batch every third of its TTL; after a failure, retries every second.
 
     Args:
         url: the database of the lease.
-        renewal: the call that renews the lease, and raises `LeaseLost` if it is lost.
-        of: what is leased, such as `batch 12`.
+        lease: the lease to renew.
         ttl: how long the lease lasts after each renewal.
     """
 
-    def __init__(self, url: str, renewal: Call[Any], of: str, ttl: timedelta) -> None:
+    def __init__(self, url: str, lease: Lease, ttl: timedelta) -> None:
         self._url = url
-        self._renewal = renewal
-        self._of = of
+        self._lease = lease
         self._ttl = ttl
         self._lost: LeaseLost | BatchNotOpen | None = None
         self._valid_until = time.monotonic() + ttl.total_seconds()
@@ -68,7 +66,7 @@ class Keeper:
             raise self._lost
         if time.monotonic() >= self._valid_until:
             raise LeaseLost(
-                f"the lease on {self._of} could not be renewed in time",
+                f"the lease on batch {self._lease.batch_id} could not be renewed in time",
                 "Another owner may have the batch; discard this attempt.",
             )
 
@@ -100,8 +98,8 @@ class Keeper:
     def _renew(self) -> None:
         started_at = time.monotonic()
         with connect(self._url) as connection, translated():
-            cursor = connection.execute(self._renewal.sql, self._renewal.params)
-            self._renewal.parse(cursor.fetchall())
+            renewal = renew_batch(self._lease, self._ttl)
+            connection.execute(renewal.sql, renewal.params)
         self._valid_until = started_at + self._ttl.total_seconds()
 
 
@@ -114,7 +112,7 @@ class Renewals:
 
     def __init__(self, ttl: timedelta) -> None:
         self._step = min(_LONGEST_STEP, ttl.total_seconds() / 6)
-        self._keeper: Keeper | None = None
+        self._keeper: LeaseKeeper | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pgque-leases", daemon=True)
 
@@ -130,7 +128,7 @@ class Renewals:
         self._thread.join(_JOIN_SECONDS)
 
     @contextmanager
-    def of(self, keeper: Keeper) -> Iterator[None]:
+    def of(self, keeper: LeaseKeeper) -> Iterator[None]:
         """Renews a lease in the block."""
         self._keeper = keeper
         try:
@@ -143,16 +141,3 @@ class Renewals:
             keeper = self._keeper
             if keeper is not None:
                 keeper.renew_if_due()
-
-
-class LeaseKeeper(Keeper):
-    """Renews the lease on a batch.
-
-    Args:
-        url: the database of the lease.
-        lease: the lease to renew.
-        ttl: how long the lease lasts after each renewal.
-    """
-
-    def __init__(self, url: str, lease: Lease, ttl: timedelta) -> None:
-        super().__init__(url, renew_batch(lease, ttl), f"batch {lease.batch_id}", ttl)

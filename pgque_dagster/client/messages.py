@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _CHANNEL = "listen postgremq_events"
 _VISIBILITY = timedelta(seconds=30)
-_EXISTS = "exists (select from postgremq.queues x where x.name = a.q)"
+_EXISTS = "exists (select from postgremq.list_queues() x where x.queue_name = a.q)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class MessageQueue:
     dead_letters: int
 
 
-class _Operations:
+class _MessageOperations:
     """What both faces have."""
 
     def __init__(self, session: Any) -> None:
@@ -255,7 +255,7 @@ class _Operations:
         )
 
 
-class Messages(_Operations, Face):
+class Messages(_MessageOperations, Face):
     """The messages of a client's database, in which postgremq is installed.
 
     Example:
@@ -276,7 +276,7 @@ class Messages(_Operations, Face):
         return finished(self._wait(queue, timeout, psycopg.Connection, self.session.url))
 
 
-class AsyncMessages(_Operations, AsyncFace):
+class AsyncMessages(_MessageOperations, AsyncFace):
     """`Messages` for asyncio. Its methods are coroutine functions."""
 
     session: "AsyncSession"

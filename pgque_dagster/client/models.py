@@ -9,7 +9,6 @@ from typing import Any, Literal
 from .encoding import Payload, decode_bytes
 from .errors import MalformedPayload
 from .ranges import check_interval
-from .tracing import is_traceparent
 
 
 # Not frozen: it takes five times as long to make a frozen one.
@@ -36,12 +35,7 @@ class Message:
     @property
     def key(self) -> str | None:
         """The partition key; None if the event has none."""
-        return None if is_traceparent(self.extra1) else self.extra1
-
-    @property
-    def traceparent(self) -> str | None:
-        """The W3C context of the sender's trace; None if the event has none."""
-        return next((text for text in (self.extra1, self.extra2) if is_traceparent(text)), None)
+        return self.extra1
 
     def json(self) -> Any:
         """Parses the payload as JSON.
@@ -263,17 +257,6 @@ class ReadPlan:
     bytes: int = 0
     oldest: datetime | None = None
     newest: datetime | None = None
-
-
-@dataclass(frozen=True)
-class QueueInfo:
-    """A queue's state: the age of its last tick, the events since then, and their rate."""
-
-    name: str
-    ticker_lag: timedelta
-    events_per_second: float | None
-    new_events: int
-    last_tick_id: int
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,11 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One statement: its text, its parameters, and how to parse its rows.
-
-    Attributes:
-        around: makes a context in which the statement runs, such as a span of a trace; None for
-            none.
-    """
+    """One statement: its text, its parameters, and how to parse its rows."""
 
     sql: LiteralString
     params: tuple[object, ...]
     parse: Callable[[list[Row]], T]
-    around: Callable[[], AbstractContextManager[object]] | None = None
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,8 @@ docs/partitions.md has the guarantees.
 from datetime import timedelta
 
 from .client import Client
-from .errors import LeaseLost
-from .lease import Keeper
 from .models import Message
-from .operation import Call, Row, first, nothing
+from .operation import Call, first, nothing
 from .ranges import Position, check_interval, write_position
 
 
@@ -172,20 +170,6 @@ class Slot:
         """Finishes the events that `receive` returned last; returns False if there are none."""
         sql = "select pgque.ack_partitioned(%s, %s, %s, %s, %s) = 1"
         return self._client.run(Call[bool](sql, self._claim, first))
-
-    def keep_alive(self) -> Keeper:
-        """Renews the lease in the background, in a `with` block, while events take long."""
-
-        def check(rows: list[Row]) -> None:
-            if rows[0][0] != self.epoch:
-                raise LeaseLost(
-                    f"slot {self.number} is leased to another worker", "Discard this attempt."
-                )
-
-        queue, consumer, number, _, worker = self._claim
-        params = (queue, consumer, number, worker, self._ttl)
-        renewal = Call("select pgque.claim_slot(%s, %s, %s, %s, %s)", params, check)
-        return Keeper(self._client.url, renewal, f"slot {number}", self._ttl)
 
     def release(self) -> bool:
         """Releases the slot for the next worker; returns False if it was lost before.

@@ -1,27 +1,36 @@
 """Reads retained events without a consumer: nothing is registered, leased or moved."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, LiteralString
+from typing import TYPE_CHECKING
 
-from .errors import InvalidArgument
 from .models import Message
 from .operation import Call
 from .plans import tick_range_plan
-from .queues import check_queue
 from .ranges import Position, write_position
 
 if TYPE_CHECKING:
     from .client import Client
 
 _COLUMNS = "ev_id, ev_type, ev_data, ev_retry, ev_time, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
-
 _PAGE = 10_000
 
-# The retained ticks of a queue.
-_TICKS = (
-    "from pgque.queue q join pgque.tick t"
-    " on t.tick_queue = q.queue_id and t.tick_id >= q.queue_first_tick where q.queue_name = %s"
-)
+
+def retained_ticks(
+    queue: str, position: Position | None, max_events: int | None
+) -> Call[tuple[int, int]]:
+    """Returns two ticks, between which there are events after a position, or the newest ones.
+
+    Args:
+        queue: the queue's name.
+        position: where they begin; None for the newest events.
+        max_events: how many are wanted; None for all. Those of one tick may be more.
+    """
+    start = None if position is None else write_position(position)
+    return Call(
+        "select from_tick, to_tick from pgque.retained_ticks(%s, %s, %s)",
+        (queue, start, max_events),
+        lambda rows: (rows[0][0], rows[0][1]),
+    )
 
 
 def peek(
@@ -39,133 +48,51 @@ def peek(
         QueueNotFound: if there is no such queue.
         InvalidArgument: if the position is none, or its events are not retained.
     """
-    newest = newest_tick(client, queue)
-    if position is None:
-        start = client.run(_tick_before_newest(queue, limit))
-    else:
-        start = tick_of(client, queue, position)
-    return read(client, queue, start, newest, limit, newest_first=position is None)
+    start, end = client.run(retained_ticks(queue, position, None if position else limit))
+    return _read(client, queue, start, end, limit, newest_first=position is None)
 
 
-def newest_tick(client: "Client", queue: str) -> int:
-    """Returns the newest tick of a queue.
-
-    Raises:
-        QueueNotFound: if there is no such queue.
-    """
-    client.run(check_queue(queue))
-    return client.run(_tick(f"select max(t.tick_id) {_TICKS}", queue)) or 0
-
-
-def tick_of(client: "Client", queue: str, position: Position) -> int:
-    """Returns the tick of a position, as `Client.seek` takes it.
-
-    Raises:
-        InvalidArgument: if it is no position, or events after it are no longer retained.
-    """
-    text = write_position(position)
-    if text == "latest":
-        return newest_tick(client, queue)
-    if text.isdigit():
-        tick = client.run(_tick(f"select max(t.tick_id) {_TICKS} and t.tick_id = %s", queue, text))
-        if tick is None:
-            raise InvalidArgument(
-                f'queue "{queue}" does not retain tick {text}',
-                "Pass a later tick, a time, or earliest.",
-            )
-        return tick
-    oldest = client.run(_tick(f"select min(t.tick_id) {_TICKS}", queue)) or 0
-    if text == "earliest":
-        return oldest
-    before = client.run(_tick(f"select max(t.tick_id) {_TICKS} and t.tick_time < %s", queue, text))
-    # Nothing comes before tick 1.
-    if before is None and oldest > 1:
-        raise InvalidArgument(
-            f'queue "{queue}" does not retain all events since {text}',
-            "Pass a later time, or earliest.",
-        )
-    return oldest if before is None else before
-
-
-def pages(client: "Client", queue: str, start: int, end: int) -> Iterator[list[Message]]:
-    """Yields the events after one tick up to another, some thousands at a time.
+def follow(client: "Client", queue: str, position: Position) -> Iterator[list[Message]]:
+    """Yields the events after a position as they come, and an empty page when there are no more.
 
     They are in order of id between two ticks, and those of several small ticks together.
 
     Raises:
-        TicksUnavailable: if events of the range are no longer retained.
+        QueueNotFound: if there is no such queue.
+        InvalidArgument: if the position is none, or events after it are no longer retained.
     """
-    while start < end:
-        stop = client.run(_page_end(queue, start, end))
-        last = 0
-        while events := read(client, queue, start, stop, _PAGE, after=last):
-            yield events
-            last = events[-1].msg_id
-            if len(events) < _PAGE:
-                break
-        start = stop
+    start, _ = client.run(retained_ticks(queue, position, None))
+    while True:
+        start, end = client.run(retained_ticks(queue, start, _PAGE))
+        page, last = _read(client, queue, start, end, _PAGE), 0
+        while page:
+            yield page
+            last = page[-1].msg_id
+            page = _read(client, queue, start, end, _PAGE, last) if len(page) == _PAGE else []
+        if start == end:
+            yield []
+        start = end
 
 
-def read(
+def _read(
     client: "Client",
     queue: str,
     start: int,
     end: int,
     limit: int,
-    *,
     after: int = 0,
+    *,
     newest_first: bool = False,
 ) -> list[Message]:
-    """Returns some of the events after one tick up to another, in order of id.
-
-    Args:
-        client: the database.
-        queue: the queue's name.
-        start: the tick before the events.
-        end: the last tick.
-        limit: the maximum number of events.
-        after: the id after which the events come.
-        newest_first: whether to keep the newest events within the limit, not the oldest.
-
-    Raises:
-        InvalidArgument: if the events after the first tick are not retained.
-    """
+    """Returns some of the events after one tick up to another, in order of id."""
     plan = client.run(tick_range_plan(queue, start, end, 1))
     if not plan.slices:
         return []
     order = "desc" if newest_first else "asc"
     # The server wrote the FROM clauses; there is one for each table.
-    parts = " union all ".join(f"select {_COLUMNS} from {part.rows}" for part in plan.slices)
+    slices = " union all ".join(f"select {_COLUMNS} from {slice.rows}" for slice in plan.slices)
     statement = (
-        f"select * from ({parts}) e where ev_id > {after} order by ev_id {order} limit {limit}"
+        f"select * from ({slices}) e where ev_id > {after} order by ev_id {order} limit {limit}"
     )
     events = client.run(Call(statement, (), lambda rows: [Message(*row) for row in rows]))
     return events[::-1] if newest_first else events
-
-
-def _page_end(queue: str, start: int, end: int) -> Call[int]:
-    """The last tick with at most a page of events since the start, else the next tick."""
-    return Call(
-        "select coalesce(max(t.tick_id) filter (where t.tick_event_seq <= s.tick_event_seq + %s),"
-        " min(t.tick_id), %s)"
-        f" from (select t.tick_queue, t.tick_id, t.tick_event_seq {_TICKS}"
-        " and t.tick_id > %s and t.tick_id <= %s order by t.tick_id limit %s) t"
-        " left join pgque.tick s on s.tick_queue = t.tick_queue and s.tick_id = %s",
-        (_PAGE, end, queue, start, end, _PAGE, start),
-        lambda rows: int(rows[0][0]),
-    )
-
-
-def _tick_before_newest(queue: str, events: int) -> Call[int]:
-    """The newest tick after which there are so many events, else the oldest tick."""
-    return Call(
-        "select coalesce(max(t.tick_id) filter (where t.tick_event_seq <= t.newest - %s),"
-        " min(t.tick_id)) from (select t.tick_id, t.tick_event_seq,"
-        f" max(t.tick_event_seq) over () as newest {_TICKS}) t",
-        (events, queue),
-        lambda rows: int(rows[0][0]),
-    )
-
-
-def _tick(statement: LiteralString, *params: object) -> Call[int | None]:
-    return Call(statement, params, lambda rows: rows[0][0])

@@ -1,7 +1,6 @@
 """Sending events: one, many in a statement or by COPY, later, and from many connections at once."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,7 +9,6 @@ from .errors import InvalidArgument, MalformedPayload
 from .models import Event, Message, ScheduledEvent, Sent
 from .operation import Call, Copy, Steps, first, nothing
 from .ranges import check_interval
-from .tracing import ProducerSpan, producer_span
 
 DEFAULT_KEY_TTL = timedelta(hours=1)
 _BLOCK_BYTES = 1 << 16
@@ -40,17 +38,6 @@ def send(
         1
     """
     params = (queue, type, encode(payload))
-    span = producer_span(queue)
-    if span is not None:
-        extras = (
-            (span.traceparent, None) if partition_key is None else (partition_key, span.traceparent)
-        )
-        return Call(
-            "select pgque.insert_event(%s::text, %s::text, %s::text, %s, %s, null, null)",
-            (*params, *extras),
-            first,
-            span.current,
-        )
     if partition_key is not None:
         return Call(
             "select pgque.send(%s::text, %s::text, %s::text, %s::text)",
@@ -109,8 +96,7 @@ def send_batch(
         >>> client.send_batch("orders", [{"id": 1}, paid], type="order.created")
         [1, 2]
     """
-    span = producer_span(queue)
-    rows = [_fields_of(payload, type, span) for payload in payloads]
+    rows = [_fields_of(payload, type) for payload in payloads]
     if all(row[0] == type and row[2] is None for row in rows):
         return Call(
             # Binary format: in text format, JSON in an array is mostly escape characters.
@@ -119,12 +105,11 @@ def send_batch(
             first,
         )
     return Call(
-        "select pgque.insert_event(%s::text, e.type, e.data, e.extra1, e.extra2, null, null) "
-        "from unnest(%b::text[], %b::text[], %b::text[], %b::text[]) with ordinality "
-        "as e (type, data, extra1, extra2, nr) order by e.nr",
-        (queue, *([row[column] for row in rows] for column in range(4))),
+        "select pgque.insert_event(%s::text, e.type, e.data, e.key, null, null, null) "
+        "from unnest(%b::text[], %b::text[], %b::text[]) with ordinality "
+        "as e (type, data, key, nr) order by e.nr",
+        (queue, *([row[column] for row in rows] for column in range(3))),
         lambda rows: [row[0] for row in rows],
-        span.current if span else None,
     )
 
 
@@ -144,14 +129,10 @@ def copy_events(
         >>> client.copy_events("orders", ({"id": number} for number in range(1000)))
         1000
     """
-    span = producer_span(queue)
     table = yield from _event_table(queue)
-    rows = _Rows(_lines(payloads, type, span))
-    with span.current() if span else nullcontext():
-        yield Copy(
-            f"copy {table} (ev_type, ev_data, ev_extra1, ev_extra2) from stdin (encoding 'UTF8')",
-            rows.blocks(),
-        )
+    rows = _CopiedRows(_lines(payloads, type))
+    columns = "ev_type, ev_data, ev_extra1"
+    yield Copy(f"copy {table} ({columns}) from stdin (encoding 'UTF8')", rows.blocks())
     return rows.count
 
 
@@ -200,7 +181,9 @@ def list_scheduled(queue: str, limit: int = 100) -> Call[list[ScheduledEvent]]:
 def copy_messages(queue: str, messages: Iterable[Message]) -> Steps[int]:
     """Sends events of another queue by COPY, with their types, payloads and extra fields."""
     table = yield from _event_table(queue)
-    rows = _Rows(_line(m.type, m.payload, m.extra1, m.extra2, m.extra3, m.extra4) for m in messages)
+    rows = _CopiedRows(
+        _line(m.type, m.payload, m.extra1, m.extra2, m.extra3, m.extra4) for m in messages
+    )
     columns = "ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
     yield Copy(f"copy {table} ({columns}) from stdin (encoding 'UTF8')", rows.blocks())
     return rows.count
@@ -240,29 +223,21 @@ def _event_table(queue: str) -> Steps[str]:
     return table.decode() if isinstance(table, bytes) else table
 
 
-def _fields_of(
-    payload: Payload | Event, type: str, span: ProducerSpan | None
-) -> tuple[str | None, str, str | None, str | None]:
-    """Returns the type, the payload and the extra fields as they are stored."""
-    traceparent = span.traceparent if span else None
+def _fields_of(payload: Payload | Event, type: str) -> tuple[str | None, str, str | None]:
+    """Returns the type, the payload and the key as they are stored."""
     if not isinstance(payload, Event):
-        return type, encode(payload), traceparent, None
+        return type, encode(payload), None
     event_type = type if payload.type is None else payload.type
-    if payload.key is None:
-        return event_type, encode(payload.payload), traceparent, None
-    return event_type, encode(payload.payload), payload.key, traceparent
+    return event_type, encode(payload.payload), payload.key
 
 
-def _lines(
-    payloads: Iterable[Payload | Event], type: str, span: ProducerSpan | None
-) -> Iterator[str]:
+def _lines(payloads: Iterable[Payload | Event], type: str) -> Iterator[str]:
     """Yields the rows of events for COPY."""
     # What surrounds a payload that has no type and key of its own.
-    type_field, _, *extras = map(_copied, _fields_of("", type, span))
-    start, end = f"{type_field}\t", "\t".join(["", *extras])
+    start, end = f"{_copied(type)}\t", f"\t{_copied(None)}"
     for payload in payloads:
         if isinstance(payload, Event):
-            yield _line(*_fields_of(payload, type, span))
+            yield _line(*_fields_of(payload, type))
         else:
             yield start + _copied(encode(payload)) + end
 
@@ -271,7 +246,7 @@ def _line(*fields: str | None) -> str:
     return "\t".join(map(_copied, fields))
 
 
-class _Rows:
+class _CopiedRows:
     """Rows in the text format of COPY."""
 
     def __init__(self, rows: Iterable[str]) -> None:

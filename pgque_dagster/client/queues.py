@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from .encoding import encode
 from .errors import QueueNotFound
-from .models import QueueInfo, QueueStats
+from .models import QueueStats
 from .operation import Call, Steps, first, nothing
 
 _QUOTED = re.compile(r'"(.*)"')
@@ -71,16 +71,6 @@ def check_queue(queue: str) -> Call[None]:
     return Call("select count(*) from pgque.different_options(%s, '{}')", (queue,), nothing)
 
 
-def queues() -> Call[list[QueueInfo]]:
-    """Returns the state of all queues."""
-    return Call(
-        "select queue_name, ticker_lag, ev_per_sec, ev_new, last_tick_id "
-        "from pgque.get_queue_info()",
-        (),
-        lambda rows: [QueueInfo(*row) for row in rows],
-    )
-
-
 def queue_stats() -> Call[list[QueueStats]]:
     """Returns the key figures of all queues: depth, age, rate, dead letters."""
     return Call(
@@ -99,9 +89,10 @@ def queue_names() -> Call[list[str]]:
 
 
 def installed_addons() -> Call[list[str]]:
-    """Returns the names of the add-ons of the database."""
+    """Returns which of the add-ons postgremq and qgres the database has."""
     return Call(
-        "select addon_name from pgque.addon order by addon_name",
+        "select n.nspname::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace "
+        "where n.nspname in ('postgremq', 'qgres') and p.proname = 'list_queues'",
         (),
         lambda rows: [row[0] for row in rows],
     )
@@ -116,18 +107,33 @@ def topic_of(queue: str) -> Call[str | None]:
     )
 
 
-def type_of_serial(queue: str) -> Call[str | None]:
-    """Returns the type of a queue of qgres, such as Serial Publisher; None without such a queue."""
+def serial_queues() -> Call[list[tuple[str, str]]]:
+    """Returns the queues of qgres, by name: name and type, such as Serial Publisher."""
     return Call(
-        "select queue_type::text from qgres.queue where lower(queue_name) = lower(%s)",
-        (queue,),
-        lambda rows: rows[0][0] if rows else None,
+        "select queue_name, queue_type::text from qgres.list_queues()",
+        (),
+        lambda rows: [(name, kind) for name, kind in rows],
     )
+
+
+def _type_of_serial(queue: str) -> Steps[str | None]:
+    """Returns the type of a queue of qgres, whose names are case-insensitive; None without it."""
+    for name, kind in (yield serial_queues()):
+        if name.lower() == queue.lower():
+            return str(kind)
+    return None
 
 
 def log_topic(topic: str) -> Call[str]:
     """Creates a topic if it is missing, and logs it; returns the name of the queue."""
     return Call("select postgremq.log_topic(postgremq.create_topic(%s))", (topic,), first)
+
+
+def log_serial_queue(queue: str) -> Steps[None]:
+    """Creates a Serial Publisher if it is missing, and logs it."""
+    if (yield from _type_of_serial(queue)) is None:
+        yield Call("select qgres.queue__create(%s, 'SP')", (queue,), nothing)
+    yield Call("select qgres.log_queue(%s)", (queue,), nothing)
 
 
 def logged_as(addon: str, name: str) -> Call[str | None]:
@@ -154,12 +160,12 @@ def _of_addon(error: QueueNotFound) -> Steps[QueueNotFound]:
                 f"its topic, postgremq.{topic}.",
             )
     if "qgres" in addons:
-        kind: str | None = yield type_of_serial(name)
+        kind = yield from _type_of_serial(name)
         if kind is not None:
             log = f" Pipelines read its log, qgres.{name}." if kind == "Serial Publisher" else ""
             return QueueOfAddon(
                 f'"{name}" is a serial queue (qgres)',
-                f"Use client.serial, or the functions of qgres.{log}",
+                f"Use the functions of qgres.{log}",
             )
     return error
 

@@ -129,7 +129,7 @@ class ReadBatch(ABC):
                 "order, and an event that is delivered again would come after later ones",
                 "Dead-letter the event, or raise, so that the whole batch is tried again.",
             )
-        self._nacked.append(Failures.of(msg_ids, reason, retry_after))
+        self._note(Failures.of(msg_ids, reason, retry_after))
 
     def dead_letter(self, msg_ids: Iterable[int], *, reason: Reason) -> None:
         """Makes events dead letters. Takes effect at the ack, which checks the ids as for `nack`.
@@ -142,7 +142,11 @@ class ReadBatch(ABC):
             InvalidArgument: if an id is not an integer, or the number of reasons differs from the
                 number of ids.
         """
-        self._dead_lettered.append(Failures.of(msg_ids, reason, None))
+        self._note(Failures.of(msg_ids, reason, None))
+
+    def _note(self, failures: Failures) -> None:
+        kind = self._dead_lettered if failures.retry_after is None else self._nacked
+        kind.append(failures)
 
     @property
     def requested(self) -> AckResult:

@@ -13,8 +13,8 @@ from .errors import InvalidArgument, PermissionDenied, PgqueError, error_from
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-# Functions of the engine and of postgremq that the client calls. Those not listed need
-# pgque_reader. sql/ops/grants.sql and sql/addons/postgremq/grants.sql have the grants.
+# Functions of the engine and the add-ons that the client calls, and the files grants.sql grant.
+# Those not listed need pgque_reader.
 _WRITER = """
 abort_staging cancel_scheduled capture capture_columns capture_table captured_tables
 current_event_table dlq_replay dlq_replay_all dlq_replay_matching insert_event open_staging
@@ -22,15 +22,11 @@ publish_message publish_staging send send_at send_batch send_idem snapshot_tick 
 staging_table table_shape uncapture
 """
 _ADMIN = """
-create_queue create_topic dlq_purge drop_queue force_next_tick insert_event_raw log_topic maint
-maint_operations pause_queue resume_queue run_maintenance set_queue_config start status stop
-ticker ticker_pace
+create_queue create_topic dlq_purge drop_queue force_next_tick insert_event_raw log_queue log_topic
+maint maint_operations pause_queue queue__create resume_queue run_maintenance set_queue_config start
+status stop ticker ticker_pace
 """
-_CALL = re.compile(r"\b(?:pgque|postgremq)\.(\w+)\s*\(")
-# Functions of the add-on qgres; those not listed need qgres__queue_delete.
-_SERIAL_MANAGE = "queue__create queue__drop log_queue unlog_queue"
-_SERIAL_INSERT = "Publish add"
-_SERIAL_CALL = re.compile(r'\bqgres\."?(\w+)"?\s*\(')
+_CALL = re.compile(r"\b(?:pgque|postgremq|qgres)\.(\w+)\s*\(")
 # The server's function that raises the error for any object. Unlike messages, its name is not
 # translated.
 _LACKS_RIGHT = "aclcheck_error"
@@ -39,12 +35,6 @@ _LAST_NAME = re.compile(r'"((?:[^"]|"")+)"$|([^".\s]+)$')
 
 def role_for(statement: str) -> str | None:
     """Returns the role that a statement needs; None if it calls no function of ours."""
-    serial = _SERIAL_CALL.findall(statement)
-    if serial == ["logged_as"]:
-        return "pgque_reader"
-    if serial:
-        manages, inserts = (serial[0] in each.split() for each in (_SERIAL_MANAGE, _SERIAL_INSERT))
-        return f"qgres__queue_{'manage' if manages else 'insert' if inserts else 'delete'}"
     names = set(_CALL.findall(statement))
     if names & set(_ADMIN.split()):
         return "pgque_admin"

@@ -11,7 +11,7 @@ from contextlib import (
     suppress,
 )
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -20,8 +20,8 @@ from psycopg import capabilities
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from .connection import apply_settings, closed, open_connection, url_of
-from .errors import InvalidArgument, PgqueError, QueueNotFound, translated
+from .connection import open_connection, url_of
+from .errors import ConnectionFailed, InvalidArgument, PgqueError, QueueNotFound, translated
 from .operation import (
     AsyncFace,
     Call,
@@ -174,9 +174,6 @@ class _Sessions:
         return None
 
     async def _call(self, connection: Any, call: Call[T]) -> T:
-        if call.around is not None:
-            with call.around():
-                return await self._call(connection, replace(call, around=None))
         # The cursors of a given connection may return other rows than tuples.
         cursor = self._cursors(connection, row_factory=tuple_row)
         try:
@@ -226,7 +223,7 @@ class _Sessions:
                 )
             yield own
         elif self._is_closed:
-            raise closed()
+            raise ConnectionFailed("this client was closed", "Use it within its `with` block.")
         elif self._pool is not None:
             with translated():
                 async with within(self._pool.connection()) as connection:
@@ -290,12 +287,6 @@ class Session(_Sessions, Face):
         A given connection or pool stays as it is.
         """
         finished(self._close())
-
-    def reset(self) -> None:
-        """Resets the settings of the connection, such as those of a previous user."""
-        with Finished(self._borrowed()) as connection, translated():
-            connection.execute("reset all")
-            finished(apply_settings(connection))
 
     def transaction(self) -> AbstractContextManager[Connection]:
         """Runs the block in one transaction: commits at its end, rolls back if it raises.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from .errors import InvalidArgument
 from .operation import Call, nothing
+from .producing import send
 from .session import Session
 
 # The type of an event after which a table is copied again.
@@ -202,10 +203,4 @@ def request_copy(session: Session, queue: str, table: str) -> None:
         queue: the queue of its changes.
         table: schema and name.
     """
-    session.run(
-        Call(
-            "select pgque.insert_event(%s, %s, %s, %s, null, null, null)",
-            (queue, COPY, "{}", table),
-            nothing,
-        )
-    )
+    session.run(send(queue, "{}", type=COPY, partition_key=table))

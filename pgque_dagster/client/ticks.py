@@ -1,7 +1,7 @@
 """Ranges of ticks as batches, for readers that keep their own checkpoint."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from .batch import read_lease
 from .models import Lease
@@ -101,37 +101,6 @@ def next_tick(
         "select t, pgque.tick_fingerprint(%s, t) from pgque.next_tick(%s, %s, %s, %s) t",
         (queue, queue, consumer, after_tick, max_events),
         lambda rows: None if rows[0][0] is None else Tick(*rows[0]),
-    )
-
-
-@dataclass(frozen=True)
-class TickWindow:
-    """The ticks around a time window.
-
-    Attributes:
-        prev_tick_id: the tick before the window.
-        tick_id: the last tick of the window, or the one before it if the window has no tick.
-        seq_start: the last event id at the first of them.
-        seq_end: the last event id at the other.
-        lag: how old the last tick is.
-        attempt: a number that is higher than that of any earlier call.
-    """
-
-    prev_tick_id: int
-    tick_id: int
-    seq_start: int
-    seq_end: int
-    lag: timedelta
-    attempt: int
-
-
-def window_ticks(queue: str, start: datetime, end: datetime) -> Call[TickWindow]:
-    """Finds the ticks around a time window; the server refuses one that is not over, or gone."""
-    return Call(
-        "select prev_tick_id, tick_id, seq_start, seq_end, lag, attempt "
-        "from pgque.window_ticks(%s, %s, %s)",
-        (queue, start, end),
-        lambda rows: TickWindow(*rows[0]),
     )
 
 

@@ -1,21 +1,18 @@
 """The events of a time window, which readers and sinks take in place of a batch.
 
-No consumer is registered for it, and nothing is
-leased or acked: each attempt reads the same ticks, and has a higher number than those before it.
-Sinks use this number as the epoch, so the newest attempt replaces what earlier ones stored, and is
-not replaced by them.
+No consumer is registered for it, and nothing is leased or acked: each attempt reads the same ticks,
+and has a higher number than those before it. Sinks use this number as the epoch, so the newest
+attempt replaces what earlier ones stored, and is not replaced by them.
 """
 
-from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from . import plans
 from .errors import InvalidArgument
 from .models import BatchInfo, Lease, ReadPlan
 from .operation import Call
-from .read_batch import Failures, ReadBatch, Reason
+from .read_batch import Failures, ReadBatch
 from .session import Session
-from .ticks import TickWindow, window_ticks
 
 # In place of a consumer, in names of batches and in errors.
 _CONSUMER = "window"
@@ -51,70 +48,43 @@ class Window(ReadBatch):
         *,
         leave_out_failed: bool = False,
     ) -> None:
-        ticks = session.run(window_ticks(queue, start, end))
+        self._info, attempt = session.run(_window_ticks(queue, start, end))
         lease = Lease(
             batch_id=window_id(start),
             owner=_CONSUMER,
-            epoch=ticks.attempt,
+            epoch=attempt,
             until=end,
-            prev_tick_id=ticks.prev_tick_id,
-            tick_id=ticks.tick_id,
+            prev_tick_id=self._info.prev_tick_id,
+            tick_id=self._info.tick_id,
         )
         super().__init__(session, queue, _CONSUMER, lease)
-        self._ticks: TickWindow = ticks
-        self._start, self._end = start, end
         self._leave_out_failed = leave_out_failed
 
     def info(self) -> BatchInfo:
         """Returns the ticks, times and event ids of the window."""
-        ticks = self._ticks
-        return BatchInfo(
-            queue=self.queue,
-            consumer=self.consumer,
-            start=self._start,
-            end=self._end,
-            prev_tick_id=ticks.prev_tick_id,
-            tick_id=ticks.tick_id,
-            lag=ticks.lag,
-            seq_start=ticks.seq_start,
-            seq_end=ticks.seq_end,
-        )
+        return self._info
 
     def plan_call(self, max_slices: int) -> Call[ReadPlan]:
         """Returns the call that splits the window into slices. For readers, not for users."""
         return plans.tick_range_plan(
-            self.queue, self._ticks.prev_tick_id, self._ticks.tick_id, max_slices
+            self.queue, self.lease.prev_tick_id, self.lease.tick_id, max_slices
         )
 
     def history_call(self, max_events: int) -> None:
         """Returns None: a window has no consumer, and its events may have been read before."""
 
-    def nack(
-        self,
-        msg_ids: Iterable[int],
-        *,
-        retry_after: timedelta = timedelta(minutes=1),
-        reason: Reason = None,
-    ) -> None:
-        """Leaves events out, if that is allowed; there is no other delivery of a window."""
-        self._leave_out(Failures.of(msg_ids, reason, retry_after))
-        super().nack(msg_ids, retry_after=retry_after, reason=reason)
-
-    def dead_letter(self, msg_ids: Iterable[int], *, reason: Reason) -> None:
-        """Leaves events out, if that is allowed; a window makes no dead letters."""
-        self._leave_out(Failures.of(msg_ids, reason, None))
-        super().dead_letter(msg_ids, reason=reason)
-
     def renew(self) -> None:
         """Does nothing: a window has no lease, and sinks compare the numbers of attempts."""
 
-    def _leave_out(self, failures: Failures) -> None:
+    def _note(self, failures: Failures) -> None:
+        """Leaves events out, if that is allowed; a window has no other delivery."""
         if self._leave_out_failed or not failures.msg_ids:
+            super()._note(failures)
             return
         count, why = len(failures.msg_ids), failures.reasons[0]
         raise InvalidArgument(
-            f"the window from {self._start} to {self._end} of queue {self.queue} would lack "
-            f"{count} event{'s' if count > 1 else ''} that the function sets aside, "
+            f"the window from {self._info.start} to {self._info.end} of queue {self.queue} would "
+            f"lack {count} event{'s' if count > 1 else ''} that the function sets aside, "
             f"the first being {failures.msg_ids[0]}{f': {why}' if why else ''}",
             "A window has no dead letters and no retries. Correct the schema or the function, read "
             "with on_malformed='keep', or allow it: leave_out_failed=True.",
@@ -124,3 +94,16 @@ class Window(ReadBatch):
 def window_id(start: datetime) -> int:
     """Returns the number of the window that begins at a time: 202612242300."""
     return int(start.astimezone(UTC).strftime("%Y%m%d%H%M"))
+
+
+def _window_ticks(queue: str, start: datetime, end: datetime) -> Call[tuple[BatchInfo, int]]:
+    """Returns what a window spans, with a number that is higher than that of any earlier call.
+
+    The server refuses a window that is not over, or whose ticks are gone.
+    """
+    return Call(
+        "select prev_tick_id, tick_id, lag, seq_start, seq_end, attempt "
+        "from pgque.window_ticks(%s, %s, %s)",
+        (queue, start, end),
+        lambda rows: (BatchInfo(queue, _CONSUMER, start, end, *rows[0][:-1]), rows[0][-1]),
+    )

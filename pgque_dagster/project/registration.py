@@ -25,7 +25,7 @@ from ..client import (
 from ..client.holder import ConsumerState, consumer_states
 from ..client.installation import scheduler
 from ..client.partitions import subscribe_slots
-from ..client.queues import different_options, log_topic, logged_as, type_of_serial
+from ..client.queues import different_options, log_serial_queue, log_topic, logged_as
 from ..client.rights import grant
 from ..client.ticks import is_new, register_at
 
@@ -100,13 +100,10 @@ def _ensure_log(client: Client, queue: str, addon: str) -> str:
     if found := client.run(logged):
         return found
     try:
-        with client.transaction():
-            if addon == "postgremq":
-                client.run(log_topic(name))
-            else:
-                if client.run(type_of_serial(name)) is None:
-                    client.serial.create(name, "SP")
-                client.serial.log(name)
+        if addon == "postgremq":
+            client.run(log_topic(name))
+        else:
+            client.run(log_serial_queue(name))
     except PermissionDenied as error:
         what = f'nothing is logged in queue "{queue}"'
         raise _denied(client, what, "create the log", "Let", _log_sql(queue)) from error

@@ -14,7 +14,6 @@ from pydantic import ConfigDict, Field
 
 from .. import installer
 from ..client import Client
-from ..client.pool import ClientPool
 from .deployment import deployment_name
 from .registration import addon_of, ensure_queue, ensure_scheduled
 
@@ -95,9 +94,6 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         "consumes first; others are refused. By default the name in Dagster+, or an id of the "
         "instance. The embedded PostgreSQL belongs to its folder, so there nobody is refused.",
     )
-    pool_size: int = Field(
-        default=4, description="How many unused connections a process keeps open."
-    )
 
     def database_url(self) -> str:
         """Returns the URL, after installing the schema and creating what is declared.
@@ -123,7 +119,7 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @contextmanager
     def client(self) -> Iterator[Client]:
-        """Lends a client on a pooled connection while the block runs.
+        """Connects a client while the block runs.
 
         Yields:
             The client.
@@ -131,7 +127,7 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         Raises:
             PgqueError: as for `database_url`.
         """
-        with _pool(self.database_url(), self.pool_size, os.getpid()).client() as client:
+        with Client(self.database_url()) as client:
             yield client
 
     def deployment_of(self, instance: dg.DagsterInstance) -> str | None:
@@ -153,12 +149,6 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 ensure_queue(client, queue, self.queue_options.get(queue, {}))
             if self.ticking == "pg_cron":
                 ensure_scheduled(client)
-
-
-@cache
-def _pool(url: str, size: int, process: int) -> ClientPool:
-    """Returns the pool of a database. `process` is part of the key, so that a fork gets its own."""
-    return ClientPool(url, size)
 
 
 @cache

@@ -61,7 +61,7 @@ begin
              nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
              queue_health queue_stats receive receive_coop receive_partitioned register_consumer
              register_consumer_at register_subconsumer release_batch release_slot renew_batch
-             repartition replicated_tables seek set_aside_epoch set_events_aside set_partition_policy
+             repartition replicated_tables retained_ticks scheduler seek set_aside_epoch set_events_aside set_partition_policy
              set_replicated slot_of_key
              stuck_consumers subscribe subscribe_slot subscribe_slots subscribe_subconsumer
              throughput tick_fingerprint tick_range_read_plan touch_subconsumer

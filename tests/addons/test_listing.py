@@ -18,7 +18,7 @@ MESSAGES = (
     "postgremq. Pipelines read the log of its topic, postgremq.mail."
 )
 SERIAL = (
-    '"journal" is a serial queue (qgres). Use client.serial, or the functions of qgres. Pipelines '
+    '"journal" is a serial queue (qgres). Use the functions of qgres. Pipelines '
     "read its log, qgres.journal."
 )
 COMMANDS = (
@@ -41,8 +41,9 @@ def url(server: Any) -> Iterator[str]:
             client.messages.create_topic("mail")
             client.messages.create_queue("welcome", "mail")
             client.messages.publish("mail", {"to": "ada"})
-            client.serial.create("journal", "SP")
-            client.serial.create("stack", "SR")
+            with client.transaction() as db:
+                db.execute("select qgres.queue__create('journal', 'SP')")
+                db.execute("select qgres.queue__create('stack', 'SR')")
         yield url
 
 
@@ -79,7 +80,7 @@ def test_commands_and_calls_for_a_queue_of_an_addon_say_how_to_use_it(url: str) 
         for queue, told in (
             ("welcome", MESSAGES),
             ("journal", SERIAL),
-            ("stack", "Use client.serial, or the functions of qgres."),
+            ("stack", "Use the functions of qgres."),
             ("order", "Did you mean orders?"),
         ):
             with pytest.raises(QueueNotFound) as raised:

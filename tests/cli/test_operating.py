@@ -49,7 +49,7 @@ class TestQueues:
     ) -> None:
         assert "--force" in refused("drop-queue", "orders")
         assert pgque("drop-queue", "orders", "--force").output == "dropped queue orders\n"
-        assert client.queues() == []
+        assert client.queue_stats() == []
 
     def test_pause_and_resume_are_seen_in_the_list(self, pgque: Pgque, client: Client) -> None:
         for command, ticker in (("pause", "paused"), ("resume", "running")):

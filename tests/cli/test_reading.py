@@ -91,8 +91,7 @@ class TestFollow:
         publish(client, *"abcdefg")
         for payload in "hij":
             publish(client, payload)
-        newest = peeking.newest_tick(client, "orders")
-        pages = peeking.pages(client, "orders", 1, newest)
+        pages = iter(peeking.follow(client, "orders", "earliest").__next__, [])
         read = ["".join(str(event.payload) for event in page) for page in pages]
         assert read == ["abc", "def", "g", "hij"]
         for limit in (9, 10):

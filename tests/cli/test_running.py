@@ -5,13 +5,19 @@ import signal
 import pytest
 
 from pgque_dagster.client import Client
+from pgque_dagster.client.peeking import retained_ticks
 from tests.cli.conftest import Pgque, Refused, started
 from tests.client.consumer.support import wait_until
 from tests.support.queues import PATIENCE_SECONDS
 
 
 def last_tick(client: Client) -> int:
-    return client.queues()[0].last_tick_id
+    return client.run(retained_ticks("orders", "latest", None))[1]
+
+
+def is_sent(client: Client) -> bool:
+    with client.transaction() as db:
+        return db.execute("select from pgque.event").fetchone() is not None
 
 
 def test_ticker_once_ticks_what_is_due_or_named(
@@ -49,7 +55,7 @@ def test_ctrl_c_ends_a_command_without_a_stack_trace(database_url: str, client: 
         assert process.stdin is not None
         process.stdin.write("1\n")
         process.stdin.flush()
-        wait_until(lambda: client.queues()[0].new_events > 0)
+        wait_until(lambda: is_sent(client))
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=PATIENCE_SECONDS)
 

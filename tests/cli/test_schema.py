@@ -177,7 +177,7 @@ class TestInstalling:
         line = refused("uninstall")
         assert '"orders"' in line
         assert "`pgque uninstall --force`, which removes all queues and add-ons with their" in line
-        assert client.queues() != []
+        assert client.queue_stats() != []
         assert pgque("uninstall", "--force").exit_code == 0
         assert "no pgque schema" in refused("status")
         assert "no pgque schema" in refused("uninstall", "--force")
@@ -202,9 +202,10 @@ class TestInstalling:
         self, pgque: Pgque, refused: Refused, client: Client
     ) -> None:
         pgque("install", "--with", "qgres", "--with", "postgremq")
-        client.serial.create("journal", "SP")
-        client.serial.register("journal", "reader")
-        client.serial.publish("journal", text="tea")
+        with client.transaction() as db:
+            db.execute("select qgres.queue__create('journal', 'SP')")
+            db.execute("select qgres.consumer__register('journal', 'reader')")
+            db.execute("select qgres.\"Publish\"('journal'::text, 'tea'::text)")
         client.messages.create_topic("mail")
         client.messages.create_queue("welcome", "mail")
         client.messages.publish("mail", {})
@@ -215,5 +216,5 @@ class TestInstalling:
             assert f"or run `pgque {command}`, which loses them." in line
             assert "uninstall --force" not in line
             assert pgque(*command.split()).exit_code == 0
-            assert client.queues() != []
+            assert client.queue_stats() != []
         assert "pgque uninstall --addon qgres --force" in pgque("uninstall", "--help").output

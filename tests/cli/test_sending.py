@@ -130,7 +130,7 @@ def test_arguments_that_contradict_each_other_are_refused(
 ) -> None:
     assert words in misused("send", "orders", *arguments, stdin="1\n")
     assert client.list_scheduled("orders") == []
-    assert client.queues()[0].new_events == 0
+    assert sent(client) == []
 
 
 def entry_of(result: Result) -> str:

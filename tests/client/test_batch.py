@@ -183,14 +183,14 @@ class TestAck:
 class TestLease:
     @pytest.fixture
     def renews_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        made = lease.Keeper.__init__
+        made = lease.LeaseKeeper.__init__
 
         def make(keeper: Any, *arguments: Any) -> None:
             made(keeper, *arguments)
             assert keeper._period * 3 == keeper._ttl.total_seconds()
             keeper._period, keeper._due_at = 0.02, 0
 
-        monkeypatch.setattr(lease.Keeper, "__init__", make)
+        monkeypatch.setattr(lease.LeaseKeeper, "__init__", make)
         monkeypatch.setattr(lease, "_JOIN_SECONDS", 0.1)
         monkeypatch.setattr(lease, "_LONGEST_STEP", 0.02)
 

@@ -174,10 +174,10 @@ def test_a_closed_client_closes_its_session_and_says_so(client: Client, database
     async def use_late() -> None:
         async with AsyncClient(database_url) as late:
             pass
-        await late.queues()
+        await late.queue_stats()
 
     uses: list[Callable[[], object]] = [
-        client.queues,
+        client.queue_stats,
         client.messages.queues,
         lambda: client.user,
         lambda: client.transaction().__enter__(),

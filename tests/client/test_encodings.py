@@ -9,7 +9,6 @@ import pytest
 
 from pgque_dagster import installer
 from pgque_dagster.client import AsyncClient, Client, Consumer, MalformedPayload
-from pgque_dagster.client.pool import ClientPool
 from tests.client.consumer.support import Queue, run_until
 from tests.conftest import Server, administer
 from tests.support.queues import connect, make_queue, tick
@@ -88,11 +87,6 @@ def test_dates_and_intervals_are_read_in_any_style(
         (entry,) = client.list_scheduled("q")
         assert entry.deliver_at == at
 
-    # A pooled client is reset to readable styles.
-    pool = ClientPool(q.url, max_idle=1)
-    with pool.client() as client, client.transaction() as connection:
-        connection.execute("set datestyle to german")
-    with pool.client() as client:
         batch = client.claim("q", "c", owner="me", ttl=timedelta(hours=1))
         assert batch is not None
         left = batch.lease.until - datetime.now(UTC)
@@ -100,4 +94,3 @@ def test_dates_and_intervals_are_read_in_any_style(
         assert batch.info().lag >= timedelta(0)
         assert [message.payload for message in batch.events()] == ["a"]
         batch.ack()
-    pool.close()

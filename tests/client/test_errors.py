@@ -249,9 +249,9 @@ PROVOKED: list[tuple[str, Callable[[Queue], object], type[PgqueError], str]] = [
     ),
     (
         "",
-        lambda q: q.client.serial.publish("q", text="x"),
+        lambda q: q.client.messages.publish("q", {}),
         AddonMissing,
-        "pgque install --with qgres",
+        "pgque install --with postgremq",
     ),
     ("drop function pgque.maint()", lambda q: q.client.maint(), SchemaMissing, "older"),
     (

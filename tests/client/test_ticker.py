@@ -28,7 +28,7 @@ def ticking(q: Queue) -> Iterator[threading.Thread]:
 
 @pytest.fixture(autouse=True)
 def short_periods(q: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgque_dagster.client.ticker._MAINT_SECONDS", 0.05)
+    monkeypatch.setattr("pgque_dagster.client.running._MAINT_SECONDS", 0.05)
     q.client.configure_queue("q", ticker_idle_period="0")
     q.db.execute("update pgque.config set tick_period_ms = 5")
 

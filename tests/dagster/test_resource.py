@@ -17,7 +17,7 @@ from pgque_dagster.client import (
     SchedulerMissing,
     SchemaMissing,
 )
-from pgque_dagster.client.pool import ClientPool
+from pgque_dagster.client.queues import queue_names
 from pgque_dagster.sensors.ticker_sensor import build_pgque_ticker_sensor
 from tests.support.databases import empty_database
 from tests.support.queues import PATIENCE_SECONDS
@@ -61,15 +61,15 @@ def wait_for_connections(url: str, count: int) -> None:
 def test_declared_queues_exist_with_their_options_and_again_change_nothing(
     empty_url: str,
 ) -> None:
-    for size in (1, 2):
+    for install in ("if_missing", "upgrade"):
         resource = PgqueResource(
             url=empty_url,
             queues=["plain"],
             queue_options={"orders": {"ticker_max_lag": "7 seconds", "max_retries": 9}},
-            pool_size=size,
+            install=install,
         )
         with resource.client() as client:
-            assert {queue.name for queue in client.queues()} == {"plain", "orders"}
+            assert set(client.run(queue_names())) == {"plain", "orders"}
     with psycopg.connect(empty_url) as db:
         found = db.execute(
             "select queue_ticker_max_lag::text, queue_max_retries from pgque.queue "
@@ -107,7 +107,7 @@ def test_an_older_schema_is_upgraded_where_that_is_allowed(database_url: str) ->
     set_version(database_url, "0.1.0")
 
     with PgqueResource(url=database_url, install="upgrade").client() as client:
-        assert [queue.name for queue in client.queues()] == ["orders"]
+        assert client.run(queue_names()) == ["orders"]
     assert installer.installed_version(database_url) != "0.1.0"
 
 
@@ -118,25 +118,11 @@ def test_pg_cron_that_is_missing_is_told_when_the_policy_asks_for_it(database_ur
         resource.database_url()
 
 
-def test_a_pool_keeps_no_more_idle_connections_than_it_is_told_and_no_settings(
-    database_url: str,
-) -> None:
+def test_a_client_leaves_no_connection_behind(database_url: str) -> None:
     for _ in range(3):
         with PgqueResource(url=database_url).client() as client:
             client.version()
-    wait_for_connections(database_url, 1)
-    pool = ClientPool(database_url, max_idle=1)
-    with pool.client() as first, pool.client() as second:
-        assert first.version() == second.version()
-        with first.transaction() as one, second.transaction() as other:
-            for connection in (one, other):
-                connection.execute("set statement_timeout = '1s'")
-
-    wait_for_connections(database_url, 2)
-    with pool.client() as client, client.transaction() as connection:
-        assert connection.execute("show statement_timeout").fetchone() == ("0",)
-    pool.close()
-    wait_for_connections(database_url, 1)
+    wait_for_connections(database_url, 0)
 
 
 def test_a_misspelt_setting_is_refused_without_its_value() -> None:

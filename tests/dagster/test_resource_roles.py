@@ -6,6 +6,7 @@ import pytest
 
 from pgque_dagster import PgqueResource
 from pgque_dagster.client import Client, PermissionDenied
+from pgque_dagster.client.queues import queue_names
 from tests.support.logins import as_login
 from tests.support.queues import connect, rows
 
@@ -30,7 +31,7 @@ def test_a_reader_starts_with_what_exists_and_sees_its_health(database_url: str)
 
     resource = declared(as_login(database_url, "pgque_reader"))
     with resource.client() as client:
-        found = [queue.name for queue in client.queues()]
+        found = client.run(queue_names())
         assert client.health()
 
     assert found == ["orders"]
@@ -46,7 +47,7 @@ def test_what_is_already_as_declared_is_not_written_again(database_url: str) -> 
     declared(database_url).database_url()
     before = rows_written()
 
-    declared(database_url, pool_size=2, queues=["orders", "orders"]).database_url()
+    declared(database_url, queues=["orders", "orders"]).database_url()
 
     assert rows_written() == before
 

@@ -158,12 +158,9 @@ class Shop:
     def _make_addons(self) -> None:
         if installer.installed_addons(self._admin.url):
             return
-        installer.install(self._admin.url, ["postgremq", "qgres"])
+        installer.install(self._admin.url, ["postgremq"])
         self._admin.messages.create_topic("mail")
         self._admin.messages.create_queue("emails", "mail")
-        self._admin.serial.create("journal", "SP")
-        self._admin.serial.create("chores", "SR")
-        self._admin.serial.register("journal", "c")
 
     def _call(self, url: str, name: str) -> str:
         self._make_addons()
@@ -178,15 +175,6 @@ class Shop:
             "messages.extend": lambda client: client.messages.extend(message),
             "messages.create_topic": lambda client: client.messages.create_topic("other"),
             "messages.create_queue": lambda client: client.messages.create_queue("sms", "mail"),
-            "serial.publish": lambda client: client.serial.publish("journal", text="a"),
-            "serial.add": lambda client: client.serial.add("chores", text="a"),
-            "serial.register": lambda client: client.serial.register("journal", "d"),
-            "serial.consume": lambda client: client.serial.consume("journal", "c"),
-            "serial.remove": lambda client: client.serial.remove("chores"),
-            "serial.create": lambda client: client.serial.create("another", "SP"),
-            "serial.drop": lambda client: client.serial.drop("chores"),
-            "serial.log": lambda client: client.serial.log("journal"),
-            "serial.unlog": lambda client: client.serial.unlog("journal"),
         }
         with Client(url) as client:
             return str(calls[name.removeprefix("client.")](client))

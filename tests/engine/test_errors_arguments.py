@@ -37,6 +37,7 @@ NULL_MEANS = {
     "nothing is taken over": "i_dead_interval",
     "the default": "x_param_value",
     "the newest tick": "x_tick_pos",
+    "the newest events": "retained_ticks.i_position",
     "the open batch, whichever it is": "claim_batch.i_batch_id claim_coop.i_batch_id",
     "where the consumer stands": "i_from_tick i_to_tick i_after_tick",
     "a new lease": "claim_ticks.i_epoch",

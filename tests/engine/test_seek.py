@@ -291,3 +291,28 @@ class TestSeek:
             answer = blocked(seek, "earliest")
         first = value(fast, "select queue_first_tick from pgque.queue")
         assert (answer.result(), next_batch(fast)) == ((first, 0, 0), None)
+
+
+def test_ticks_are_found_for_who_reads_without_a_consumer(db: Connection, three: list[int]) -> None:
+    def found(position: str | None, max_count: int | None) -> tuple[int, int]:
+        (ticks,) = rows(db, "select * from pgque.retained_ticks('q', %s, %s)", position, max_count)
+        return ticks
+
+    first, second, third = three
+    start = first - 1
+    assert found("earliest", None) == (start, third)
+    assert found("latest", None) == (third, third)
+    assert found(str(first), 1) == (first, second)
+    assert found(time_of(db, second), 1) == (first, second)
+    # At least one tick, whose events may be more.
+    send(db, "d", "e", "f")
+    fourth = tick(db)
+    assert found(str(third), 2) == (third, fourth)
+    assert found(str(second), 2) == (second, third)
+    # Without a position, the newest events.
+    assert [found(None, count)[0] for count in (1, 3, 4, 100)] == [third, third, second, start]
+    assert found(None, None) == (start, fourth)
+    with refused("PQ005", "no tick 1000"):
+        found("1000", None)
+    with refused("PQ001"):
+        rows(db, "select pgque.retained_ticks('nowhere', 'latest')")

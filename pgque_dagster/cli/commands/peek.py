@@ -57,18 +57,13 @@ def peek(client: Client, queue: str, limit: int | None, position: str | None, fo
 
 
 def _follow(client: Client, queue: str, position: str, limit: int | None) -> None:
-    start = peeking.tick_of(client, queue, position)
-    # Reads nothing, but fails for who may not read, who else would wait for the first event.
-    peeking.read(client, queue, start, start, 1)
     shown = 0
-    while True:
-        end = peeking.newest_tick(client, queue)
-        for events in peeking.pages(client, queue, start, end):
-            shown += _show(events if limit is None else events[: limit - shown])
-            if shown == limit:
-                return
-        start = end
-        _pause()
+    for events in peeking.follow(client, queue, position):
+        shown += _show(events if limit is None else events[: limit - shown])
+        if shown == limit:
+            return
+        if not events:
+            _pause()
 
 
 def _show(events: Sequence[Message]) -> int:

@@ -7,7 +7,7 @@ from itertools import zip_longest
 import click
 
 from ...client import Client, ConsumerInfo, LeaseInfo, PermissionDenied, QueueStats
-from ...client.queues import installed_addons
+from ...client.queues import installed_addons, serial_queues
 from ..app import command
 from ..output import Row, as_table, named, to_json, wants_json
 
@@ -80,8 +80,9 @@ def _addon_rows(client: Client) -> Iterator[Row]:
             depth = queue.pending + queue.processing
             yield _queue_row(queue.name, "messages", depth, queue.dead_letters)
     with suppress(PermissionDenied):
-        for serial in client.serial.queues() if "qgres" in addons else ():
-            yield _queue_row(serial.name, f"serial ({serial.type})")
+        for name, kind in client.run(serial_queues()) if "qgres" in addons else ():
+            initials = "".join(word[0] for word in kind.split())
+            yield _queue_row(name, f"serial ({initials})")
 
 
 def _queue_row(*figures: object) -> Row:

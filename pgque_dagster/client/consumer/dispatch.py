@@ -11,7 +11,6 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from ..errors import ConnectionFailed, InvalidArgument, TransactionEnded, can_tell, told
-from ..tracing import consumer_span
 from .delivery import Delivery, Failed
 from .handlers import Handler, Handlers
 
@@ -68,11 +67,10 @@ class Dispatch:
     def _handle(self, handler: Handler, message: Delivery, connection: Any) -> None:
         result = None
         try:
-            with consumer_span(message.queue, self._consumer, message):
-                if handler.transactional:
-                    result = self._call_in_savepoint(handler, message, connection)
-                else:
-                    result = handler.function(message)
+            if handler.transactional:
+                result = self._call_in_savepoint(handler, message, connection)
+            else:
+                result = handler.function(message)
         except Exception as error:
             if handler.transactional:
                 _check_transaction(handler, connection)

@@ -1,8 +1,8 @@
 """The handlers of a consumer, by type of event."""
 
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import HandlerMissing, InvalidArgument
@@ -47,12 +47,12 @@ class Handler:
         )
 
 
-@dataclass
 class Handlers:
     """The handlers by type, and the one for all other types."""
 
-    by_type: dict[str, Handler] = field(default_factory=dict)
-    other: Handler | None = None
+    def __init__(self) -> None:
+        # By None: the one for all other types.
+        self._by_type: dict[str | None, Handler] = {}
 
     def add(self, types: tuple[str, ...], function: Function, transactional: bool) -> None:
         """Adds a handler.
@@ -60,49 +60,28 @@ class Handlers:
         Raises:
             InvalidArgument: if a type has a handler already, or the function cannot be one.
         """
-        if inspect.iscoroutinefunction(function):
-            raise InvalidArgument(
-                f"the handler {name_of(function)} is a coroutine function",
-                "Make it a plain function, which may call asyncio.run(); or read batches in your "
-                "event loop by AsyncClient.claim.",
-            )
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise InvalidArgument(
-                f"the handler {name_of(function)} is a generator function, which a call does not "
-                "run",
-                "Remove its yield.",
-            )
-        _check_parameters(function, transactional)
-        handler = Handler(function, transactional)
-        for type in types:
-            if type in self.by_type:
+        _check_function(function, transactional)
+        for type in types or (None,):
+            if type in self._by_type:
+                which = "all other types have" if type is None else f"the type {type!r} has"
                 raise InvalidArgument(
-                    f"the type {type!r} has a handler already: {self.by_type[type].name}",
-                    "Write one handler for each type.",
+                    f"{which} a handler already: {self._by_type[type].name}",
+                    "Write one handler for each type, and one for all others.",
                 )
-            self.by_type[type] = handler
-        if not types:
-            if self.other is not None:
-                raise InvalidArgument(
-                    f"all other types have a handler already: {self.other.name}",
-                    "Write one handler without types.",
-                )
-            self.other = handler
+            self._by_type[type] = Handler(function, transactional)
 
-    def __iter__(self) -> Any:
-        yield from self.by_type.values()
-        if self.other is not None:
-            yield self.other
+    def __iter__(self) -> Iterator[Handler]:
+        return iter(self._by_type.values())
 
     def find(self, message: Message) -> Handler:
         """Returns the handler of a message, for which `check` has found that there is one."""
-        handler = self.by_type.get(message.type or "", self.other)
+        handler = self._of(message.type)
         assert handler is not None
         return handler
 
     def found(self, types: Iterable[str | None]) -> list[Handler]:
         """Returns the handlers that messages of the types need."""
-        return [found for type in types if (found := self.by_type.get(type or "", self.other))]
+        return [handler for type in types if (handler := self._of(type))]
 
     def check(self, types: Iterable[str | None], batch: str) -> None:
         """Checks that messages of all the types have a handler.
@@ -110,9 +89,8 @@ class Handlers:
         Raises:
             HandlerMissing: if some have none.
         """
-        if self.other is not None or not self.by_type:
-            return
-        missing = sorted(str(type) for type in types if (type or "") not in self.by_type)
+        # Without any handler, whole batches are applied.
+        missing = sorted(str(type) for type in types if self._by_type and not self._of(type))
         if missing:
             names = ", ".join(f'"{name}"' for name in missing)
             raise HandlerMissing(
@@ -121,6 +99,9 @@ class Handlers:
                 f"Add @consumer.on({names}), or @consumer.on() for all other types, which may "
                 "also leave events out by doing nothing.",
             )
+
+    def _of(self, type: str | None) -> Handler | None:
+        return self._by_type.get(type or "") or self._by_type.get(None)
 
 
 def check_types(types: tuple[object, ...]) -> None:
@@ -142,7 +123,18 @@ def name_of(function: Function) -> str:
     return getattr(function, "__name__", None) or type(function).__name__
 
 
-def _check_parameters(function: Function, transactional: bool) -> None:
+def _check_function(function: Function, transactional: bool) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise InvalidArgument(
+            f"the handler {name_of(function)} is a coroutine function",
+            "Make it a plain function, which may call asyncio.run(); or read batches in your "
+            "event loop by AsyncClient.claim.",
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidArgument(
+            f"the handler {name_of(function)} is a generator function, which a call does not run",
+            "Remove its yield.",
+        )
     # A decorator may change the parameters, so those of the function it wraps do not matter.
     try:
         signature = inspect.signature(function, follow_wrapped=False)

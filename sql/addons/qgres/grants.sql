@@ -63,7 +63,7 @@ grant execute on function
 to qgres__queue_manage, pgque_admin;
 
 -- Who consumes a log has the roles of pgque.
-grant execute on function qgres.logged_as(text)
+grant execute on function qgres.logged_as(text), qgres.list_queues()
 to pgque_reader, pgque_admin;
 
 select pgque.grant_execute('qgres', 'qgres__queue_insert',

@@ -79,6 +79,16 @@ as $$
     select qgres.queue__create($1, qgres._queue_type__sanitize($2));
 $$;
 
+-- Returns all queues, by name.
+create or replace function qgres.list_queues()
+returns setof qgres.queue
+language plpgsql stable
+as $$
+begin
+    return query select q.* from qgres.queue q order by q.queue_name;
+end;
+$$;
+
 -- Whether a queue has entries that not all consumers have read, or that were not removed. Without
 -- consumers, those count that were not read when the last one was dropped.
 create or replace function qgres._has_unread(i_queue qgres._queue)

@@ -48,17 +48,62 @@ begin
     if not found then  -- it was dropped
         perform pgque.find_tick(i_queue_id, null);
     end if;
-    v_tick := case
-        when i_position = 'latest' then (pgque.find_newest_tick(i_queue_id)).tick_id
-        when i_position = 'earliest' then (pgque.find_oldest_tick(v_queue)).tick_id
-        when i_position ~ '^[0-9]+$'
-        then (pgque.find_retained_tick(v_queue, i_position::bigint)).tick_id
-        else pgque.find_tick_before(v_queue, i_position::timestamptz) end;
+    v_tick := pgque.find_position(v_queue, i_position);
 
     -- A consumer that stands before rotation's note needs events which the note gives up.
     delete from pgque.rotation_floor n where n.queue_id = i_queue_id and n.tick_id > v_tick;
     perform pgque.check_tick_half();
     return v_tick;
+end;
+$$;
+
+-- Finds the tick of such a position, as long as it is retained.
+create or replace function pgque.find_position(i_queue pgque.queue, i_position text)
+returns bigint
+language plpgsql
+as $$
+begin
+    return case
+        when i_position = 'latest' then (pgque.find_newest_tick(i_queue.queue_id)).tick_id
+        when i_position = 'earliest' then (pgque.find_oldest_tick(i_queue)).tick_id
+        when i_position ~ '^[0-9]+$'
+        then (pgque.find_retained_tick(i_queue, i_position::bigint)).tick_id
+        else pgque.find_tick_before(i_queue, i_position::timestamptz) end;
+end;
+$$;
+
+-- Returns the ticks between which a reader without a consumer finds events: those after a position,
+-- as many as lie between whole ticks within i_max_count, but those of one tick at least. Without a
+-- position, the newest ticks with at least i_max_count events, or all that are retained. Moves
+-- nothing and keeps nothing: the ticks may be gone when their events are read, which then fails.
+-- writes: nothing.
+create or replace function pgque.retained_ticks(
+    i_queue text, i_position text default null, i_max_count integer default null,
+    out from_tick bigint, out to_tick bigint)
+returns record
+language plpgsql security definer
+as $$
+declare
+    v_queue  pgque.queue := pgque.find_queue(i_queue);
+    v_to     pgque.tick;
+begin
+    perform pgque.check_batch_limits(null, null, null, i_max_count);
+    if i_position is not null then
+        perform pgque.check_position(i_position);
+        from_tick := pgque.find_position(v_queue, i_position);
+        v_to := pgque.find_next_tick(v_queue.queue_id,
+                                     pgque.find_tick(v_queue.queue_id, from_tick),
+                                     null, null, null, coalesce(i_max_count, 2147483647));
+        to_tick := coalesce(v_to.tick_id, from_tick);
+        return;
+    end if;
+    v_to := pgque.find_newest_tick(v_queue.queue_id);
+    to_tick := v_to.tick_id;
+    from_tick := (select coalesce(max(t.tick_id) filter (where t.tick_event_seq
+                                                              <= v_to.tick_event_seq - i_max_count),
+                                  min(t.tick_id))
+                  from pgque.tick t
+                  where t.tick_queue = v_queue.queue_id and t.tick_id >= v_queue.queue_first_tick);
 end;
 $$;
 

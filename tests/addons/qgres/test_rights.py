@@ -23,6 +23,7 @@ FUNCTIONS = {
     "queue__get(text)": ("s", False, False, PUBLIC),
     "queue__get(integer)": ("s", False, False, PUBLIC),
     "queue__get_id(text)": ("s", False, False, PUBLIC),
+    "list_queues()": ("s", False, False, READER),
     "consumer__register(text,text)": ("v", False, True, DELETE),
     "consumer__drop(text,text)": ("v", False, True, DELETE),
     '"_Publish"(integer,queue_entry)': ("v", False, True, INSERT),

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from pgque_dagster.client import Client, ConsumerNotFound, InvalidArgument, TicksUnavailable
+from pgque_dagster.client.peeking import retained_ticks
 from pgque_dagster.client.ticks import claim_ticks
 from pgque_dagster.spark.cluster.executor_errors import executor_error
 from pgque_dagster.spark.options import StreamOptions
@@ -28,7 +29,7 @@ def position(client: Client) -> int:
 
 
 def last_tick(client: Client) -> int:
-    return client.queues()[0].last_tick_id
+    return client.run(retained_ticks("orders", "latest", None))[1]
 
 
 def failed(query: StreamingQuery) -> StreamingQueryException:
