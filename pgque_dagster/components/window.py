@@ -25,8 +25,8 @@ class RetryOptions(Options):
         return dg.RetryPolicy(max_retries=self.max_retries, delay=self.delay.total_seconds())
 
 
-def _partitions_def(context: Any, value: Any) -> dg.TimeWindowPartitionsDefinition | None:
-    if not isinstance(value, dg.TimeWindowPartitionsDefinition | None):
+def _partitions_def(context: Any, value: Any) -> dg.TimeWindowPartitionsDefinition:
+    if not isinstance(value, dg.TimeWindowPartitionsDefinition):
         raise ValueError(
             f"partitions_def is {value!r}: write a template, such as "
             "{{ dg.HourlyPartitionsDefinition(start_date='2026-12-24-00:00') }}"
@@ -39,15 +39,14 @@ class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset], timeout=
 
     deps: Dependencies = Field(default=[])
     partitions_def: Annotated[
-        dg.TimeWindowPartitionsDefinition | None,
+        dg.TimeWindowPartitionsDefinition,
         dg.Resolver(
             lambda context, value: _partitions_def(context, context.resolve_value(value)),
-            model_field_type=str | None,
-            description="The windows, as a template; if left out, the config of each run names "
-            "its window.",
+            model_field_type=str,
+            description="The windows, as a template.",
             examples=["{{ dg.DailyPartitionsDefinition(start_date='2026-12-24') }}"],
         ),
-    ] = None
+    ]
     retry_policy: Annotated[
         RetryOptions | None, option("How a failed step is repeated; by default it is not.")
     ] = None
@@ -62,9 +61,8 @@ class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset], timeout=
 class WindowComponent(WindowAssetOptions, Computed, dg.Component):
     """An asset over windows of time, of the events that a queue retains.
 
-    Each partition is a window; without partitions, the config of a run names one. The transform
-    gets its events as that of a BatchConsumerComponent gets a batch. No consumer is registered, so
-    windows can be computed in any order, and again.
+    Each partition is a window. The transform gets its events as that of a BatchConsumerComponent
+    gets a batch. No consumer is registered, so windows can be computed in any order, and again.
 
     Example:
         .. code-block:: yaml

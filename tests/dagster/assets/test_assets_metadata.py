@@ -99,7 +99,6 @@ def test_options_of_dagsters_own_decorator_work_here_as_there(orders: Orders) ->
     @consuming(
         key=["sales", "read"],
         required_resource_keys={"rate"},
-        io_manager_def=store,
         hooks={hook},
         retry_policy=dg.RetryPolicy(max_retries=1),
         owners=["team:sales"],
@@ -111,7 +110,7 @@ def test_options_of_dagsters_own_decorator_work_here_as_there(orders: Orders) ->
         return float(context.resources.rate)
 
     orders.publish(["a"])
-    assert orders.run(body, resources={"rate": 1.25}).success
+    assert orders.run(body, manager=store, resources={"rate": 1.25}).success
     assert store.stored == [1.25]
     assert called == ["sales__read"]
     (spec,) = body.specs
