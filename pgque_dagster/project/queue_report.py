@@ -16,7 +16,6 @@ from .keys import QUEUE, dead_letters_key, queue_key
 
 REPLAY_JOB = "pgque_replay_dead_letters"
 PURGE_JOB = "pgque_purge_dead_letters"
-RESUME_JOB = "pgque_resume_queue"
 
 CHECK_TICKS = "check that `pgque ticker` or pg_cron runs, and that the queue is not paused"
 """What to do about events that wait long for a tick."""
@@ -125,9 +124,7 @@ def _queue_report(
 ) -> Metadata:
     slowest = max(map(consumer_lag, infos), default=timedelta(0))
     held = [row.check.removeprefix(_HELD) for row in problems if row.check.startswith(_HELD)]
-    jobs = location.job(RESUME_JOB) if stats.ticker_paused else {}
-    if stats.dead_letters:
-        jobs |= location.job(REPLAY_JOB)
+    jobs = location.job(REPLAY_JOB) if stats.dead_letters else {}
     return {
         QUEUE: stats.queue,
         "pgque/consumers": dg.MetadataValue.md(_consumer_table(infos, states, set(held), location)),
@@ -205,7 +202,7 @@ def _problem_list(
         for row in sorted(problems, key=lambda row: order.index(row.status))
     ]
     if stats.ticker_paused:
-        found.insert(0, ("paused", f"resume the queue with the job {RESUME_JOB}"))
+        found.insert(0, ("paused", f"resume the queue: pgque resume {stats.queue}"))
     late = max(infos, key=consumer_lag, default=None)
     if late and not found and (lag := consumer_lag(late)) > _LATE:
         what = "no check fails yet; see that its sensor is on and its runs succeed"
