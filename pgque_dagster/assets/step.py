@@ -97,9 +97,9 @@ class Step:
             name: of the batch, in errors.
         """
         # Late, so that a code location loads without Arrow.
-        from .timed_batch import TimedBatch
+        from ..spark import SparkBatch
 
-        spark_batch = TimedBatch(
+        spark_batch = SparkBatch(
             open_session(self.pyspark),
             batch,
             self.client.url,
