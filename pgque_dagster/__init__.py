@@ -12,86 +12,41 @@ from typing import TYPE_CHECKING, Any
 from .missing_modules import naming_extras
 
 if TYPE_CHECKING:
-    from .assets import (
-        DeltaBatchIOManager,
-        IcebergBatchIOManager,
-        ParquetBatchIOManager,
-        PostgresBatchIOManager,
-        pgque_asset,
-        pgque_multi_asset,
-        pgque_window_asset,
-    )
-    from .checks import (
-        Alert,
-        build_consumer_lag_checks,
-        build_dead_letter_checks,
-        build_pgque_alerts,
-        build_queue_health_checks,
-    )
-    from .components import (
-        BatchConsumerComponent,
-        PgqueComponent,
-        QueueComponent,
-        TableReplicaComponent,
-        WindowComponent,
-    )
-    from .embedded import EmbeddedPostgres
-    from .jobs import (
-        build_delta_maintenance_job,
-        build_iceberg_maintenance_job,
-        build_pgque_jobs,
-    )
-    from .project.keys import dead_letters_key, queue_key
-    from .project.lineage import build_queue_assets
-    from .project.resource import PgqueResource
-    from .replicas import DeltaReplicas, PostgresReplicas, build_table_replicas
-    from .sensors import (
-        build_pgque_observation_sensor,
-        build_pgque_schedule,
-        build_pgque_sensor,
-        build_pgque_ticker_sensor,
-    )
-    from .spark import SparkBatch
+    from .assets import DeltaBatchIOManager as DeltaBatchIOManager
+    from .assets import IcebergBatchIOManager as IcebergBatchIOManager
+    from .assets import ParquetBatchIOManager as ParquetBatchIOManager
+    from .assets import PostgresBatchIOManager as PostgresBatchIOManager
+    from .assets import pgque_asset as pgque_asset
+    from .assets import pgque_multi_asset as pgque_multi_asset
+    from .assets import pgque_window_asset as pgque_window_asset
+    from .checks import Alert as Alert
+    from .checks import build_consumer_lag_checks as build_consumer_lag_checks
+    from .checks import build_dead_letter_checks as build_dead_letter_checks
+    from .checks import build_pgque_alerts as build_pgque_alerts
+    from .checks import build_queue_health_checks as build_queue_health_checks
+    from .components import BatchConsumerComponent as BatchConsumerComponent
+    from .components import PgqueComponent as PgqueComponent
+    from .components import QueueComponent as QueueComponent
+    from .components import TableReplicaComponent as TableReplicaComponent
+    from .components import WindowComponent as WindowComponent
+    from .embedded import EmbeddedPostgres as EmbeddedPostgres
+    from .jobs import build_pgque_jobs as build_pgque_jobs
+    from .jobs import build_table_maintenance_job as build_table_maintenance_job
+    from .project.keys import dead_letters_key as dead_letters_key
+    from .project.keys import queue_key as queue_key
+    from .project.lineage import build_queue_assets as build_queue_assets
+    from .project.resource import PgqueResource as PgqueResource
+    from .replicas import DeltaReplicas as DeltaReplicas
+    from .replicas import PostgresReplicas as PostgresReplicas
+    from .replicas import build_table_replicas as build_table_replicas
+    from .sensors import build_pgque_observation_sensor as build_pgque_observation_sensor
+    from .sensors import build_pgque_schedule as build_pgque_schedule
+    from .sensors import build_pgque_sensor as build_pgque_sensor
+    from .sensors import build_pgque_ticker_sensor as build_pgque_ticker_sensor
+    from .spark import SparkBatch as SparkBatch
 
 # Loaded on first use, too: an executor to which the package is shipped has no metadata of it.
 __version__: str
-
-__all__ = [
-    "Alert",
-    "BatchConsumerComponent",
-    "DeltaBatchIOManager",
-    "DeltaReplicas",
-    "EmbeddedPostgres",
-    "IcebergBatchIOManager",
-    "ParquetBatchIOManager",
-    "PgqueComponent",
-    "PgqueResource",
-    "PostgresBatchIOManager",
-    "PostgresReplicas",
-    "QueueComponent",
-    "SparkBatch",
-    "TableReplicaComponent",
-    "WindowComponent",
-    "__version__",
-    "build_consumer_lag_checks",
-    "build_dead_letter_checks",
-    "build_delta_maintenance_job",
-    "build_iceberg_maintenance_job",
-    "build_pgque_alerts",
-    "build_pgque_jobs",
-    "build_pgque_observation_sensor",
-    "build_pgque_schedule",
-    "build_pgque_sensor",
-    "build_pgque_ticker_sensor",
-    "build_queue_assets",
-    "build_queue_health_checks",
-    "build_table_replicas",
-    "dead_letters_key",
-    "pgque_asset",
-    "pgque_multi_asset",
-    "pgque_window_asset",
-    "queue_key",
-]
 
 _MODULES = {
     "Alert": "checks",
@@ -111,8 +66,6 @@ _MODULES = {
     "WindowComponent": "components",
     "build_consumer_lag_checks": "checks",
     "build_dead_letter_checks": "checks",
-    "build_delta_maintenance_job": "jobs",
-    "build_iceberg_maintenance_job": "jobs",
     "build_pgque_alerts": "checks",
     "build_pgque_jobs": "jobs",
     "build_pgque_observation_sensor": "sensors",
@@ -121,6 +74,7 @@ _MODULES = {
     "build_pgque_ticker_sensor": "sensors",
     "build_queue_assets": "project.lineage",
     "build_queue_health_checks": "checks",
+    "build_table_maintenance_job": "jobs",
     "build_table_replicas": "replicas",
     "dead_letters_key": "project.keys",
     "pgque_asset": "assets",
@@ -128,6 +82,8 @@ _MODULES = {
     "pgque_window_asset": "assets",
     "queue_key": "project.keys",
 }
+
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:

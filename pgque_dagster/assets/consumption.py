@@ -1,9 +1,13 @@
-"""The decorators' arguments that say what an asset consumes, and how."""
+"""What an asset consumes and how, by the decorators' arguments and the function's annotation."""
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, get_args, get_origin
 
 import dagster as dg
+from pyspark.sql import DataFrame
 
 from ..client import InvalidArgument, Position
 from ..client.holder import Holder
@@ -15,24 +19,25 @@ from ..client.ranges import (
     write_position,
 )
 
+ComputeFunction = Callable[..., Any]
+
 
 @dataclass(frozen=True)
 class Consumption:
-    """What an asset consumes, and how; the fields are arguments of the decorators.
+    """What an asset consumes, and how; the fields are the function and the decorators' arguments.
 
     Raises:
         DagsterInvalidDefinitionError: if a value is out of range.
     """
 
+    compute_fn: ComputeFunction
     queue: str
     consumer: str
     lease_ttl: timedelta
     slices: int
     timeout: timedelta | None
-    returns_nothing: bool = False
     batch_safe: bool = False
     start_at: str | None = None
-    returns_frames: bool = False
     partitions: int | None = None
 
     def __post_init__(self) -> None:
@@ -55,6 +60,33 @@ class Consumption:
         """The consumer, which a run by hand claims for."""
         return Holder(self.queue, self.consumer)
 
+    @property
+    def returns_nothing(self) -> bool:
+        """Whether the function is annotated with `-> None`."""
+        return self._annotation in (None, "None")
+
+    @property
+    def stores_itself(self) -> bool:
+        """Whether it is annotated with `-> None`, or with `-> MaterializeResult` without a type."""
+        returned = self._annotation
+        if isinstance(returned, str):
+            return returned == "None" or returned.rpartition(".")[2] == "MaterializeResult"
+        return returned in (None, dg.MaterializeResult)
+
+    @property
+    def returns_frames(self) -> bool:
+        """Whether it is annotated to return DataFrames only, for IO managers to store."""
+        try:
+            signature = inspect.signature(self.compute_fn, eval_str=True)
+        except NameError:
+            # A name that only type checkers import.
+            return _is_frame(self._annotation)
+        return _is_frame(signature.return_annotation)
+
+    @property
+    def _annotation(self) -> Any:
+        return inspect.signature(self.compute_fn).return_annotation
+
     def __str__(self) -> str:
         return f"{self.queue}/{self.consumer}"
 
@@ -72,3 +104,12 @@ def read_start(start_at: Position | None) -> str | None:
         return None if start_at is None else write_position(start_at)
     except InvalidArgument as error:
         raise dg.DagsterInvalidDefinitionError(f"start_at: {error}") from error
+
+
+def _is_frame(returned: Any) -> bool:
+    if isinstance(returned, str):
+        return returned.rpartition(".")[2] == "DataFrame"
+    if get_origin(returned) in (tuple, dg.Output):
+        parts = [part for part in get_args(returned) if part is not Ellipsis]
+        return bool(parts) and all(map(_is_frame, parts))
+    return isinstance(returned, type) and issubclass(returned, DataFrame)

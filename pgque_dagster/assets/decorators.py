@@ -5,29 +5,18 @@ They are thin layers on Dagster's own decorators; `step.py` holds what happens i
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import Any
 
 import dagster as dg
 
 from ..client import Position
 from ..project.keys import CONSUMER, PARTITIONS, QUEUE, START_AT, queue_key
-from ..project.resource import PgqueResource
-from .compute_function import (
-    ComputeFunction,
-    is_annotated_none,
-    is_annotated_result,
-    make_step,
-    returns_frames,
-)
-from .consumption import Consumption, read_start
-from .outputs import AssetRecord, StepResult
-from .refused_options import OF_BATCHES, refuse_options, refuse_partitioned, refusing_unknown
+from .compute_function import make_step
+from .consumption import ComputeFunction, Consumption, read_start
 from .step import consume
-
-if TYPE_CHECKING:
-    from ..spark import SparkBatch
 
 _IO_MANAGER = "io_manager"
 
@@ -41,7 +30,6 @@ def pgque_asset(
     lease_ttl: timedelta = timedelta(minutes=1),
     slices: int = 4,
     timeout: timedelta | None = None,
-    returns_nothing: bool = False,
     batch_safe: bool = False,
     name: str | None = None,
     key_prefix: Sequence[str] | str | None = None,
@@ -69,7 +57,7 @@ def pgque_asset(
     is no batch, or another run holds its lease, the asset is skipped.
 
     If the function returns None or yields nothing, the run fails and the batch is released, unless
-    the function is annotated with `-> None` or `returns_nothing` is set.
+    the function is annotated with `-> None`, because it stores its results itself.
 
     Args:
         queue: the queue's name.
@@ -87,8 +75,6 @@ def pgque_asset(
         timeout: how long the work on one batch may take. After it, the batch's Spark jobs are
             cancelled, the run fails and the batch is released, whatever the function waits for. An
             IO manager that waits for something other than Spark is not interrupted.
-        returns_nothing: whether the function stores its results itself, so that it may return None
-            or yield nothing. The annotation `-> None` has the same effect.
         batch_safe: says that the IO manager keeps the outputs of batches apart, and that storing
             one again changes nothing. Without it, an IO manager that does not say so itself, by an
             attribute `batch_safe`, is refused when it is to store a value: most IO managers replace
@@ -109,7 +95,7 @@ def pgque_asset(
         io_manager_key: the key of the IO manager.
         op_tags: of the step.
         pool: a pool that limits how many steps run at the same time.
-        asset_options: any other option of `@dg.asset` that can mean something for batches.
+        asset_options: any other option of `@dg.asset`, such as `key` and `required_resource_keys`.
 
     Returns:
         The decorator. The asset needs the resources `pgque` (PgqueResource) and `pyspark`
@@ -117,8 +103,8 @@ def pgque_asset(
 
     Raises:
         DagsterInvalidDefinitionError: if the function has no parameter `batch`, is `async`, or
-            returns nothing although an IO manager is named; if an option is out of range, or can
-            mean nothing here, such as `partitions_def` and `backfill_policy`.
+            returns nothing although an IO manager is named; if an option is out of range; or if the
+            asset has `partitions_def` or `backfill_policy`.
 
     Example:
         .. code-block:: python
@@ -129,47 +115,32 @@ def pgque_asset(
     """
 
     def decorate(compute_fn: ComputeFunction) -> dg.AssetsDefinition:
-        options = dict(asset_options)
-        refuse_options(compute_fn.__name__, options, OF_BATCHES)
-        if "key" not in options:
-            options |= {"name": name or compute_fn.__name__, "key_prefix": key_prefix}
-        elif name is not None or key_prefix is not None:
-            raise dg.DagsterInvalidDefinitionError("pass either key, or name and key_prefix")
-        manager = io_manager_key
-        if "io_manager_def" in options:
-            if manager is not None:
-                raise dg.DagsterInvalidDefinitionError(
-                    "pass io_manager_def or io_manager_key, not both"
-                )
-            # The key is ours, so that the step finds the IO manager.
-            manager = f"{compute_fn.__name__}_{_IO_MANAGER}"
-            resources = options.get("resource_defs") or {}
-            options["resource_defs"] = {**resources, manager: options.pop("io_manager_def")}
         consumption = Consumption(
+            compute_fn,
             queue,
             consumer or name or compute_fn.__name__,
             lease_ttl,
             slices,
             timeout,
-            returns_nothing=returns_nothing or is_annotated_none(compute_fn),
             batch_safe=batch_safe,
             start_at=read_start(start_at),
-            returns_frames=returns_frames(compute_fn),
             partitions=partitions,
         )
-        if consumption.returns_nothing and manager is not None:
-            _refuse_manager(compute_fn, manager)
+        if consumption.returns_nothing and io_manager_key is not None:
+            _refuse_manager(compute_fn, io_manager_key)
+        options = dict(asset_options)
         required = set(options.pop("required_resource_keys", None) or ())
-        required |= set(options.get("resource_defs") or ())
-        if manager is None and (consumption.returns_nothing or is_annotated_result(compute_fn)):
+        if io_manager_key is None and consumption.stores_itself:
             # The function stores its results itself, so the asset needs no IO manager.
             options.setdefault("dagster_type", dg.Nothing)
         else:
-            required.add(manager or _IO_MANAGER)
-        asset: dg.AssetsDefinition = refusing_unknown(pgque_asset, dg.asset, OF_BATCHES)(
+            required.add(io_manager_key or _IO_MANAGER)
+        asset: dg.AssetsDefinition = dg.asset(
+            name=name,
+            key_prefix=key_prefix,
             deps=[queue_key(queue), *deps],
             description=description or inspect.getdoc(compute_fn),
-            kinds={"pyspark"} if kinds is None and "compute_kind" not in options else kinds,
+            kinds={"pyspark"} if kinds is None else kinds,
             group_name=group_name,
             owners=owners,
             tags=tags,
@@ -178,12 +149,13 @@ def pgque_asset(
             automation_condition=automation_condition,
             freshness_policy=freshness_policy,
             check_specs=list(check_specs),
-            io_manager_key=manager,
+            io_manager_key=io_manager_key,
             op_tags=op_tags,
             pool=pool,
             output_required=False,
             **options,
-        )(make_step(compute_fn, _work(consumption), required))
+        )(make_step(compute_fn, partial(consume, consumption), required))
+        _refuse_partitions(asset)
         return asset
 
     return decorate
@@ -200,7 +172,6 @@ def pgque_multi_asset(
     lease_ttl: timedelta = timedelta(minutes=1),
     slices: int = 4,
     timeout: timedelta | None = None,
-    returns_nothing: bool = False,
     batch_safe: bool = False,
     name: str | None = None,
     deps: Sequence[Any] = (),
@@ -217,7 +188,7 @@ def pgque_multi_asset(
         queue: the queue's name.
         consumer: the consumer's name; by default the step's name.
         specs: the assets, if the function stores them itself. It returns or yields a
-            MaterializeResult for each, or None for all with `returns_nothing`.
+            MaterializeResult for each, or nothing if it is annotated with `-> None`.
         outs: the assets, if IO managers store them. The function returns a tuple of values, or
             yields an Output for each.
         start_at: as for `pgque_asset`.
@@ -225,7 +196,6 @@ def pgque_multi_asset(
         lease_ttl: as for `pgque_asset`.
         slices: as for `pgque_asset`.
         timeout: as for `pgque_asset`.
-        returns_nothing: as for `pgque_asset`; for `specs` only.
         batch_safe: as for `pgque_asset`; for `outs` only.
         name: the step's name; by default the function's name.
         deps: upstream assets of all of them, besides the queue.
@@ -249,18 +219,15 @@ def pgque_multi_asset(
         )
 
     def decorate(compute_fn: ComputeFunction) -> dg.AssetsDefinition:
-        refuse_options(compute_fn.__name__, asset_options, OF_BATCHES)
-        refuse_partitioned(compute_fn.__name__, specs, outs)
         consumption = Consumption(
+            compute_fn,
             queue,
             consumer or name or compute_fn.__name__,
             lease_ttl,
             slices,
             timeout,
-            returns_nothing=returns_nothing or is_annotated_none(compute_fn),
             batch_safe=batch_safe,
             start_at=read_start(start_at),
-            returns_frames=returns_frames(compute_fn),
             partitions=partitions,
         )
         if consumption.returns_nothing and outs:
@@ -277,14 +244,13 @@ def pgque_multi_asset(
                 spec.replace_attributes(skippable=True, deps=[*spec.deps, *upstream])
                 for spec in specs or ()
             ]
-        assets: dg.AssetsDefinition = refusing_unknown(
-            pgque_multi_asset, dg.multi_asset, OF_BATCHES
-        )(
-            name=name or compute_fn.__name__,
+        assets: dg.AssetsDefinition = dg.multi_asset(
+            name=name,
             description=description or inspect.getdoc(compute_fn),
             check_specs=list(check_specs),
             **options,
-        )(make_step(compute_fn, _work(consumption), required))
+        )(make_step(compute_fn, partial(consume, consumption), required))
+        _refuse_partitions(assets)
         return assets.map_asset_specs(
             lambda spec: spec.merge_attributes(
                 metadata=_consumer_metadata(consumption), kinds=set() if spec.kinds else {"pyspark"}
@@ -294,12 +260,27 @@ def pgque_multi_asset(
     return decorate
 
 
-def _refuse_manager(compute_fn: ComputeFunction, manager: str) -> NoReturn:
+def _refuse_manager(compute_fn: ComputeFunction, manager: str) -> None:
     """Refuses a function that is declared to return nothing but has an IO manager."""
     raise dg.DagsterInvalidDefinitionError(
-        f"{compute_fn.__name__} is declared to return nothing (-> None, or returns_nothing), but "
-        f"{manager} would store its result: leave one of them out"
+        f"{compute_fn.__name__} is declared to return nothing (-> None), but {manager} would store "
+        "its result: leave one of them out"
     )
+
+
+def _refuse_partitions(assets: dg.AssetsDefinition) -> None:
+    """Refuses partitions and backfill policies, which Dagster accepts.
+
+    Raises:
+        DagsterInvalidDefinitionError: if one of the assets has any.
+    """
+    if assets.partitions_def is not None or assets.backfill_policy is not None:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{assets.op.name}: leave out partitions_def and backfill_policy: a run gets the next "
+            "batch of its consumer, whatever its partition is. For partitions by time, with "
+            "backfills, use @pgque_window_asset. For several runs at a time that keep the events "
+            "of a key in order, use partitions"
+        )
 
 
 def _optional(out: dg.AssetOut) -> dg.AssetOut:
@@ -317,15 +298,3 @@ def _consumer_metadata(consumption: Consumption) -> dict[str, str]:
         CONSUMER: consumption.consumer,
         **{key: str(value) for key, value in given.items() if value is not None},
     }
-
-
-def _work(consumption: Consumption) -> Callable[..., Iterator[StepResult | AssetRecord]]:
-    def work(
-        context: dg.AssetExecutionContext,
-        pgque: PgqueResource,
-        pyspark: Any,
-        call: "Callable[[SparkBatch], Any]",
-    ) -> Iterator[StepResult | AssetRecord]:
-        return consume(context, pgque, pyspark, consumption, call)
-
-    return work

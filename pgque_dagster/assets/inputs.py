@@ -3,8 +3,7 @@
 A downstream asset says which batches of an input it wants by the metadata of the input.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import dagster as dg
@@ -12,49 +11,30 @@ from pyspark.sql import SparkSession
 
 from ..client import InvalidArgument
 from ..client.window import window_id
-from ..project.keys import BATCH_ID, BATCHES, SINCE
+from ..project.keys import BATCH_ID, BATCHES
 from ..spark.cluster.session import open_session
-from .window_step import window_of
 
 _OF_RUN = "run"
-_PAGE = 100
+# Among so many materializations of an asset, the newest ones, a run is looked for.
+_NEWEST = 100
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The batches that an input wants.
+def wanted_batches(context: dg.InputContext) -> frozenset[int] | None:
+    """Returns the ids of the batches that an input wants, by its metadata; None for all.
 
-    Args:
-        since: only batches with this id or a higher one.
-        batches: only batches with these ids.
+    Raises:
+        InvalidArgument: if the metadata have a value that is not one of those that they can have.
     """
-
-    since: int | None = None
-    batches: frozenset[int] | None = None
-
-    @classmethod
-    def by(cls, context: dg.InputContext) -> "Wanted":
-        """Reads the metadata of an input.
-
-        Raises:
-            InvalidArgument: if a value is not one of those that it can have.
-        """
-        metadata = context.definition_metadata or {}
-        since, batches = _plain(metadata.get(SINCE)), _plain(metadata.get(BATCHES))
-        if batches not in (None, _OF_RUN) or not isinstance(since, int | None):
-            raise InvalidArgument(
-                f"the input {context.asset_key.to_user_string()} wants the batches "
-                f"{since if batches in (None, _OF_RUN) else batches!r}",
-                f'Set {SINCE} to the id of a batch, or {BATCHES} to "{_OF_RUN}" for those that the '
-                "upstream run stored. Without both, all batches are read.",
-            )
-        if batches:
-            return cls(since, frozenset(_of_upstream_run(context)))
-        return cls(since, _of_partitions(context))
-
-
-def _of_partitions(context: dg.InputContext) -> frozenset[int] | None:
-    """Returns the windows of the upstream partitions; None without partitions, and for all."""
+    found = (context.definition_metadata or {}).get(BATCHES)
+    batches = getattr(found, "value", found)
+    if batches == _OF_RUN:
+        return frozenset(_of_upstream_run(context))
+    if batches is not None:
+        raise InvalidArgument(
+            f"the input {context.asset_key.to_user_string()} wants the batches {batches!r}",
+            f'Set {BATCHES} to "{_OF_RUN}" for those that the upstream run stored, or leave it out '
+            "for all.",
+        )
     if not context.has_asset_partitions:
         return None
     partitions, keys = context.asset_partitions_def, context.asset_partition_keys
@@ -63,6 +43,12 @@ def _of_partitions(context: dg.InputContext) -> frozenset[int] | None:
     if len(keys) == partitions.get_num_partitions():
         return None
     return frozenset(window_id(window_of(partitions, key)[0]) for key in keys)
+
+
+def window_of(partitions: dg.TimeWindowPartitionsDefinition, key: str) -> tuple[datetime, datetime]:
+    """Returns the beginning and the end of a partition."""
+    window = partitions.time_window_for_partition_key(key)
+    return window.start, window.end
 
 
 def session_of(pyspark: Any, context: dg.InputContext) -> SparkSession:
@@ -82,27 +68,13 @@ def session_of(pyspark: Any, context: dg.InputContext) -> SparkSession:
     return session
 
 
-def _of_upstream_run(context: dg.InputContext) -> Iterator[int]:
-    """Yields the batches that this run stored of the asset, or else those of its last run."""
-    page = _materializations(context, None)
-    runs = [record.run_id for record in page.records]
+def _of_upstream_run(context: dg.InputContext) -> list[int]:
+    """Returns the batches that this run stored of the asset, or else those of its last run."""
+    records = context.instance.fetch_materializations(context.asset_key, limit=_NEWEST).records
+    runs = [record.run_id for record in records]
     # Dagster also names this run if another one stored the asset.
     this_run = context.upstream_output.run_id if context.upstream_output else None
     run_id = this_run if this_run in runs else next(iter(runs), None)
-    while page.records:
-        for record in page.records:
-            made = record.asset_materialization
-            if record.run_id == run_id and made is not None and BATCH_ID in made.metadata:
-                yield int(str(made.metadata[BATCH_ID].value))
-        if page.records[-1].run_id != run_id or not page.has_more:
-            return
-        page = _materializations(context, page.cursor)
-
-
-def _materializations(context: dg.InputContext, cursor: str | None) -> dg.EventRecordsResult:
-    """Returns some materializations of the asset, the newest first."""
-    return context.instance.fetch_materializations(context.asset_key, limit=_PAGE, cursor=cursor)
-
-
-def _plain(value: Any) -> Any:
-    return getattr(value, "value", value)
+    made = [each.asset_materialization for each in records if each.run_id == run_id]
+    found = [each.metadata[BATCH_ID].value for each in made if each and BATCH_ID in each.metadata]
+    return [int(str(batch_id)) for batch_id in found]

@@ -9,12 +9,12 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as f
 
 from ..client import InvalidArgument
-from ..project.keys import BATCHES, ROWS, SINCE, TABLE
+from ..project.keys import BATCHES, ROWS, TABLE
 from ..project.resource import PgqueResource
 from ..spark.sinks.modes import check_directory
 from ..spark.sinks.postgres.merge import Mode
 from .batch_io_manager import BatchIOManager, named_table, upstream_table
-from .inputs import Wanted, session_of
+from .inputs import session_of, wanted_batches
 from .step import executors_address
 
 if TYPE_CHECKING:
@@ -28,15 +28,13 @@ class ParquetBatchIOManager(BatchIOManager):
     `ParquetSink` describes what remains when an attempt is killed or stopped. In an object store,
     use `DeltaBatchIOManager` or `IcebergBatchIOManager`.
 
-    A downstream asset gets all batches, or those that the metadata of its input names:
+    A downstream asset gets all batches, or with `pgque/batches` in the metadata of its input those
+    that the upstream run stored:
 
     .. code-block:: python
 
         @dg.asset(ins={"revenue": dg.AssetIn(metadata={"pgque/batches": "run"})})
-        def report(revenue: DataFrame): ...   # the batches that the upstream run stored
-
-        @dg.asset(ins={"revenue": dg.AssetIn(metadata={"pgque/since": 812})})
-        def later(revenue: DataFrame): ...    # batch 812 and later ones
+        def report(revenue: DataFrame): ...
     """
 
     base_dir: str = Field(description="A directory that driver and executors share.")
@@ -59,9 +57,9 @@ class ParquetBatchIOManager(BatchIOManager):
         Raises:
             InvalidArgument: if there is no Spark session, or the input wants what is no batch.
         """
-        wanted = Wanted.by(context)
+        wanted = wanted_batches(context)
         return self._sink(self._directory(context.asset_key)).read(
-            session_of(self.pyspark, context), since=wanted.since, batches=wanted.batches
+            session_of(self.pyspark, context), batches=wanted
         )
 
     def _sink(self, directory: str) -> "ParquetSink":
@@ -139,10 +137,10 @@ class PostgresBatchIOManager(BatchIOManager):
         """
         from ..spark.reading.table import read_whole_table
 
-        if Wanted.by(context) != Wanted():
+        if wanted_batches(context) is not None:
             raise InvalidArgument(
                 f"the table of {context.asset_key.to_user_string()} has no batches to choose from",
-                f"Leave {SINCE} and {BATCHES} out of the metadata of the input.",
+                f"Leave {BATCHES} out of the metadata of the input.",
             )
         table = upstream_table(context) or context.asset_key.path[-1]
         url = self.pgque.database_url()

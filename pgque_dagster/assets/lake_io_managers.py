@@ -11,7 +11,7 @@ from ..project.keys import ROWS, TABLE
 from ..project.resource import PgqueResource
 from ..spark.sinks.modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode
 from .batch_io_manager import BatchIOManager, named_table, upstream_table
-from .inputs import Wanted, session_of
+from .inputs import session_of, wanted_batches
 
 if TYPE_CHECKING:
     from ..spark import DeltaSink, IcebergSink, SparkBatch
@@ -159,9 +159,5 @@ def _facts(stored: "StoredBatch") -> dict[str, Any]:
 
 
 def _wanted(context: dg.InputContext, table: DataFrame) -> DataFrame:
-    wanted = Wanted.by(context)
-    if wanted.since is not None:
-        table = table.where(f.col(BATCH_ID) >= wanted.since)
-    if wanted.batches is not None:
-        table = table.where(f.col(BATCH_ID).isin(list(wanted.batches)))
-    return table
+    wanted = wanted_batches(context)
+    return table if wanted is None else table.where(f.col(BATCH_ID).isin(list(wanted)))

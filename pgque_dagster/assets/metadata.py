@@ -15,7 +15,7 @@ from ..project.keys import BATCH_ID, CONSUMER, QUEUE, SLOT
 _OF_CLAIMS = {CONSUMER, "pgque/epoch", "pgque/lag_seconds"}
 
 if TYPE_CHECKING:
-    from .timed_batch import TimedBatch
+    from ..spark import SparkBatch
 
 
 class Report:
@@ -30,9 +30,8 @@ class Report:
         spark_batch: the same batch as DataFrames.
     """
 
-    def __init__(self, client: Client, batch: ReadBatch, spark_batch: "TimedBatch") -> None:
+    def __init__(self, client: Client, batch: ReadBatch, spark_batch: "SparkBatch") -> None:
         self._batch = batch
-        self._spark_batch = spark_batch
         self._plan = spark_batch.plan
         self._lag = batch.info().lag
         # Another attempt may compute other data from the same batch.
@@ -44,7 +43,6 @@ class Report:
     def with_output(self) -> dict[str, Any]:
         """Returns the metadata of an output that is about to be stored."""
         self._made = time.monotonic()
-        read = self._spark_batch.read_seconds
         lease = self._batch.lease
         times = {
             "pgque/oldest_event": self._plan.oldest,
@@ -62,8 +60,7 @@ class Report:
             **{key: dg.MetadataValue.timestamp(at) for key, at in times.items() if at is not None},
             "pgque/lag_seconds": self._lag.total_seconds(),
             "pgque/bytes": self._plan.payload_bytes,
-            "pgque/read_seconds": read,
-            "pgque/process_seconds": self._made - self._started - read,
+            "pgque/process_seconds": self._made - self._started,
             **set_aside(self._batch),
         }
         if not isinstance(self._batch, Window):

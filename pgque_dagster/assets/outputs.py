@@ -1,18 +1,17 @@
-"""Turns the results of a compute function into Dagster events, and refuses what stores nothing.
+"""Turns the results of a compute function into Dagster events, and decides about the ack.
 
-Dagster stores and records the results, as for any asset.
+Dagster stores and records the results, as for any asset. What stores nothing is refused, and the
+step calls `Outputs.failed_checks` before every ack.
 """
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
 import dagster as dg
 
 from ..client import InvalidArgument
-from .ack_gate import STORES_ITSELF, AckGate
 from .consumption import Consumption
 from .metadata import column_schema
 
@@ -26,27 +25,36 @@ RESULTS = (dg.MaterializeResult, dg.Output)
 _REFUSED = (dg.DynamicOutput, dg.ObserveResult, CoroutineType, AsyncGeneratorType)
 _LAZY: tuple[type, ...] = (map, filter, zip, type(iter([])), type(iter(())))
 
+_STORES_ITSELF = "If the function stores its results itself, annotate it with -> None."
+
 # The `value` of a MaterializeResult that was created without one.
 NO_VALUE = dg.MaterializeResult[Any]().value
 
 
-@dataclass(frozen=True)
 class Outputs:
-    """The outputs of one batch of a step.
+    """The outputs and checks of one batch of a step: what must be stored before the ack.
+
+    Each output must be stored once, each check must have a result, and no blocking check may have
+    failed, whatever the function returned or yielded and whoever stored it.
 
     Args:
         context: of the step.
-        keys: the assets, by output name.
-        gate: records what is stored and checked.
-        returns_nothing: whether the function stores its results itself and returns nothing.
-        batch_safe: whether somebody said that the IO managers keep batches apart.
+        consumption: what is declared of the function.
     """
 
-    context: dg.AssetExecutionContext
-    keys: Mapping[str, dg.AssetKey]
-    gate: AckGate
-    returns_nothing: bool
-    batch_safe: bool
+    def __init__(self, context: dg.AssetExecutionContext, consumption: Consumption) -> None:
+        assets = context.assets_def
+        self.keys: dict[str, dg.AssetKey] = dict(assets.keys_by_output_name)
+        self._context = context
+        self._consumption = consumption
+        specs: list[dg.AssetCheckSpec] = list(assets.check_specs)
+        self._specs = {spec.key: spec for spec in specs}
+        self._checks_of: dict[dg.AssetKey, set[str]] = {}
+        for spec in specs:
+            self._checks_of.setdefault(spec.asset_key, set()).add(spec.name)
+        self._begun: set[str | dg.AssetCheckKey] = set()
+        self._done: set[str | dg.AssetCheckKey] = set()
+        self._failed: list[str] = []
 
     def events(self, returned: Any) -> Iterator[StepResult]:
         """Turns what a compute function returned or yielded into Dagster events.
@@ -59,7 +67,7 @@ class Outputs:
             for event in self._events(result):
                 has_result = has_result or isinstance(event, RESULTS)
                 yield event
-        if self.returns_nothing and not has_result:
+        if self._consumption.returns_nothing and not has_result:
             for key in self.keys.values():
                 yield dg.MaterializeResult(asset_key=key)
 
@@ -92,11 +100,11 @@ class Outputs:
             )
 
     def _check_may_be_nothing(self) -> None:
-        if not self.returns_nothing:
+        if not self._consumption.returns_nothing:
             names = ", ".join(key.to_user_string() for key in self.keys.values())
             raise InvalidArgument(
                 f"{names}: the function returned nothing, so nothing of the batch was stored",
-                f"Return the value to store. {STORES_ITSELF}",
+                f"Return the value to store. {_STORES_ITSELF}",
             )
 
     def _each(self, results: tuple[Any, ...]) -> Iterator[StepResult]:
@@ -127,7 +135,7 @@ class Outputs:
         if not isinstance(event, RESULTS):
             return
         name = self._name(event)
-        asset = self.keys[name].to_user_string() if name in self.keys else name
+        asset = self._asset(name) if name in self.keys else name
         if event.value is None:
             raise InvalidArgument(
                 f"the value for {asset} is None, so nothing of the batch would be stored",
@@ -138,14 +146,14 @@ class Outputs:
                 f"{asset}: the function is declared to store its results itself, but returned a "
                 f"{type(event.value).__name__}, which would not be stored",
                 "Return a MaterializeResult or nothing. To have an IO manager store the value, "
-                "remove the annotation (-> None or -> MaterializeResult) or returns_nothing, and "
-                "name an IO manager; assets given as specs have none.",
+                "remove the annotation (-> None or -> MaterializeResult), and name an IO manager; "
+                "assets given as specs have none.",
             )
 
     def _stores_nothing(self, name: str) -> bool:
-        return self.returns_nothing or (
+        return self._consumption.returns_nothing or (
             name in self.keys
-            and bool(self.context.op_def.output_def_named(name).dagster_type.is_nothing)
+            and bool(self._context.op_def.output_def_named(name).dagster_type.is_nothing)
         )
 
     def described(
@@ -154,7 +162,7 @@ class Outputs:
         """Adds metadata and the data version to an output that is about to be yielded."""
         if not isinstance(event, RESULTS):
             return event
-        self.context.add_output_metadata(
+        self._context.add_output_metadata(
             {**metadata, **column_schema(event.value)}, output_name=self._name(event)
         )
         if event.data_version is not None:
@@ -168,6 +176,8 @@ class Outputs:
     def admit(self, event: StepResult) -> None:
         """Validates a result before it is stored.
 
+        Dagster refuses the same later. But its errors would keep this step, and so the lease.
+
         Raises:
             InvalidArgument: if the result belongs to no output, if its output or check already
                 has a result, or if its IO manager may replace the output of another batch.
@@ -176,20 +186,78 @@ class Outputs:
         """
         if isinstance(event, RESULTS):
             name = self._name(event)
-            self.gate.begin(name)
+            if name not in self.keys:
+                raise InvalidArgument(
+                    f"{name!r} is not an output of this step",
+                    f"Use one of: {', '.join(self.keys)}.",
+                )
+            self._begin(name, self._asset(name))
             if event.value is not NO_VALUE:
                 self._check_manager(name)
                 self._check_type(name, event.value)
         for check in _checks(event):
             if isinstance(check, dg.AssetCheckResult):
-                self.gate.begin_check(check)
+                key = self._spec_of(check).key
+                self._begin(key, f"the check {_check_name(key)}")
+
+    def _begin(self, each: str | dg.AssetCheckKey, name: str) -> None:
+        if each in self._begun:
+            raise InvalidArgument(
+                f"{name} has two results for one batch",
+                "Return or yield one, for example the union of the DataFrames.",
+            )
+        self._begun.add(each)
 
     def mark_stored(self, event: StepResult) -> None:
-        """Records in the gate that an event is stored and recorded."""
+        """Records that a result is stored and recorded, and which blocking checks failed."""
         if isinstance(event, RESULTS):
-            self.gate.stored(self._name(event))
+            self._done.add(self._name(event))
         for check in _checks(event):
-            self.gate.checked(check)
+            # An evaluation that the function yields itself can fail the step, but does not count as
+            # the result of one of its checks.
+            if isinstance(check, dg.AssetCheckEvaluation):
+                key, is_blocking = check.asset_check_key, bool(check.blocking)
+            else:
+                spec = self._spec_of(check)
+                key, is_blocking = spec.key, spec.blocking
+                self._done.add(key)
+            if is_blocking and not check.passed and check.severity == dg.AssetCheckSeverity.ERROR:
+                self._failed.append(_check_name(key))
+
+    def failed_checks(self) -> list[str]:
+        """Returns the blocking checks that failed. If there are none, the batch may be acked.
+
+        Raises:
+            InvalidArgument: if an output is not stored, or a check has no result.
+        """
+        if self._failed:
+            return self._failed
+        missing = [self._asset(name) for name in self.keys if name not in self._done]
+        if missing:
+            raise InvalidArgument(
+                f"nothing was stored for {', '.join(missing)}",
+                "Return or yield a result for each asset: a value for its IO manager, or a "
+                f"MaterializeResult if the function stored it itself. {_STORES_ITSELF}",
+            )
+        # Dagster also fails a step for missing check results, but only after the ack.
+        unchecked = [_check_name(key) for key in self._specs if key not in self._done]
+        if unchecked:
+            raise InvalidArgument(
+                f"there is no result for the check {', '.join(unchecked)}",
+                "Return or yield an AssetCheckResult for each check of each batch.",
+            )
+        return []
+
+    def _spec_of(self, check: dg.AssetCheckResult) -> dg.AssetCheckSpec:
+        """Returns the spec of the check that a result belongs to, resolved as Dagster does it.
+
+        Raises:
+            DagsterInvariantViolationError: if the result matches no check, or more than one.
+        """
+        return self._specs[check.resolve_target_check_key(self._checks_of)]
+
+    def _asset(self, name: str) -> str:
+        return self.keys[name].to_user_string()
 
     def _name(self, event: Result) -> str:
         if isinstance(event, dg.Output):
@@ -208,12 +276,12 @@ class Outputs:
         )
 
     def _check_manager(self, name: str) -> None:
-        key = self.context.op_def.output_def_named(name).io_manager_key
-        manager = getattr(self.context.resources, key)
-        if not self.batch_safe and not getattr(manager, "batch_safe", False):
+        key = self._context.op_def.output_def_named(name).io_manager_key
+        manager = getattr(self._context.resources, key)
+        if not self._consumption.batch_safe and not getattr(manager, "batch_safe", False):
             raise InvalidArgument(
                 f"the IO manager {key} ({type(manager).__name__}) may replace the output of a batch"
-                f" of {self.keys[name].to_user_string()} by that of the next one, which loses it",
+                f" of {self._asset(name)} by that of the next one, which loses it",
                 "Use the IO manager for Parquet, Delta, Iceberg or Postgres, or have the function "
                 "store its results and return a MaterializeResult. If this IO manager keeps the "
                 "batches apart, as by the metadata pgque/batch_id of its context, and storing one "
@@ -222,8 +290,7 @@ class Outputs:
             )
 
     def _check_type(self, name: str, value: Any) -> None:
-        """Checks a type before Dagster does, whose error would keep this step and so the lease."""
-        expected = self.context.op_def.output_def_named(name).dagster_type
+        expected = self._context.op_def.output_def_named(name).dagster_type
         if expected.is_any:
             return
         found = dg.check_dagster_type(expected, value)
@@ -256,3 +323,7 @@ def _checks(event: StepResult) -> list[dg.AssetCheckResult | dg.AssetCheckEvalua
     if isinstance(event, dg.AssetCheckResult | dg.AssetCheckEvaluation):
         return [event]
     return list(getattr(event, "check_results", None) or ())
+
+
+def _check_name(key: dg.AssetCheckKey) -> str:
+    return f"{key.name} of {key.asset_key.to_user_string()}"

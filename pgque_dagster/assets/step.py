@@ -5,7 +5,7 @@ The guarantee that each event counts once depends on this order. Dagster resumes
 function or the IO manager raises, the ack is never reached.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from ..client import (
-    AckResult,
     Batch,
     Client,
     ConsumerNotFound,
@@ -24,15 +23,12 @@ from ..client.read_batch import ReadBatch
 from ..client.registrations import enter_deployment
 from ..project.batch_run import BatchRun
 from ..project.consumers import refuse_rivals, warn_of_late_checks
-from ..project.keys import BATCH_ID, dead_letters_key
-from ..project.queue_report import Metadata, report_queues
 from ..project.registration import ensure_consumer, how_to_register_again
 from ..project.resource import PgqueResource
 from ..spark.address import DatabaseAddress
 from ..spark.cluster.executor_errors import clear_executor_errors
 from ..spark.cluster.session import open_session
 from ..spark.cluster.time_limit import TimeLimit
-from .ack_gate import AckGate
 from .claims import claim_batch
 from .consumption import Consumption
 from .current_batch import working_on
@@ -72,16 +68,20 @@ class Step:
         # BaseException, because Dagster raises GeneratorExit when storing the output failed.
         try:
             with batch.keep_alive() as keeper:
-                gate, report = yield from self.compute(batch, name)
-                if failed := gate.failed_checks():
+                outputs, report = yield from self.compute(batch, name)
+                if failed := outputs.failed_checks():
                     # Dagster itself fails the step because of these checks.
                     self.context.log.error(f"{name} is not acked: {', '.join(failed)} failed")
                     batch.release()
                     return
                 keeper.check()
                 result, figures = report.ack(batch)
-                keys = self.context.assets_def.keys_by_output_name.values()
-                yield from self._report_ack(name, keys, result, figures)
+                self.context.log.info(
+                    f"Acked {name}: {result.nacked} events will be delivered again, "
+                    f"{result.dead_lettered} became dead letters."
+                )
+                for key in self.context.assets_def.keys_by_output_name.values():
+                    yield dg.AssetObservation(key, metadata=figures)
         except BaseException:
             with suppress(PgqueError):
                 batch.release()
@@ -89,7 +89,7 @@ class Step:
 
     def compute(
         self, batch: ReadBatch, name: str
-    ) -> Generator[StepResult | AssetRecord, None, tuple[AckGate, Report]]:
+    ) -> Generator[StepResult | AssetRecord, None, tuple[Outputs, Report]]:
         """Computes a batch and has Dagster store its outputs.
 
         Args:
@@ -97,9 +97,9 @@ class Step:
             name: of the batch, in errors.
         """
         # Late, so that a code location loads without Arrow.
-        from .timed_batch import TimedBatch
+        from ..spark import SparkBatch
 
-        spark_batch = TimedBatch(
+        spark_batch = SparkBatch(
             open_session(self.pyspark),
             batch,
             self.client.url,
@@ -107,21 +107,12 @@ class Step:
             address=self.address,
         )
         spark_batch.settles_late = outputs_are_checked(self.context, self.consumption)
-        assets = self.context.assets_def
-        keys = dict(assets.keys_by_output_name)
-        gate = AckGate(keys, list(assets.check_specs))
-        outputs = Outputs(
-            self.context,
-            keys,
-            gate,
-            self.consumption.returns_nothing,
-            self.consumption.batch_safe,
-        )
+        outputs = Outputs(self.context, self.consumption)
         report = Report(self.client, batch, spark_batch)
         try:
             with (
                 clear_executor_errors(),
-                working_on(self.context.run.run_id, keys.values(), spark_batch),
+                working_on(self.context.run.run_id, outputs.keys.values(), spark_batch),
                 TimeLimit(spark_batch.spark, self.consumption.timeout, name) as limit,
             ):
                 for event in limit.iterate(lambda: outputs.events(self.call(spark_batch))):
@@ -132,7 +123,7 @@ class Step:
                 batch.run_checks()
         finally:
             spark_batch.close()
-        return gate, report
+        return outputs, report
 
     def _skip(self) -> Iterator[StepResult]:
         """Skips the assets. Yields the outputs of their checks, because Dagster requires them."""
@@ -141,39 +132,12 @@ class Step:
             name = assets.get_output_name_for_asset_check_key(spec.key)
             yield dg.Output(None, output_name=name)
 
-    def _report_ack(
-        self, name: str, keys: Iterable[dg.AssetKey], result: AckResult, figures: dict[str, Any]
-    ) -> Iterator[AssetRecord]:
-        self.context.log.info(
-            f"Acked {name}: {result.nacked} events will be delivered again, "
-            f"{result.dead_lettered} became dead letters."
-        )
-        for key in keys:
-            yield dg.AssetObservation(key, metadata=figures)
-        if result.dead_lettered:
-            key = dead_letters_key(self.consumption.queue)
-            page: Metadata = {}
-            # The batch is acked, so its run must not fail because of what the page shows.
-            with suppress(PgqueError):
-                queues = [self.consumption.queue]
-                page = report_queues(self.client, queues).get(key, {})
-            yield dg.AssetObservation(
-                key,
-                metadata={
-                    **page,
-                    "dead_lettered": result.dead_lettered,
-                    "consumer": self.consumption.consumer,
-                    # A text, because the UI plots numbers.
-                    "batch_id": str(figures[BATCH_ID]),
-                },
-            )
-
 
 def consume(
+    consumption: Consumption,
     context: dg.AssetExecutionContext,
     pgque: PgqueResource,
     pyspark: Any,
-    consumption: Consumption,
     call: "Callable[[SparkBatch], Any]",
 ) -> Iterator[StepResult | AssetRecord]:
     """Consumes the batch of a run in a step.

@@ -1,51 +1,35 @@
 """`@pgque_window_asset`: an asset over windows of time, of the ticks that a queue retains.
 
-A window is a partition, or a run's config names it. Its events are read as a range of ticks. No
-consumer is registered and nothing is acked, so a window can be computed at any time, in any order,
-and again.
+A window is a partition. Its events are read as a range of ticks. No consumer is registered and
+nothing is acked, so a window can be computed at any time, in any order, and again.
 """
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import Field
 
+from ..client import InvalidArgument
+from ..client.window import Window
 from ..project.keys import QUEUE, queue_key
 from ..project.resource import PgqueResource
-from .compute_function import (
-    ComputeFunction,
-    is_annotated_none,
-    is_annotated_result,
-    make_step,
-    returns_frames,
-)
-from .consumption import Consumption
+from .compute_function import make_step
+from .consumption import ComputeFunction, Consumption
+from .inputs import window_of
 from .outputs import AssetRecord, StepResult
-from .refused_options import OF_WINDOWS, refuse_options, refusing_unknown
-from .step import executors_address
-from .window_step import WindowStep
+from .step import Step, executors_address
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
 
 
-class WindowConfig(dg.Config):
-    """The window of a run, for an asset without partitions."""
-
-    from_time: str = Field(
-        description="The time at which the window begins, with a zone, such as "
-        "2030-12-24T18:00+00:00."
-    )
-    to_time: str = Field(description="The time before which it ends.")
-
-
 def pgque_window_asset(
     *,
     queue: str,
-    partitions_def: dg.TimeWindowPartitionsDefinition | None = None,
+    partitions_def: dg.TimeWindowPartitionsDefinition,
     slices: int = 4,
     timeout: timedelta | None = None,
     leave_out_failed: bool = False,
@@ -73,17 +57,13 @@ def pgque_window_asset(
     `@pgque_asset` returns. The IO manager stores it as the window's partition. A window counts as a
     batch whose id is its start in UTC, as YYYYMMDDHHMM.
 
-    Without partitions, the run's config names the window, such as that of an incident whose events
-    a corrected function computes again.
-
     An event belongs to the window of the tick with which it became visible: that of its commit, or
     the next one if no tick came in between. A window that is not over fails its run, and so does
     one whose ticks are not all retained.
 
     Args:
         queue: the queue's name.
-        partitions_def: the windows, such as HourlyPartitionsDefinition; None to name the window of
-            each run in its config, as `from_time` and `to_time`.
+        partitions_def: the windows, such as HourlyPartitionsDefinition.
         slices: as for `pgque_asset`.
         timeout: how long the work on one window may take.
         leave_out_failed: allows the function to leave events out: malformed ones, and those that it
@@ -105,14 +85,14 @@ def pgque_window_asset(
         io_manager_key: the key of the IO manager. It must keep partitions apart.
         op_tags: of the step.
         pool: a pool that limits how many steps run at the same time.
-        asset_options: any other option of `@dg.asset` that can mean something for windows.
+        asset_options: any other option of `@dg.asset`.
 
     Returns:
         The decorator. The asset needs the resources `pgque` and `pyspark`.
 
     Raises:
-        DagsterInvalidDefinitionError: if `partitions_def` is not of time windows, if the function
-            has a parameter `config` without it, or as for `pgque_asset`.
+        DagsterInvalidDefinitionError: if `partitions_def` is not of time windows, or as for
+            `pgque_asset`.
 
     Example:
         .. code-block:: python
@@ -127,8 +107,7 @@ def pgque_window_asset(
 
     def decorate(compute_fn: ComputeFunction) -> dg.AssetsDefinition:
         options = dict(asset_options)
-        refuse_options(compute_fn.__name__, options, OF_WINDOWS)
-        if not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition | None):
+        if not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
             raise dg.DagsterInvalidDefinitionError(
                 f"{compute_fn.__name__}: partitions_def must be a TimeWindowPartitionsDefinition, "
                 "such as dg.HourlyPartitionsDefinition"
@@ -140,22 +119,19 @@ def pgque_window_asset(
                 "pass BackfillPolicy.multi_run()"
             )
         consumption = Consumption(
+            compute_fn,
             queue,
             consumer="window",
             lease_ttl=timedelta(minutes=1),
             slices=slices,
             timeout=timeout,
-            returns_nothing=is_annotated_none(compute_fn),
             # The IO manager gets a partition, which it must keep apart for any asset.
-            batch_safe=partitions_def is not None,
-            returns_frames=returns_frames(compute_fn),
+            batch_safe=True,
         )
         required = set(options.pop("required_resource_keys", None) or ())
-        if io_manager_key is None and (
-            consumption.returns_nothing or is_annotated_result(compute_fn)
-        ):
+        if io_manager_key is None and consumption.stores_itself:
             # The function stores its results itself, so the asset needs no IO manager.
-            options["dagster_type"] = dg.Nothing
+            options.setdefault("dagster_type", dg.Nothing)
         else:
             required.add(io_manager_key or "io_manager")
 
@@ -164,20 +140,16 @@ def pgque_window_asset(
             pgque: PgqueResource,
             pyspark: Any,
             call: "Callable[[SparkBatch], Any]",
-            config: WindowConfig | None = None,
         ) -> Iterator[StepResult | AssetRecord]:
             with pgque.client() as client:
                 address = executors_address(pgque, client.url)
-                step = WindowStep(
+                step = _WindowStep(
                     context, client, address, consumption, pyspark, call, leave_out_failed
                 )
-                if partitions_def is not None:
-                    yield from step.run_partition(partitions_def)
-                elif config is not None:
-                    yield from step.run_window(config.from_time, config.to_time)
+                yield from step.run_partition(partitions_def)
 
-        asset: dg.AssetsDefinition = refusing_unknown(pgque_window_asset, dg.asset, OF_WINDOWS)(
-            name=name or compute_fn.__name__,
+        asset: dg.AssetsDefinition = dg.asset(
+            name=name,
             key_prefix=key_prefix,
             partitions_def=partitions_def,
             deps=[queue_key(queue), *deps],
@@ -195,7 +167,48 @@ def pgque_window_asset(
             op_tags=op_tags,
             pool=pool,
             **options,
-        )(make_step(compute_fn, work, required, None if partitions_def else WindowConfig))
+        )(make_step(compute_fn, work, required))
         return asset
 
     return decorate
+
+
+@dataclass(frozen=True)
+class _WindowStep(Step):
+    """A running step that computes a window. Its `consumption` says what to read, and how.
+
+    Args:
+        leave_out_failed: whether the function may leave events out.
+    """
+
+    leave_out_failed: bool
+
+    def run_partition(
+        self, partitions: dg.TimeWindowPartitionsDefinition
+    ) -> Iterator[StepResult | AssetRecord]:
+        """Computes the window of the run's partition.
+
+        Raises:
+            InvalidArgument: if the run has several partitions, the window is not over, or its ticks
+                are not all retained.
+        """
+        first, *others = keys = self.context.partition_keys
+        if others:
+            raise InvalidArgument(
+                f"this run has {len(keys)} partitions, from {first} to {keys[-1]}, and a step "
+                "stores one window",
+                "Start a run for each partition. A backfill does so by default, and with "
+                "BackfillPolicy.multi_run() also if other assets of the job have another policy.",
+            )
+        try:
+            window = Window(
+                self.client,
+                self.consumption.queue,
+                *window_of(partitions, first),
+                leave_out_failed=self.leave_out_failed,
+            )
+        except InvalidArgument as error:
+            raise InvalidArgument(f"partition {first}: {error.args[0]}", error.hint) from error
+        name = f"the window from {window.info().start} of queue {window.queue}"
+        outputs, _ = yield from self.compute(window, name)
+        outputs.failed_checks()

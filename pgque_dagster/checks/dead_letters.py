@@ -4,13 +4,11 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from ..client import DeadLetter, DeadLetterCount
+from ..client import DeadLetterCount
 from ..client.ranges import count_problem
 from ..project.keys import dead_letters_key
 from ..project.resource import PgqueResource
 from .tables import shortened, table
-
-_SHOWN = 5
 
 
 def build_dead_letter_checks(
@@ -18,7 +16,6 @@ def build_dead_letter_checks(
     *,
     max_dead_letters: int = 0,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
-    show_payloads: bool = True,
     automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None = None,
 ) -> list[dg.AssetChecksDefinition]:
     """Builds the check `dead_letters` on the assets of queues' dead letters.
@@ -29,8 +26,6 @@ def build_dead_letter_checks(
         queues: the queues' names.
         max_dead_letters: how many dead letters a queue may have.
         severity: of a failure, ERROR or WARN.
-        show_payloads: whether to show their payloads, which then stay in Dagster's event log.
-            Reasons are always shown.
         automation_condition: when Dagster evaluates the checks by itself.
 
     Returns:
@@ -53,7 +48,6 @@ def build_dead_letter_checks(
         def dead_letters(pgque: PgqueResource) -> dg.AssetCheckResult:
             with pgque.client() as client:
                 counts = client.dead_letter_counts(queue)
-                newest = client.dead_letters(queue, _SHOWN) if counts else []
             number = sum(count.count for count in counts)
             problem = None
             if number > max_dead_letters:
@@ -63,8 +57,6 @@ def build_dead_letter_checks(
                 "allowed": max_dead_letters,
                 "by_consumer_and_reason": _reasons(counts),
             }
-            if newest:
-                metadata["newest"] = _newest(newest, show_payloads)
             if problem is not None:
                 metadata["what_to_do"] = dg.MetadataValue.md(what_to_do_about(queue))
             return dg.AssetCheckResult(
@@ -90,28 +82,6 @@ def _reasons(counts: Sequence[DeadLetterCount]) -> dg.TableMetadataValue:
                 count.oldest.isoformat(timespec="seconds"),
             )
             for count in counts
-        ],
-    )
-
-
-def _newest(letters: Sequence[DeadLetter], show_payloads: bool) -> dg.TableMetadataValue:
-    return table(
-        {
-            "id": "int",
-            "time": "string",
-            "type": "string",
-            "reason": "string",
-            "payload": "string",
-        },
-        [
-            (
-                letter.id,
-                letter.time.isoformat(timespec="seconds"),
-                letter.type or "",
-                shortened(letter.reason),
-                shortened(letter.payload) if show_payloads else "(hidden)",
-            )
-            for letter in letters
         ],
     )
 

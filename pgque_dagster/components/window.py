@@ -30,12 +30,12 @@ class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset], timeout=
 
     deps: Dependencies = Field(default=[])
     partitions_def: Annotated[
-        dg.TimeWindowPartitionsDefinition | None,
+        dg.TimeWindowPartitionsDefinition,
         template(
-            "The windows; if left out, the config of each run names its window.",
+            "The windows.",
             "{{ dg.DailyPartitionsDefinition(start_date='2026-12-24') }}",
         ),
-    ] = None
+    ]
     retry_policy: Annotated[
         RetryOptions | None, option("How a failed step is repeated; by default it is not.")
     ] = None
@@ -50,9 +50,8 @@ class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset], timeout=
 class WindowComponent(WindowAssetOptions, Computed, dg.Component):
     """An asset over windows of time, of the events that a queue retains.
 
-    Each partition is a window; without partitions, the config of a run names one. The transform
-    gets its events as that of a BatchConsumerComponent gets a batch. No consumer is registered, so
-    windows can be computed in any order, and again.
+    Each partition is a window. The transform gets its events as that of a BatchConsumerComponent
+    gets a batch. No consumer is registered, so windows can be computed in any order, and again.
 
     Example:
         .. code-block:: yaml

@@ -1,4 +1,4 @@
-"""The jobs and their ops: add, replay and purge dead letters; pause and resume a queue."""
+"""The jobs and their ops: add, replay and purge dead letters."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from ..client import InvalidArgument, QueueNotFound
+from ..client import InvalidArgument
 from ..client.client import Client
 from ..project.consumers import consumers_of_location
-from ..project.keys import dead_letters_key, queue_key
+from ..project.keys import dead_letters_key
 from ..project.queue_report import Metadata, report_queues
 from ..project.resource import PgqueResource
 from ..project.step_errors import log_error_line
@@ -19,22 +19,14 @@ _CHUNK = 1000
 
 
 def build_pgque_jobs() -> list[dg.JobDefinition]:
-    """Builds the jobs for operating queues. The config of each run names the queue.
+    """Builds the jobs for operating dead letters. The config of each run names the queue.
 
     Returns:
-        `pgque_add_dead_letters`, `pgque_replay_dead_letters`, `pgque_purge_dead_letters`,
-        `pgque_pause_queue` and `pgque_resume_queue`. Add them to the Definitions once. They need
-        the resource `pgque`. Each run records its result as an observation of the asset of the
-        queue or its dead letters.
+        `pgque_add_dead_letters`, `pgque_replay_dead_letters` and `pgque_purge_dead_letters`. Add
+        them to the Definitions once. They need the resource `pgque`. Each run records its result as
+        an observation of the asset of the queue's dead letters.
     """
-    ops = (
-        add_dead_letters,
-        replay_dead_letters,
-        purge_dead_letters,
-        pause_queue,
-        resume_queue,
-    )
-    return [_job(op) for op in ops]
+    return [_job(op) for op in (add_dead_letters, replay_dead_letters, purge_dead_letters)]
 
 
 def _job(op: dg.OpDefinition) -> dg.JobDefinition:
@@ -106,10 +98,9 @@ def add_dead_letters(
         done = client.set_events_aside(
             config.queue, config.consumer, config.events, reason=config.reason
         )
-        left = _count(client, config.queue)
-        page = _page(context, client, dead_letters_key(config.queue), config.queue)
+        left, page = _left(context, client, config.queue)
     counts = {"added": done.dead_lettered, "batch": done.batch_id, "left": left}
-    _report(context, dead_letters_key(config.queue), counts, page)
+    _report(context, config.queue, counts, page)
 
 
 @dg.op
@@ -119,10 +110,9 @@ def replay_dead_letters(
     """Sends dead letters again, each to the consumer that gave it up and to no other."""
     with log_error_line(context.log), pgque.client() as client:
         replayed, failed, first_error = _replay(context, client, config)
-        left = _count(client, config.queue)
-        page = _page(context, client, dead_letters_key(config.queue), config.queue)
+        left, page = _left(context, client, config.queue)
     counts = {"replayed": replayed, "not_replayed": failed, "left": left}
-    _report(context, dead_letters_key(config.queue), counts, page)
+    _report(context, config.queue, counts, page)
     if failed:
         raise dg.Failure(
             f"{failed} dead letters could not be replayed and stay where they are; the first "
@@ -139,25 +129,8 @@ def purge_dead_letters(
     """Deletes dead letters for good; export them first if they may be wanted again."""
     with log_error_line(context.log), pgque.client() as client:
         purged = client.purge_dead_letters(config.queue, timedelta(days=config.older_than_days))
-        left = _count(client, config.queue)
-        page = _page(context, client, dead_letters_key(config.queue), config.queue)
-    _report(context, dead_letters_key(config.queue), {"purged": purged, "left": left}, page)
-
-
-@dg.op
-def pause_queue(context: dg.OpExecutionContext, config: QueueConfig, pgque: PgqueResource) -> None:
-    """Stops a queue's ticks. It still accepts events, and delivers them after it is resumed."""
-    with log_error_line(context.log), pgque.client() as client:
-        client.pause_queue(config.queue)
-        _report_queue(context, client, config.queue)
-
-
-@dg.op
-def resume_queue(context: dg.OpExecutionContext, config: QueueConfig, pgque: PgqueResource) -> None:
-    """Lets a paused queue tick again. The next batches deliver the events sent meanwhile."""
-    with log_error_line(context.log), pgque.client() as client:
-        client.resume_queue(config.queue)
-        _report_queue(context, client, config.queue)
+        left, page = _left(context, client, config.queue)
+    _report(context, config.queue, {"purged": purged, "left": left}, page)
 
 
 def _replay(
@@ -212,33 +185,21 @@ def _time(field: str, text: str | None) -> datetime | None:
     return time
 
 
-def _count(client: Client, queue: str) -> int:
-    return sum(count.count for count in client.dead_letter_counts(queue))
-
-
-def _page(context: dg.OpExecutionContext, client: Client, key: dg.AssetKey, queue: str) -> Metadata:
-    """Returns what the page of an asset shows; nothing if the queue was dropped."""
-    return report_queues(client, [queue], consumers_of_location(context) or ()).get(key, {})
+def _left(context: dg.OpExecutionContext, client: Client, queue: str) -> tuple[int, Metadata]:
+    """Returns how many dead letters are left, and what their page shows."""
+    key = dead_letters_key(queue)
+    page = report_queues(client, [queue], consumers_of_location(context) or ()).get(key, {})
+    return sum(count.count for count in client.dead_letter_counts(queue)), page
 
 
 def _report(
-    context: dg.OpExecutionContext, key: dg.AssetKey, metadata: dict[str, Any], page: Metadata
+    context: dg.OpExecutionContext, queue: str, counts: dict[str, Any], page: Metadata
 ) -> None:
-    """Records a result in the log, on the step, and as an observation of an asset.
+    """Records a result in the log, on the step, and as an observation of the dead letters.
 
     The UI shows the latest observation, so this one repeats what the page shows.
     """
-    context.log.info(", ".join(f"{name}: {value}" for name, value in metadata.items()))
-    context.add_output_metadata(metadata)
-    context.log_event(
-        dg.AssetObservation(key, metadata={**page, "job": context.job_name, **metadata})
-    )
-
-
-def _report_queue(context: dg.OpExecutionContext, client: Client, queue: str) -> None:
-    found = next((stats for stats in client.queue_stats() if stats.queue == queue), None)
-    if found is None:
-        raise QueueNotFound(f'queue "{queue}" was dropped during the run', "")
-    metadata = {"paused": found.ticker_paused, "pgque/depth": found.depth}
-    page = _page(context, client, queue_key(queue), queue)
-    _report(context, queue_key(queue), metadata, page)
+    context.log.info(", ".join(f"{name}: {value}" for name, value in counts.items()))
+    context.add_output_metadata(counts)
+    key, metadata = dead_letters_key(queue), {**page, "job": context.job_name, **counts}
+    context.log_event(dg.AssetObservation(key, metadata=metadata))

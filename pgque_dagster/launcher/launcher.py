@@ -9,10 +9,9 @@ import dagster as dg
 from ..project.keys import BATCH_ID, WARM, WARM_PROCESS
 from .dagster_internals import execution_arguments, health, server_of
 from .liveness import Address
-from .pool import Pool, PoolLimits
+from .pool import Pool
 from .process import Code
 
-_MB = 2**20
 _NO_PROCESS = "none"
 
 
@@ -26,8 +25,6 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         processes: how many warm processes there are at most. While all are busy, a run starts in a
             process of its own.
         max_runs: after so many runs a process is replaced.
-        max_memory_mb: a process that, with its JVM, holds more memory than this after a run is
-            replaced.
         inst_data: how Dagster was told to make the launcher.
 
     Example:
@@ -40,19 +37,14 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
                 processes: 2
     """
 
-    def __init__(
-        self, processes: int, max_runs: int, max_memory_mb: int, inst_data: Any = None
-    ) -> None:
-        settings = {"processes": processes, "max_runs": max_runs, "max_memory_mb": max_memory_mb}
-        for name, value in settings.items():
+    def __init__(self, processes: int, max_runs: int, inst_data: Any = None) -> None:
+        for name, value in {"processes": processes, "max_runs": max_runs}.items():
             if value < 1:
                 raise dg.DagsterInvalidDefinitionError(
                     f"{name} of WarmRunLauncher is {value}: it must be 1 or more"
                 )
         super().__init__(inst_data)
-        self._pool = Pool(
-            PoolLimits(processes, max_runs, max_memory_mb * _MB), self._fail, self._is_finished
-        )
+        self._pool = Pool(processes, max_runs, self._fail, self._is_finished)
 
     @classmethod
     def config_type(cls) -> Any:
@@ -60,7 +52,6 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         return {
             "processes": dg.Field(dg.IntSource, default_value=2, is_required=False),
             "max_runs": dg.Field(dg.IntSource, default_value=100, is_required=False),
-            "max_memory_mb": dg.Field(dg.IntSource, default_value=4096, is_required=False),
         }
 
     @classmethod

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from .process import Code, WarmProcess
 
@@ -12,31 +11,25 @@ _CLOSING_SECONDS = 5.0
 _BUSY_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class PoolLimits:
-    """How many processes there are, and when one of them is replaced."""
-
-    processes: int
-    max_runs: int
-    max_memory: int
-
-
 class Pool:
     """Starts, lends and ends warm processes. Is safe in several threads.
 
     Args:
-        limits: of the pool.
+        size: how many processes there are at most.
+        max_runs: after so many runs a process is replaced.
         on_lost_run: is called with a run whose process died, and what is known of the death.
         is_finished: tells whether a run is recorded as ended.
     """
 
     def __init__(
         self,
-        limits: PoolLimits,
+        size: int,
+        max_runs: int,
         on_lost_run: Callable[[str, str], None],
         is_finished: Callable[[str], bool],
     ) -> None:
-        self._limits = limits
+        self._size = size
+        self._max_runs = max_runs
         self._on_lost_run = on_lost_run
         self._is_finished = is_finished
         self._lock = threading.Condition()
@@ -104,7 +97,7 @@ class Pool:
 
     def _would_be_second(self, code: Code) -> bool:
         """Whether a process would be started although another one with the code is warm."""
-        return len(self._processes) < self._limits.processes and any(
+        return len(self._processes) < self._size and any(
             process.runs > 1 for process in self._processes if process.code == code
         )
 
@@ -117,7 +110,7 @@ class Pool:
         )
 
     def _start(self, code: Code) -> WarmProcess | None:
-        if len(self._processes) >= self._limits.processes:
+        if len(self._processes) >= self._size:
             idle = self._idle()
             if not idle:
                 return None
@@ -135,12 +128,7 @@ class Pool:
         with self._lock:
             process.run_id, process.is_executing = None, False
             # After a failure or a cancelation, its Spark session may be broken.
-            is_used_up = (
-                not succeeded
-                or process.runs >= self._limits.max_runs
-                or process.memory > self._limits.max_memory
-            )
-            if is_used_up:
+            if not succeeded or process.runs >= self._max_runs:
                 self._retire(process)
             elif process in self._processes:
                 self._processes.remove(process)

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import Pipe
 
 from .liveness import Address, locked_file
-from .messages import Ended, Execute, Files, answers, send
-from .sources import have_changed
+from .sources import Files, have_changed
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,6 @@ class WarmProcess:
         run_id: the run to which it is lent; None while it is idle.
         is_executing: whether it has been given this run.
         runs: how many it was given.
-        memory: after its last run, in bytes.
     """
 
     def __init__(
@@ -54,12 +53,11 @@ class WarmProcess:
         self.run_id: str | None = None
         self.is_executing = False
         self.runs = 0
-        self.memory = 0
         self._files: Files = {}
         self._on_idle = on_idle
         self._on_end = on_end
         lock, path = locked_file()
-        self._channel, theirs = socket.socketpair()
+        self._channel, theirs = Pipe()
         try:
             self._process = subprocess.Popen(
                 [
@@ -87,7 +85,7 @@ class WarmProcess:
             OSError: if the process has died.
         """
         assert self.run_id is not None
-        send(self._channel, Execute(self.run_id, arguments))
+        self._channel.send((self.run_id, arguments))
         self.runs += 1
         self.is_executing = True
 
@@ -97,25 +95,28 @@ class WarmProcess:
 
     def retire(self) -> None:
         """Lets the process end, after its run if it has one."""
-        # Not close: the thread that listens still uses the socket.
         with suppress(OSError):
-            self._channel.shutdown(socket.SHUT_WR)
+            self._channel.send(None)
 
     def _wait(self) -> None:
         """Ends `_listen` after the process, even if a child of it has its end of the socket."""
         self._process.wait()
-        with suppress(OSError):
-            self._channel.shutdown(socket.SHUT_RD)
+        with suppress(OSError), socket.socket(fileno=os.dup(self._channel.fileno())) as channel:
+            channel.shutdown(socket.SHUT_RD)
 
     def _listen(self) -> None:
-        for answer in answers(self._channel):
-            self._took(answer)
+        while (answer := self._receive()) is not None:
+            succeeded, self._files = answer
+            self._on_idle(self, succeeded)
         status = self._process.wait()
         self._channel.close()
         self.address.forget()
         self._on_end(self, status)
 
-    def _took(self, answer: Ended) -> None:
-        self.memory = answer.memory
-        self._files = answer.files
-        self._on_idle(self, answer.succeeded)
+    def _receive(self) -> tuple[bool, Files] | None:
+        """Returns the answer after a run; None when the process is gone."""
+        try:
+            answer: tuple[bool, Files] = self._channel.recv()
+        except (EOFError, OSError):
+            return None
+        return answer

@@ -7,17 +7,16 @@ and Spark handle interrupts. It ends when the launcher closes the channel or is 
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import dagster as dg
 
 from .dagster_internals import execute, instance_of
-from .messages import Ended, requests, send
 from .sources import loaded_files
 
 logger = logging.getLogger("pgque.launcher")
@@ -40,21 +39,24 @@ def main(channel_descriptor: int, lock_descriptor: int, lock: Path) -> None:
     for descriptor in (channel_descriptor, lock_descriptor):
         # Spark's JVM must not keep them open after this process.
         os.set_inheritable(descriptor, False)
-    try:
-        with socket.socket(fileno=channel_descriptor) as channel:
-            # Nor must a child that an asset forks. The lock stays with this process.
-            os.register_at_fork(after_in_child=lambda: _leave(channel, lock_descriptor))
-            for request in requests(channel):
-                succeeded = _execute(request.run_id, request.arguments)
+    with Connection(channel_descriptor) as channel, open(lock_descriptor, "rb") as held:
+        # Nor must a child that an asset forks. The lock stays with this process.
+        os.register_at_fork(after_in_child=channel.close)
+        os.register_at_fork(after_in_child=held.close)
+        try:
+            for run_id, arguments in _requests(channel):
+                succeeded = _execute(run_id, arguments)
                 with suppress(OSError):  # The launcher is gone, and the loop ends.
-                    send(channel, Ended(succeeded, _resident_bytes(), loaded_files()))
-    finally:
-        lock.unlink(missing_ok=True)
+                    channel.send((succeeded, loaded_files()))
+        finally:
+            lock.unlink(missing_ok=True)
 
 
-def _leave(channel: socket.socket, lock_descriptor: int) -> None:
-    os.close(channel.detach())
-    os.close(lock_descriptor)
+def _requests(channel: Connection) -> Iterator[tuple[str, str]]:
+    """Yields runs and their arguments until the launcher retires this process or is gone."""
+    with suppress(EOFError, OSError):
+        while (request := channel.recv()) is not None:
+            yield request
 
 
 def _execute(run_id: str, arguments: str) -> bool:
@@ -111,28 +113,6 @@ def _interrupted_when_canceled(instance: dg.DagsterInstance, run_id: str) -> Ite
 
 
 _CANCELED = frozenset({dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED})
-
-
-def _resident_bytes() -> int:
-    """Returns the memory of this process and all below it; 0 on a system without /proc."""
-    pages: dict[int, int] = {}
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            process, parent = int(entry.name), _parent(entry)
-            pages[process] = int((entry / "statm").read_text().split()[1])
-            children.setdefault(parent, []).append(process)
-    ours, total = [os.getpid()], 0
-    while ours:
-        process = ours.pop()
-        total += pages.get(process, 0)
-        ours += children.get(process, ())
-    return total * os.sysconf("SC_PAGE_SIZE")
-
-
-def _parent(entry: Path) -> int:
-    # The command's name, in parentheses, may contain anything.
-    return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from .messages import Files
+# The modification time in nanoseconds and the size of each source file.
+Files = dict[str, tuple[int, int]]
 
 _STARTED = time.time_ns()
 # Facts that no file has.

@@ -19,8 +19,7 @@ EPOCH = "pgque/epoch"
 # By the database's clock.
 REQUESTED_AT = "pgque/requested_at"
 INCARNATION = "pgque/lineage"
-# What a downstream asset wants of an input: batches from this one on, or those of the upstream run.
-SINCE = "pgque/since"
+# What a downstream asset wants of an input: the batches of the upstream run.
 BATCHES = "pgque/batches"
 # Whether a run shall be executed by a warm process; by default, if it is one of a batch.
 WARM = "pgque/warm"

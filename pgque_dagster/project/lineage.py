@@ -8,7 +8,7 @@ import dagster as dg
 from ..client import QueueNotFound
 from .consumers import AssetConsumer, consumers_of_location
 from .keys import QUEUE, dead_letters_key, identifier, queue_key
-from .queue_report import PURGE_JOB, REPLAY_JOB, RESUME_JOB, report_queues
+from .queue_report import PURGE_JOB, REPLAY_JOB, report_queues
 from .registration import how_to_create
 from .resource import PgqueResource
 from .step_errors import log_error_line
@@ -116,7 +116,7 @@ def _queue_description(queue: str, consumers: Sequence[str]) -> str:
         "say what is wrong and what to run; `pgque health` says the same. Events wait in the queue "
         "meanwhile.\n\n"
         "**What mends what:** a held batch: correct the cause, then Materialize on its asset's "
-        f"page. A paused queue: the job `{RESUME_JOB}`. Dead letters: the job `{REPLAY_JOB}`. A "
+        f"page. A paused queue: `pgque resume {queue}`. Dead letters: the job `{REPLAY_JOB}`. A "
         "consumer that falls behind: switch its sensor on, and look at its runs. The jobs are "
         f'under Jobs; their config is `queue: "{queue}"`.'
     )

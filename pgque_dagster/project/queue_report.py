@@ -15,7 +15,6 @@ from .keys import QUEUE, dead_letters_key, queue_key
 
 REPLAY_JOB = "pgque_replay_dead_letters"
 PURGE_JOB = "pgque_purge_dead_letters"
-RESUME_JOB = "pgque_resume_queue"
 
 CHECK_TICKS = "check that `pgque ticker` or pg_cron runs, and that the queue is not paused"
 """What to do about events that wait long for a tick."""
@@ -178,7 +177,7 @@ def _problem_list(
         for row in sorted(problems, key=lambda row: order.index(row.status))
     ]
     if stats.ticker_paused:
-        found.insert(0, ("paused", f"resume the queue with the job {RESUME_JOB}"))
+        found.insert(0, ("paused", f"resume the queue: pgque resume {stats.queue}"))
     late = max(infos, key=consumer_lag, default=None)
     if late and not found and (lag := consumer_lag(late)) > _LATE:
         what = "no check fails yet; see that its sensor is on and its runs succeed"

@@ -117,16 +117,17 @@ class SparkBatch:
     @property
     def event_count(self) -> int:
         """How many events the batch has."""
-        return self._plan.events
+        return self.plan.events
 
     @property
     def _is_small(self) -> bool:
         """Whether the driver reads the batch itself."""
-        plan = self._plan
+        plan = self.plan
         return plan.events <= DRIVER_SIDE_EVENTS and plan.bytes <= DRIVER_SIDE_BYTES
 
     @cached_property
-    def _plan(self) -> ReadPlan:
+    def plan(self) -> ReadPlan:
+        """How the batch is read; has its sizes and times, too."""
         return read_plan(self._batch, self._slices)
 
     @cached_property
@@ -304,14 +305,14 @@ class SparkBatch:
             .options(
                 **self._attempt.address.options(),
                 batch_id=str(self.batch_id),
-                plan=plan_option(self._plan.slices),
+                plan=plan_option(self.plan.slices),
                 **options,
             )
             .load()
         )
 
     def _read_here(self, columns: Sequence[str]) -> pa.Table:
-        return arrow.read_table(self._attempt.url, self._plan.slices, columns)
+        return arrow.read_table(self._attempt.url, self.plan.slices, columns)
 
     def _settled(
         self,
@@ -335,7 +336,7 @@ class SparkBatch:
                 rows = parsing.fitting(parsed)
             table = pa.Table.from_batches([rows])
             return how.rows(self.spark.createDataFrame(table, schema=how.schema()))
-        slices = ParsedSlices(self.spark, self._attempt.address, self._plan.slices, how)
+        slices = ParsedSlices(self.spark, self._attempt.address, self.plan.slices, how)
         if policy == "keep":
             return slices.all()
 

@@ -6,18 +6,13 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
+from pgque_dagster import PgqueResource, build_pgque_sensor
 from pgque_dagster.client import Client
 from pgque_dagster.client.registrations import move_to_deployment
 from pgque_dagster.project.deployment import deployment_name
 from tests.dagster.support import SessionHolder, StoringIOManager
+from tests.support.assets import revenue
 from tests.support.events import publish
-
-
-@pgque_asset(queue="orders")
-def revenue(batch: SparkBatch) -> int:
-    return batch.event_count
-
 
 SENSOR = build_pgque_sensor([revenue])
 

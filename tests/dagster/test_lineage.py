@@ -4,17 +4,11 @@ import dagster as dg
 import pytest
 
 from pgque_dagster import (
-    SparkBatch,
     build_queue_assets,
     dead_letters_key,
-    pgque_asset,
     queue_key,
 )
-
-
-@pgque_asset(queue="orders")
-def revenue(batch: SparkBatch) -> int:
-    return batch.event_count
+from tests.support.assets import revenue
 
 
 def test_producers_are_upstream_of_the_queue_and_consumers_downstream() -> None:
@@ -83,7 +77,7 @@ def test_a_queue_says_what_it_is_who_consumes_it_and_what_to_do_when_it_is_red()
     assert "`pgque status orders`" in str(unnamed.description)
     assert "**When a check is red:** `what_to_do`" in str(queue.description)
     assert "Events of the queue `orders` that a consumer gave up" in str(dead_letters.description)
-    for job in ("pgque_replay_dead_letters", "pgque_resume_queue"):
-        assert f"`{job}`" in str(queue.description)
+    for way in ("pgque_replay_dead_letters", "pgque resume orders"):
+        assert f"`{way}`" in str(queue.description)
     for command in ("list", "replay", "purge"):
         assert f"`pgque dead-letters {command} orders`" in str(dead_letters.description)

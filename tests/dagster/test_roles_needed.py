@@ -25,7 +25,6 @@ from pgque_dagster import (
     build_pgque_ticker_sensor,
     build_queue_health_checks,
     installer,
-    pgque_asset,
     pgque_multi_asset,
     pgque_window_asset,
 )
@@ -33,6 +32,7 @@ from pgque_dagster.cli import main
 from pgque_dagster.client import Client
 from pgque_dagster.spark.source import PgqueDataSource
 from tests.dagster.support import SessionHolder, StoringIOManager, forgetful_instance
+from tests.support.assets import revenue
 from tests.support.dead_letters import give_up
 from tests.support.events import publish
 from tests.support.logins import as_login
@@ -66,11 +66,6 @@ def logins(cell: str) -> tuple[list[tuple[str, ...]], list[tuple[tuple[str, ...]
         return [named], [(ROLES[:2], "pgque_admin")]
     less = [(tuple(role for role in ROLES[:2] if role != each), each) for each in named]
     return [named], less
-
-
-@pgque_asset(queue="orders")
-def revenue(batch: SparkBatch) -> int:
-    return batch.event_count
 
 
 @pgque_multi_asset(queue="orders", consumer="revenue", outs={"one": dg.AssetOut()})

@@ -5,17 +5,12 @@ from typing import Any
 
 import dagster as dg
 
-from pgque_dagster import PgqueResource, SparkBatch, pgque_asset
+from pgque_dagster import PgqueResource
 from pgque_dagster.client import Client
 from tests.support.events import claim, publish
 
 WARN = dg.AssetCheckSeverity.WARN
 ERROR = dg.AssetCheckSeverity.ERROR
-
-
-@pgque_asset(queue="orders")
-def revenue(batch: SparkBatch) -> int:
-    return batch.event_count
 
 
 def give_up(

@@ -272,7 +272,7 @@ def test_what_is_not_stored_or_not_checked_is_not_acked(orders: Orders, shape: S
 # Functions that store their results themselves
 
 
-@pytest.mark.parametrize("shape", ["annotated", "option", "yields nothing", "yields a check"])
+@pytest.mark.parametrize("shape", ["returns", "yields nothing", "yields a check"])
 def test_a_function_that_says_so_returns_nothing(orders: Orders, shape: str) -> None:
     table = Table()
     results = [passes()] if shape == "yields a check" else []
@@ -281,11 +281,10 @@ def test_a_function_that_says_so_returns_nothing(orders: Orders, shape: str) -> 
         table.store("kept", batch.batch_id, texts(batch))
         return yields(*results) if shape.startswith("yields") else None
 
-    options: dict[str, Any] = {} if shape == "annotated" else {"returns_nothing": True}
-    body.__annotations__ = {"return": None} if shape == "annotated" else {}
+    body.__annotations__ = {"return": None}
     orders.publish(SENT)
 
-    result = orders.run(kept(**options, **(BLOCKING if results else {}))(body))
+    result = orders.run(kept(**(BLOCKING if results else {}))(body))
 
     assert result.success
     assert batches_of(result, "kept") == [("orders", len(SENT))]

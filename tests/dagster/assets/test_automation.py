@@ -2,17 +2,13 @@
 
 import dagster as dg
 
-from pgque_dagster import PgqueResource, SparkBatch, pgque_asset, pgque_window_asset
+from pgque_dagster import PgqueResource, SparkBatch, pgque_window_asset
 from tests.dagster.orders import Orders
+from tests.support.assets import revenue
 from tests.support.windows import send_at_hours
 
 HOURLY = dg.HourlyPartitionsDefinition(start_date="2026-01-01-00:00", end_date="2026-01-01-03:00")
 EAGER = dg.AutomationCondition.eager()
-
-
-@pgque_asset(queue="orders")
-def revenue(batch: SparkBatch) -> int:
-    return batch.event_count
 
 
 @dg.asset(automation_condition=EAGER)

@@ -31,12 +31,11 @@ def reader(read: Read, name: str = "downstream", **metadata: Any) -> dg.AssetsDe
     return downstream
 
 
-def test_an_input_is_all_batches_or_those_of_the_upstream_run_or_those_from_one_on(
+def test_an_input_is_all_batches_or_those_of_the_upstream_run(
     orders: Orders, manager: Any, instance: dg.DagsterInstance
 ) -> None:
     every: Read = []
     of_run: Read = []
-    since: Read = []
     of_last_run = reader(of_run, "of_last_run", **{"pgque/batches": "run"})
     ids = []
     for number in (1, 2, 3):
@@ -50,20 +49,18 @@ def test_an_input_is_all_batches_or_those_of_the_upstream_run_or_those_from_one_
                 assert made["path"].startswith(f"{folder}/epoch-{made['pgque/epoch']}.")
             else:
                 assert made["pgque/table_version"]
-    selection = [of_last_run, reader(since, "since", **{"pgque/since": ids[2]})]
     alone = orders.run(
-        *selection,
+        of_last_run,
         numbers.to_source_asset(),
         manager=manager,
         instance=instance,
-        selection=selection,
+        selection=[of_last_run],
     )
 
     one, two, three = zip((1, 2, 3), ids, strict=True)
     assert alone.success
     assert every == [[one], [one, two], [one, two, three]]
     assert of_run == [[one], [two], [three], [three]]
-    assert since == [[three]]
 
 
 def test_an_input_is_read_by_the_session_of_the_resource(orders: Orders, tmp_path: Path) -> None:
@@ -91,10 +88,10 @@ def test_an_input_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     ):
         context = dg.build_input_context(asset_key=key)
         thread_without_session.submit(manager.load_input, context).result()
-    for metadata in ({"pgque/batches": "yesterday"}, {"pgque/since": "yesterday"}):
-        context = dg.build_input_context(asset_key=key, definition_metadata=metadata)
-        with pytest.raises(InvalidArgument, match="numbers wants the batches 'yesterday'"):
-            manager.load_input(context)
+    metadata = {"pgque/batches": "yesterday"}
+    context = dg.build_input_context(asset_key=key, definition_metadata=metadata)
+    with pytest.raises(InvalidArgument, match="numbers wants the batches 'yesterday'"):
+        manager.load_input(context)
 
 
 def test_the_data_version_is_that_of_the_batch_and_the_attempt(

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
-from pgque_dagster.assets.step import Step
+from pgque_dagster.assets.metadata import Report
 from pgque_dagster.project.keys import BATCH_ID
 from tests.dagster.orders import Orders, Result, materialized, texts
 from tests.dagster.support import StoringIOManager
@@ -65,14 +65,15 @@ def test_a_retry_after_the_ack_repeats_nothing_and_loses_nothing(
     orders.publish(["b"])
     fail = failing(1)
     asset = revenue(retry_policy=AT_ONCE)(texts)
-    report = Step._report_ack
+    ack = Report.ack
 
-    def failing_report(*args: Any) -> Any:
-        fail(args)
-        return report(*args)
+    def ack_and_fail(*args: Any) -> Any:
+        acked = ack(*args)
+        fail(acked)
+        return acked
 
     store = StoringIOManager()
-    monkeypatch.setattr(Step, "_report_ack", failing_report)
+    monkeypatch.setattr(Report, "ack", ack_and_fail)
     assert orders.run(asset, manager=store, tags={BATCH_ID: str(first)}).success
     assert store.stored == [["a"]]
     assert orders.left() == ["b"]

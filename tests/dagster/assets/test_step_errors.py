@@ -53,7 +53,7 @@ def logged_errors(capfd: pytest.CaptureFixture[str]) -> list[str]:
             forgetful,
             "forgetful: the function returned nothing, so nothing of the batch was stored. Return "
             "the value to store. If the function stores its results itself, annotate it with "
-            "-> None or pass returns_nothing=True.",
+            "-> None.",
         ),
         (wrong_schema, "doubel"),
     ],
@@ -78,10 +78,10 @@ def test_an_error_of_an_asset_is_told_in_one_line_before_the_traceback(
 def test_an_error_of_a_job_is_told_in_one_line_before_the_traceback(
     orders: Orders, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    job = next(each for each in build_pgque_jobs() if each.name == "pgque_pause_queue")
+    job = next(each for each in build_pgque_jobs() if each.name == "pgque_purge_dead_letters")
 
     job.execute_in_process(
-        run_config=dg.RunConfig(ops={"pause_queue": {"config": {"queue": "odrers"}}}),
+        run_config=dg.RunConfig(ops={"purge_dead_letters": {"config": {"queue": "odrers"}}}),
         resources={"pgque": orders.resources["pgque"]},
         raise_on_error=False,
     )

@@ -284,62 +284,24 @@ def test_days_of_a_time_zone_begin_at_its_midnight(orders: Orders, tmp_path: Pat
     assert stored(manager, of_days) == [(202512310500, text) for text in "abcde"]
 
 
-def test_the_config_of_a_run_names_the_window_of_an_asset_without_partitions(
-    orders: Orders, manager: Any
-) -> None:
-    named = windows(events, partitions_def=None)
-    send_at_hours(orders.client, [["a"], ["b"], ["c"], ["d"]])
-    hours = {"from_time": "2026-01-01T01:00+00:00", "to_time": "2026-01-01T03:00Z"}
+def test_the_result_of_a_check_of_a_window_is_recorded(orders: Orders) -> None:
+    def checked(batch: SparkBatch) -> Iterator[Any]:
+        yield batch.event_count
+        yield dg.AssetCheckResult(passed=batch.event_count < 2)
 
-    for _ in range(2):
-        assert orders.run(named, config=hours, manager=manager).success
+    send_at_hours(orders.client, [["a", "b"], ["c"], []])
+    spec = dg.AssetCheckSpec("few", asset="hourly", blocking=True)
+    asset, manager = windows(checked, check_specs=[spec]), StoringIOManager()
 
-    assert stored(manager, named) == [(202601010100, "b"), (202601010100, "c")]
-    shorter = {**hours, "to_time": "2026-01-01T02:00Z"}
-    assert orders.run(named, config=shorter, manager=manager).success
-    assert stored(manager, named) == [(202601010100, "b")]
-    assert orders.consumers() == ["revenue"]
-    assert orders.left() == ["a", "b", "c", "d"]
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "words"),
-    [
-        ("yesterday", "2026-01-01T01:00Z", "'yesterday' is no whole minute with a zone"),
-        ("2026-01-01T00:00", "2026-01-01T01:00Z", "no whole minute with a zone"),
-        ("2026-01-01T00:00:30Z", "2026-01-01T01:00Z", "no whole minute with a zone"),
-        ("2026-01-01T01:00Z", "2026-01-01T01:00Z", "is no time window"),
-        ("2026-01-01T00:00Z", "2030-01-01T01:00Z", "is not over"),
-    ],
-)
-def test_times_that_name_no_window_are_red_and_nothing_is_stored(
-    orders: Orders, start: str, end: str, words: str
-) -> None:
-    send_at_hours(orders.client, [["a"]])
-    named, manager = windows(events, partitions_def=None), StoringIOManager()
-
-    result = orders.run(named, config={"from_time": start, "to_time": end}, manager=manager)
-
-    assert words in error_of(result)
-    assert manager.stored == []
-
-
-def test_an_io_manager_that_would_replace_one_window_by_the_next_is_refused(orders: Orders) -> None:
-    send_at_hours(orders.client, [["a"]])
-    named = windows(texts, partitions_def=None)
-    first = {"from_time": "2026-01-01T00:00Z", "to_time": "2026-01-01T01:00Z"}
-
-    error = error_of(orders.run(named, config=first, manager=dg.InMemoryIOManager()))
-
-    assert "may replace the output of a batch" in error
+    assert run(orders, asset, of=SECOND, manager=manager).success
+    assert not run(orders, asset, of=FIRST, manager=manager).success
+    assert manager.stored == [1, 2]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"partitions_def": dg.StaticPartitionsDefinition(["a"])}, "TimeWindowPartitions"),
-        ({"check_specs": [dg.AssetCheckSpec("c", asset="hourly")]}, "dg.asset_check"),
-        ({"output_required": False}, "output_required"),
         ({"backfill_policy": SEVERAL}, "BackfillPolicy.multi_run"),
         ({"slices": 0}, "slices"),
     ],
@@ -349,13 +311,3 @@ def test_what_can_mean_nothing_is_refused_when_it_is_defined(
 ) -> None:
     with pytest.raises(dg.DagsterInvalidDefinitionError, match=words):
         windows(events, **options)
-
-
-def test_the_config_of_a_window_is_the_steps_own_and_explained_in_the_launchpad() -> None:
-    def configured(batch: SparkBatch, config: str) -> None: ...
-
-    fields = windows(events, partitions_def=None).op.config_schema.config_type.fields  # type: ignore[attr-defined]
-    assert set(fields) == {"from_time", "to_time"}
-    assert all(field.description for field in fields.values())
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="already has a config"):
-        windows(configured, partitions_def=None)

@@ -10,7 +10,8 @@ import pytest
 from pgque_dagster import build_consumer_lag_checks, pgque_asset, queue_key
 from pgque_dagster.client import Client
 from pgque_dagster.client.batch import hold
-from tests.support.checks import ERROR, WARN, make_older, revenue, run
+from tests.support.assets import revenue
+from tests.support.checks import ERROR, WARN, make_older, run
 from tests.support.events import claim, publish, tick
 
 Sql = Callable[[str], None]

@@ -16,7 +16,8 @@ from pgque_dagster import (
 )
 from pgque_dagster.checks.health import CHECKS
 from pgque_dagster.client import Client
-from tests.support.checks import ERROR, WARN, make_older, revenue, rows, run
+from tests.support.assets import revenue
+from tests.support.checks import ERROR, WARN, make_older, rows, run
 from tests.support.events import claim, make_queue, publish, tick
 from tests.support.versions import is_older
 

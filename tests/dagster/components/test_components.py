@@ -27,7 +27,7 @@ from pgque_dagster.components.batch_consumer import AssetOptions, ScheduleOption
 from pgque_dagster.components.options import Options, read_duration
 from pgque_dagster.components.payload import Payload
 from pgque_dagster.components.sinks import IcebergSinkOptions
-from tests.support.checks import revenue
+from tests.support.assets import revenue
 
 
 def defaults(api: Any) -> dict[str, Any]:

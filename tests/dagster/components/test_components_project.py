@@ -15,7 +15,7 @@ import pgque_dagster
 from pgque_dagster import build_pgque_sensor
 from pgque_dagster.client import Client
 from pgque_dagster.sensors import build_pgque_ticker_sensor
-from tests.support.checks import revenue
+from tests.support.assets import revenue
 from tests.support.dg_project import DgProject
 from tests.support.events import publish
 

@@ -156,7 +156,7 @@ def test_what_cannot_be_done_is_refused_and_leaves_the_dead_letters(
             run(client, "replay_dead_letters", **config)
     with pytest.raises(Exception, match="older_than_days"):
         run(client, "purge_dead_letters", older_than_days=-1)
-    for name in ("pause_queue", "replay_dead_letters", "purge_dead_letters"):
+    for name in ("replay_dead_letters", "purge_dead_letters"):
         with pytest.raises(QueueNotFound, match="nosuch"):
             run(client, name, queue="nosuch")
     assert left(client) == ["a"]
@@ -179,15 +179,6 @@ def test_dead_letters_of_many_pages_come_each_once(client: Client) -> None:
 
     found = [[letter.payload for letter in page] for page in pages]
     assert found == [["a", "b"], ["c", "d"], ["e"]]
-
-
-def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(client: Client) -> None:
-    assert run(client, "pause_queue")["paused"] is True
-    client.send("orders", "a")
-    client.ticker()
-    assert client.claim("orders", "revenue", owner="a test") is None
-    assert run(client, "resume_queue")["paused"] is False
-    assert waiting(client) == ["a"]
 
 
 def test_events_of_the_open_batch_become_dead_letters_and_leave_it(client: Client) -> None:

@@ -275,8 +275,3 @@ def test_a_launcher_that_ends_leaves_a_process_that_ends_with_its_run(tmp_path: 
 
         warm.wait_until_gone(process)
         assert warm.status(run) == "SUCCESS"
-
-
-def test_a_process_that_holds_too_much_memory_is_replaced(tmp_path: Path) -> None:
-    with launching(tmp_path, "{max_memory_mb: 1}") as warm:
-        assert warm.said()[1] != warm.said()[1]

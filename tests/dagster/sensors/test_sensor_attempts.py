@@ -17,6 +17,7 @@ from pgque_dagster.client import Client
 from pgque_dagster.sensors.attempts import AttemptPolicy
 from tests.conftest import Server, administer
 from tests.dagster.support import materialize
+from tests.support.assets import revenue
 from tests.support.events import claim, publish
 from tests.support.sensing import evaluate, record_run, the_request
 
@@ -28,11 +29,6 @@ NOW = timedelta(0)
 @dg.resource
 def broken(context: dg.InitResourceContext) -> None:
     raise RuntimeError("no such host")
-
-
-@pgque_asset(queue="orders")
-def revenue(batch: SparkBatch) -> int:
-    return batch.event_count
 
 
 @pgque_asset(queue="orders", consumer="revenue", required_resource_keys={"warehouse"})

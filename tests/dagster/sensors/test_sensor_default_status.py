@@ -8,23 +8,17 @@ from pgque_dagster import (
     BatchConsumerComponent,
     PgqueComponent,
     QueueComponent,
-    SparkBatch,
     build_pgque_alerts,
     build_pgque_observation_sensor,
     build_pgque_schedule,
     build_pgque_sensor,
     build_pgque_ticker_sensor,
-    pgque_asset,
 )
+from tests.support.assets import revenue
 
 
 def notify(alert: object) -> None:
     """Reaches nobody."""
-
-
-@pgque_asset(queue="orders")
-def revenue(batch: SparkBatch) -> int:
-    return batch.event_count
 
 
 def test_no_sensor_that_consumes_runs_before_somebody_switches_it_on() -> None:

@@ -13,15 +13,11 @@ from click.testing import CliRunner
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
+from tests.support.assets import revenue
 from tests.support.events import claim, make_queue, publish, tick
 from tests.support.sensing import evaluate, record_run, the_request
 
 IDLE = "orders/revenue: no batch yet, no event waits"
-
-
-@pgque_asset(queue="orders")
-def revenue(batch: SparkBatch) -> int:
-    return batch.event_count
 
 
 SENSOR = build_pgque_sensor([revenue])

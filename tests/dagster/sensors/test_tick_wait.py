@@ -19,16 +19,12 @@ from pgque_dagster import (
 )
 from pgque_dagster.client import Client
 from pgque_dagster.sensors.tick_wait import share_of_wait
+from tests.support.assets import revenue
 from tests.support.events import claim, publish
 from tests.support.sensing import record_run
 
 PATIENCE_SECONDS = 30
 LISTENS = "select count(*) from pg_stat_activity where query = 'listen \"pgque_orders\"'"
-
-
-@pgque_asset(queue="orders")
-def revenue(batch: SparkBatch) -> int:
-    return batch.event_count
 
 
 @pgque_asset(queue="orders", consumer="stock")

@@ -50,7 +50,7 @@ def opened(client: Client, spark: SparkSession) -> Opened:
         client.send_batch("orders", [json.dumps(payload) for payload in payloads])
         tick(client)
         batch = kind(spark, claim(client), client.url, slices=3)
-        assert len(batch._plan.slices) == 3, "the batch is too small to be read by several tasks"
+        assert len(batch.plan.slices) == 3, "the batch is too small to be read by several tasks"
         return batch
 
     return opened

@@ -104,6 +104,11 @@ class DeltaSink:
         self._target = DeltaTarget(self._storage, schema_evolution, mode, tuple(key))
         self._target_file_bytes = target_file_bytes
 
+    @property
+    def location(self) -> str:
+        """Where the table is."""
+        return self._storage.location
+
     def write(self, batch: SparkBatch, frame: DataFrame) -> StoredBatch:
         """Stores a batch, and replaces what earlier attempts at it stored.
 
