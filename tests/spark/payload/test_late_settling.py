@@ -200,27 +200,18 @@ def test_the_policies_hold_at_the_ack(client: Client, spark: SparkSession, opene
     assert retried.claim.ack().nacked == 1
 
 
-def test_a_check_at_the_call_persists_the_fields_in_one_pass_until_the_batch_is_closed(
-    spark: SparkSession, opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_at_the_call_persists_the_fields_until_the_batch_is_closed(opened: Opened) -> None:
     batch = opened(events(), SparkBatch)
-    collected: list[DataFrame] = []
-    to_arrow = type(spark.range(0)).toArrow
-
-    def noted(frame: DataFrame) -> Any:
-        collected.append(frame)
-        return to_arrow(frame)
-
-    monkeypatch.setattr(type(spark.range(0)), "toArrow", noted)
 
     frame = batch.payload(SCHEMA)
 
-    assert collected == []
+    (persisted,) = (slices._persisted for slices in batch._parsed)
+    assert persisted is not None and persisted.storageLevel.useMemory
     assert batch.claim.requested.dead_lettered == WRONG
-    assert frame.storageLevel.useMemory
+    assert "InMemoryTableScan" in frame._jdf.queryExecution().executedPlan().toString()
     assert frame.count() == GOOD
     batch.close()
-    assert not frame.storageLevel.useMemory
+    assert not persisted.storageLevel.useMemory
 
 
 def test_a_late_check_asks_what_the_consumer_finished_before(
