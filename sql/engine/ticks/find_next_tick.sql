@@ -69,7 +69,7 @@ declare
                                              i_to.tick_snapshot);
     v_events  bigint;
 begin
-    if v_range.tables = '{}' or i_from.tick_id >= i_to.tick_id then
+    if v_range.tables = '{}' then
         return 0;
     end if;
     execute format(  -- quoted: made by the queue's own function and snapshot_conditions
