@@ -6419,8 +6419,9 @@ begin
 end;
 $$;
 
--- Makes events of an open batch dead letters at once. Returns how many. If the batch is leased,
--- only the holder may call this, with i_owner and i_epoch.
+-- Makes events of an open batch dead letters at once, also those that were scheduled for another
+-- delivery. Returns how many. If the batch is leased, only the holder may call this, with i_owner
+-- and i_epoch.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reason text,
@@ -6498,8 +6499,7 @@ begin
                coalesce(case cardinality(i_reasons) when 1 then i_reasons[1] else i.reason end,
                         i_reason) as reason
         from unnest(i_msg_ids, i_reasons) i (id, reason)
-        where i.id is not null
-        order by i.id
+        where i.id is not null order by i.id
     ), found as materialized (
         select e.*, g.reason,
                i_max_retries is null
@@ -6520,20 +6520,21 @@ begin
         from found f where f.is_retried
         on conflict do nothing
     ), copied as (delete from pgque.replica_table r where r.sub_id = v_owner.sub_id
+    ), not_retried as (
+        delete from pgque.retry_queue r using found f
+        where not f.is_retried and r.ev_owner = v_owner.sub_id and r.ev_id = f.ev_id
     ), given_up as (
         insert into pgque.dead_letter (
             dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, ev_txid, ev_retry, ev_type,
             ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
         select v_owner.sub_queue, v_owner.sub_consumer, f.reason, f.ev_id, f.ev_time, f.ev_txid,
                f.ev_retry, f.ev_type, f.ev_data, f.ev_extra1, f.ev_extra2, f.ev_extra3, f.ev_extra4
-        from found f
-        where not f.is_retried
+        from found f where not f.is_retried
         on conflict do nothing
     )
     select count(f.ev_id), array_agg(g.id order by g.id) filter (where f.ev_id is null)
     into v_events, v_lost_ids
-    from given g
-    left join found f on f.ev_id = g.id;
+    from given g left join found f on f.ev_id = g.id;
     if v_lost_ids is not null then
         raise exception using
             errcode = 'PQ009',

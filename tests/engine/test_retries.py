@@ -78,6 +78,17 @@ def test_an_event_that_is_given_back_by_two_attempts_comes_again_once(q: Connect
     assert deliver_retries(q) == 0
 
 
+def test_an_event_that_was_given_back_and_then_given_up_does_not_come_again(q: Connection) -> None:
+    batch = open_batch(q, "broken")
+    (event,) = event_ids(q, batch)
+    nack(q, batch, [event])
+    value(q, "select pgque.dead_letter_batch(%s, %s, 'broken for good')", batch, [event])
+    nack(q, batch, [event])
+    finish(q, batch)
+    assert deliver_retries(q) == 0
+    assert dead_letters(q) == [("c", "broken", "broken for good")]
+
+
 def test_retries_do_not_wait_for_a_later_batch_of_their_consumer(failed: Connection) -> None:
     assert open_batch(failed, "next")
     assert deliver_retries(failed) == 1
