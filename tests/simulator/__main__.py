@@ -1,0 +1,116 @@
+"""Runs the simulator: `make simulate`."""
+
+import argparse
+import itertools
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from pgque_dagster.embedded import EmbeddedPostgres
+
+from .run import Failure, Program, Report, program, shortest, simulate
+
+_INSTALL = Path(__file__).parent.parent.parent / "sql" / "pgque.sql"
+_SETTINGS = ("fsync = off", "autovacuum = off", "max_prepared_transactions = 20")
+
+
+class Databases:
+    """Databases with the queue installed, each for one run."""
+
+    def __init__(self, server: EmbeddedPostgres, install: Path) -> None:
+        self.server = server
+        self._numbers = itertools.count()
+        self._execute("create database template_of_runs")
+        with psycopg.connect(server.database_url("template_of_runs"), autocommit=True) as db:
+            db.execute(install.read_bytes())
+
+    def _execute(self, sql: str) -> None:
+        with psycopg.connect(self.server.url, autocommit=True) as db:
+            db.execute(sql.encode())
+
+    @contextmanager
+    def new(self) -> Iterator[str]:
+        """A new database; it is dropped at the end."""
+        name = f"run_{next(self._numbers)}"
+        self._execute(f"create database {name} template template_of_runs strategy file_copy")
+        try:
+            yield self.server.database_url(name)
+        finally:
+            self._execute(f"drop database {name} with (force)")
+
+    def simulate(self, steps: Program) -> Report:
+        """Runs a program on a new database."""
+        with self.new() as url:
+            return simulate(url, steps)
+
+
+def main() -> int:
+    """Runs the simulator from the command line; returns 1 if a seed fails."""
+    parser = argparse.ArgumentParser(
+        prog="make simulate",
+        description="Runs many sessions of a real PostgreSQL, statement by statement, in an order "
+        "that the seed fixes, and compares what each consumer gets with a plain model.",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds to run")
+    parser.add_argument("--steps", type=int, default=2000, help="of each seed")
+    parser.add_argument("--tries", type=int, default=100, help="to shorten a program that fails")
+    parser.add_argument("--sql", type=Path, default=_INSTALL, help="the file to install")
+    parser.add_argument("--program", type=Path, help="a file of steps to run, in place of a seed")
+    options = parser.parse_args()
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="pgque-simulator-") as folder:
+        data = Path(folder) / "postgres"
+        with EmbeddedPostgres(data) as server, psycopg.connect(server.url, autocommit=True) as db:
+            for setting in _SETTINGS:
+                db.execute(f"alter system set {setting}".encode())
+        with EmbeddedPostgres(data) as server:
+            databases = Databases(server, options.sql)
+            if options.program:
+                return int(not _replay(databases, options.program, options.tries))
+            for seed in range(options.seed, options.seed + options.seeds):
+                failed += not _run(databases, seed, options.steps, options.tries)
+    return int(failed > 0)
+
+
+def _run(databases: Databases, seed: int, steps: int, tries: int) -> bool:
+    began = time.monotonic()
+    report = databases.simulate(program(seed, steps))
+    rate = steps / (time.monotonic() - began)
+    if report.failure is None:
+        print(f"seed {seed}: {steps} steps, {report.events} events, {rate:.0f} steps/s", flush=True)
+        return True
+    print(f"seed {seed} failed after {report.failure}", flush=True)
+    _shorten(databases, program(seed, steps), report.failure, Path(f"seed_{seed}.txt"), tries)
+    return False
+
+
+def _replay(databases: Databases, file: Path, tries: int) -> bool:
+    lines = [line.split() for line in file.read_text().splitlines()]
+    steps = [(name, int(chosen)) for name, chosen in lines]
+    failure = databases.simulate(steps).failure
+    print(f"failed after {failure}" if failure else "no difference", flush=True)
+    if failure and tries:
+        _shorten(databases, steps, failure, file.with_suffix(".short"), tries)
+    return failure is None
+
+
+def _shorten(
+    databases: Databases, steps: Program, failure: Failure, file: Path, tries: int
+) -> None:
+    def fails(fewer: Program) -> Failure | None:
+        return databases.simulate(fewer).failure
+
+    fewest, failure = shortest(steps, failure, fails, tries)
+    file.write_text("".join(f"{name} {chosen}\n" for name, chosen in fewest))
+    print(f"{len(fewest)} of the steps fail as well, after {failure}")
+    print(f"They are in {file}: make simulate ARGS='--program {file}'")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,278 @@
+"""Steps of consumers: plain ones, ones with leases, and workers that share one."""
+
+from collections.abc import Sequence
+
+import psycopg
+
+from .model import Batch, Consumer, Event
+from .sessions import Session
+from .steps import step
+from .world import MAX_RETRIES, Choices, Holder, World
+
+EVENTS = "select ev_id, ev_data, coalesce(ev_retry, 0) from pgque.get_batch_events(%s)"
+_OPEN = "select batch_id from pgque.next_batch_custom(%s, %s, null::interval, null, null, %s)"
+_CLAIM = "select batch_id, epoch from pgque.claim_batch(%s, %s, %s, %s, i_max_count => %s)"
+_SHARED = "select pgque.next_batch(%s, %s, %s, %s::interval)"
+TICK = "select tick_id from pgque.get_batch_info(%s)"
+_LONG = "1 day"
+
+
+async def _open(
+    world: World, choices: Choices, session: Session, holder: Holder
+) -> tuple[int | None, int | None]:
+    """Opens the holder's next batch, or gets the open one again; returns it with its epoch."""
+    queue, name = holder.consumer.queue.name, holder.consumer.name
+    most = choices.one((None, 1, 5, 50))
+    match holder.kind:
+        case "plain":
+            rows = await session.run(_OPEN, queue, name, most)
+        case "leased":
+            try:
+                rows = await session.run(_CLAIM, queue, name, holder.worker, _LONG, most)
+            except psycopg.Error as error:
+                others = sum(h.consumer is holder.consumer for h in world.holders) > 1
+                if error.sqlstate != "PQ004" or not others:
+                    raise
+                return None, None
+        case _:
+            dead = choices.one((None, None, "0"))
+            rows = await session.run(_SHARED, queue, name, holder.worker, dead)
+    return (rows[0][0], rows[0][1] if len(rows[0]) > 1 else None) if rows else (None, None)
+
+
+async def _read(
+    world: World, choices: Choices, session: Session, batch: int
+) -> tuple[int, Sequence[Event]]:
+    """The last tick of an open batch, and its events, read in two ways."""
+    tick = await session.value(TICK, batch)
+    events = [Event(*row) for row in await session.run(EVENTS, batch)]
+    if choices.percent(20):
+        slices = await session.run(
+            "select slice_sql from pgque.batch_read_plan(%s, %s)", batch, choices.upto(3)
+        )
+        found: list[int] = []
+        for (sql,) in slices:
+            found += [row[0] for row in await session.run(sql.replace("%", "%%"))]
+        world.check(
+            sorted(found) == [event.id for event in events],
+            f"the slices of batch {batch} have events {found}, and it has {events}",
+        )
+    return tick, events
+
+
+async def _opened(world: World, choices: Choices, session: Session, holder: Holder) -> Batch | None:
+    """Opens, reads and checks the holder's batch."""
+    mark = world.mark
+    holder.unknown = True
+    batch, epoch = await _open(world, choices, session, holder)
+    if batch is None:
+        holder.unknown = False
+        world.check(
+            not (holder.batch and world.is_alone(mark) and holder.kind in ("plain", "shared")),
+            f"{holder.consumer} got no batch, and holds {holder.batch}",
+        )
+        return None
+    tick, events = await _read(world, choices, session, batch)
+    other = await _taken_from(world, session, holder, batch)
+    await world.settled()
+    consumer = holder.consumer
+    if other is not None and batch not in consumer.open and other in consumer.open:
+        consumer.taken_over(other, batch, events)
+    holder.unknown = False
+    alone = world.is_alone(mark) and not world.has_unknown(consumer)
+    held = consumer.opened(batch, tick, events, alone=alone)
+    for colleague in world.holders:
+        if colleague.consumer is consumer and colleague.batch in (batch, other):
+            colleague.batch = colleague.epoch = None
+    holder.batch, holder.epoch = batch, epoch
+    return held
+
+
+async def _taken_from(world: World, session: Session, holder: Holder, batch: int) -> int | None:
+    """The batch of a colleague that became this one, if it is one."""
+    for other in world.holders:
+        is_colleague = other.consumer is holder.consumer and other is not holder
+        if not is_colleague or other.batch in (None, batch):
+            continue
+        if await session.value(TICK, other.batch) is None:
+            return other.batch
+    return None
+
+
+async def _give_back(
+    world: World, choices: Choices, session: Session, holder: Holder, held: Batch, *, commits: bool
+) -> list[tuple[list[int], bool]]:
+    """Gives some events of an open batch back, or up.
+
+    Returns:
+        Which, to be noted after COMMIT; they were noted if each statement `commits`.
+    """
+    given = []
+    lease = (holder.lease, holder.epoch) if holder.epoch else (None, None)
+    mark = world.mark
+    for dead in (False, True):
+        # Also those that were given back before, by an attempt that this one does not know.
+        ids = [event.id for event in held.events if choices.percent(12)]
+        ids = [event for event in ids if not any(event in earlier for earlier, _ in given)]
+        if not ids:
+            continue
+        if dead:
+            sql = "select pgque.dead_letter_batch(%s, %s::bigint[], 'bad', %s, %s)"
+        else:
+            sql = "select pgque.nack_batch(%s, %s::bigint[], '0', null, %s, %s)"
+        count = await session.value(sql, held.id, ids, *lease)
+        world.check(
+            count == len(ids) or not world.is_alone(mark),
+            f"{count} of the events {ids} of batch {held.id} were given back",
+        )
+        given.append((ids, dead))
+        if commits:
+            _note(holder.consumer, held, given[-1:])
+    return given
+
+
+def _note(consumer: Consumer, held: Batch, given: list[tuple[list[int], bool]]) -> None:
+    for ids, dead in given:
+        consumer.give_back(held.id, ids, max_retries=MAX_RETRIES, dead=dead)
+
+
+@step("workers", 25)
+async def open_batch(world: World, choices: Choices, session: Session) -> None:
+    await _opened(world, choices, session, choices.one(world.holders))
+
+
+@step("workers", 40)
+async def work(world: World, choices: Choices, session: Session) -> None:
+    """Opens a batch if need be, gives some of it back, and acks it, in one transaction or not."""
+    holder = choices.one(world.holders)
+    held = await _opened(world, choices, session, holder)
+    if held is None or held.id not in holder.consumer.open:
+        return
+    one = choices.percent(50)
+    keep = not one or choices.percent(85)
+    if one:
+        stricter = choices.percent(15)
+        await session.run("begin isolation level repeatable read" if stricter else "begin")
+    given = await _give_back(world, choices, session, holder, held, commits=not one)
+    if holder.epoch:
+        await session.run("select pgque.ack_batch(%s, %s, %s)", held.id, holder.lease, holder.epoch)
+    else:
+        await session.run("select pgque.finish_batch(%s)", held.id)
+    if one:
+        await session.run("commit" if keep else "rollback")
+    if keep:
+        await world.settled()
+        if one:
+            _note(holder.consumer, held, given)
+        holder.consumer.finish(held.id)
+        holder.batch = holder.epoch = None
+
+
+@step("workers", 10)
+async def give_back(world: World, choices: Choices, session: Session) -> None:
+    """Gives events back, and leaves the batch open."""
+    holder = choices.one(world.holders)
+    if holder.batch is None or holder.batch not in holder.consumer.open:
+        return
+    held = holder.consumer.open[holder.batch]
+    await session.run("begin")
+    given = await _give_back(world, choices, session, holder, held, commits=False)
+    await session.run("commit")
+    _note(holder.consumer, held, given)
+
+
+@step("workers", 8)
+async def open_and_roll_back(world: World, choices: Choices, session: Session) -> None:
+    """A batch whose opening is undone, after it was seen to be right."""
+    holder = choices.one(world.holders)
+    await session.run("begin")
+    mark = world.mark
+    batch, _ = await _open(world, choices, session, holder)
+    if batch is not None:
+        tick, events = await _read(world, choices, session, batch)
+        other = await _taken_from(world, session, holder, batch)
+        consumer = holder.consumer
+        alone = world.is_alone(mark) and not world.has_unknown(consumer)
+        if batch not in consumer.open and other is None and alone:
+            consumer.check(tick, events)
+    await session.run("rollback")
+
+
+@step("workers", 5)
+async def release(world: World, choices: Choices, session: Session) -> None:
+    """The lease ends; the batch stays open for whoever claims it."""
+    holder = choices.one(world.holders)
+    if holder.batch and holder.epoch:
+        await session.run(
+            "select pgque.release_batch(%s, %s, %s)", holder.batch, holder.lease, holder.epoch
+        )
+        holder.batch = holder.epoch = None
+
+
+@step("workers", 6)
+async def leave(world: World, choices: Choices, session: Session) -> None:
+    """A subconsumer leaves with its batch, whose events come again, and is registered again."""
+    shared = [h for h in world.holders if h.kind == "shared"]
+    holder = choices.one(shared)
+    consumer, batch = holder.consumer, holder.batch
+    if batch is None or batch not in consumer.open:
+        return
+    names = (consumer.queue.name, consumer.name, holder.worker)
+    await session.run("begin")
+    await session.run("select pgque.unregister_subconsumer(%s, %s, %s, 1)", *names)
+    await session.run("select pgque.register_subconsumer(%s, %s, %s)", *names)
+    await session.run("commit")
+    await world.settled()
+    if batch in consumer.open:
+        ids = {event.id for event in consumer.open[batch].unsettled()}
+        consumer.give_back(batch, ids, max_retries=MAX_RETRIES, dead=False)
+        consumer.end_unacked(batch)
+        holder.batch = None
+
+
+@step("workers", 4)
+async def replay(world: World, choices: Choices, session: Session) -> None:
+    """All dead letters of a queue go back to who gave them up."""
+    queue = choices.one(list(world.queues.values()))
+    consumers = [consumer for consumer in world.consumers if consumer.queue is queue]
+    if any(batch.has(consumer.dead) for consumer in consumers for batch in consumer.open.values()):
+        return  # Whoever works on such a batch may give the event up once more.
+    mark = world.mark
+    ((replayed, failed, error),) = await session.run(
+        "select * from pgque.dlq_replay_all(%s)", queue.name
+    )
+    await world.settled()
+    dead = sum(len(consumer.dead) for consumer in consumers)
+    world.check(
+        (replayed, failed) == (dead, 0) or not world.is_alone(mark),
+        f"{replayed} of {dead} dead letters of {queue.name} were replayed, {failed} not: {error}",
+    )
+    for consumer in consumers:
+        consumer.replay(list(consumer.dead))
+
+
+@step("workers", 4)
+async def register_again(world: World, choices: Choices, session: Session) -> None:
+    """A consumer without an open batch is unregistered, and starts anew at the last tick."""
+    holders = [h for h in world.holders if h.consumer.name in ("first", "leased")]
+    holder = choices.one(holders)
+    consumer = holder.consumer
+    if consumer.open:
+        return
+    mark = world.mark
+    names = (consumer.queue.name, consumer.name)
+    await session.run("begin")
+    await session.run("select pgque.unregister_consumer(%s, %s)", *names)
+    await session.run("select pgque.register_consumer(%s, %s)", *names)
+    ((tick,),) = await session.run("select last_tick from pgque.get_consumer_info(%s, %s)", *names)
+    await session.run("commit")
+    if not world.is_alone(mark) and consumer.open:
+        return
+    await world.settled()
+    if consumer not in world.consumers:
+        return
+    fresh = Consumer(consumer.queue, consumer.name, consumer.queue.place(tick))
+    world.consumers[world.consumers.index(consumer)] = fresh
+    for other in world.holders:
+        if other.consumer is consumer:
+            other.consumer, other.batch, other.epoch = fresh, None, None

@@ -1,0 +1,306 @@
+"""What each consumer may see, in plain Python.
+
+A queue is the list of its committed events, in the order of the commits. A tick is a place in this
+list: what was committed before it is in the batches up to the tick. Where a tick overlapped other
+statements, its place is only known to lie between two.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Divergence(Exception):
+    """The engine did what the model does not allow."""
+
+
+class Sent(NamedTuple):
+    """An event that somebody sent, with a payload that no other one has."""
+
+    queue: str
+    payload: str
+    key: str | None = None
+
+
+class Event(NamedTuple):
+    """An event as a batch has it."""
+
+    id: int
+    payload: str
+    retry: int
+
+
+class Place(NamedTuple):
+    """Where a tick lies in the list of a queue's events: what comes before `low` is behind it."""
+
+    low: int
+    high: int
+
+
+BEGINNING = Place(0, 0)
+
+
+class Queue:
+    """The events of a queue, and its ticks."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.log: list[Sent] = []
+        # Payloads that were sent for a time, and come into the queue at some moment.
+        self.late: set[str] = set()
+        self._ticks: list[int] = []
+        self._places: dict[int, Place] = {}
+
+    def add_tick(self, number: int, place: Place) -> None:
+        """Notes where a tick lies; of a tick that is known already, that stands."""
+        if number in self._places:
+            return
+        at = bisect_left(self._ticks, number)
+        self._ticks.insert(at, number)
+        self._places[number] = place
+
+    def place(self, tick: int) -> Place:
+        """Returns the place of a tick, from those of its neighbours if nobody saw it made."""
+        if tick in self._places:
+            return self._places[tick]
+        at = bisect_right(self._ticks, tick)
+        low = self._places[self._ticks[at - 1]].low if at else 0
+        high = self._places[self._ticks[at]].high if at < len(self._ticks) else len(self.log)
+        return Place(low, high)
+
+
+@dataclass
+class Batch:
+    """An open batch: its events, and those that were given back or up."""
+
+    id: int
+    events: Sequence[Event]
+    settled: set[int] = field(default_factory=set)
+    acked: set[int] = field(default_factory=set)
+
+    def has(self, payloads: set[str]) -> bool:
+        """Says whether one of its events has one of the payloads."""
+        return any(event.payload in payloads for event in self.events)
+
+    def unsettled(self) -> list[Event]:
+        """Returns the events that finishing the batch applies."""
+        return [event for event in self.events if event.id not in self.settled]
+
+
+class Consumer:
+    """What a consumer must get, what it got, and what it gave up.
+
+    Args:
+        queue: its queue.
+        name: its name.
+        start: where it was registered.
+        wants: which events it gets, of those in the queue; all by default.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        name: str,
+        start: Place = BEGINNING,
+        wants: Callable[[Sent], bool] = lambda _: True,
+    ) -> None:
+        self.queue = queue
+        self.name = name
+        self._wants = wants
+        self._seen = start.low
+        # Payloads that must come, with their places; those that may come; those given back.
+        self._due: dict[str, int] = {}
+        self._may = {sent.payload for sent in queue.log[start.low : start.high]} | queue.late
+        self._late: set[str] = set()
+        self.again: dict[str, int] = {}
+        self.dead: set[str] = set()
+        self.applied: set[str] = set()
+        self.open: dict[int, Batch] = {}
+        self._finished: dict[int, Batch] = {}
+
+    def __repr__(self) -> str:
+        return f"{self.queue.name}/{self.name}"
+
+    def expect_late(self, sent: Sent) -> None:
+        """Expects an event in any batch from now on, such as one that is sent at a time."""
+        if self._wants(sent):
+            self._late.add(sent.payload)
+
+    def check(self, to_tick: int, events: Sequence[Event], *, alone: bool = True) -> None:
+        """Compares a batch that is opened next with what must and may be in it.
+
+        Args:
+            to_tick: the batch's last tick.
+            events: what it has.
+            alone: whether nobody opens a batch of this consumer at the same time; otherwise what
+                is missing may be in theirs, and is asked for by the next check.
+
+        Raises:
+            Divergence: if it lacks an event, or has one that is not owed.
+        """
+        place = self.queue.place(to_tick)
+        due = {**self._due, **self._between(self._seen, place.high)}
+        for event in events:
+            owed = event.payload in self.again or event.payload in self._late
+            if event.payload not in due and not owed and event.payload not in self._may:
+                raise Divergence(f"{self} got {event}, which was {self._whose(event.payload)}")
+        got = {event.payload for event in events}
+        if len(got) < len(events):
+            raise Divergence(f"{self} got an event twice in one batch: {list(events)}")
+        lost = [payload for payload, at in due.items() if at < place.low and payload not in got]
+        if lost and alone:
+            raise Divergence(f"{self} passed over {lost} up to tick {to_tick}")
+
+    def _between(self, low: int, high: int) -> dict[str, int]:
+        log = self.queue.log
+        return {
+            log[at].payload: at
+            for at in range(low, high)
+            if self._wants(log[at]) and log[at].payload not in self._may
+        }
+
+    def _whose(self, payload: str) -> str:
+        if payload in self.applied:
+            return "finished before"
+        if payload in self.dead:
+            return "given up"
+        if any(payload == event.payload for batch in self.open.values() for event in batch.events):
+            return "in another open batch"
+        if any(sent.payload == payload for sent in self.queue.log):
+            return "not to come so far"
+        return "never committed here"
+
+    def opened(
+        self, batch: int, to_tick: int, events: Sequence[Event], *, alone: bool = True
+    ) -> Batch:
+        """Notes an open batch; one that was open before must be the same.
+
+        Raises:
+            Divergence: as for `check`, or if the batch is not the same.
+        """
+        known = self.open.get(batch) or self._finished.get(batch)
+        if known:
+            if list(known.events) != list(events):
+                raise Divergence(f"batch {batch} of {self} was {known.events}, and is {events}")
+            return known
+        self.check(to_tick, events, alone=alone)
+        self._due.update(self._between(self._seen, self.queue.place(to_tick).high))
+        self._seen = max(self._seen, self.queue.place(to_tick).high)
+        for event in events:
+            self._due.pop(event.payload, None)
+            self.again.pop(event.payload, None)
+            self._late.discard(event.payload)
+            self._may.discard(event.payload)
+        self.open[batch] = Batch(batch, events)
+        return self.open[batch]
+
+    def taken_over(self, batch: int, by: int, events: Sequence[Event]) -> None:
+        """Notes that an open batch has a new id, under which a colleague holds it.
+
+        Raises:
+            Divergence: if it has other events there.
+        """
+        held = self._held(batch)
+        if list(held.events) != list(events):
+            raise Divergence(
+                f"batch {batch} of {self} was {held.events}, and as {by} it is {events}"
+            )
+        self._finished[batch] = self.open.pop(batch)
+        self.open[by] = Batch(by, events, held.settled)
+
+    def give_back(self, batch: int, ids: Iterable[int], *, max_retries: int, dead: bool) -> None:
+        """Notes events of an open batch that come again, or are dead letters from now on."""
+        held = self._held(batch)
+        for event in held.events:
+            if event.id not in ids or event.payload in self.dead:
+                continue
+            held.settled.add(event.id)
+            if dead or event.retry >= max_retries:
+                self.dead.add(event.payload)
+                self.again.pop(event.payload, None)
+            else:
+                self.again[event.payload] = event.retry + 1
+
+    def finish(self, batch: int) -> None:
+        """Notes that a batch was acked: its events count as applied.
+
+        Raises:
+            Divergence: if one was applied before.
+        """
+        held = self._held(batch)
+        for event in held.unsettled():
+            if event.payload in self.applied:
+                raise Divergence(f"{self} applied {event.payload!r} twice")
+            self.applied.add(event.payload)
+        self._finished[batch] = self.open.pop(batch)
+
+    def apply(self, batch: int, ids: Iterable[int]) -> None:
+        """Notes that some events of an open batch were acked, as those of a page are.
+
+        Raises:
+            Divergence: if one was applied before.
+        """
+        held = self._held(batch)
+        for event in held.unsettled():
+            if event.id in ids:
+                if event.payload in self.applied:
+                    raise Divergence(f"{self} applied {event.payload!r} twice")
+                self.applied.add(event.payload)
+                held.settled.add(event.id)
+                held.acked.add(event.id)
+
+    def check_page(self, held: Batch, events: Sequence[Event], page: Sequence[Event]) -> None:
+        """Compares a page with what is left of its batch.
+
+        Args:
+            held: the batch.
+            events: what the batch has now.
+            page: the page.
+
+        Raises:
+            Divergence: unless the page is what comes next.
+        """
+        # Those that were given back may be in it until an event behind them is acked.
+        rest = held.unsettled()
+        events = [event for event in events if event.id not in held.settled]
+        page = [event for event in page if event.id not in held.settled]
+        if events != rest or page != rest[: len(page)]:
+            raise Divergence(
+                f"{self} got the page {page} of batch {held.id} with {events}, and {rest} is left"
+            )
+
+    def finish_pages(self, batch: int) -> None:
+        """Notes that the next batch came, so all pages of this one must have been acked.
+
+        Raises:
+            Divergence: if an event was passed over.
+        """
+        held = self._held(batch)
+        if left := held.unsettled():
+            raise Divergence(f"{self} left batch {batch} with {left} in no page")
+        self._finished[batch] = self.open.pop(batch)
+
+    def end_unacked(self, batch: int) -> Batch:
+        """Notes that a batch was ended without an ack; returns it."""
+        held = self._held(batch)
+        self._finished[batch] = self.open.pop(batch)
+        return held
+
+    def _held(self, batch: int) -> Batch:
+        if batch not in self.open:
+            raise Divergence(f"{self} holds no batch {batch}, and the engine let it finish that")
+        return self.open[batch]
+
+    def replay(self, payloads: Iterable[str]) -> None:
+        """Expects dead letters again."""
+        for payload in payloads:
+            self.dead.discard(payload)
+            self.again[payload] = 0
+
+    def check_all_came(self) -> None:
+        """Raises `Divergence` if the queue is drained and something never came."""
+        rest = self._between(self._seen, len(self.queue.log))
+        missing = [*self._due, *rest, *self.again, *self._late]
+        if missing:
+            raise Divergence(f"{self} never got {missing}")

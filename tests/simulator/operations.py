@@ -1,0 +1,199 @@
+"""Steps of tickers, of maintenance, of an administrator, and of time."""
+
+from pathlib import Path
+
+import psycopg
+
+from tests.support.queues import bloat_positions, bloat_ticks
+
+from .model import Place
+from .sessions import Session
+from .steps import step
+from .world import QUEUES, Choices, World
+
+_INSTALL = (Path(__file__).parent.parent.parent / "sql" / "pgque.sql").read_bytes()
+# Of the tables that the functions read and write: whoever holds one stops others in the middle.
+_TABLES = (
+    "position_log_0",
+    "position_log_1",
+    "tick_log_0",
+    "tick_log_1",
+    "log",
+    "queue",
+    "snapshot_wait",
+    "rotation_floor",
+    "tick_state",
+    "history",
+    "subscription_base",
+    "retry_queue",
+    "dead_letter",
+    "delayed_events",
+    "config",
+)
+_STEPS = (
+    "maint_retry_events()",
+    "maint_deliver_delayed()",
+    "maint_compact_positions()",
+    "maint_copy_ticks()",
+    "maint_compact_ticks()",
+    "maint_compact_counters()",
+    "maint_empty_half('position')",
+    "maint_empty_half('tick')",
+    "maint_rotate_tables_step2()",
+    "maint_staging()",
+    "maint_idem()",
+)
+
+
+@step("ticker", 50)
+async def tick(world: World, choices: Choices, session: Session) -> None:
+    name = choices.one(QUEUES)
+    if choices.percent(80):
+        await session.run("select pgque.force_next_tick(%s)", name)
+    queue = world.queues[name]
+    low = len(queue.log)
+    number = await session.value("select pgque.ticker(%s)", name)
+    await world.settled()
+    if number is not None:
+        queue.add_tick(number, Place(low, len(queue.log)))
+
+
+@step("ticker", 15)
+async def tick_all(world: World, choices: Choices, session: Session) -> None:
+    if choices.percent(50):
+        await session.run("select pgque.force_next_tick(queue_name) from pgque.get_queue_info()")
+    before, low = await world.last_ticks(session), world.lengths()
+    await session.run("select pgque.ticker()")
+    await world.note_ticks(session, before, low)
+
+
+@step("keeper", 10)
+async def maintain(world: World, choices: Choices, session: Session) -> None:
+    await session.run("select pgque.maint()")
+
+
+@step("keeper", 20)
+async def maintain_in_steps(world: World, choices: Choices, session: Session) -> None:
+    await session.run(f"select pgque.{choices.one(_STEPS)}")
+
+
+@step("keeper", 12)
+async def rotate(world: World, choices: Choices, session: Session) -> None:
+    await session.run("select pgque.maint_rotate_tables_step1(%s)", choices.one(QUEUES))
+    if choices.percent(60):
+        await session.run("select pgque.maint_rotate_tables_step2()")
+
+
+@step("keeper", 3)
+async def compact_much(world: World, choices: Choices, session: Session) -> None:
+    """Compacts logs that hold more than is needed, as after a busy time."""
+    if world.is_locked:
+        return
+    bloat_positions(world.watch)
+    if choices.percent(50) and not any(each.ticked for each in world.transactions.values()):
+        before, low = await world.last_ticks(session), world.lengths()
+        name = choices.one(QUEUES)
+        await session.run("select pgque.force_next_tick(%s)", name)
+        if await session.value("select pgque.ticker(%s)", name) is not None:
+            bloat_ticks(world.watch, 1100, name)
+        await world.note_ticks(session, before, low)
+    for log in ("position", "tick"):
+        await session.run("select pgque.maint_empty_half(%s)", log)
+    await session.run("select pgque.maint_compact_positions()")
+    await session.run("select pgque.maint_compact_ticks()")
+
+
+@step("keeper", 1)
+async def install_again(world: World, choices: Choices, session: Session) -> None:
+    """All of the file, over itself; a lock that it does not get leaves everything as it was."""
+    if choices.percent(30):
+        session.db.execute("set lock_timeout = '100ms'")
+        try:
+            session.db.execute(_INSTALL)
+        except psycopg.errors.LockNotAvailable:
+            session.db.execute("rollback")
+        finally:
+            session.db.execute("set lock_timeout = '60s'")
+
+
+@step("keeper", 5)
+async def list_operations(world: World, choices: Choices, session: Session) -> None:
+    """As a scheduler does that runs each operation in a transaction of its own."""
+    for name, argument in await session.run("select * from pgque.maint_operations()"):
+        if name.startswith("pgque."):
+            call = f"{name}({'' if argument is None else '%s'})"
+            await session.run(f"select {call}", *([] if argument is None else [argument]))
+
+
+@step("keeper", 5)
+async def change_patience(world: World, choices: Choices, session: Session) -> None:
+    """How long rotation waits for snapshots that are held."""
+    await session.run(
+        "select pgque.set_snapshot_patience(%s::interval)::text", choices.one(("0", "1 hour"))
+    )
+
+
+@step("keeper", 6)
+async def time_passes(world: World, choices: Choices, session: Session) -> None:
+    """Delayed events and retries are due, and leases end."""
+    await session.run("begin")
+    await session.run("update pgque.retry_queue set ev_retry_after = now()")
+    await session.run("update pgque.delayed_events set de_deliver_at = now()")
+    await session.run("commit")
+
+
+@step("keeper", 3)
+async def look(world: World, choices: Choices, session: Session) -> None:
+    """What a monitor reads, in a snapshot that it holds meanwhile."""
+    await session.run("begin isolation level repeatable read read only")
+    await session.run("select * from pgque.queue_health()")
+    await session.run("select * from pgque.get_consumer_info()")
+    await session.run("select * from pgque.otel_metrics()")
+    await session.run("commit")
+
+
+@step("blocker", 12)
+async def hold_table(world: World, choices: Choices, session: Session) -> None:
+    """Locks a table of the engine, so that calls stop in their middle."""
+    await session.run("rollback")
+    await session.run("begin")
+    mode = choices.one(("share", "exclusive", "access exclusive"))
+    await session.run(f"lock table pgque.{choices.one(_TABLES)} in {mode} mode")
+    world.is_locked = True
+
+
+@step("blocker", 12)
+async def let_go(world: World, choices: Choices, session: Session) -> None:
+    await session.run("rollback")
+    world.is_locked = False
+
+
+@step("blocker", 5)
+async def hold_snapshot(world: World, choices: Choices, session: Session) -> None:
+    """A transaction that goes on to see the database as it is now, as a dump does."""
+    await session.run("rollback")
+    world.is_locked = False
+    await session.run("begin isolation level repeatable read")
+    await session.run("select count(*) from pgque.queue")
+
+
+@step("watcher", 4)
+async def cancel(world: World, choices: Choices, session: Session) -> None:
+    """Cancels a statement that waits."""
+    if waiting := world.waiting():
+        victim = choices.one(waiting)
+        if victim.is_waiting:
+            victim.cancel()
+
+
+@step("watcher", 3)
+async def terminate(world: World, choices: Choices, session: Session) -> None:
+    """Ends a session, whatever it does or has open."""
+    victim = choices.one([s for s in world.sessions if s is not session])
+    victim.terminate()
+    if not victim.is_waiting:
+        world.transactions.pop(victim.name, None)
+        try:
+            victim.db.execute("select 1")
+        except psycopg.OperationalError:
+            victim.refresh()

@@ -1,0 +1,138 @@
+"""Sessions of a PostgreSQL whose statements one scheduler runs, one after the other.
+
+A statement either ends before the next one of any session begins, or it waits for a lock. While it
+waits, other sessions go on. So the order of everything is the scheduler's, except among statements
+that one release of a lock wakes up at once.
+"""
+
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import psycopg
+
+Row = tuple[Any, ...]
+Connection = psycopg.Connection[Row]
+
+_WAITS = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
+# Seconds. Most statements end in that time, so that nobody has to ask what they wait for.
+_ASK_AFTER = 0.001
+_PATIENCE = 60
+
+
+class Stuck(Exception):
+    """A statement neither ends nor waits for a lock."""
+
+
+class Settled:
+    """What a task awaits that must not go on before all other sessions have come to rest."""
+
+    def __await__(self) -> Generator["Settled", None, None]:
+        yield self
+
+
+class Session:
+    """A connection with a thread for its statements.
+
+    Args:
+        name: for errors and in `application_name`.
+        connect: opens the connection.
+        watch: a connection that asks what a session waits for.
+    """
+
+    def __init__(self, name: str, connect: Callable[[str], Connection], watch: Connection) -> None:
+        self.name = name
+        self._connect = connect
+        self._watch = watch
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._running: Future[list[Row]] | None = None
+        self.db = connect(name)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its statement waits for a lock."""
+        return self._running is not None
+
+    @property
+    def pid(self) -> int:
+        """The process of the server."""
+        return self.db.info.backend_pid
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its statement ended, or none was begun."""
+        return self._running is None or self._running.done()
+
+    def run(self, sql: str, *params: object) -> "Statement":
+        """Begins a statement, to be awaited; it returns its rows."""
+        assert self._running is None, f"{self.name} runs a statement already"
+        self._running = self._thread.submit(_execute, self.db, sql, params)
+        return Statement(self)
+
+    async def value(self, sql: str, *params: object) -> Any:
+        """Runs a statement that returns one value."""
+        ((only,),) = await self.run(sql, *params)
+        return only
+
+    def waits(self) -> bool:
+        """Says whether the statement waits for a lock, once it waits or has ended.
+
+        Raises:
+            Stuck: if it does neither.
+        """
+        assert self._running is not None
+        ask_after = _ASK_AFTER
+        while ask_after < _PATIENCE:
+            if wait([self._running], timeout=ask_after).done:
+                return False
+            if self._watch.execute(_WAITS, [self.db.info.backend_pid]).fetchall() == [(True,)]:
+                return True
+            ask_after *= 1.5
+        raise Stuck(f"{self.name} works for ever")
+
+    def take(self) -> list[Row]:
+        """Returns the rows of a statement that ended, or raises its error."""
+        assert self._running is not None
+        running, self._running = self._running, None
+        return running.result()
+
+    def cancel(self) -> None:
+        """Cancels the statement that waits."""
+        self._watch.execute("select pg_cancel_backend(%s)", [self.db.info.backend_pid])
+
+    def terminate(self) -> None:
+        """Ends the session as an administrator would. The next statement opens another one."""
+        self._watch.execute("select pg_terminate_backend(%s, 5000)", [self.db.info.backend_pid])
+
+    def refresh(self) -> None:
+        """Ends what is open, and connects again if the connection was lost."""
+        if not self.db.closed:
+            try:
+                self.db.execute("rollback")
+                return
+            except psycopg.OperationalError:
+                self.db.close()
+        self.db = self._connect(self.name)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._thread.shutdown()
+        self.db.close()
+
+
+class Statement:
+    """A statement of a session that was begun."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __await__(self) -> Generator[Session, None, list[Row]]:
+        if self._session.waits():
+            while not self._session.is_done:
+                yield self._session
+        return self._session.take()
+
+
+def _execute(db: Connection, sql: str, params: tuple[object, ...]) -> list[Row]:
+    cursor = db.execute(sql.encode(), params or None)
+    return cursor.fetchall() if cursor.description else []
