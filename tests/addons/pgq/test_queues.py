@@ -124,6 +124,7 @@ def test_an_admin_gives_retries_up_and_hastens_them(db: Connection) -> None:
     tick(db)
     batch = value(db, "select pgq.next_batch('q', 'c')")
     value(db, "select pgq.batch_retry(%s, 3600)", batch)
+    value(db, "select pgq.finish_batch(%s)", batch)
     db.execute("set role pgq_admin")
     db.execute("delete from pgq.retry_queue where ev_id = 1")
     db.execute("update pgq.retry_queue set ev_retry_after = now()")
