@@ -5282,12 +5282,13 @@ returns void
 language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if coalesce(i_owner, '') = '' or i_ttl is null or i_ttl <= '0' then
+    if coalesce(i_owner, '') = '' or i_ttl is null
+       or i_ttl not between '1 microsecond' and '1 year' then
         raise exception using
             errcode = 'PQ005',
             message = format('no lease for owner "%s" with a time to live of %s',
                              coalesce(i_owner, 'null'), coalesce(i_ttl::text, 'null')),
-            hint = 'Name the owner (a run, a worker) and give a positive interval.';
+            hint = 'Name the owner (a run, a worker) and give an interval of at most a year.';
     end if;
 end;
 $$;
@@ -6626,6 +6627,23 @@ begin
 end;
 $$;
 
+-- Returns the open batches: who gets the retries of their events, and the snapshots between which their
+-- transactions finished.
+create or replace function pgque.open_batches(
+    out ev_owner integer, out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
+returns setof record
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
+    from pgque.subscription s
+    join pgque.tick l on l.tick_queue = s.sub_queue and l.tick_id = s.sub_last_tick
+    join pgque.tick n on n.tick_queue = s.sub_queue and n.tick_id = s.sub_next_tick
+    where s.sub_batch is not null;
+end;
+$$;
+
 -- Moves retries that are due back into their queues, as events for their subscription only. Those of
 -- a batch that is still open stay: whoever takes it over may give the same events back again. It
 -- moves at most as many per queue as make a tick due (ticker_max_count), and the next ones only
@@ -6660,12 +6678,7 @@ begin
                                   where r.queue_id = v_queue.queue_id);
         end if;
         with open_batch as materialized (
-            select coalesce(s.sub_main, s.sub_id) as ev_owner,
-                   l.tick_snapshot as last_snapshot, n.tick_snapshot as next_snapshot
-            from pgque.subscription s
-            join pgque.tick l on l.tick_queue = s.sub_queue and l.tick_id = s.sub_last_tick
-            join pgque.tick n on n.tick_queue = s.sub_queue and n.tick_id = s.sub_next_tick
-            where s.sub_queue = v_queue.queue_id and s.sub_batch is not null
+            select * from pgque.open_batches() b
         ), due as (
             delete from pgque.retry_queue d using (
                 select r.ev_owner, r.ev_id
@@ -6764,7 +6777,12 @@ begin
         '  ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
         'select $1, $2, ev_id, ev_time, ev_txid::text::xid8, $3, coalesce(ev_retry, 0) + 1, '
         '  ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-        'from (%s) b on conflict do nothing', pgque.batch_event_sql(i_batch_id))
+        'from (%s) b '
+        'where not exists (select from pgque.dead_letter d '
+        '                  join pgque.subscription_base s on s.sub_id = $3 '
+        '                  where d.dl_queue_id = s.sub_queue and d.dl_consumer_id = s.sub_consumer '
+        '                    and d.ev_id = b.ev_id) '
+        'on conflict do nothing', pgque.batch_event_sql(i_batch_id))
     using clock_timestamp() + make_interval(secs => i_retry_seconds), v_sub.sub_queue,
           coalesce(v_sub.sub_main, v_sub.sub_id);
     get diagnostics v_count = row_count;
@@ -11045,6 +11063,7 @@ begin
     ) d on d.dl_queue_id = q.queue_id;
 
     return query
+    with open_batch as materialized (select * from pgque.open_batches())
     select q.queue_name, 'retry_backlog',
            case when r.overdue > interval '1 hour' then 'critical'
                 when r.overdue > interval '5 minutes' then 'warning'
@@ -11062,6 +11081,11 @@ begin
         select e.ev_queue, count(*) as retries, clock_timestamp() - min(e.ev_retry_after) as overdue
         from pgque.retry_queue e
         where e.ev_retry_after <= clock_timestamp()
+          -- As maint_retry_events, which leaves those of open batches.
+          and not exists (select from open_batch b
+                          where b.ev_owner = e.ev_owner
+                            and pg_visible_in_snapshot(e.ev_txid, b.next_snapshot)
+                            and not pg_visible_in_snapshot(e.ev_txid, b.last_snapshot))
         group by e.ev_queue
     ) r on r.ev_queue = q.queue_id;
 end;
@@ -11539,7 +11563,7 @@ $$;
 
 -- In 0.3, events could wait for a failed event of their key. They become retries of their slot, each
 -- due no earlier than those before it. The slot's page is handed out again, because what waited is in
--- its batch now. A whole batch has to be finished first: its results may be stored without them.
+-- its batch now, and its lease ends, so that nobody acks the page of before. A whole batch has to be finished first: its results may be stored without them.
 do $$
 declare
     v_sub pgque.subscription;
@@ -11564,6 +11588,9 @@ begin
                        'changed.';
         end if;
         v_sub.page_to := null;
+        v_sub.lease_owner := null;
+        v_sub.lease_until := null;
+        v_sub.lease_epoch := v_sub.lease_epoch + 1;
         perform pgque.append_position(v_sub);
     end loop;
     insert into pgque.retry_queue (

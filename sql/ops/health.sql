@@ -201,6 +201,7 @@ begin
     ) d on d.dl_queue_id = q.queue_id;
 
     return query
+    with open_batch as materialized (select * from pgque.open_batches())
     select q.queue_name, 'retry_backlog',
            case when r.overdue > interval '1 hour' then 'critical'
                 when r.overdue > interval '5 minutes' then 'warning'
@@ -218,6 +219,11 @@ begin
         select e.ev_queue, count(*) as retries, clock_timestamp() - min(e.ev_retry_after) as overdue
         from pgque.retry_queue e
         where e.ev_retry_after <= clock_timestamp()
+          -- As maint_retry_events, which leaves those of open batches.
+          and not exists (select from open_batch b
+                          where b.ev_owner = e.ev_owner
+                            and pg_visible_in_snapshot(e.ev_txid, b.next_snapshot)
+                            and not pg_visible_in_snapshot(e.ev_txid, b.last_snapshot))
         group by e.ev_queue
     ) r on r.ev_queue = q.queue_id;
 end;

@@ -29,7 +29,7 @@ $$;
 
 -- In 0.3, events could wait for a failed event of their key. They become retries of their slot, each
 -- due no earlier than those before it. The slot's page is handed out again, because what waited is in
--- its batch now. A whole batch has to be finished first: its results may be stored without them.
+-- its batch now, and its lease ends, so that nobody acks the page of before. A whole batch has to be finished first: its results may be stored without them.
 do $$
 declare
     v_sub pgque.subscription;
@@ -54,6 +54,9 @@ begin
                        'changed.';
         end if;
         v_sub.page_to := null;
+        v_sub.lease_owner := null;
+        v_sub.lease_until := null;
+        v_sub.lease_epoch := v_sub.lease_epoch + 1;
         perform pgque.append_position(v_sub);
     end loop;
     insert into pgque.retry_queue (

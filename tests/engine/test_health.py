@@ -7,6 +7,7 @@ from tests.support.queues import (
     Connection,
     bloat_ticks,
     drain,
+    finish,
     make_queue,
     open_batch,
     rotate,
@@ -179,8 +180,11 @@ class TestDeadLettersAndRetries:
 
     def test_retries_that_are_due_and_stay_are_an_alarm(self, db: Connection) -> None:
         make_queue(db)
-        value(db, "select pgque.nack_batch(%s, '{1}', '1 hour')", open_batch(db, "a"))
-        assert health(db)["retry_backlog"] == ("ok", "no retry is due")
+        batch = open_batch(db, "a")
+        value(db, "select pgque.nack_batch(%s, '{1}', '1 hour')", batch)
+        age_retries(db, "2 hours")
+        assert health(db)["retry_backlog"] == ("ok", "no retry is due"), "its batch is open"
+        finish(db, batch)
         found = {"1 minute": "ok", "10 minutes": "warning", "2 hours": "critical"}
         for age, status in found.items():
             age_retries(db, age)
@@ -240,7 +244,9 @@ class TestConsumers:
 
 def test_the_detail_of_what_is_wrong_always_says_what_to_do(db: Connection) -> None:
     make_queue(db)
-    value(db, "select pgque.nack_batch(%s, '{1}', '0')", open_batch(db, "a"))
+    batch = open_batch(db, "a")
+    value(db, "select pgque.nack_batch(%s, '{1}', '0')", batch)
+    finish(db, batch)
     age_retries(db, "1 day")
     tick(db)
     age_ticks(db, "1 day")

@@ -89,6 +89,16 @@ def test_an_event_that_was_given_back_and_then_given_up_does_not_come_again(q: C
     assert dead_letters(q) == [("c", "broken", "broken for good")]
 
 
+def test_a_dead_letter_is_not_scheduled_with_its_batch(q: Connection) -> None:
+    batch = open_batch(q, "dead", "alive")
+    dead, _ = event_ids(q, batch)
+    value(q, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, [dead])
+    assert value(q, "select pgque.batch_retry(%s, 0)", batch) == 1
+    finish(q, batch)
+    assert deliver_retries(q) == 1
+    assert drain(q) == ["alive"]
+
+
 def test_retries_do_not_wait_for_a_later_batch_of_their_consumer(failed: Connection) -> None:
     assert open_batch(failed, "next")
     assert deliver_retries(failed) == 1

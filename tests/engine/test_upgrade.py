@@ -403,7 +403,9 @@ class TestEventsThatWait:
 
     def test_are_delivered_by_retries(self, waiting: Connection) -> None:
         waiting.execute(INSTALL)
-        assert slots.ack(waiting, 0, 1) == 0
+        with refused("PQ012"):  # w may have stored what its page was before
+            slots.ack(waiting, 0, 1)
+        slots.claim(waiting)
         assert slots.drain_slot(waiting, 0, 1) == ["a3", "b"]
         found = rows(
             waiting,

@@ -24,7 +24,7 @@ from ..remote.completed import BATCHES, Completed, CompletedBatches, Span
 from ..rights import Connection
 from ..session import Session
 from ..source_tables import SourceTable
-from .snapshot import Snapshot, row_queries
+from .snapshot import SETTINGS, Snapshot, row_queries
 from .standing import (
     REDELIVERED,
     REMEMBER,
@@ -204,8 +204,10 @@ def _remember(copied: tuple[str, ...], connection: Connection) -> None:
 def connected_target(session: Session, target: PostgresReplicas) -> Iterator[Connection]:
     """Opens a connection to the database of the replicas."""
     with translated(), connect(target.url or session.url) as connection:
-        # As that of the connections from which rows are copied.
+        # As those of the connections from which rows are copied: rows are compared as text.
         connection.execute("set client_encoding to utf8")
+        for setting in SETTINGS:
+            connection.execute(setting.encode())
         yield connection
 
 

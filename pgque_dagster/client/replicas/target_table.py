@@ -186,8 +186,10 @@ class TargetTable:
         rows = self._read_copy(_SOURCE_ROWS)
         self._read_changes(copied)
         keys = sql.SQL(", ").join(
-            sql.SQL("coalesce({}, {})").format(sql.Identifier("o", name), sql.Identifier("s", name))
-            for name in self._source.key
+            sql.SQL("coalesce({}, {}) as {}").format(
+                sql.Identifier("o", name), sql.Identifier("s", name), sql.Identifier(f"key_{n}")
+            )
+            for n, name in enumerate(self._source.key)
         )
         self._db.execute(
             sql.SQL(

@@ -236,6 +236,23 @@ begin
 end;
 $$;
 
+-- Returns the open batches: who gets the retries of their events, and the snapshots between which their
+-- transactions finished.
+create or replace function pgque.open_batches(
+    out ev_owner integer, out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
+returns setof record
+language plpgsql stable
+as $$
+begin
+    return query
+    select coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
+    from pgque.subscription s
+    join pgque.tick l on l.tick_queue = s.sub_queue and l.tick_id = s.sub_last_tick
+    join pgque.tick n on n.tick_queue = s.sub_queue and n.tick_id = s.sub_next_tick
+    where s.sub_batch is not null;
+end;
+$$;
+
 -- Moves retries that are due back into their queues, as events for their subscription only. Those of
 -- a batch that is still open stay: whoever takes it over may give the same events back again. It
 -- moves at most as many per queue as make a tick due (ticker_max_count), and the next ones only
@@ -270,12 +287,7 @@ begin
                                   where r.queue_id = v_queue.queue_id);
         end if;
         with open_batch as materialized (
-            select coalesce(s.sub_main, s.sub_id) as ev_owner,
-                   l.tick_snapshot as last_snapshot, n.tick_snapshot as next_snapshot
-            from pgque.subscription s
-            join pgque.tick l on l.tick_queue = s.sub_queue and l.tick_id = s.sub_last_tick
-            join pgque.tick n on n.tick_queue = s.sub_queue and n.tick_id = s.sub_next_tick
-            where s.sub_queue = v_queue.queue_id and s.sub_batch is not null
+            select * from pgque.open_batches() b
         ), due as (
             delete from pgque.retry_queue d using (
                 select r.ev_owner, r.ev_id

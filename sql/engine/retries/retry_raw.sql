@@ -60,7 +60,12 @@ begin
         '  ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
         'select $1, $2, ev_id, ev_time, ev_txid::text::xid8, $3, coalesce(ev_retry, 0) + 1, '
         '  ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-        'from (%s) b on conflict do nothing', pgque.batch_event_sql(i_batch_id))
+        'from (%s) b '
+        'where not exists (select from pgque.dead_letter d '
+        '                  join pgque.subscription_base s on s.sub_id = $3 '
+        '                  where d.dl_queue_id = s.sub_queue and d.dl_consumer_id = s.sub_consumer '
+        '                    and d.ev_id = b.ev_id) '
+        'on conflict do nothing', pgque.batch_event_sql(i_batch_id))
     using clock_timestamp() + make_interval(secs => i_retry_seconds), v_sub.sub_queue,
           coalesce(v_sub.sub_main, v_sub.sub_id);
     get diagnostics v_count = row_count;

@@ -73,6 +73,28 @@ def test_values_of_each_type_arrive_as_they_are_printed(postgres: PostgresReplic
     assert postgres.verify().differences == 1
 
 
+def test_floats_keep_all_digits_whatever_the_target_prints(postgres: PostgresReplication) -> None:
+    postgres.sql("create table t (id int primary key, f float8); insert into t values (1, 0.3)")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    ((name,),) = postgres.there("select current_database()")
+    postgres.there(f"alter database {name} set extra_float_digits = 0")
+    postgres.sql("update t set f = 0.1::float8 + 0.2::float8")
+    postgres.catch_up()
+    assert postgres.there("select f = 0.1::float8 + 0.2::float8 from t") == [(True,)]
+
+
+def test_a_key_of_two_columns_is_compared(postgres: PostgresReplication) -> None:
+    postgres.sql("create table t (a int, b int, v text, primary key (a, b))")
+    postgres.sql("insert into t values (1, 2, 'x'), (1, 3, 'y')")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    assert postgres.verify().is_equal
+    postgres.there("update t set v = 'z' where b = 3")
+    (found,) = postgres.verify().examples
+    assert found.key == {"a": 1, "b": 3}
+
+
 def test_a_batch_that_is_replayed_writes_no_row(postgres: PostgresReplication) -> None:
     postgres.sql("create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)")
     postgres.capture("public.t")
