@@ -19,6 +19,7 @@ def test_each_consumer_gets_each_committed_event_once(database_url: str) -> None
     run(database_url, seed=1, steps=2000)
 
 
+@pytest.mark.slow
 def test_each_consumer_gets_each_committed_event_once_in_an_order_not_seen_before(
     database_url: str,
 ) -> None:

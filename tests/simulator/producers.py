@@ -144,6 +144,7 @@ async def roll_back_to_savepoint(world: World, choices: Choices, session: Sessio
         level = choices.upto(len(transaction.levels) - 1)
         await session.run(f"rollback to savepoint s{level}")
         transaction.levels[level:] = [[]]
+        transaction.ticks = [tick for tick in transaction.ticks if tick[0] <= level]
 
 
 @step("producers", 4)
@@ -157,7 +158,8 @@ async def tick_inside(world: World, choices: Choices, session: Session) -> None:
     await world.settled()
     if tick is not None:
         high = world.lengths()[queue]
-        transaction.ticks.append((queue, tick, Place(low[queue], high)))
+        place = Place(low[queue], high)
+        transaction.ticks.append((len(transaction.levels), queue, tick, place))
     transaction.ticked = True
 
 

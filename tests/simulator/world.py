@@ -58,7 +58,7 @@ class Choices:
 
 @dataclass
 class Transaction:
-    """The open transaction of a producer: what it sent, by savepoint."""
+    """The open transaction of a producer: what it sent, and its ticks, by savepoint."""
 
     session: Session
     levels: list[list[Sent]]
@@ -66,7 +66,7 @@ class Transaction:
     low: dict[str, int]
     late: set[str]
     ticked: bool = False
-    ticks: list[tuple[str, int, Place]] = field(default_factory=list)
+    ticks: list[tuple[int, str, int, Place]] = field(default_factory=list)
     gid: str | None = None
 
 
@@ -275,7 +275,7 @@ class World:
 
     def committed(self, transaction: Transaction) -> None:
         """Adds what a transaction sent to the queues, and its ticks."""
-        for queue, tick, place in transaction.ticks:
+        for _, queue, tick, place in transaction.ticks:
             self.queues[queue].add_tick(tick, place)
         for sent in (sent for level in transaction.levels for sent in level):
             if sent.payload in transaction.late:

@@ -247,8 +247,12 @@ begin
     return query
     select coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
     from pgque.subscription s
-    join pgque.tick l on l.tick_queue = s.sub_queue and l.tick_id = s.sub_last_tick
-    join pgque.tick n on n.tick_queue = s.sub_queue and n.tick_id = s.sub_next_tick
+    cross join lateral (
+        select t.tick_snapshot from pgque.tick_log t
+        where t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick limit 1) l
+    cross join lateral (
+        select t.tick_snapshot from pgque.tick_log t
+        where t.tick_queue = s.sub_queue and t.tick_id = s.sub_next_tick limit 1) n
     where s.sub_batch is not null;
 end;
 $$;
