@@ -90,7 +90,9 @@ async def compact_much(world: World, choices: Choices, session: Session) -> None
     if world.is_locked:
         return
     bloat_positions(world.watch)
-    if choices.percent(50) and not any(each.ticked for each in world.transactions.values()):
+    # These ticks pass by the locks of tickers, so nobody may be in the middle of one.
+    alone = not world.waiting() and not any(each.ticked for each in world.transactions.values())
+    if choices.percent(50) and alone:
         before, low = await world.last_ticks(session), world.lengths()
         name = choices.one(QUEUES)
         await session.run("select pgque.force_next_tick(%s)", name)
