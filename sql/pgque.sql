@@ -6627,9 +6627,10 @@ begin
 end;
 $$;
 
--- Returns the open batches: who gets the retries of their events, and the snapshots between which their
--- transactions finished.
+-- Returns the open batches of a queue, or of all: who gets the retries of their events, and the
+-- snapshots between which their transactions finished.
 create or replace function pgque.open_batches(
+    i_queue_id integer default null,
     out ev_owner integer, out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
 returns setof record
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
@@ -6644,7 +6645,7 @@ begin
     cross join lateral (
         select t.tick_snapshot from pgque.tick_log t
         where t.tick_queue = s.sub_queue and t.tick_id = s.sub_next_tick limit 1) n
-    where s.sub_batch is not null;
+    where s.sub_batch is not null and (i_queue_id is null or s.sub_queue = i_queue_id);
 end;
 $$;
 
@@ -6682,7 +6683,7 @@ begin
                                   where r.queue_id = v_queue.queue_id);
         end if;
         with open_batch as materialized (
-            select * from pgque.open_batches() b
+            select * from pgque.open_batches(v_queue.queue_id)
         ), due as (
             delete from pgque.retry_queue d using (
                 select r.ev_owner, r.ev_id
@@ -11592,10 +11593,7 @@ begin
                        'changed.';
         end if;
         v_sub.page_to := null;
-        v_sub.lease_owner := null;
-        v_sub.lease_until := null;
-        v_sub.lease_epoch := v_sub.lease_epoch + 1;
-        perform pgque.append_position(v_sub);
+        perform pgque.stop_slots(array[v_sub]);
     end loop;
     insert into pgque.retry_queue (
         ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data,

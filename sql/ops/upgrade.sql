@@ -54,10 +54,7 @@ begin
                        'changed.';
         end if;
         v_sub.page_to := null;
-        v_sub.lease_owner := null;
-        v_sub.lease_until := null;
-        v_sub.lease_epoch := v_sub.lease_epoch + 1;
-        perform pgque.append_position(v_sub);
+        perform pgque.stop_slots(array[v_sub]);
     end loop;
     insert into pgque.retry_queue (
         ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data,

@@ -108,7 +108,7 @@ async def _give_back(
         Which, to be noted after COMMIT; they were noted if each statement `commits`.
     """
     given = []
-    lease = (holder.lease, holder.epoch) if holder.epoch else (None, None)
+    lease = (holder.worker, holder.epoch) if holder.epoch else (None, None)
     mark = world.mark
     for dead in (False, True):
         # Also those that were given back before, by an attempt that this one does not know.
@@ -155,7 +155,9 @@ async def work(world: World, choices: Choices, session: Session) -> None:
         await session.run("begin isolation level repeatable read" if stricter else "begin")
     given = await _give_back(world, choices, session, holder, held, commits=not one)
     if holder.epoch:
-        await session.run("select pgque.ack_batch(%s, %s, %s)", held.id, holder.lease, holder.epoch)
+        await session.run(
+            "select pgque.ack_batch(%s, %s, %s)", held.id, holder.worker, holder.epoch
+        )
     else:
         await session.run("select pgque.finish_batch(%s)", held.id)
     if one:
@@ -204,7 +206,7 @@ async def release(world: World, choices: Choices, session: Session) -> None:
     holder = choices.one(world.holders)
     if holder.batch and holder.epoch:
         await session.run(
-            "select pgque.release_batch(%s, %s, %s)", holder.batch, holder.lease, holder.epoch
+            "select pgque.release_batch(%s, %s, %s)", holder.batch, holder.worker, holder.epoch
         )
         holder.batch = holder.epoch = None
 

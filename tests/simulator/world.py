@@ -72,7 +72,7 @@ class Transaction:
 
 @dataclass
 class Holder:
-    """Who may hold a batch: a consumer, one subconsumer of it, or one worker with leases."""
+    """Who may hold a batch: a consumer, one subconsumer of it, or one owner of its leases."""
 
     consumer: Consumer
     kind: str
@@ -81,11 +81,6 @@ class Holder:
     epoch: int | None = None
     # Whether it may hold a batch that nobody noted, because the step that opened it was cut off.
     unknown: bool = False
-
-    @property
-    def lease(self) -> str:
-        """The owner of its leases."""
-        return self.worker
 
 
 @dataclass

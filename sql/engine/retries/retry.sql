@@ -236,9 +236,10 @@ begin
 end;
 $$;
 
--- Returns the open batches: who gets the retries of their events, and the snapshots between which their
--- transactions finished.
+-- Returns the open batches of a queue, or of all: who gets the retries of their events, and the
+-- snapshots between which their transactions finished.
 create or replace function pgque.open_batches(
+    i_queue_id integer default null,
     out ev_owner integer, out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
 returns setof record
 language plpgsql stable
@@ -253,7 +254,7 @@ begin
     cross join lateral (
         select t.tick_snapshot from pgque.tick_log t
         where t.tick_queue = s.sub_queue and t.tick_id = s.sub_next_tick limit 1) n
-    where s.sub_batch is not null;
+    where s.sub_batch is not null and (i_queue_id is null or s.sub_queue = i_queue_id);
 end;
 $$;
 
@@ -291,7 +292,7 @@ begin
                                   where r.queue_id = v_queue.queue_id);
         end if;
         with open_batch as materialized (
-            select * from pgque.open_batches() b
+            select * from pgque.open_batches(v_queue.queue_id)
         ), due as (
             delete from pgque.retry_queue d using (
                 select r.ev_owner, r.ev_id
