@@ -234,23 +234,23 @@ async def leave(world: World, choices: Choices, session: Session) -> None:
 
 @step("workers", 4)
 async def replay(world: World, choices: Choices, session: Session) -> None:
-    """All dead letters of a queue go back to who gave them up."""
+    """All dead letters of a queue go back to who gave them up, unless their batches are open."""
     queue = choices.one(list(world.queues.values()))
-    consumers = [consumer for consumer in world.consumers if consumer.queue is queue]
-    if any(batch.has(consumer.dead) for consumer in consumers for batch in consumer.open.values()):
-        return  # Whoever works on such a batch may give the event up once more.
     mark = world.mark
     ((replayed, failed, error),) = await session.run(
         "select * from pgque.dlq_replay_all(%s)", queue.name
     )
     await world.settled()
-    dead = sum(len(consumer.dead) for consumer in consumers)
+    dead = free = 0
+    for consumer in (each for each in world.consumers if each.queue is queue):
+        dead += len(consumer.dead)
+        kept = {payload for payload in consumer.dead if consumer.has_open(payload)}
+        free += len(consumer.dead - kept)
+        consumer.replay(consumer.dead - kept)
     world.check(
-        (replayed, failed) == (dead, 0) or not world.is_alone(mark),
-        f"{replayed} of {dead} dead letters of {queue.name} were replayed, {failed} not: {error}",
+        (replayed, failed) == (free, dead - free) or not world.is_alone(mark),
+        f"{replayed} of {free} dead letters of {queue.name} were replayed, {failed} not: {error}",
     )
-    for consumer in consumers:
-        consumer.replay(list(consumer.dead))
 
 
 @step("workers", 4)

@@ -79,10 +79,6 @@ class Batch:
     settled: set[int] = field(default_factory=set)
     acked: set[int] = field(default_factory=set)
 
-    def has(self, payloads: set[str]) -> bool:
-        """Says whether one of its events has one of the payloads."""
-        return any(event.payload in payloads for event in self.events)
-
     def unsettled(self) -> list[Event]:
         """Returns the events that finishing the batch applies."""
         return [event for event in self.events if event.id not in self.settled]
@@ -165,11 +161,17 @@ class Consumer:
             return "finished before"
         if payload in self.dead:
             return "given up"
-        if any(payload == event.payload for batch in self.open.values() for event in batch.events):
+        if self.has_open(payload):
             return "in another open batch"
         if any(sent.payload == payload for sent in self.queue.log):
             return "not to come so far"
         return "never committed here"
+
+    def has_open(self, payload: str) -> bool:
+        """Says whether an open batch has an event."""
+        return any(
+            payload == event.payload for batch in self.open.values() for event in batch.events
+        )
 
     def opened(
         self, batch: int, to_tick: int, events: Sequence[Event], *, alone: bool = True
