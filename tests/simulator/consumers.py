@@ -100,7 +100,14 @@ async def _taken_from(world: World, session: Session, holder: Holder, batch: int
 
 
 async def _give_back(
-    world: World, choices: Choices, session: Session, holder: Holder, held: Batch, *, commits: bool
+    world: World,
+    choices: Choices,
+    session: Session,
+    holder: Holder,
+    held: Batch,
+    epoch: int | None,
+    *,
+    commits: bool,
 ) -> list[tuple[list[int], bool]]:
     """Gives some events of an open batch back, or up.
 
@@ -108,7 +115,7 @@ async def _give_back(
         Which, to be noted after COMMIT; they were noted if each statement `commits`.
     """
     given = []
-    lease = (holder.worker, holder.epoch) if holder.epoch else (None, None)
+    lease = (holder.worker, epoch) if epoch else (None, None)
     mark = world.mark
     for dead in (False, True):
         # Also those that were given back before, by an attempt that this one does not know.
@@ -148,16 +155,15 @@ async def work(world: World, choices: Choices, session: Session) -> None:
     held = await _opened(world, choices, session, holder)
     if held is None or held.id not in holder.consumer.open:
         return
+    epoch = holder.epoch  # Another session may work for the same holder meanwhile.
     one = choices.percent(50)
     keep = not one or choices.percent(85)
     if one:
         stricter = choices.percent(15)
         await session.run("begin isolation level repeatable read" if stricter else "begin")
-    given = await _give_back(world, choices, session, holder, held, commits=not one)
-    if holder.epoch:
-        await session.run(
-            "select pgque.ack_batch(%s, %s, %s)", held.id, holder.worker, holder.epoch
-        )
+    given = await _give_back(world, choices, session, holder, held, epoch, commits=not one)
+    if epoch:
+        await session.run("select pgque.ack_batch(%s, %s, %s)", held.id, holder.worker, epoch)
     else:
         await session.run("select pgque.finish_batch(%s)", held.id)
     if one:
@@ -177,8 +183,9 @@ async def give_back(world: World, choices: Choices, session: Session) -> None:
     if holder.batch is None or holder.batch not in holder.consumer.open:
         return
     held = holder.consumer.open[holder.batch]
+    epoch = holder.epoch
     await session.run("begin")
-    given = await _give_back(world, choices, session, holder, held, commits=False)
+    given = await _give_back(world, choices, session, holder, held, epoch, commits=False)
     await session.run("commit")
     _note(holder.consumer, held, given)
 
