@@ -15,6 +15,12 @@ _CLAIM = "select batch_id, epoch from pgque.claim_batch(%s, %s, %s, %s, i_max_co
 _SHARED = "select pgque.next_batch(%s, %s, %s, %s::interval)"
 TICK = "select tick_id from pgque.get_batch_info(%s)"
 _LONG = "1 day"
+# Those that a consumer may go to.
+_TICKS = """
+select t.tick_id from pgque.queue q
+join pgque.tick t on t.tick_queue = q.queue_id and t.tick_id >= q.queue_first_tick
+where q.queue_name = %s order by t.tick_id desc limit 50
+"""
 
 
 async def _open(
@@ -129,7 +135,7 @@ async def _give_back(
             sql = "select pgque.nack_batch(%s, %s::bigint[], '0', null, %s, %s)"
         count = await session.value(sql, held.id, ids, *lease)
         world.check(
-            count == len(ids) or not world.is_alone(mark),
+            count == len(ids) or not world.is_alone(mark) or len(holder.consumer.free) > 0,
             f"{count} of the events {ids} of batch {held.id} were given back",
         )
         given.append((ids, dead))
@@ -249,13 +255,16 @@ async def replay(world: World, choices: Choices, session: Session) -> None:
     )
     await world.settled()
     dead = free = 0
-    for consumer in (each for each in world.consumers if each.queue is queue):
+    consumers = [each for each in world.consumers if each.queue is queue]
+    for consumer in consumers:
         dead += len(consumer.dead)
         kept = {payload for payload in consumer.dead if consumer.has_open(payload)}
         free += len(consumer.dead - kept)
         consumer.replay(consumer.dead - kept)
     world.check(
-        (replayed, failed) == (free, dead - free) or not world.is_alone(mark),
+        (replayed, failed) == (free, dead - free)
+        or not world.is_alone(mark)
+        or any(consumer.free for consumer in consumers),
         f"{replayed} of {free} dead letters of {queue.name} were replayed, {failed} not: {error}",
     )
 
@@ -280,8 +289,25 @@ async def register_again(world: World, choices: Choices, session: Session) -> No
     await world.settled()
     if consumer not in world.consumers:
         return
-    fresh = Consumer(consumer.queue, consumer.name, consumer.queue.place(tick))
-    world.consumers[world.consumers.index(consumer)] = fresh
-    for other in world.holders:
-        if other.consumer is consumer:
-            other.consumer, other.batch, other.epoch = fresh, None, None
+    world.replace(consumer, Consumer(consumer.queue, consumer.name, consumer.queue.place(tick)))
+
+
+@step("workers", 4)
+async def seek(world: World, choices: Choices, session: Session) -> None:
+    """A consumer without an open batch goes to any tick that is there."""
+    holder = choices.one([h for h in world.holders if h.consumer.name in ("first", "leased")])
+    consumer = holder.consumer
+    if consumer.open or world.has_unknown(consumer):
+        return
+    mark = world.mark
+    names = (consumer.queue.name, consumer.name)
+    await session.run("begin")
+    ticks = await session.run(_TICKS, consumer.queue.name)
+    position = choices.one(["earliest", "latest", *(str(number) for (number,) in ticks)])
+    ((tick, *_),) = await session.run(
+        "select * from pgque.seek(%s, %s, %s, true)", *names, position
+    )
+    await session.run("commit")
+    await world.settled()
+    if world.is_alone(mark) or not consumer.open:
+        world.replace(consumer, consumer.moved(tick))

@@ -112,6 +112,9 @@ class Consumer:
         self.again: dict[str, int] = {}
         self.dead: set[str] = set()
         self.applied: set[str] = set()
+        # Payloads that may come any number of times, because the consumer was moved.
+        self.free: set[str] = set()
+        self._given: set[str] = set()
         self.open: dict[int, Batch] = {}
         self._finished: dict[int, Batch] = {}
 
@@ -137,6 +140,7 @@ class Consumer:
         """
         place = self.queue.place(to_tick)
         due = {**self._due, **self._between(self._seen, place.high)}
+        events = [event for event in events if event.payload not in self.free]
         for event in events:
             owed = event.payload in self.again or event.payload in self._late
             if event.payload not in due and not owed and event.payload not in self._may:
@@ -153,7 +157,7 @@ class Consumer:
         return {
             log[at].payload: at
             for at in range(low, high)
-            if self._wants(log[at]) and log[at].payload not in self._may
+            if self._wants(log[at]) and log[at].payload not in self._may | self.free
         }
 
     def _whose(self, payload: str) -> str:
@@ -217,6 +221,9 @@ class Consumer:
         for event in held.events:
             if event.id not in ids or event.payload in self.dead:
                 continue
+            self._given.add(event.payload)
+            if event.payload in self.free:
+                continue
             held.settled.add(event.id)
             if dead or event.retry >= max_retries:
                 self.dead.add(event.payload)
@@ -232,7 +239,7 @@ class Consumer:
         """
         held = self._held(batch)
         for event in held.unsettled():
-            if event.payload in self.applied:
+            if event.payload in self.applied - self.free:
                 raise Divergence(f"{self} applied {event.payload!r} twice")
             self.applied.add(event.payload)
         self._finished[batch] = self.open.pop(batch)
@@ -299,6 +306,16 @@ class Consumer:
         for payload in payloads:
             self.dead.discard(payload)
             self.again[payload] = 0
+
+    def moved(self, tick: int) -> "Consumer":
+        """Returns the consumer as it is after it was moved to a tick.
+
+        What it gave back is in the queue again, for it alone, so it may come once more, or be
+        passed over.
+        """
+        fresh = Consumer(self.queue, self.name, self.queue.place(tick), self._wants)
+        fresh.free = {*self.free, *self._given, *self.again, *self._late, *self.queue.late}
+        return fresh
 
     def check_all_came(self) -> None:
         """Raises `Divergence` if the queue is drained and something never came."""

@@ -138,6 +138,16 @@ async def change_patience(world: World, choices: Choices, session: Session) -> N
     )
 
 
+@step("keeper", 3)
+async def change_retention(world: World, choices: Choices, session: Session) -> None:
+    """How long events stay that no consumer needs."""
+    await session.run(
+        "select pgque.set_queue_config(%s, 'retention', %s)",
+        choices.one(QUEUES),
+        choices.one((None, "1 microsecond", "1 hour")),
+    )
+
+
 @step("keeper", 6)
 async def time_passes(world: World, choices: Choices, session: Session) -> None:
     """Delayed events and retries are due, and leases end."""
