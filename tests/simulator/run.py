@@ -89,6 +89,9 @@ def _set_up(world: World) -> None:
     for name in QUEUES:
         queue = world.queues[name] = Queue(name)
         world.watch.execute("select pgque.create_queue(%s)", [name])
+        # Room for the ticks before it that `compact_much` adds.
+        world.watch.execute("update pgque.tick_log set tick_id = 1000000 where tick_id = 1")
+        world.watch.execute("update pgque.queue set queue_first_tick = 1000000")
         for option, value in {
             "rotation_period": "1 microsecond",
             "max_retries": str(MAX_RETRIES),
