@@ -22,7 +22,6 @@ SERIAL = (
     "read its log, qgres.journal."
 )
 COMMANDS = (
-    "peek {} --follow",
     "peek {}",
     "dead-letters list {}",
     "register {} billing",

@@ -49,11 +49,11 @@ def start(tcp: bool) -> None:
     "pgque embedded psql",
     'pgque embedded psql -c "select pgque.version()"',
     into=embedded,
-    hands_on=True,
+    context_settings={"ignore_unknown_options": True},
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def psql(arguments: tuple[str, ...]) -> None:
-    """Open psql on the server, with any of psql's own arguments."""
+    """Open psql on the server, with psql's own arguments."""
     with EmbeddedPostgres() as server:
         done = subprocess.run([server.binary("psql"), server.url, *arguments], check=False)
     click.get_current_context().exit(done.returncode)

@@ -15,7 +15,6 @@ from pgque_dagster.client import (
     QueueClosed,
     QueueNotFound,
 )
-from pgque_dagster.client.dead_letters import export_dead_letters
 from pgque_dagster.jobs import queue_jobs
 from tests.support.checks import give_up
 from tests.support.events import claim, publish, tick
@@ -170,15 +169,6 @@ def test_a_purge_deletes_by_age_and_says_how_many(client: Client) -> None:
 
     assert kept.items() >= {"purged": 0, "left": 2}.items()
     assert purged.items() >= {"purged": 2, "left": 0}.items()
-
-
-def test_dead_letters_of_many_pages_come_each_once(client: Client) -> None:
-    give_up(client, *"abcde")
-
-    pages = export_dead_letters(client, "orders", page=2)
-
-    found = [[letter.payload for letter in page] for page in pages]
-    assert found == [["a", "b"], ["c", "d"], ["e"]]
 
 
 def test_events_of_the_open_batch_become_dead_letters_and_leave_it(client: Client) -> None:
