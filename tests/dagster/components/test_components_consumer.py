@@ -221,7 +221,7 @@ def test_the_retries_of_a_window_are_named_by_attributes() -> None:
             {"schedule": {"cron_schedule": "0 * * * *"}, "sensor": {"max_age": "5s"}},
             "`schedule` takes the place of `sensor`",
         ),
-        ({"payload": {"schema": "id int", "on_malformed": "ignore"}}, "'dead_letter', 'retry'"),
+        ({"payload": {"schema": "id int", "on_malformed": "ignore"}}, "'dead_letter', 'fail'"),
         ({"sink": {"type": "postgers", "base_dir": "d"}}, "'postgers'"),
         ({"sink": {"type": "postgres", "mode": "merge"}}, "'merge'"),
         *(
