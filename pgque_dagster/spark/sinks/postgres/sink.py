@@ -1,6 +1,7 @@
 """Stores the results of batches in a PostgreSQL table, exactly once."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import get_args
 
 from psycopg import sql
@@ -8,6 +9,7 @@ from pyspark.sql import DataFrame
 
 from ....client.connection import connect
 from ....client.errors import InvalidArgument, TransactionOutdated, translated
+from ....client.ledger import AlreadyApplied, Ledger
 from ....client.rights import Connection, needing
 from ...address import DatabaseAddress
 from ...batch import SparkBatch, attempt_of
@@ -15,7 +17,6 @@ from ...cluster.lost_lease import cancelled_without_lease
 from ...written import Written
 from ..modes import check_mode, refuse_window
 from .columns import fit, takes_null_keys
-from .ledger import AlreadyApplied, Ledger
 from .merge import Merge, Mode
 from .once import micro_batch, written_of
 from .stage import Stage
@@ -172,7 +173,8 @@ class PostgresSink:
         url = address.resolve()
         with connect(url) as connection:
             schema, table = self._resolve(connection)
-            ledger = Ledger(schema, self._sink(schema, table), written, _ANOTHER_NAME)
+            sink = self._sink(schema, table)
+            ledger = Ledger(schema, sink, partial(written.add, sink, hint=_ANOTHER_NAME))
             if ledger.has(connection, batch):
                 return
             stage = self._stage(connection, batch[0], frame, schema, table, epoch)

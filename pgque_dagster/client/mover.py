@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .. import producing, queues
-from ..client import Client
-from ..connection import connect
-from ..consumer import Delivery
-from ..errors import InvalidArgument, QueueNotFound
-from ..queues import with_near_names
-from ..rights import Connection
-from .consumer import RemoteConsumer
+from . import producing, queues
+from .client import Client
+from .connection import connect
+from .consumer import Consumer, Delivery
+from .errors import InvalidArgument, QueueNotFound
+from .queues import with_near_names
+from .rights import Connection
 
 # Public functions, so that it needs no role of pgque in the target but pgque_writer.
 _DATABASE = (
@@ -18,7 +17,7 @@ _DATABASE = (
 )
 
 
-class QueueMover(RemoteConsumer):
+class QueueMover(Consumer):
     """Moves the events of a queue to a queue of another database, each exactly once.
 
     Order, types, payloads, keys and the other extra fields stay as they are. The events get new
@@ -33,7 +32,7 @@ class QueueMover(RemoteConsumer):
         target_queue: the queue to move to; None for one of the same name.
         keep_time: keeps the time at which each event was sent. This needs `pgque_admin` in the
             target, because other roles may not choose an event's time.
-        **options: those of `RemoteConsumer`, except `apply` and `check`.
+        **options: those of `Consumer`, except `apply`.
     """
 
     def __init__(
@@ -48,15 +47,7 @@ class QueueMover(RemoteConsumer):
         **options: Any,
     ) -> None:
         to = target_queue or queue
-
-        def check(connection: Connection) -> None:
-            if to == queue and _is_same_database(url, connection):
-                raise InvalidArgument(
-                    f"{name} would send the events of queue {queue} to that queue again, without "
-                    "an end",
-                    "Choose another target queue, or another database.",
-                )
-            _check_queue(connection, to)
+        self._to = (target or url, to)
 
         def move(messages: Sequence[Delivery], connection: Connection) -> None:
             client = Client(connection)
@@ -65,7 +56,26 @@ class QueueMover(RemoteConsumer):
             elif messages:
                 client.run(producing.copy_messages(to, messages))
 
-        super().__init__(url, queue, name, target=target, apply=move, check=check, **options)
+        super().__init__(url, queue, name, target=target, apply=move, **options)
+
+    def run(self) -> None:
+        """Moves batches, as `Consumer.run` handles them.
+
+        Raises:
+            QueueNotFound: if the target has no such queue.
+            QueueClosed: if it takes no events.
+            InvalidArgument: if it is the queue itself.
+        """
+        target, to = self._to
+        with connect(target) as connection:
+            if to == self.queue and _is_same_database(self._url, connection):
+                raise InvalidArgument(
+                    f"{self.name} would send the events of queue {to} to that queue again, without "
+                    "an end",
+                    "Choose another target queue, or another database.",
+                )
+            _check_queue(connection, to)
+        super().run()
 
 
 def _is_same_database(url: str, connection: Connection) -> bool:

@@ -13,7 +13,7 @@ from pgque_dagster.client import (
     QueueNotFound,
 )
 from tests.client.consumer.support import Queue, run_until_error
-from tests.client.remote.conftest import Target
+from tests.client.target.conftest import Target
 from tests.support.logins import as_login
 from tests.support.queues import Connection, rows, tick, value
 
@@ -74,7 +74,7 @@ class TestMover:
         q.send("a", "b")
         q.run(QueueMover(q.url, "q", "c", target_queue="archive"))
         assert moved(q.db, "archive") == ["a", "b"]
-        assert value(q.db, "select to_regclass('pgque_completed_batch')") is None
+        assert value(q.db, "select to_regclass('pgque_sink_ledger')") is None
 
     def test_an_event_that_is_delivered_again_is_moved_when_it_is(
         self, q: Queue, other: Target
