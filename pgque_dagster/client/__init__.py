@@ -45,10 +45,6 @@ from .errors import WrongConsumerRole as WrongConsumerRole
 from .errors import WrongDeployment as WrongDeployment
 from .errors import WrongIsolation as WrongIsolation
 from .lease import LeaseKeeper as LeaseKeeper
-from .messages import AsyncMessages as AsyncMessages
-from .messages import ClaimedMessage as ClaimedMessage
-from .messages import MessageQueue as MessageQueue
-from .messages import Messages as Messages
 from .models import BatchInfo as BatchInfo
 from .models import ConsumerInfo as ConsumerInfo
 from .models import DeadLetter as DeadLetter

@@ -18,7 +18,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 _WRITER = """
 abort_staging cancel_scheduled capture capture_columns capture_table captured_tables
 current_event_table dlq_replay dlq_replay_all dlq_replay_matching insert_event open_staging
-publish_message publish_staging send send_at send_batch send_idem snapshot_tick source_columns
+publish_staging send send_at send_batch send_idem snapshot_tick source_columns
 staging_table table_shape uncapture
 """
 _ADMIN = """

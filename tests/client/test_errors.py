@@ -249,7 +249,7 @@ PROVOKED: list[tuple[str, Callable[[Queue], object], type[PgqueError], str]] = [
     ),
     (
         "",
-        lambda q: q.client.messages.publish("q", {}),
+        sql("select postgremq.publish_message('q', '{}')"),
         AddonMissing,
         "pgque install --with postgremq",
     ),
