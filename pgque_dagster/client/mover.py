@@ -30,8 +30,6 @@ class QueueMover(Consumer):
         name: the consumer's name.
         target: the database of the target queue; None for the same database.
         target_queue: the queue to move to; None for one of the same name.
-        keep_time: keeps the time at which each event was sent. This needs `pgque_admin` in the
-            target, because other roles may not choose an event's time.
         **options: those of `Consumer`, except `apply`.
     """
 
@@ -43,18 +41,14 @@ class QueueMover(Consumer):
         *,
         target: str | None = None,
         target_queue: str | None = None,
-        keep_time: bool = False,
         **options: Any,
     ) -> None:
         to = target_queue or queue
         self._to = (target or url, to)
 
         def move(messages: Sequence[Delivery], connection: Connection) -> None:
-            client = Client(connection)
-            if messages and keep_time:
-                client.run(producing.insert_messages(to, messages))
-            elif messages:
-                client.run(producing.copy_messages(to, messages))
+            if messages:
+                Client(connection).run(producing.copy_messages(to, messages))
 
         super().__init__(url, queue, name, target=target, apply=move, **options)
 

@@ -182,7 +182,6 @@ class Consumer:
                     self._target.connect()
                 with Client(self._url) as client:
                     self._register(client)
-                    self._log_left_batch(client)
                 keep_running(self._batches, self._stopped, _PASSING, self._log_error)
         finally:
             if self._target is not None:
@@ -350,21 +349,6 @@ class Consumer:
 
     def _log_error(self, error: Exception, what_follows: str) -> None:
         logger.warning("%s %s", error, what_follows, extra=self._fields())
-
-    def _log_left_batch(self, client: Client) -> None:
-        """Says which batch a process left that was killed."""
-        info = None
-        with suppress(PgqueError):
-            info = client.lease_info(self.queue, self.name)
-        if info is not None and info.owner is not None:
-            logger.warning(
-                "batch %s of %s/%s was claimed by %s and not acked: its events are delivered again",
-                info.batch_id,
-                self.queue,
-                self.name,
-                info.owner,
-                extra=self._fields(),
-            )
 
     def _fields(self) -> dict[str, object]:
         """Returns the fields of a structured log record."""
