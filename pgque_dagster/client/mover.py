@@ -57,7 +57,7 @@ class QueueMover(Consumer):
 
         Raises:
             QueueNotFound: if the target has no such queue.
-            QueueClosed: if it takes no events.
+            CallRefused: if it takes no events.
             InvalidArgument: if it is the queue itself.
         """
         target, to = self._to

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pgque_dagster.client import (
+    CallRefused,
     InvalidArgument,
-    QueueClosed,
     QueueMover,
     QueueNotFound,
 )
@@ -87,6 +87,6 @@ class TestMover:
                 mover(other, target=itself).run()
         value(other.db, "select pgque.set_queue_config('q', 'disable_insert', 'true')")
         q.send("a")
-        with pytest.raises(QueueClosed):
+        with pytest.raises(CallRefused):
             mover(other).run()
         assert not q.is_acked()
