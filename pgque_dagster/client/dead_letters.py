@@ -106,7 +106,7 @@ def replay_dead_letters(
         The number replayed, the number not replayed, and the first error.
 
     Raises:
-        QueueClosed: if the queue accepts no events; all dead letters stay.
+        CallRefused: if the queue accepts no events; all dead letters stay.
     """
     return Call(
         "select replayed, failed, first_error "

@@ -13,6 +13,7 @@ from typing import Any
 from psycopg import sql
 
 from ..client import (
+    CallRefused,
     Client,
     ConsumerNotFound,
     InvalidArgument,
@@ -20,7 +21,6 @@ from ..client import (
     PermissionDenied,
     Position,
     QueueNotFound,
-    WrongConsumerRole,
 )
 from ..client.holder import ConsumerState, consumer_states
 from ..client.installation import scheduler
@@ -187,7 +187,7 @@ def refuse_subconsumers(states: Sequence[ConsumerState]) -> None:
         states: of the consumer, then of its parts.
 
     Raises:
-        WrongConsumerRole: saying how the consumer becomes one that an asset can have.
+        CallRefused: saying how the consumer becomes one that an asset can have.
     """
     main, *members = states
     if main.role != "coop_main":
@@ -198,7 +198,7 @@ def refuse_subconsumers(states: Sequence[ConsumerState]) -> None:
         .as_string(None)
         for member in members
     )
-    raise WrongConsumerRole(
+    raise CallRefused(
         f'consumer "{main.consumer}" on queue "{main.queue}" is shared by subconsumers, and an '
         "asset takes one batch at a time",
         "Let them finish their batches, for example by executing their runs again, and then run: "
@@ -211,7 +211,7 @@ def ensure_scheduled(client: Client) -> None:
 
     Raises:
         PermissionDenied: if there are none and the role lacks pgque_admin.
-        SchedulerMissing: if the database has no pg_cron.
+        CallRefused: if the database has no pg_cron.
     """
     try:
         client.start()

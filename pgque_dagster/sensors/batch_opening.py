@@ -46,7 +46,7 @@ def open_batches(
         The states that have a batch open, or the reason why there is none.
 
     Raises:
-        WrongConsumerRole: if subconsumers share the consumer.
+        CallRefused: if subconsumers share the consumer.
     """
     main = states[0]
     name = f"{main.queue}/{main.consumer}"

@@ -9,10 +9,10 @@ import pytest
 
 from pgque_dagster import PgqueResource, build_pgque_jobs, dead_letters_key, queue_key
 from pgque_dagster.client import (
+    CallRefused,
     Client,
     EventNotInBatch,
     InvalidArgument,
-    QueueClosed,
     QueueNotFound,
 )
 from pgque_dagster.jobs import queue_jobs
@@ -144,7 +144,7 @@ def test_what_cannot_be_done_is_refused_and_leaves_the_dead_letters(
     give_up(client, "a")
     client.configure_queue("orders", disable_insert="true")
 
-    with pytest.raises(QueueClosed):
+    with pytest.raises(CallRefused):
         run(client, "replay_dead_letters")
     for field in ("since", "until"):
         for text, words in (("soon", "is not a time"), ("2026-05-01 12:00", "has no time zone")):
