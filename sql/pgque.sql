@@ -4424,7 +4424,9 @@ begin
             when 'normal' then 'Convert it with: select pgque.register_subconsumer(queue, consumer, '
                                'subconsumer, true);'
             when 'coop_main' then 'Its batches come from pgque.next_batch(queue, consumer, '
-                                  'subconsumer, dead_interval) or pgque.receive_coop(...).'
+                                  'subconsumer, dead_interval) or pgque.receive_coop(...). It '
+                                  'becomes a normal one when pgque.unregister_subconsumer has removed '
+                                  'all of them.'
             when 'slot' then 'Use the functions that take queue, consumer and slot: '
                              'pgque.receive_partitioned, pgque.unsubscribe_slot and so on; or claim '
                              'its batches with pgque.claim_batch.'
@@ -4645,7 +4647,8 @@ $$;
 
 -- Returns a consumer's open batch, or opens the next one. With an owner, it takes the lease on the
 -- batch, or takes it over, under a new epoch. With i_only, only the open batch with that id is
--- returned.
+-- returned. The batch of a slot is read under a lease alone, so without a time to live a slot is
+-- refused.
 -- locks: none; of two concurrent sessions the second waits for the first, then sees its batch.
 -- writes: position_log, nothing when there is no batch.
 create or replace function pgque.open_batch(
@@ -4660,7 +4663,7 @@ declare
 begin
     loop
         v_sub := pgque.find_subscription(i_queue, i_consumer);
-        if v_sub.sub_role <> 'normal' and (v_sub.sub_role <> 'slot' or i_owner is null) then
+        if v_sub.sub_role <> 'normal' and (v_sub.sub_role <> 'slot' or i_ttl is null) then
             perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
         end if;
         if v_sub.lease_until is not null then
@@ -4692,7 +4695,7 @@ begin
         end if;
 
         v_sub.lease_owner := i_owner;
-        v_sub.lease_until := clock_timestamp() + i_ttl;
+        v_sub.lease_until := case when i_owner is not null then clock_timestamp() + i_ttl end;
         v_sub.lease_epoch := v_sub.lease_epoch + (i_owner is not null)::integer;
         exit when pgque.append_position(v_sub);
     end loop;
@@ -5273,6 +5276,29 @@ begin
     lease_until := v_sub.lease_until;
     prev_tick_id := v_sub.sub_last_tick;
     cur_tick_id := v_sub.sub_next_tick;
+end;
+$$;
+
+-- Opens the next batch of a consumer or of a slot, or returns the open one, for another session to
+-- claim. Nobody holds a lease on it. The epoch is that of the last claim. Null when there is no
+-- batch.
+-- locks: those of open_batch. writes: the same.
+create or replace function pgque.open_to_claim(
+    i_queue text, i_consumer text,
+    i_min_lag interval default null, i_min_count integer default null,
+    i_min_interval interval default null, i_max_count integer default null,
+    out batch_id bigint, out epoch bigint)
+returns record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_sub pgque.subscription;
+begin
+    perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
+    v_sub := pgque.open_batch(i_queue, i_consumer, i_min_lag, i_min_count, i_min_interval,
+                              i_max_count, null, '0', null);
+    batch_id := v_sub.sub_batch;
+    epoch := v_sub.lease_epoch;
 end;
 $$;
 
@@ -11686,8 +11712,8 @@ begin
              forget_replicated get_batch_events get_batch_info
              get_consumer_info get_lease_info give_up_batch hold_batch in_flight
              incarnation lineage list_scheduled move_to_deployment nack
-             nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
-             queue_health queue_stats receive receive_coop receive_partitioned register_consumer
+             nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick open_to_claim
+             otel_metrics queue_health queue_stats receive receive_coop receive_partitioned register_consumer
              register_consumer_at register_subconsumer release_batch release_slot renew_batch
              repartition replicated_tables retained_ticks scheduler seek set_aside_epoch set_events_aside set_partition_policy
              set_replicated slot_of_key

@@ -5,7 +5,7 @@ that the role may not create, the error has the statement that somebody else run
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -22,7 +22,7 @@ from ..client import (
     Position,
     QueueNotFound,
 )
-from ..client.holder import ConsumerState, consumer_states
+from ..client.holder import consumer_states
 from ..client.installation import scheduler
 from ..client.partitions import subscribe_slots
 from ..client.queues import different_options, log_serial_queue, log_topic, logged_as
@@ -178,32 +178,6 @@ def ensure_consumer(
         client.lease_info(queue, consumer)
     except ConsumerNotFound:
         register(client, queue, consumer, start_at)
-
-
-def refuse_subconsumers(states: Sequence[ConsumerState]) -> None:
-    """Refuses a consumer that subconsumers share, as earlier versions made them.
-
-    Args:
-        states: of the consumer, then of its parts.
-
-    Raises:
-        CallRefused: saying how the consumer becomes one that an asset can have.
-    """
-    main, *members = states
-    if main.role != "coop_main":
-        return
-    calls = (
-        sql.SQL("select pgque.unregister_subconsumer({}, {}, {});")
-        .format(main.queue, main.consumer, str(member.part))
-        .as_string(None)
-        for member in members
-    )
-    raise CallRefused(
-        f'consumer "{main.consumer}" on queue "{main.queue}" is shared by subconsumers, and an '
-        "asset takes one batch at a time",
-        "Let them finish their batches, for example by executing their runs again, and then run: "
-        + " ".join(calls),
-    )
 
 
 def ensure_scheduled(client: Client) -> None:

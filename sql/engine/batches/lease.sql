@@ -27,6 +27,29 @@ begin
 end;
 $$;
 
+-- Opens the next batch of a consumer or of a slot, or returns the open one, for another session to
+-- claim. Nobody holds a lease on it. The epoch is that of the last claim. Null when there is no
+-- batch.
+-- locks: those of open_batch. writes: the same.
+create or replace function pgque.open_to_claim(
+    i_queue text, i_consumer text,
+    i_min_lag interval default null, i_min_count integer default null,
+    i_min_interval interval default null, i_max_count integer default null,
+    out batch_id bigint, out epoch bigint)
+returns record
+language plpgsql security definer
+as $$
+declare
+    v_sub pgque.subscription;
+begin
+    perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
+    v_sub := pgque.open_batch(i_queue, i_consumer, i_min_lag, i_min_count, i_min_interval,
+                              i_max_count, null, '0', null);
+    batch_id := v_sub.sub_batch;
+    epoch := v_sub.lease_epoch;
+end;
+$$;
+
 -- Refuses an owner without a name, and a time to live that is not positive.
 create or replace function pgque.check_lease(i_owner text, i_ttl interval)
 returns void

@@ -1,6 +1,7 @@
 -- Returns a consumer's open batch, or opens the next one. With an owner, it takes the lease on the
 -- batch, or takes it over, under a new epoch. With i_only, only the open batch with that id is
--- returned.
+-- returned. The batch of a slot is read under a lease alone, so without a time to live a slot is
+-- refused.
 -- locks: none; of two concurrent sessions the second waits for the first, then sees its batch.
 -- writes: position_log, nothing when there is no batch.
 create or replace function pgque.open_batch(
@@ -15,7 +16,7 @@ declare
 begin
     loop
         v_sub := pgque.find_subscription(i_queue, i_consumer);
-        if v_sub.sub_role <> 'normal' and (v_sub.sub_role <> 'slot' or i_owner is null) then
+        if v_sub.sub_role <> 'normal' and (v_sub.sub_role <> 'slot' or i_ttl is null) then
             perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
         end if;
         if v_sub.lease_until is not null then
@@ -47,7 +48,7 @@ begin
         end if;
 
         v_sub.lease_owner := i_owner;
-        v_sub.lease_until := clock_timestamp() + i_ttl;
+        v_sub.lease_until := case when i_owner is not null then clock_timestamp() + i_ttl end;
         v_sub.lease_epoch := v_sub.lease_epoch + (i_owner is not null)::integer;
         exit when pgque.append_position(v_sub);
     end loop;
