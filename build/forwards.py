@@ -20,10 +20,10 @@ combination becomes a function:
     overload qgres.add({queue_id integer | queue_name text}, text text) returns void
     as qgres._add({$1 | qgres.queue__get_id($1)}, $2);
 
-Copies are functions of the engine under another schema, with some texts replaced. Each text must be
-in each of the functions:
+Copies are functions of the engine under another schema or name, with some texts replaced. Each text
+must be in each of the functions:
 
-    copy to pgq from pgque: jsontriga(), logutriga()
+    copy to pgq from pgque: jsontriga(), jsontriga() as logutriga
     replace (grant pgque_writer) with (grant pgq_writer)
     ;
 """
@@ -47,6 +47,7 @@ _LIST = re.compile(
     re.MULTILINE,
 )
 _LISTED = re.compile(r"(\w+)\(([^)]*)\)")
+_RENAMED = re.compile(rf"{_LISTED.pattern}(?: as (\w+))?")
 _SIGNATURE = re.compile(
     r"^create or replace function (?P<engine>\w+)\.(?P<name>\w+)"
     r"\((?P<arguments>[^;]*?)\)\nreturns (?P<type>[^\n]+)",
@@ -195,11 +196,14 @@ def _listed(root: Path, found: re.Match[str]) -> str:
 def _copied(root: Path, found: re.Match[str]) -> str:
     """Writes functions of the engine out under another schema."""
     written = []
-    for name, types in _LISTED.findall(found["names"]):
+    for name, types, new_name in _RENAMED.findall(found["names"]):
         head = _signature(root, found["engine"], name, types)
         text = head.string[head.start() :].partition("\n$$;")[0] + "\n$$;"
         changes = _CHANGE.findall(found["changes"])
-        renamed = (f"function {found['engine']}.", f"function {found['schema']}.")
+        renamed = (
+            f"function {found['engine']}.{name}(",
+            f"function {found['schema']}.{new_name or name}(",
+        )
         for old, new in [renamed, *changes]:
             if text.count(old) != 1:
                 raise LookupError(f"{found['engine']}.{name} does not have this text once: {old}")

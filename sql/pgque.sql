@@ -2328,10 +2328,10 @@ $$;
 -- Parses the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order.
 -- `fields` has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. Nothing is
 -- cached between rows: one argument is the common case, and then the loop does nothing.
-create or replace function pgque.trigger_arguments(
+create or replace function pgque.read_arguments(
     i_trigger text, i_args text[],
-    out queue text, out skip boolean, out backup boolean, out deny boolean,
-    out ignored text[], out key text[], out condition text, out fields text[])
+    out queue text, out flags text[], out ignored text[], out key text[], out condition text,
+    out fields text[])
 language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
@@ -2344,26 +2344,21 @@ declare
 begin
     queue := i_args[0];
     if coalesce(queue, '') = '' then
-        perform pgque.refuse_trigger(i_trigger, 'names no queue',
+        perform pgque.refuse_trigger(false, i_trigger, 'names no queue',
                                      'The first argument of CREATE TRIGGER is the queue''s name.');
     end if;
-    skip := false;
-    backup := false;
-    deny := false;
+    flags := '{}';
     ignored := '{}';
     fields := array_fill(null::text, array[6]);
-
     foreach v_arg in array i_args[1:] loop
         v_name := btrim(split_part(v_arg, '=', 1));
         v_value := btrim(substr(v_arg, strpos(v_arg, '=') + 1));
         case
-            when v_arg in ('SKIP', 'skip') then skip := true;
-            when v_arg = 'backup' then backup := true;
-            when v_arg = 'deny' then deny := true;
+            when v_arg = any ('{SKIP,skip,backup,deny}') then flags := flags || lower(v_arg);
             when strpos(v_arg, '=') = 0 or v_value = '' or v_name = any (v_seen)
                  or v_name <> all (array['ignore', 'pkey', 'when'] || c_fields) then
                 perform pgque.refuse_trigger(
-                    i_trigger,
+                    false, i_trigger,
                     case when v_name = any (v_seen) then format('has the argument %L twice', v_name)
                     else format('has an unknown or empty argument: %L', v_arg) end,
                     'Arguments after the queue are SKIP, backup, deny, ignore=column,..., '
@@ -2381,7 +2376,7 @@ $$;
 
 -- Returns the SQL that computes an event's fields from a row ($1); $2 holds the fields without an
 -- expression. The SQL returns no row if the condition is not true. Returns null if there is nothing
--- to compute. The expressions are SQL that the table's owner wrote in CREATE TRIGGER.
+-- to compute.
 create or replace function pgque.trigger_expressions(i_condition text, i_fields text[])
 returns text
 language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
@@ -2403,54 +2398,6 @@ begin
 end;
 $$;
 
--- Raises an error about a trigger's definition.
-create or replace function pgque.refuse_trigger(i_trigger text, i_what text, i_hint text)
-returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    raise exception using
-        errcode = 'PQ005',
-        message = format('trigger %s %s', i_trigger, i_what),
-        hint = i_hint;
-end;
-$$;
-
--- Raises an error about a change of a row that cannot become an event.
-create or replace function pgque.refuse_change(i_trigger text, i_what text, i_hint text)
-returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    raise exception using
-        errcode = 'PQ014',
-        message = format('trigger %s refuses the change: %s', i_trigger, i_what),
-        hint = i_hint;
-end;
-$$;
-
--- ===== engine/triggers/trigger_checks.sql ========================================================
-
--- Refuses names in pkey= and ignore= that are not columns. A misspelt name would send a column that
--- was meant to be ignored, or leave a column out of the key.
-create or replace function pgque.check_columns(i_trigger text, i_names text[], i_named text[])
-returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_name text;
-begin
-    if i_named <@ i_names then
-        return;
-    end if;
-    select name into v_name from unnest(i_named) name where name <> all (i_names) limit 1;
-    perform pgque.refuse_trigger(
-        i_trigger, format('names the column %L, which the table has not', v_name),
-        format('Its columns are: %s. Drop the trigger and create it anew.',
-               array_to_string(i_names, ', ')));
-end;
-$$;
-
 -- Fills the event's fields that have no expression from the table's own columns _pgq_ev_type,
 -- _pgq_ev_extra1 and so on.
 create or replace function pgque.add_field_columns(i_trigger text, i_names text[], i_fields text[])
@@ -2465,7 +2412,8 @@ begin
     for v_name in select name from unnest(i_names) name where starts_with(name, '_pgq_ev_') loop
         if v_name <> all (c_columns) then
             perform pgque.refuse_trigger(
-                i_trigger, format('finds the column %L, which is no field of an event', v_name),
+                false, i_trigger,
+                format('finds the column %L, which is no field of an event', v_name),
                 format('Rename the column; the fields are: %s.', array_to_string(c_columns, ', ')));
         end if;
         i_fields[array_position(c_columns, v_name)] :=
@@ -2475,332 +2423,137 @@ begin
 end;
 $$;
 
+-- Refuses a trigger that cannot do what its arguments say, and a change that is denied.
+create or replace function pgque.check_trigger(
+    i_trigger text, i_flags text[], i_condition text, i_fields text[], i_when text, i_level text,
+    i_op text)
+returns void
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if 'deny' = any (i_flags) then
+        perform pgque.refuse_trigger(
+            true, i_trigger, format('%s is denied', i_op),
+            'The trigger has the argument deny: change the table where its data comes from.');
+    elsif i_op <> 'TRUNCATE' and i_level <> 'ROW' then
+        perform pgque.refuse_trigger(
+            false, i_trigger, 'fires once a statement and so sees no row',
+            'Create it with: for each row.');
+    elsif 'skip' = any (i_flags) and (i_when = 'AFTER' or i_op = 'TRUNCATE') then
+        perform pgque.refuse_trigger(
+            false, i_trigger, format('cannot skip: it fires %s %s', lower(i_when), i_op),
+            'SKIP works in triggers before insert, update or delete, for each row.');
+    elsif i_op = 'TRUNCATE' and ('backup' = any (i_flags) or i_condition is not null
+                                 or num_nonnulls(variadic i_fields) > 0) then
+        perform pgque.refuse_trigger(
+            false, i_trigger, 'has arguments that need a row, and TRUNCATE has none',
+            'Create a trigger of its own for truncate, without backup and EXPR arguments.');
+    end if;
+end;
+$$;
+
+-- Refuses names in pkey= and ignore= that are not columns. A misspelt name would send a column that
+-- was meant to be ignored, or leave a column out of the key.
+create or replace function pgque.check_columns(i_trigger text, i_names text[], i_named text[])
+returns void
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if not i_named <@ i_names then
+        perform pgque.refuse_trigger(
+            false, i_trigger, format('names the column %L, which the table has not', (
+                select name from unnest(i_named) name where name <> all (i_names) limit 1)),
+            format('Its columns are: %s. Drop the trigger and create it anew.',
+                   array_to_string(i_names, ', ')));
+    end if;
+end;
+$$;
+
 -- Checks the key of an update or delete: the table must have one, and an update must not change it.
--- Consumers that apply the change elsewhere find the row by its key. Returns true.
-create or replace function pgque.check_key(
+-- Consumers that apply the change elsewhere find the row by its key.
+create or replace function pgque.check_change_key(
     i_trigger text, i_op text, i_key text[], i_names text[], i_old text[], i_new text[])
-returns boolean
+returns void
 language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_changed text;
 begin
-    if i_key = '{}' then
-        perform pgque.refuse_change(
-            i_trigger, format('%s on a table without a primary key', i_op),
+    if i_op <> 'INSERT' and i_key = '{}' then
+        perform pgque.refuse_trigger(
+            true, i_trigger, format('%s on a table without a primary key', i_op),
             'Add a primary key, or name the columns that identify a row: pkey=column,...');
-    end if;
-    if i_op = 'UPDATE' then
+    elsif i_op = 'UPDATE' then
         select name into v_changed
         from unnest(i_names, i_old, i_new) c (name, was, becomes)
         where was is distinct from becomes and name = any (i_key)
         limit 1;
         if found then
-            perform pgque.refuse_change(
-                i_trigger, format('it updates "%s", a column of the key', v_changed),
+            perform pgque.refuse_trigger(
+                true, i_trigger, format('it updates "%s", a column of the key', v_changed),
                 'Delete the row and insert it with the new key.');
         end if;
     end if;
-    return true;
 end;
 $$;
 
--- Returns whether an update makes an event. If columns are ignored, an update that changed only
--- these and the event's own fields makes none. An update that changed nothing at all makes an
--- event, as in PgQ.
-create or replace function pgque.is_change_sent(
-    i_names text[], i_sent boolean[], i_ignored text[], i_old text[], i_new text[])
-returns boolean
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return i_ignored = '{}' or (
-        select bool_or(sent) is not false
-        from unnest(i_names, i_sent, i_old, i_new) c (name, sent, was, becomes)
-        where was is distinct from becomes
-          and (sent or name = any (i_ignored) or starts_with(name, '_pgq_ev_')));
-end;
-$$;
-
--- ===== engine/triggers/trigger_row.sql ===========================================================
-
--- Returns the columns of a table in the order of its rows, without dropped ones, and the primary
--- key's columns in the order of the key.
-create or replace function pgque.table_columns(
-    i_table oid, out names text[], out types oid[], out generated text[], out key text[])
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_numbers int2[];
-    v_key     int2[];
-    v_number  int2;
-begin
-    select array_agg(a.attnum), coalesce(array_agg(a.attname::text), '{}'),
-           array_agg(a.atttypid), array_agg(a.attgenerated::text)
-    into v_numbers, names, types, generated
-    from (select * from pg_attribute
-          where attrelid = i_table and attnum > 0 and not attisdropped
-          order by attnum) a;
-
-    key := '{}';
-    select c.conkey into v_key from pg_constraint c where c.conrelid = i_table and c.contype = 'p';
-    if found then
-        foreach v_number in array v_key loop
-            key := key || names[array_position(v_numbers, v_number)];
-        end loop;
-    end if;
-end;
-$$;
-
--- Returns the columns' values from a row's text form, each as its type prints it. It makes one pass
--- and builds no SQL from names. In the text form, a value with a comma, quote, backslash or space
--- is in quotes, with quotes and backslashes doubled; an empty value without quotes is null.
-create or replace function pgque.split_row(i_row text)
-returns text[]
-language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if strpos(i_row, '"') = 0 then
-        return string_to_array(substr(i_row, 2, length(i_row) - 2), ',', '');
-    end if;
-    return (
-        select array_agg(case
-            when part[1] = ',' then null
-            when part[1] like '"%' then
-                replace(replace(substr(part[1], 2, length(part[1]) - 3), '""', '"'), e'\\\\', e'\\')
-            else left(part[1], -1) end order by nr)
-        from regexp_matches(substr(i_row, 2, length(i_row) - 2) || ',',
-                            '(?:"(?:[^"]|"")*"|[^,"]+)?,', 'g') with ordinality m (part, nr));
-end;
-$$;
-
--- Describes the change that fired a trigger: the trigger's arguments, whether the change makes an
--- event, and the row's columns with old and new values. `sent` tells which columns the event shows.
--- The settings make the texts the same in every session: ISO dates, and floats to the last bit.
-create or replace function pgque.describe_change(
-    i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
-    i_when text, i_level text, i_op text, i_stored boolean, i_old record, i_new record,
-    out queue text, out is_event boolean, out skip boolean, out backup boolean,
-    out table_name text, out key text[], out names text[], out types oid[], out sent boolean[],
-    out old_values text[], out new_values text[], out expressions text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-set datestyle = 'ISO, YMD'
-set intervalstyle = 'postgres'
-set extra_float_digits = 1
-set bytea_output = 'hex'
-as $$
-declare
-    v_trigger text := format('"%s" on table %s.%s', i_name, i_schema, i_table);
-    v_args    record;
-    v_columns record;
-begin
-    is_event := false;
-    skip := false;
-    if current_setting('session_replication_role') = 'local' then
-        return;
-    end if;
-    v_args := pgque.trigger_arguments(v_trigger, i_args);
-    table_name := format('%s.%s', i_schema, i_table);
-    if v_args.deny then
-        perform pgque.refuse_change(
-            v_trigger, format('%s is denied', i_op),
-            'The trigger has the argument deny: change the table where its data comes from.');
-    end if;
-    if i_op <> 'TRUNCATE' and i_level <> 'ROW' then
-        perform pgque.refuse_trigger(v_trigger, 'fires once a statement and so sees no row',
-                                     'Create it with: for each row.');
-    elsif v_args.skip and (i_when = 'AFTER' or i_op = 'TRUNCATE') then
-        perform pgque.refuse_trigger(
-            v_trigger, format('cannot skip: it fires %s %s', lower(i_when), i_op),
-            'SKIP works in triggers before insert, update or delete, for each row.');
-    elsif i_op = 'TRUNCATE' and (v_args.backup or v_args.condition is not null
-                                 or num_nonnulls(variadic v_args.fields) > 0) then
-        perform pgque.refuse_trigger(
-            v_trigger, 'has arguments that need a row, and TRUNCATE has none',
-            'Create a trigger of its own for truncate, without backup and EXPR arguments.');
-    end if;
-    queue := v_args.queue;
-    skip := v_args.skip;
-    backup := v_args.backup;
-    v_columns := pgque.table_columns(i_relid);
-    names := v_columns.names;
-    types := v_columns.types;
-    key := coalesce(v_args.key, v_columns.key);
-    perform pgque.check_columns(v_trigger, names, v_args.key || v_args.ignored);
-    if i_op = 'TRUNCATE' then
-        is_event := true;
-        return;
-    end if;
-
-    select array_agg(name <> all (v_args.ignored) and not starts_with(name, '_pgq_ev_')
-                     and generated <> 'v' and (i_stored or generated = '') order by nr)
-    into sent
-    from unnest(names, v_columns.generated) with ordinality c (name, generated, nr);
-    old_values := pgque.split_row(i_old::text);
-    new_values := pgque.split_row(i_new::text);
-    expressions := pgque.trigger_expressions(
-        v_args.condition, pgque.add_field_columns(v_trigger, names, v_args.fields));
-    is_event := i_op = 'INSERT'
-                or pgque.check_key(v_trigger, i_op, key, names, old_values, new_values)
-                   and (i_op = 'DELETE'
-                        or pgque.is_change_sent(names, sent, v_args.ignored, old_values, new_values));
-end;
-$$;
-
--- ===== engine/triggers/trigger_event.sql =========================================================
-
--- Inserts a trigger's event. The fields are ev_type, ev_data, ev_extra1 to 4; expressions replace
--- some of them, or prevent the event. The expressions run with the rights and the search_path of
--- the role that changes the row, so no search_path is pinned here and all our names are qualified.
--- locks: none beyond the insert's own. writes: the queue's current event table.
-create or replace function pgque.insert_change(
-    i_queue text, i_expressions text, i_row record, i_fields text[])
+-- Raises an error about a change that cannot become an event, or about the trigger's definition.
+create or replace function pgque.refuse_trigger(
+    i_is_change boolean, i_trigger text, i_what text, i_hint text)
 returns void
-language plpgsql
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_fields pg_catalog.text[] := i_fields;
 begin
-    if i_expressions is not null then
-        execute i_expressions into v_fields using i_row, i_fields;
-        if v_fields is null then
-            return;
-        end if;
-    end if;
-    perform pgque.insert_event(i_queue, v_fields[1], v_fields[2], v_fields[3], v_fields[4],
-                               v_fields[5], v_fields[6]);
+    raise exception using
+        errcode = case when i_is_change then 'PQ014' else 'PQ005' end,
+        message = format('trigger %s %s%s', i_trigger,
+                         case when i_is_change then 'refuses the change: ' end, i_what),
+        hint = i_hint;
 end;
 $$;
 
--- ===== engine/triggers/jsontriga.sql =============================================================
+-- ===== engine/triggers/row_formats.sql ===========================================================
 
--- Trigger: each change of a row becomes an event with the row as JSON. Arguments and formats are in
--- docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
--- locks: none beyond the insert's own. writes: the queue's current event table.
-create or replace function pgque.jsontriga()
-returns trigger
-language plpgsql
+-- Returns the type of an event: jsontriga's is JSON, the others' are PgQ's letters I, U and D, in
+-- logutriga with the key's columns, and R for a TRUNCATE.
+create or replace function pgque.change_type(
+    i_format text, i_op text, i_schema text, i_table text, i_key text[])
+returns text
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    c pg_catalog.record;
 begin
-    -- Here, because a role without any right on the schema cannot call a function of it.
-    if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = pg_catalog.format(
-                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
-                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
-            hint = pg_catalog.format(
-                'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
-                current_user);
-    end if;
-    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
-                               tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
-    if c.is_event then
-        perform pgque.insert_change(
-            c.queue, c.expressions, coalesce(new, old),
-            array[pg_catalog.format(
-                      '{"op":"%s","table":%s,"pkey":%s}', tg_op,
-                      pg_catalog.array_to_json(array[tg_table_schema, tg_table_name]),
-                      pg_catalog.array_to_json(c.key)),
-                  pgque.row_as_json(c.names, c.types, c.sent, coalesce(c.new_values, c.old_values)),
-                  c.table_name,
-                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
-                      pgque.row_as_json(c.names, c.types, c.sent, c.old_values) end,
-                  null, null]);
-    end if;
-    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
-        return null;
-    end if;
-    return coalesce(new, old);
+    return case
+        when i_format = 'json' then format(
+            '{"op":"%s","table":%s,"pkey":%s}', i_op, array_to_json(array[i_schema, i_table]),
+            array_to_json(i_key))
+        when i_op = 'TRUNCATE' then 'R'
+        when i_format = 'url' then format('%s:%s', left(i_op, 1), array_to_string(i_key, ','))
+        else left(i_op, 1) end;
 end;
 $$;
 
--- A row as a JSON object in the order of its columns: integers and booleans as JSON values, times
--- in ISO 8601, everything else as the text that PostgreSQL prints.
-create or replace function pgque.row_as_json(
-    i_names text[], i_types oid[], i_sent boolean[], i_values text[])
+-- Returns a row's columns in their order. As a JSON object, it has integers and booleans as JSON
+-- values, times in ISO 8601, and everything else as the text that PostgreSQL prints. Url-encoded, it
+-- is name=value&..., and a null is a name alone; most texts need no encoding, and skip the call.
+create or replace function pgque.row_as_text(
+    i_format text, i_names text[], i_types oid[], i_sent boolean[], i_values text[])
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return (
-        select format('{%s}', string_agg(format('%s:%s', to_json(name), case
-            when value is null then 'null'
-            when type in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype) then value
-            when type = 'bool'::regtype then case value when 't' then 'true' else 'false' end
-            when type = 'timestamp'::regtype then to_json(value::timestamp)::text
-            when type = 'timestamptz'::regtype then to_json(value::timestamptz)::text
-            else to_json(value)::text end), ',' order by nr))
-        from unnest(i_names, i_types, i_sent, i_values) with ordinality c (name, type, sent, value, nr)
-        where sent);
-end;
-$$;
-
--- ===== engine/triggers/logutriga.sql =============================================================
-
--- Trigger: each change of a row becomes an event with the row url-encoded. Arguments and formats
--- are in docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
--- locks: none beyond the insert's own. writes: the queue's current event table.
-create or replace function pgque.logutriga()
-returns trigger
-language plpgsql
-as $$
-declare
-    c pg_catalog.record;
-begin
-    -- Here, because a role without any right on the schema cannot call a function of it.
-    if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = pg_catalog.format(
-                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
-                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
-            hint = pg_catalog.format(
-                'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
-                current_user);
+    if i_format = 'json' then
+        return (
+            select format('{%s}', string_agg(format('%s:%s', to_json(name), case
+                when value is null then 'null'
+                when type in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype) then value
+                when type = 'bool'::regtype then case value when 't' then 'true' else 'false' end
+                when type = 'timestamp'::regtype then to_json(value::timestamp)::text
+                when type = 'timestamptz'::regtype then to_json(value::timestamptz)::text
+                else to_json(value)::text end), ',' order by nr))
+            from unnest(i_names, i_types, i_sent, i_values)
+                 with ordinality c (name, type, sent, value, nr)
+            where sent);
     end if;
-    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
-                               tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
-    if c.is_event then
-        perform pgque.insert_change(
-            c.queue, c.expressions, coalesce(new, old),
-            array[pgque.change_letter(tg_op, c.key),
-                  pgque.row_as_url(c.names, c.sent, coalesce(c.new_values, c.old_values)),
-                  c.table_name,
-                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
-                      pgque.row_as_url(c.names, c.sent, c.old_values) end,
-                  null, null]);
-    end if;
-    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
-        return null;
-    end if;
-    return coalesce(new, old);
-end;
-$$;
-
--- The type of a url-encoded event, in PgQ's letters: I, U or D, with the key columns where given,
--- and R for a TRUNCATE.
-create or replace function pgque.change_letter(i_op text, i_key text[] default null)
-returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_op = 'TRUNCATE' then
-        return 'R';
-    end if;
-    return left(i_op, 1) || coalesce(':' || array_to_string(i_key, ','), '');
-end;
-$$;
-
--- A row as name=value&..., in the order of its columns. A null is a name alone. Most texts need no
--- encoding, so they skip the call of url_encode.
-create or replace function pgque.row_as_url(i_names text[], i_sent boolean[], i_values text[])
-returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
     return coalesce((
         select string_agg(
             case when name ~ '[^A-Za-z0-9_.-]' then pgque.url_encode(name) else name end
@@ -2829,13 +2582,105 @@ begin
 end;
 $$;
 
--- ===== engine/triggers/sqltriga.sql ==============================================================
+-- Returns the text after `insert into table`, `update table set` or `delete from table where`. An update
+-- sets the columns that changed. If no column changed, it sets the key to itself, so that the statement
+-- stays valid.
+create or replace function pgque.change_fragment(
+    i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
+returns text
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_key text := (
+        select string_agg(case when value is null then format('%I is null', name)
+                          else format('%I=%L', name, value) end, ' and ' order by nr)
+        from unnest(i_names, coalesce(i_new, i_old)) with ordinality c (name, value, nr)
+        where name = any (i_key));
+begin
+    return case i_op
+        when 'INSERT' then (
+            select format('(%s) values (%s)', string_agg(quote_ident(name), ',' order by nr),
+                          string_agg(coalesce(quote_literal(value), 'null'), ',' order by nr))
+            from unnest(i_names, i_sent, i_new) with ordinality c (name, sent, value, nr)
+            where sent)
+        when 'UPDATE' then format('%s where %s', coalesce(
+            (select string_agg(format('%I=%s', name, quote_nullable(becomes)), ',' order by nr)
+             from unnest(i_names, i_sent, i_old, i_new) with ordinality
+                  c (name, sent, was, becomes, nr)
+             where sent and was is distinct from becomes),
+            (select format('%I=%L', name, becomes)
+             from unnest(i_names, i_new) with ordinality c (name, becomes, nr)
+             where name = any (i_key)
+             order by nr
+             limit 1)), v_key)
+        when 'DELETE' then v_key
+        else '' end;
+end;
+$$;
 
--- Trigger: each change of a row becomes an event with a fragment of SQL, which its consumer
--- completes. docs/triggers.md describes arguments and formats. It runs with the rights and the
--- search_path of the role that changes the row. Generated columns are left out, because nobody may
--- write them.
+-- ===== engine/triggers/row_triggers.sql ==========================================================
+
+-- Trigger: each change of a row becomes an event with the row as JSON. Arguments and formats are in
+-- docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.jsontriga()
+returns trigger
+language plpgsql
+as $$
+declare
+    c pg_catalog.record;
+begin
+    -- Here, because a role without any right on the schema cannot call a function of it.
+    if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = pg_catalog.format(
+                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
+                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
+            hint = pg_catalog.format(
+                'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
+                current_user);
+    end if;
+    c := pgque.send_change('json', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
+                           tg_when, tg_level, tg_op, old, new);
+    if c.is_last then
+        return null;
+    end if;
+    return coalesce(new, old);
+end;
+$$;
+
+-- The same with the row url-encoded.
+-- As pgque.jsontriga, with changes.
+create or replace function pgque.logutriga()
+returns trigger
+language plpgsql
+as $$
+declare
+    c pg_catalog.record;
+begin
+    -- Here, because a role without any right on the schema cannot call a function of it.
+    if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = pg_catalog.format(
+                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
+                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
+            hint = pg_catalog.format(
+                'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
+                current_user);
+    end if;
+    c := pgque.send_change('url', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
+                           tg_when, tg_level, tg_op, old, new);
+    if c.is_last then
+        return null;
+    end if;
+    return coalesce(new, old);
+end;
+$$;
+
+-- The same with a fragment of SQL, which its consumer completes.
+-- As pgque.jsontriga, with changes.
 create or replace function pgque.sqltriga()
 returns trigger
 language plpgsql
@@ -2854,66 +2699,151 @@ begin
                 'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
                 current_user);
     end if;
-    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
-                               tg_level, tg_op, false, old, new);
-    if c.is_event then
-        perform pgque.insert_change(
-            c.queue, c.expressions, coalesce(new, old),
-            array[pgque.change_letter(tg_op),
-                  pgque.change_fragment(tg_op, c.names, c.sent, c.key, c.old_values, c.new_values),
-                  c.table_name,
-                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
-                      pgque.row_as_url(c.names, c.sent, c.old_values) end,
-                  null, null]);
-    end if;
-    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
+    c := pgque.send_change('sql', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
+                           tg_when, tg_level, tg_op, old, new);
+    if c.is_last then
         return null;
     end if;
     return coalesce(new, old);
 end;
 $$;
 
--- Returns the text after `insert into table`, `update table set` or `delete from table where`. An update
--- sets the columns that changed. If no column changed, it sets the key to itself, so that the statement
--- stays valid.
-create or replace function pgque.change_fragment(
-    i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
-returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+-- Sends the event of a change, unless the trigger's arguments say otherwise. is_last says that the
+-- trigger returns no row. The expressions are SQL that the table's owner wrote in CREATE TRIGGER. They
+-- run with the rights and the search_path of the role that changes the row, so no search_path is pinned
+-- here and all our names are qualified.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.send_change(
+    i_format text, i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
+    i_when text, i_level text, i_op text, i_old record, i_new record,
+    out is_sent boolean, out is_last boolean)
+language plpgsql
 as $$
+declare
+    c         pg_catalog.record;
+    v_fields  pg_catalog.text[];
 begin
-    return case i_op
-        when 'INSERT' then (
-            select format('(%s) values (%s)', string_agg(quote_ident(name), ',' order by nr),
-                          string_agg(coalesce(quote_literal(value), 'null'), ',' order by nr))
-            from unnest(i_names, i_sent, i_new) with ordinality c (name, sent, value, nr)
-            where sent)
-        when 'UPDATE' then format('%s where %s', coalesce(
-            (select string_agg(format('%I=%s', name, quote_nullable(becomes)), ',' order by nr)
-             from unnest(i_names, i_sent, i_old, i_new) with ordinality
-                  c (name, sent, was, becomes, nr)
-             where sent and was is distinct from becomes),
-            (select format('%I=%L', name, becomes)
-             from unnest(i_names, i_new) with ordinality c (name, becomes, nr)
-             where name = any (i_key)
-             order by nr
-             limit 1)), pgque.key_fragment(i_names, i_key, i_new))
-        when 'DELETE' then pgque.key_fragment(i_names, i_key, i_old)
-        else '' end;
+    c := pgque.describe_change(i_format, i_name, i_relid, i_schema, i_table, i_args, i_when, i_level,
+                               i_op, i_old, i_new);
+    v_fields := c.fields;
+    if c.expressions is not null then
+        execute c.expressions into v_fields using coalesce(i_new, i_old), c.fields;
+    end if;
+    is_sent := v_fields is not null;
+    is_last := c.skip or i_when operator(pg_catalog.=) 'AFTER';
+    if is_sent then
+        perform pgque.insert_event(c.queue, v_fields[1], v_fields[2], v_fields[3], v_fields[4],
+                                   v_fields[5], v_fields[6]);
+    end if;
 end;
 $$;
 
--- Returns the condition that finds the row by its key.
-create or replace function pgque.key_fragment(i_names text[], i_key text[], i_values text[])
-returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+-- Describes the event of a change: its queue, its fields (ev_type, ev_data, ev_extra1 to 4), and the
+-- expressions that replace some of them. Without fields there is no event. The settings make the texts
+-- the same in every session: ISO dates, and floats to the last bit.
+create or replace function pgque.describe_change(
+    i_format text, i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
+    i_when text, i_level text, i_op text, i_old record, i_new record,
+    out queue text, out skip boolean, out fields text[], out expressions text)
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+set datestyle = 'ISO, YMD'
+set intervalstyle = 'postgres'
+set extra_float_digits = 1
+set bytea_output = 'hex'
+as $$
+declare
+    v_trigger  text := format('"%s" on table %s.%s', i_name, i_schema, i_table);
+    v_args     record;
+    t          record;  -- the table's columns
+    v_sent     boolean[];
+    v_old      text[] := pgque.split_row(i_old::text);
+    v_new      text[] := pgque.split_row(i_new::text);
+begin
+    skip := false;
+    if current_setting('session_replication_role') = 'local' then
+        return;
+    end if;
+    v_args := pgque.read_arguments(v_trigger, i_args);
+    perform pgque.check_trigger(v_trigger, v_args.flags, v_args.condition, v_args.fields, i_when,
+                                i_level, i_op);
+    queue := v_args.queue;
+    skip := 'skip' = any (v_args.flags);
+    t := pgque.table_columns(i_relid);
+    t.key := coalesce(v_args.key, t.key);
+    perform pgque.check_columns(v_trigger, t.names, v_args.key || v_args.ignored);
+    if i_op <> 'TRUNCATE' then
+        -- Nobody may write a generated column, and before the change it has no value.
+        select array_agg(name <> all (v_args.ignored) and not starts_with(name, '_pgq_ev_')
+                         and generated <> 'v'
+                         and (generated = '' or i_format <> 'sql' and i_when <> 'BEFORE') order by nr)
+        into v_sent
+        from unnest(t.names, t.generated) with ordinality c (name, generated, nr);
+        perform pgque.check_change_key(v_trigger, i_op, t.key, t.names, v_old, v_new);
+        -- An update of ignored columns, or of the event's own fields, makes no event. An update that
+        -- changed nothing at all makes one, as in PgQ.
+        if i_op = 'UPDATE' and v_args.ignored <> '{}' and not (
+               select bool_or(sent) is not false
+               from unnest(t.names, v_sent, v_old, v_new) c (name, sent, was, becomes)
+               where was is distinct from becomes
+                 and (sent or name = any (v_args.ignored) or starts_with(name, '_pgq_ev_'))) then
+            return;
+        end if;
+        expressions := pgque.trigger_expressions(
+            v_args.condition, pgque.add_field_columns(v_trigger, t.names, v_args.fields));
+    end if;
+    fields := array[
+        pgque.change_type(i_format, i_op, i_schema, i_table, t.key),
+        case when i_format = 'sql'
+             then pgque.change_fragment(i_op, t.names, v_sent, t.key, v_old, v_new)
+             else pgque.row_as_text(i_format, t.names, t.types, v_sent, coalesce(v_new, v_old)) end,
+        format('%s.%s', i_schema, i_table),
+        case when i_op = 'UPDATE' and 'backup' = any (v_args.flags)
+             then pgque.row_as_text(i_format, t.names, t.types, v_sent, v_old) end,
+        null, null];
+end;
+$$;
+
+-- Returns the columns of a table in the order of its rows, without dropped ones, and the primary
+-- key's columns in the order of the key.
+create or replace function pgque.table_columns(
+    i_table oid, out names text[], out types oid[], out generated text[], out key text[])
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_numbers int2[];
+begin
+    select array_agg(a.attnum), coalesce(array_agg(a.attname::text), '{}'),
+           array_agg(a.atttypid), array_agg(a.attgenerated::text)
+    into v_numbers, names, types, generated
+    from (select * from pg_attribute
+          where attrelid = i_table and attnum > 0 and not attisdropped
+          order by attnum) a;
+    key := array(select names[array_position(v_numbers, number)]
+                 from pg_constraint c, unnest(c.conkey) with ordinality k (number, nr)
+                 where c.conrelid = i_table and c.contype = 'p'
+                 order by nr);
+end;
+$$;
+
+-- Returns the columns' values from a row's text form, each as its type prints it. It makes one pass
+-- and builds no SQL from names. In the text form, a value with a comma, quote, backslash or space
+-- is in quotes, with quotes and backslashes doubled; an empty value without quotes is null.
+create or replace function pgque.split_row(i_row text)
+returns text[]
+language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
+    if strpos(i_row, '"') = 0 then
+        return string_to_array(substr(i_row, 2, length(i_row) - 2), ',', '');
+    end if;
     return (
-        select string_agg(case when value is null then format('%I is null', name)
-                          else format('%I=%L', name, value) end, ' and ' order by nr)
-        from unnest(i_names, i_values) with ordinality c (name, value, nr)
-        where name = any (i_key));
+        select array_agg(case
+            when part[1] = ',' then null
+            when part[1] like '"%' then
+                replace(replace(substr(part[1], 2, length(part[1]) - 3), '""', '"'), e'\\\\', e'\\')
+            else left(part[1], -1) end order by nr)
+        from regexp_matches(substr(i_row, 2, length(i_row) - 2) || ',',
+                            '(?:"(?:[^"]|"")*"|[^,"]+)?,', 'g') with ordinality m (part, nr));
 end;
 $$;
 
@@ -11672,12 +11602,10 @@ begin
             ('pgque_writer',
              'add_field_columns capture capture_change capture_columns capture_condition
              capture_name capture_relations capture_table capture_truncate captured_tables
-             change_fragment change_letter check_captured
-             check_columns check_key describe_change
-             insert_change is_change_sent is_changed_within jsontriga key_fragment key_of_table
-             logutriga refuse_change refuse_trigger row_as_json row_as_url split_row sqltriga
-             table_columns trigger_arguments trigger_expressions uncapture
-             url_encode'),
+             change_fragment change_type check_captured check_change_key check_columns check_trigger
+             describe_change is_changed_within jsontriga key_of_table logutriga read_arguments
+             refuse_trigger row_as_text send_change split_row sqltriga table_columns
+             trigger_expressions uncapture url_encode'),
             ('pgque_reader',
              'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode
              claim_batch claim_coop claim_slot claim_ticks consumer_states consumer_stats

@@ -1041,30 +1041,19 @@ begin
                 'Whoever changes the table needs the role pgq_writer: grant pgq_writer to %I;',
                 current_user);
     end if;
-    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
-                               tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
-    if c.is_event then
-        perform pgque.insert_change(
-            c.queue, c.expressions, coalesce(new, old),
-            array[pg_catalog.format(
-                      '{"op":"%s","table":%s,"pkey":%s}', tg_op,
-                      pg_catalog.array_to_json(array[tg_table_schema, tg_table_name]),
-                      pg_catalog.array_to_json(c.key)),
-                  pgque.row_as_json(c.names, c.types, c.sent, coalesce(c.new_values, c.old_values)),
-                  c.table_name,
-                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
-                      pgque.row_as_json(c.names, c.types, c.sent, c.old_values) end,
-                  null, null]);
-        perform pgq.check_tx_limit(c.queue);
+    c := pgque.send_change('json', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
+                           tg_when, tg_level, tg_op, old, new);
+    if c.is_sent then
+        perform pgq.check_tx_limit(tg_argv[0]);
     end if;
-    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
+    if c.is_last then
         return null;
     end if;
     return coalesce(new, old);
 end;
 $$;
 
--- As pgque.logutriga, with changes.
+-- As pgque.jsontriga, with changes.
 create or replace function pgq.logutriga()
 returns trigger
 language plpgsql
@@ -1083,27 +1072,19 @@ begin
                 'Whoever changes the table needs the role pgq_writer: grant pgq_writer to %I;',
                 current_user);
     end if;
-    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
-                               tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
-    if c.is_event then
-        perform pgque.insert_change(
-            c.queue, c.expressions, coalesce(new, old),
-            array[pgque.change_letter(tg_op, c.key),
-                  pgque.row_as_url(c.names, c.sent, coalesce(c.new_values, c.old_values)),
-                  c.table_name,
-                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
-                      pgque.row_as_url(c.names, c.sent, c.old_values) end,
-                  null, null]);
-        perform pgq.check_tx_limit(c.queue);
+    c := pgque.send_change('url', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
+                           tg_when, tg_level, tg_op, old, new);
+    if c.is_sent then
+        perform pgq.check_tx_limit(tg_argv[0]);
     end if;
-    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
+    if c.is_last then
         return null;
     end if;
     return coalesce(new, old);
 end;
 $$;
 
--- As pgque.sqltriga, with changes.
+-- As pgque.jsontriga, with changes.
 create or replace function pgq.sqltriga()
 returns trigger
 language plpgsql
@@ -1122,20 +1103,12 @@ begin
                 'Whoever changes the table needs the role pgq_writer: grant pgq_writer to %I;',
                 current_user);
     end if;
-    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
-                               tg_level, tg_op, false, old, new);
-    if c.is_event then
-        perform pgque.insert_change(
-            c.queue, c.expressions, coalesce(new, old),
-            array[pgque.change_letter(tg_op),
-                  pgque.change_fragment(tg_op, c.names, c.sent, c.key, c.old_values, c.new_values),
-                  c.table_name,
-                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
-                      pgque.row_as_url(c.names, c.sent, c.old_values) end,
-                  null, null]);
-        perform pgq.check_tx_limit(c.queue);
+    c := pgque.send_change('sql', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
+                           tg_when, tg_level, tg_op, old, new);
+    if c.is_sent then
+        perform pgq.check_tx_limit(tg_argv[0]);
     end if;
-    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
+    if c.is_last then
         return null;
     end if;
     return coalesce(new, old);
