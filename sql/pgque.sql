@@ -342,8 +342,7 @@ for each row execute function pgque.refuse_downgrade();
 
 -- One row per queue. Producers read it for every event, so it changes only at rotation and
 -- reconfiguration. queue_first_tick is the oldest tick whose events are still guaranteed to exist.
--- Events that are older than queue_event_ttl when their batch is opened are not in it; null keeps
--- all. Events, and the ticks over them, stay for at least queue_retention although all consumers
+-- Events, and the ticks over them, stay for at least queue_retention although all consumers
 -- have finished them; null keeps them until rotation and compaction come. queue_seq is the sequence
 -- that queue_event_seq names; producers draw an id from it without looking it up. queue_addon is
 -- the add-on that created the queue as a log, which contains what is published in that add-on and
@@ -374,7 +373,7 @@ create table if not exists pgque.queue (
     queue_extra_maint          text[] check (queue_extra_maint is null),
     queue_max_retries          integer check (queue_max_retries >= 0),
     queue_first_tick           bigint not null default 1,
-    queue_event_ttl            interval
+    queue_event_ttl            interval  -- of version 0.3, unused
                                check (queue_event_ttl > '0' and queue_event_ttl <= '1000 years'),
     queue_retention            interval
                                check (queue_retention > '0' and queue_retention <= '1000 years'),
@@ -581,12 +580,10 @@ create table if not exists pgque.subscription_base (
 -- held xmin horizon slows no consumer. The halves are two tables that inherit an empty one. They
 -- are not partitions, because the row of a switch is in both. Neither is the parent of the other,
 -- because the planner assumes that an empty parent stays empty. No autovacuum: see pgque.tick_log.
--- event_cutoff is set if the queue has an event_ttl: the open batch does not include older events.
--- It is fixed when the batch is opened, so that every read of the batch gives the same events. A
--- switch of the halves is a move, too: it writes the same position under the next number to both
+-- A switch of the halves is a move, too: it writes the same position under the next number to both
 -- halves, and next_half says to which half the next one is written. A slot's lease outlives
 -- batches, and a batch is handed out in pages: acked up to page_from, handed out up to page_to.
--- held_at is not used; 0.3 did, and the view below cannot lose a column.
+-- event_cutoff and held_at are not used; 0.3 did, and the view below cannot lose a column.
 create table if not exists pgque.position_log (
     sub_id         integer not null,
     pos_seq        bigint not null,
@@ -623,7 +620,7 @@ create index if not exists position_log_1_batch_idx
 create sequence if not exists pgque.batch_id_seq;
 
 -- PgQ's table of the same name as a view with the same columns, plus the lease, the row's number,
--- the open batch's cutoff and, for a slot, how far it was handed out.
+-- and, for a slot, how far its batch was handed out.
 create or replace view pgque.subscription as
 select s.sub_id,
        s.sub_queue,
@@ -1622,7 +1619,7 @@ begin
     execute format(  -- quoted: as above
         'create or replace function %s('
         'i_from xid8, i_end xid8, i_running pg_snapshot, i_list xid8[], '
-        'i_owner integer, i_cutoff timestamptz, '
+        'i_owner integer, '
         'out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer, '
         'out ev_type text, out ev_data text, '
         'out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text) '
@@ -1636,8 +1633,9 @@ begin
         'or e.ev_txid operator(pg_catalog.=) any (i_list)) '
         'and (i_running is null or pg_catalog.pg_visible_in_snapshot(e.ev_txid, i_running)) '
         'and (e.ev_owner is null or e.ev_owner operator(pg_catalog.=) i_owner) '
-        'and e.ev_time operator(pg_catalog.>=) i_cutoff order by 1; end; $fn$', v_read, i_queue_id);
-    execute format('revoke all on function %s, %s from public', v_tables, v_read);  -- quoted: as above
+        'order by 1; end; $fn$', v_read, i_queue_id);
+    execute format('revoke all on function %s, %s(xid8, xid8, pg_snapshot, xid8[], integer) '  -- quoted: as above
+                   'from public', v_tables, v_read);
 end;
 $$;
 
@@ -1916,10 +1914,11 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_timeout  constant text := current_setting('lock_timeout');
-    v_queue    pgque.queue;
-    v_left     text;
-    v_table    text;
+    v_timeout    constant text := current_setting('lock_timeout');
+    v_queue      pgque.queue;
+    v_left       text;
+    v_table      text;
+    v_functions  text;
 begin
     if v_timeout = '0' then
         perform set_config('lock_timeout', '1min', true);
@@ -1930,16 +1929,13 @@ begin
         exit when found;
     end loop;
 
-    select format('consumers: %s', string_agg(format('"%s"', c.co_name), ', ' order by c.co_name))
-    into v_left
-    from pgque.subscription_base s
-    join pgque.consumer c on c.co_id = s.sub_consumer
-    where s.sub_queue = v_queue.queue_id
-    having count(*) > 0;
-    if v_left is null
-       and exists (select from pgque.dead_letter d where d.dl_queue_id = v_queue.queue_id) then
-        v_left := 'dead letters';
-    end if;
+    v_left := coalesce(
+        (select 'consumers: ' || string_agg(format('"%s"', c.co_name), ', ' order by c.co_name)
+         from pgque.subscription_base s
+         join pgque.consumer c on c.co_id = s.sub_consumer
+         where s.sub_queue = v_queue.queue_id),
+        (select 'dead letters' from pgque.dead_letter d
+         where d.dl_queue_id = v_queue.queue_id limit 1));
     if v_left is not null and x_force is not true then
         raise exception using
             errcode = 'PQ007',
@@ -1961,9 +1957,12 @@ begin
     execute format('truncate pgque.%I', v_table);
     execute format('alter table pgque.%I add constraint queue_was_dropped check (false)', v_table);
     execute format('alter table pgque.%I rename to %I', v_table, format('%s_dropped', v_table));
-    execute format('drop function pgque.%I(xid8, xid8)', format('%s_tables', v_table));
-    execute format('drop function pgque.%I(xid8, xid8, pg_snapshot, xid8[], integer, timestamptz)',
-                   format('%s_read', v_table));
+    select string_agg(format('drop function %s', p.oid::regprocedure), '; ')  -- with that of 0.3
+    into v_functions
+    from pg_proc p
+    where p.pronamespace = 'pgque'::regnamespace
+      and p.proname in (format('%s_tables', v_table), format('%s_read', v_table));
+    execute v_functions;
     -- Last, because the tables are locked now: no transaction that sent under a key still runs.
     delete from pgque.idem i where i.queue_id = v_queue.queue_id;
     perform set_config('lock_timeout', v_timeout, true);
@@ -1999,7 +1998,7 @@ begin
     return query
     select p.name, format_type(a.atttypid, null)
     from unnest(array[
-        'disable_insert', 'event_ttl', 'external_ticker', 'max_retries', 'retention',
+        'disable_insert', 'external_ticker', 'max_retries', 'retention',
         'rotation_period', 'ticker_idle_period', 'ticker_max_count', 'ticker_max_lag', 'ticker_paused']) p(name)
     join pg_attribute a on a.attrelid = 'pgque.queue'::regclass
                        and a.attname = format('queue_%s', p.name);
@@ -2026,9 +2025,7 @@ end;
 $$;
 
 -- Sets one parameter of a queue; null resets it to its default. Names are PgQ's, without queue_.
--- With event_ttl, every read of a batch leaves out the events that were older when the batch was
--- opened: they are not delivered, not retried and do not become dead letters. A retried event keeps
--- its time, so it expires too. With retention, rotation and compaction leave the events of that time
+-- With retention, rotation and compaction leave the events of that time
 -- and the ticks over them, although all consumers have finished them; rotation then takes place at
 -- most twice per retention. disable_insert closes the queue to every way of sending, including
 -- COPY into its tables. A send that is already running is not affected, and neither are sessions
@@ -4616,7 +4613,6 @@ begin
                 return null;
             end if;
             v_sub.sub_batch := pgque.next_batch_id();
-            v_sub.event_cutoff := pgque.event_cutoff(v_sub.sub_queue);
         elsif i_owner is null then
             return v_sub;
         end if;
@@ -4627,20 +4623,6 @@ begin
         exit when pgque.append_position(v_sub);
     end loop;
     return v_sub;
-end;
-$$;
-
--- Returns the time before which events have expired for a batch that is opened now; null without an
--- event_ttl. It is computed once per batch and stored with it: computed at each read, it would give
--- different rows each time. Redelivered events keep their time, so they expire as well.
-create or replace function pgque.event_cutoff(i_queue_id integer)
-returns timestamptz
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return (select clock_timestamp() - q.queue_event_ttl
-            from pgque.queue q
-            where q.queue_id = i_queue_id);
 end;
 $$;
 
@@ -4703,9 +4685,6 @@ begin
     v_row.lease_epoch := i_sub.lease_epoch;
     v_row.lease_ttl := i_sub.lease_ttl;
     v_row.next_half := i_sub.next_half;
-    if i_sub.sub_batch is not null then
-        v_row.event_cutoff := i_sub.event_cutoff;
-    end if;
     if i_sub.sub_batch is not null or i_sub.lease_ttl is not null then
         v_row.lease_owner := i_sub.lease_owner;
         v_row.lease_until := i_sub.lease_until;
@@ -4820,15 +4799,13 @@ declare
     v_batch  pg_catalog.int8;
     v_next   pg_catalog.int8;
     v_half   pg_catalog.int2;
-    v_ttl    pg_catalog.interval;
 begin
     select s.sub_id, p.pos_seq, p.sub_last_tick, p.lease_epoch,
            p.next_half operator(pg_catalog.=) 0 and p.lease_until is null, p.sub_batch, t.tick_id,
            case when t.tick_id is null
                 then (select l.half from pgque.log l
-                      where l.log_name operator(pg_catalog.=) 'tick') end,
-           q.queue_event_ttl
-    into v_sub, v_seq, v_last, v_epoch, v_free, v_batch, v_next, v_half, v_ttl
+                      where l.log_name operator(pg_catalog.=) 'tick') end
+    into v_sub, v_seq, v_last, v_epoch, v_free, v_batch, v_next, v_half
     from pgque.queue q
     join pgque.subscription_base s on s.sub_queue operator(pg_catalog.=) q.queue_id
     join pgque.consumer c on c.co_id operator(pg_catalog.=) s.sub_consumer
@@ -4853,12 +4830,10 @@ begin
             return v_batch;
         elsif v_next is not null then
             insert into pgque.position_log_0 (
-                sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch,
-                event_cutoff)
+                sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch)
             values (
                 v_sub, v_seq operator(pg_catalog.+) 1, v_last, pg_catalog.clock_timestamp(),
-                pgque.next_batch_id(), v_next, v_epoch,
-                pg_catalog.clock_timestamp() operator(pg_catalog.-) v_ttl)
+                pgque.next_batch_id(), v_next, v_epoch)
             on conflict (sub_id, pos_seq) do nothing
             returning sub_batch into v_batch;
             if found then
@@ -5027,7 +5002,6 @@ begin
             if v_from.sub_next_tick is null then
                 return null;
             end if;
-            v_from.event_cutoff := pgque.event_cutoff(v_main.sub_queue);
         end if;
 
         continue when not pgque.append_position(v_sub);
@@ -5036,7 +5010,6 @@ begin
         v_sub.sub_batch := pgque.next_batch_id();
         v_sub.sub_last_tick := v_from.sub_last_tick;
         v_sub.sub_next_tick := v_from.sub_next_tick;
-        v_sub.event_cutoff := v_from.event_cutoff;
         if not pgque.append_position(v_sub) then
             raise exception using
                 errcode = 'serialization_failure',
@@ -5339,7 +5312,7 @@ $$;
 -- Opens the events between two ticks as the consumer's batch, under a lease. For a reader that
 -- keeps its own record of its progress, such as a streaming query with a checkpoint. This finishes
 -- everything up to i_from_tick: the position follows the record and never goes back. If the open
--- batch spans these ticks, it keeps its id and cutoff: after a crash the reader gets the same
+-- batch spans these ticks, it keeps its id: after a crash the reader gets the same
 -- events. The same tick twice gives an empty batch, which holds the lease while nothing is read.
 -- Without ticks it claims the open batch, or an empty one if none is open. Without an epoch it
 -- takes over a consumer whose lease is free or has expired, under a new epoch; with an epoch it
@@ -5388,7 +5361,6 @@ begin
             v_sub.sub_batch := pgque.next_batch_id();
             v_sub.sub_last_tick := v_from;
             v_sub.sub_next_tick := v_to;
-            v_sub.event_cutoff := pgque.event_cutoff(v_sub.sub_queue);
         end if;
         v_sub.lease_owner := i_owner;
         v_sub.lease_until := clock_timestamp() + i_ttl;
@@ -5900,8 +5872,8 @@ begin
 end;
 $$;
 
--- The same for an open batch, each condition without expired events, and its owner condition, with that
--- of a slot's keys, and without events that were set aside.
+-- The same for an open batch, with its owner condition, which has that of a slot's keys, and leaves out
+-- events that were set aside.
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
@@ -5911,19 +5883,14 @@ as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
     v_b      record;
-    v_fresh  text := '';
 begin
     v_b := pgque.events_between(
         v_sub.sub_queue,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick)).tick_snapshot,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick)).tick_snapshot);
     tables := v_b.tables;
-    if v_sub.event_cutoff is not null then
-        -- In JSON's format, which every DateStyle reads alike.
-        v_fresh := format(' and ev_time >= %L', to_json(v_sub.event_cutoff) #>> '{}');
-    end if;
-    in_range := v_b.in_range || v_fresh;
-    in_list := v_b.in_list || v_fresh;
+    in_range := v_b.in_range;
+    in_list := v_b.in_list;
     is_owned := format('(ev_owner is null or ev_owner = %s)',
                        coalesce(v_sub.sub_main, v_sub.sub_id));
     if v_sub.sub_role = 'slot' then
@@ -6002,7 +5969,7 @@ begin
     if current_setting('transaction_isolation') = 'read committed' then
         select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
                cur.tick_event_seq - prev.tick_event_seq as events,
-               coalesce(s.sub_main, s.sub_id) as owner_id, p.sub_id, p.event_cutoff
+               coalesce(s.sub_main, s.sub_id) as owner_id, p.sub_id
         into v_b
         from (select *
               from pgque.position_log_0 l
@@ -6025,7 +5992,7 @@ begin
     if v_b is null then
         select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
                cur.tick_event_seq - prev.tick_event_seq as events,
-               coalesce(s.sub_main, s.sub_id) as owner_id, s.sub_id, s.event_cutoff
+               coalesce(s.sub_main, s.sub_id) as owner_id, s.sub_id
         into v_b
         from pgque.find_batch(x_batch_id) s
         cross join lateral pgque.find_tick(s.sub_queue, s.sub_last_tick) prev
@@ -6047,9 +6014,8 @@ begin
                         where pg_visible_in_snapshot(x, v_b.cur));
     end if;
     return query execute format(  -- quoted: a number
-        'select * from pgque.event_%s_read($1, $2, $3, $4, $5, $6)', v_b.sub_queue)
-    using pg_snapshot_xmax(v_b.prev), pg_snapshot_xmax(v_b.cur), v_running, v_list, v_b.owner_id,
-          coalesce(v_b.event_cutoff, '-infinity');
+        'select * from pgque.event_%s_read($1, $2, $3, $4, $5)', v_b.sub_queue)
+    using pg_snapshot_xmax(v_b.prev), pg_snapshot_xmax(v_b.cur), v_running, v_list, v_b.owner_id;
 end;
 $$;
 
@@ -6229,8 +6195,7 @@ $$;
 
 -- Splits the events between two ticks into slices, as batch_read_plan does for a batch: those that
 -- became visible after the first tick and up to the second. Without a consumer, these are the
--- events for everybody; with one, also those redelivered to that consumer. event_ttl hides no
--- events, because no open batch fixes the cutoff. No consumer's position protects the range from
+-- events for everybody; with one, also those redelivered to that consumer. No consumer's position protects the range from
 -- rotation, so ticks before queue_first_tick are refused, and a slice that is read too late fails
 -- with PQ008.
 -- locks: the queue's row, shared, so that rotation waits for the plan. writes: nothing.
@@ -6990,8 +6955,8 @@ begin
     with moved as (
         insert into pgque.position_log_0
         select p.sub_id, p.pos_seq + 1, p.sub_last_tick, p.sub_active, p.sub_batch, p.sub_next_tick,
-               p.lease_owner, p.lease_until, p.lease_epoch, p.event_cutoff, i_half, p.lease_ttl,
-               p.page_from, p.page_to, p.held_at
+               p.lease_owner, p.lease_until, p.lease_epoch, null, i_half, p.lease_ttl,
+               p.page_from, p.page_to
         from pgque.subscription_base s
         cross join lateral (
             select *
@@ -9453,7 +9418,6 @@ begin
                     null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id);
             if v_slot.sub_next_tick is not null then
                 v_slot.sub_batch := pgque.next_batch_id();
-                v_slot.event_cutoff := pgque.event_cutoff(v_slot.sub_queue);
             elsif v_slot.lease_until > clock_timestamp() + v_slot.lease_ttl / 2 then
                 return v_slot;
             end if;

@@ -67,7 +67,6 @@ begin
                     null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id);
             if v_slot.sub_next_tick is not null then
                 v_slot.sub_batch := pgque.next_batch_id();
-                v_slot.event_cutoff := pgque.event_cutoff(v_slot.sub_queue);
             elsif v_slot.lease_until > clock_timestamp() + v_slot.lease_ttl / 2 then
                 return v_slot;
             end if;

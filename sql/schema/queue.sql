@@ -1,7 +1,6 @@
 -- One row per queue. Producers read it for every event, so it changes only at rotation and
 -- reconfiguration. queue_first_tick is the oldest tick whose events are still guaranteed to exist.
--- Events that are older than queue_event_ttl when their batch is opened are not in it; null keeps
--- all. Events, and the ticks over them, stay for at least queue_retention although all consumers
+-- Events, and the ticks over them, stay for at least queue_retention although all consumers
 -- have finished them; null keeps them until rotation and compaction come. queue_seq is the sequence
 -- that queue_event_seq names; producers draw an id from it without looking it up. queue_addon is
 -- the add-on that created the queue as a log, which contains what is published in that add-on and
@@ -32,7 +31,7 @@ create table if not exists pgque.queue (
     queue_extra_maint          text[] check (queue_extra_maint is null),
     queue_max_retries          integer check (queue_max_retries >= 0),
     queue_first_tick           bigint not null default 1,
-    queue_event_ttl            interval
+    queue_event_ttl            interval  -- of version 0.3, unused
                                check (queue_event_ttl > '0' and queue_event_ttl <= '1000 years'),
     queue_retention            interval
                                check (queue_retention > '0' and queue_retention <= '1000 years'),

@@ -22,12 +22,10 @@ create table if not exists pgque.subscription_base (
 -- held xmin horizon slows no consumer. The halves are two tables that inherit an empty one. They
 -- are not partitions, because the row of a switch is in both. Neither is the parent of the other,
 -- because the planner assumes that an empty parent stays empty. No autovacuum: see pgque.tick_log.
--- event_cutoff is set if the queue has an event_ttl: the open batch does not include older events.
--- It is fixed when the batch is opened, so that every read of the batch gives the same events. A
--- switch of the halves is a move, too: it writes the same position under the next number to both
+-- A switch of the halves is a move, too: it writes the same position under the next number to both
 -- halves, and next_half says to which half the next one is written. A slot's lease outlives
 -- batches, and a batch is handed out in pages: acked up to page_from, handed out up to page_to.
--- held_at is not used; 0.3 did, and the view below cannot lose a column.
+-- event_cutoff and held_at are not used; 0.3 did, and the view below cannot lose a column.
 create table if not exists pgque.position_log (
     sub_id         integer not null,
     pos_seq        bigint not null,
@@ -64,7 +62,7 @@ create index if not exists position_log_1_batch_idx
 create sequence if not exists pgque.batch_id_seq;
 
 -- PgQ's table of the same name as a view with the same columns, plus the lease, the row's number,
--- the open batch's cutoff and, for a slot, how far it was handed out.
+-- and, for a slot, how far its batch was handed out.
 create or replace view pgque.subscription as
 select s.sub_id,
        s.sub_queue,

@@ -48,8 +48,8 @@ begin
 end;
 $$;
 
--- The same for an open batch, each condition without expired events, and its owner condition, with that
--- of a slot's keys, and without events that were set aside.
+-- The same for an open batch, with its owner condition, which has that of a slot's keys, and leaves out
+-- events that were set aside.
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
@@ -59,19 +59,14 @@ as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
     v_b      record;
-    v_fresh  text := '';
 begin
     v_b := pgque.events_between(
         v_sub.sub_queue,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick)).tick_snapshot,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick)).tick_snapshot);
     tables := v_b.tables;
-    if v_sub.event_cutoff is not null then
-        -- In JSON's format, which every DateStyle reads alike.
-        v_fresh := format(' and ev_time >= %L', to_json(v_sub.event_cutoff) #>> '{}');
-    end if;
-    in_range := v_b.in_range || v_fresh;
-    in_list := v_b.in_list || v_fresh;
+    in_range := v_b.in_range;
+    in_list := v_b.in_list;
     is_owned := format('(ev_owner is null or ev_owner = %s)',
                        coalesce(v_sub.sub_main, v_sub.sub_id));
     if v_sub.sub_role = 'slot' then
@@ -150,7 +145,7 @@ begin
     if current_setting('transaction_isolation') = 'read committed' then
         select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
                cur.tick_event_seq - prev.tick_event_seq as events,
-               coalesce(s.sub_main, s.sub_id) as owner_id, p.sub_id, p.event_cutoff
+               coalesce(s.sub_main, s.sub_id) as owner_id, p.sub_id
         into v_b
         from (select *
               from pgque.position_log_0 l
@@ -173,7 +168,7 @@ begin
     if v_b is null then
         select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
                cur.tick_event_seq - prev.tick_event_seq as events,
-               coalesce(s.sub_main, s.sub_id) as owner_id, s.sub_id, s.event_cutoff
+               coalesce(s.sub_main, s.sub_id) as owner_id, s.sub_id
         into v_b
         from pgque.find_batch(x_batch_id) s
         cross join lateral pgque.find_tick(s.sub_queue, s.sub_last_tick) prev
@@ -195,8 +190,7 @@ begin
                         where pg_visible_in_snapshot(x, v_b.cur));
     end if;
     return query execute format(  -- quoted: a number
-        'select * from pgque.event_%s_read($1, $2, $3, $4, $5, $6)', v_b.sub_queue)
-    using pg_snapshot_xmax(v_b.prev), pg_snapshot_xmax(v_b.cur), v_running, v_list, v_b.owner_id,
-          coalesce(v_b.event_cutoff, '-infinity');
+        'select * from pgque.event_%s_read($1, $2, $3, $4, $5)', v_b.sub_queue)
+    using pg_snapshot_xmax(v_b.prev), pg_snapshot_xmax(v_b.cur), v_running, v_list, v_b.owner_id;
 end;
 $$;

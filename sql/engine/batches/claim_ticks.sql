@@ -1,7 +1,7 @@
 -- Opens the events between two ticks as the consumer's batch, under a lease. For a reader that
 -- keeps its own record of its progress, such as a streaming query with a checkpoint. This finishes
 -- everything up to i_from_tick: the position follows the record and never goes back. If the open
--- batch spans these ticks, it keeps its id and cutoff: after a crash the reader gets the same
+-- batch spans these ticks, it keeps its id: after a crash the reader gets the same
 -- events. The same tick twice gives an empty batch, which holds the lease while nothing is read.
 -- Without ticks it claims the open batch, or an empty one if none is open. Without an epoch it
 -- takes over a consumer whose lease is free or has expired, under a new epoch; with an epoch it
@@ -50,7 +50,6 @@ begin
             v_sub.sub_batch := pgque.next_batch_id();
             v_sub.sub_last_tick := v_from;
             v_sub.sub_next_tick := v_to;
-            v_sub.event_cutoff := pgque.event_cutoff(v_sub.sub_queue);
         end if;
         v_sub.lease_owner := i_owner;
         v_sub.lease_until := clock_timestamp() + i_ttl;

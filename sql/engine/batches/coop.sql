@@ -52,7 +52,6 @@ begin
             if v_from.sub_next_tick is null then
                 return null;
             end if;
-            v_from.event_cutoff := pgque.event_cutoff(v_main.sub_queue);
         end if;
 
         continue when not pgque.append_position(v_sub);
@@ -61,7 +60,6 @@ begin
         v_sub.sub_batch := pgque.next_batch_id();
         v_sub.sub_last_tick := v_from.sub_last_tick;
         v_sub.sub_next_tick := v_from.sub_next_tick;
-        v_sub.event_cutoff := v_from.event_cutoff;
         if not pgque.append_position(v_sub) then
             raise exception using
                 errcode = 'serialization_failure',

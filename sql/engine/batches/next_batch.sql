@@ -41,7 +41,6 @@ begin
                 return null;
             end if;
             v_sub.sub_batch := pgque.next_batch_id();
-            v_sub.event_cutoff := pgque.event_cutoff(v_sub.sub_queue);
         elsif i_owner is null then
             return v_sub;
         end if;
@@ -52,20 +51,6 @@ begin
         exit when pgque.append_position(v_sub);
     end loop;
     return v_sub;
-end;
-$$;
-
--- Returns the time before which events have expired for a batch that is opened now; null without an
--- event_ttl. It is computed once per batch and stored with it: computed at each read, it would give
--- different rows each time. Redelivered events keep their time, so they expire as well.
-create or replace function pgque.event_cutoff(i_queue_id integer)
-returns timestamptz
-language plpgsql
-as $$
-begin
-    return (select clock_timestamp() - q.queue_event_ttl
-            from pgque.queue q
-            where q.queue_id = i_queue_id);
 end;
 $$;
 
@@ -128,9 +113,6 @@ begin
     v_row.lease_epoch := i_sub.lease_epoch;
     v_row.lease_ttl := i_sub.lease_ttl;
     v_row.next_half := i_sub.next_half;
-    if i_sub.sub_batch is not null then
-        v_row.event_cutoff := i_sub.event_cutoff;
-    end if;
     if i_sub.sub_batch is not null or i_sub.lease_ttl is not null then
         v_row.lease_owner := i_sub.lease_owner;
         v_row.lease_until := i_sub.lease_until;
@@ -239,15 +221,13 @@ declare
     v_batch  pg_catalog.int8;
     v_next   pg_catalog.int8;
     v_half   pg_catalog.int2;
-    v_ttl    pg_catalog.interval;
 begin
     select s.sub_id, p.pos_seq, p.sub_last_tick, p.lease_epoch,
            p.next_half operator(pg_catalog.=) 0 and p.lease_until is null, p.sub_batch, t.tick_id,
            case when t.tick_id is null
                 then (select l.half from pgque.log l
-                      where l.log_name operator(pg_catalog.=) 'tick') end,
-           q.queue_event_ttl
-    into v_sub, v_seq, v_last, v_epoch, v_free, v_batch, v_next, v_half, v_ttl
+                      where l.log_name operator(pg_catalog.=) 'tick') end
+    into v_sub, v_seq, v_last, v_epoch, v_free, v_batch, v_next, v_half
     from pgque.queue q
     join pgque.subscription_base s on s.sub_queue operator(pg_catalog.=) q.queue_id
     join pgque.consumer c on c.co_id operator(pg_catalog.=) s.sub_consumer
@@ -272,12 +252,10 @@ begin
             return v_batch;
         elsif v_next is not null then
             insert into pgque.position_log_0 (
-                sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch,
-                event_cutoff)
+                sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch)
             values (
                 v_sub, v_seq operator(pg_catalog.+) 1, v_last, pg_catalog.clock_timestamp(),
-                pgque.next_batch_id(), v_next, v_epoch,
-                pg_catalog.clock_timestamp() operator(pg_catalog.-) v_ttl)
+                pgque.next_batch_id(), v_next, v_epoch)
             on conflict (sub_id, pos_seq) do nothing
             returning sub_batch into v_batch;
             if found then

@@ -7,7 +7,7 @@ begin
     return query
     select p.name, format_type(a.atttypid, null)
     from unnest(array[
-        'disable_insert', 'event_ttl', 'external_ticker', 'max_retries', 'retention',
+        'disable_insert', 'external_ticker', 'max_retries', 'retention',
         'rotation_period', 'ticker_idle_period', 'ticker_max_count', 'ticker_max_lag', 'ticker_paused']) p(name)
     join pg_attribute a on a.attrelid = 'pgque.queue'::regclass
                        and a.attname = format('queue_%s', p.name);
@@ -34,9 +34,7 @@ end;
 $$;
 
 -- Sets one parameter of a queue; null resets it to its default. Names are PgQ's, without queue_.
--- With event_ttl, every read of a batch leaves out the events that were older when the batch was
--- opened: they are not delivered, not retried and do not become dead letters. A retried event keeps
--- its time, so it expires too. With retention, rotation and compaction leave the events of that time
+-- With retention, rotation and compaction leave the events of that time
 -- and the ticks over them, although all consumers have finished them; rotation then takes place at
 -- most twice per retention. disable_insert closes the queue to every way of sending, including
 -- COPY into its tables. A send that is already running is not affected, and neither are sessions

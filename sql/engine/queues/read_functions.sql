@@ -30,7 +30,7 @@ begin
     execute format(  -- quoted: as above
         'create or replace function %s('
         'i_from xid8, i_end xid8, i_running pg_snapshot, i_list xid8[], '
-        'i_owner integer, i_cutoff timestamptz, '
+        'i_owner integer, '
         'out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer, '
         'out ev_type text, out ev_data text, '
         'out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text) '
@@ -44,7 +44,8 @@ begin
         'or e.ev_txid operator(pg_catalog.=) any (i_list)) '
         'and (i_running is null or pg_catalog.pg_visible_in_snapshot(e.ev_txid, i_running)) '
         'and (e.ev_owner is null or e.ev_owner operator(pg_catalog.=) i_owner) '
-        'and e.ev_time operator(pg_catalog.>=) i_cutoff order by 1; end; $fn$', v_read, i_queue_id);
-    execute format('revoke all on function %s, %s from public', v_tables, v_read);  -- quoted: as above
+        'order by 1; end; $fn$', v_read, i_queue_id);
+    execute format('revoke all on function %s, %s(xid8, xid8, pg_snapshot, xid8[], integer) '  -- quoted: as above
+                   'from public', v_tables, v_read);
 end;
 $$;

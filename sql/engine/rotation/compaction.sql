@@ -28,8 +28,8 @@ begin
     with moved as (
         insert into pgque.position_log_0
         select p.sub_id, p.pos_seq + 1, p.sub_last_tick, p.sub_active, p.sub_batch, p.sub_next_tick,
-               p.lease_owner, p.lease_until, p.lease_epoch, p.event_cutoff, i_half, p.lease_ttl,
-               p.page_from, p.page_to, p.held_at
+               p.lease_owner, p.lease_until, p.lease_epoch, null, i_half, p.lease_ttl,
+               p.page_from, p.page_to
         from pgque.subscription_base s
         cross join lateral (
             select *
