@@ -1976,7 +1976,6 @@ end;
 $$;
 
 -- The form without force: refuses while the queue has consumers or dead letters.
--- locks: those of drop_queue with force. writes: the same.
 create or replace function pgque.drop_queue(x_queue_name text)
 returns integer
 language plpgsql security definer
@@ -2186,7 +2185,6 @@ end;
 $$;
 
 -- Stops the ticks of a queue: events can still be sent, and consumers get them after resume_queue.
--- locks: the queue's row. writes: queue.
 create or replace function pgque.pause_queue(i_queue text)
 returns void
 language plpgsql security definer
@@ -2198,7 +2196,6 @@ end;
 $$;
 
 -- Lets a paused queue tick again.
--- locks: the queue's row. writes: queue.
 create or replace function pgque.resume_queue(i_queue text)
 returns void
 language plpgsql security definer
@@ -4131,7 +4128,6 @@ $$;
 
 -- Registers a consumer at the last tick: it gets the events that are not in a tick yet, and all
 -- later ones.
--- locks: those of register_consumer_at. writes: the same.
 create or replace function pgque.register_consumer(x_queue_name text, x_consumer_id text)
 returns integer
 language plpgsql security definer
@@ -4236,7 +4232,6 @@ end;
 $$;
 
 -- PgQ's form: deletes the dead letters with the registration.
--- locks: those of the form above. writes: the same.
 create or replace function pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
 returns integer
 language plpgsql security definer
@@ -4763,19 +4758,18 @@ end;
 $$;
 
 -- PgQ's form, without a maximum count.
--- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch_custom(
-    i_queue_name text, i_consumer_name text,
-    i_min_lag interval, i_min_count integer, i_min_interval interval,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+    i_queue_name text, i_consumer_name text, i_min_lag interval, i_min_count integer,
+    i_min_interval interval,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint, out cur_tick_time
+    timestamptz, out prev_tick_time timestamptz, out cur_tick_event_seq bigint, out
+    prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
 end;
 $$;
 
@@ -5081,7 +5075,6 @@ end;
 $$;
 
 -- The same without limits.
--- locks: those of open_coop_batch. writes: the same.
 create or replace function pgque.next_batch(
     i_queue text, i_consumer text, i_subconsumer text, i_dead_interval interval default null)
 returns bigint
@@ -7966,13 +7959,11 @@ end;
 $$;
 
 -- The same for all queues.
-create or replace function pgque.get_queue_info(
-    out queue_name text, out queue_ntables integer, out queue_cur_table integer,
-    out queue_rotation_period interval, out queue_switch_time timestamptz,
-    out queue_external_ticker boolean, out queue_ticker_paused boolean,
-    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
-    out queue_ticker_idle_period interval, out ticker_lag interval,
-    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
+create or replace function pgque.get_queue_info(out queue_name text, out queue_ntables integer, out queue_cur_table integer, out
+    queue_rotation_period interval, out queue_switch_time timestamptz, out queue_external_ticker
+    boolean, out queue_ticker_paused boolean, out queue_ticker_max_count integer, out
+    queue_ticker_max_lag interval, out queue_ticker_idle_period interval, out ticker_lag
+    interval, out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -8008,10 +7999,9 @@ end;
 $$;
 
 -- The same for one queue.
-create or replace function pgque.get_consumer_info(
-    i_queue_name text,
-    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
-    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+create or replace function pgque.get_consumer_info(i_queue_name text,
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval, out
+    last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -8022,9 +8012,8 @@ end;
 $$;
 
 -- The same for all queues.
-create or replace function pgque.get_consumer_info(
-    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
-    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+create or replace function pgque.get_consumer_info(out queue_name text, out consumer_name text, out lag interval, out last_seen interval, out
+    last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -8072,7 +8061,6 @@ $$;
 -- runs unchanged.
 
 -- send_batch under the core's argument names.
--- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event_bulk(queue_name text, ev_type text, ev_data_list text[])
 returns bigint[]
 language plpgsql security definer
@@ -8084,18 +8072,16 @@ end;
 $$;
 
 -- next_batch_custom without limits.
--- locks: those of next_batch_custom. writes: the same.
-create or replace function pgque.next_batch_info(
-    i_queue_name text, i_consumer_name text,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+create or replace function pgque.next_batch_info(i_queue_name text, i_consumer_name text,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint, out cur_tick_time
+    timestamptz, out prev_tick_time timestamptz, out cur_tick_event_seq bigint, out
+    prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, null, null, null);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, null::interval, null, null, null);
 end;
 $$;
 
@@ -8134,7 +8120,6 @@ end;
 $$;
 
 -- PgQ's name for force_next_tick.
--- locks: none. writes: tick_request.
 create or replace function pgque.force_tick(i_queue_name text)
 returns bigint
 language plpgsql security definer
@@ -8178,9 +8163,7 @@ $$;
 
 -- Publishes one event with a partition key, which is stored in ev_extra1. A partitioned consumer
 -- assigns events to slots by the key, and events of one key keep their order. Null means no key.
--- locks: none beyond the insert's own. writes: the queue's current event table.
-create or replace function pgque.send(
-    i_queue text, i_type text, i_payload text, i_partition_key text)
+create or replace function pgque.send(i_queue text, i_type text, i_payload text, i_partition_key text)
 returns bigint
 language plpgsql security definer
 as $$
@@ -8190,9 +8173,7 @@ end;
 $$;
 
 -- The jsonb form with a partition key.
--- locks: those of the text form. writes: the same.
-create or replace function pgque.send(
-    i_queue text, i_type text, i_payload jsonb, i_partition_key text)
+create or replace function pgque.send(i_queue text, i_type text, i_payload jsonb, i_partition_key text)
 returns bigint
 language plpgsql security definer
 as $$
@@ -8202,7 +8183,6 @@ end;
 $$;
 
 -- Publishes one event of type "default".
--- locks: those of the three-argument send. writes: the same.
 create or replace function pgque.send(queue_name text, payload text)
 returns bigint
 language plpgsql security definer
@@ -8213,7 +8193,6 @@ end;
 $$;
 
 -- The jsonb form.
--- locks: those of the text form. writes: the same.
 create or replace function pgque.send(queue_name text, type_name text, payload jsonb)
 returns bigint
 language plpgsql security definer
@@ -8224,7 +8203,6 @@ end;
 $$;
 
 -- The jsonb form with type "default".
--- locks: those of the text form. writes: the same.
 create or replace function pgque.send(queue_name text, payload jsonb)
 returns bigint
 language plpgsql security definer
@@ -8263,7 +8241,6 @@ end;
 $$;
 
 -- Publishes many events of type "default".
--- locks: those of the three-argument send_batch. writes: the same.
 create or replace function pgque.send_batch(queue_name text, payloads text[])
 returns bigint[]
 language plpgsql security definer
@@ -8276,7 +8253,6 @@ $$;
 
 -- For untyped literals: PostgreSQL cannot choose between text[] and jsonb[], but prefers text to
 -- both. So '{a,b}' without a cast is read as an array of text.
--- locks: those of the text[] form. writes: the same.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text)
 returns bigint[]
 language plpgsql security definer
@@ -8288,7 +8264,6 @@ end;
 $$;
 
 -- The same with type "default".
--- locks: those of the text[] form. writes: the same.
 create or replace function pgque.send_batch(queue_name text, payloads text)
 returns bigint[]
 language plpgsql security definer
@@ -8300,7 +8275,6 @@ end;
 $$;
 
 -- The jsonb form.
--- locks: those of the text form. writes: the same.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads jsonb[])
 returns bigint[]
 language plpgsql security definer
@@ -8312,7 +8286,6 @@ end;
 $$;
 
 -- The jsonb form with type "default".
--- locks: those of the text form. writes: the same.
 create or replace function pgque.send_batch(queue_name text, payloads jsonb[])
 returns bigint[]
 language plpgsql security definer
@@ -8357,9 +8330,7 @@ end;
 $$;
 
 -- The jsonb form.
--- locks: those of the text form. writes: the same.
-create or replace function pgque.send_at(
-    i_queue text, i_type text, i_payload jsonb, i_deliver_at timestamptz)
+create or replace function pgque.send_at(i_queue text, i_type text, i_payload jsonb, i_deliver_at timestamptz)
 returns bigint
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -8531,10 +8502,9 @@ end;
 $$;
 
 -- The jsonb form.
--- locks: those of the text form. writes: the same.
 create or replace function pgque.send_idem(
-    i_queue text, i_type text, i_payload jsonb, i_idem_key text,
-    i_ttl interval default '1 hour', i_partition_key text default null)
+    i_queue text, i_type text, i_payload jsonb, i_idem_key text, i_ttl interval default '1 hour',
+    i_partition_key text default null)
 returns table (event_id bigint, deduped boolean)
 language plpgsql security definer
 as $$
@@ -8566,7 +8536,6 @@ end;
 $$;
 
 -- Deletes expired idempotency keys. Returns their number.
--- locks: those of purge_idem. writes: idem.
 create or replace function pgque.maint_idem()
 returns integer
 language plpgsql security definer
@@ -8857,14 +8826,13 @@ end;
 $$;
 
 -- unregister_consumer under the name that applications expect.
--- locks: those of unregister_consumer. writes: the same.
 create or replace function pgque.unsubscribe(queue text, consumer text)
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return pgque.unregister_consumer(queue, consumer);
+    return pgque.unregister_consumer(queue, consumer, false);
 end;
 $$;
 
@@ -8915,7 +8883,6 @@ end;
 $$;
 
 -- Finishes a batch.
--- locks: those of finish_batch. writes: the same.
 create or replace function pgque.ack(i_batch_id bigint)
 returns integer
 language plpgsql security definer
@@ -8972,7 +8939,6 @@ end;
 $$;
 
 -- register_subconsumer under the name that applications expect.
--- locks: those of register_subconsumer. writes: the same.
 create or replace function pgque.subscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
 returns integer
@@ -8985,7 +8951,6 @@ end;
 $$;
 
 -- unregister_subconsumer under the name that applications expect.
--- locks: those of unregister_subconsumer. writes: the same.
 create or replace function pgque.unsubscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
 returns integer
@@ -9002,10 +8967,7 @@ $$;
 -- Subscribes one of the n slots of a partitioned consumer. The first call makes all n slots at the
 -- last tick, and fixes n until the last slot is unsubscribed. A slot that was unsubscribed starts
 -- again at the last tick. Calling it again changes nothing.
--- locks: the consumer's row in partition_consumer; those of register_consumer.
--- writes: partition_consumer, partition_slot_base, consumer, subscription_base, position_log.
-create or replace function pgque.subscribe_slot(
-    i_queue text, i_consumer text, i_slot integer, i_n integer)
+create or replace function pgque.subscribe_slot(i_queue text, i_consumer text, i_slot integer, i_n integer)
 returns void
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -10642,27 +10604,6 @@ $$;
 
 -- ===== ops/database_health.sql ===================================================================
 
--- Returns the checks of the whole database: whether a restore was adopted, and whether the logs are
--- rotated.
-create or replace function pgque.database_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select null::text, 'restored_database',
-           case when c.origin_id <> o.origin_id then 'critical' else 'ok' end,
-           case when c.origin_id <> o.origin_id
-                then 'restored from a dump and not adopted, nothing moves: run select '
-                     'pgque.adopt_restored_database();'
-                else 'transaction ids are of this cluster' end
-    from pgque.config c
-    cross join pgque.origin o;
-
-    return query select null::text, 'log_rotation', l.status, l.detail from pgque.log_health() l;
-end;
-$$;
-
 -- Whether the log of ticks has at most twice the ticks that the retention of queues keeps, which is
 -- when compaction is due.
 create or replace function pgque.is_tick_log_retained()
@@ -10757,6 +10698,19 @@ begin
 end;
 $$;
 
+-- The checks of the whole database: whether a restore was adopted, and whether the logs are rotated.
+create or replace view pgque.database_health (queue_name, check_name, status, detail) as
+select null::text, 'restored_database',
+       case when c.origin_id <> o.origin_id then 'critical' else 'ok' end,
+       case when c.origin_id <> o.origin_id
+            then 'restored from a dump and not adopted, nothing moves: run select '
+                 'pgque.adopt_restored_database();'
+            else 'transaction ids are of this cluster' end
+from pgque.config c
+cross join pgque.origin o
+union all
+select null, 'log_rotation', l.status, l.detail from pgque.log_health() l;
+
 -- ===== ops/health.sql ============================================================================
 
 -- Returns what is wrong and what to do about it: a row for each queue and check, and for each
@@ -10772,12 +10726,12 @@ begin
     return query
     select h.queue_name, h.check_name, h.status, h.detail
     from (
-        select * from pgque.database_health()
-        union all select * from pgque.ticker_health()
-        union all select * from pgque.rotation_health()
+        select * from pgque.database_health
+        union all select * from pgque.ticker_health
+        union all select * from pgque.rotation_health
         union all select * from pgque.left_table_health()
-        union all select * from pgque.failure_health()
-        union all select * from pgque.consumer_health()
+        union all select * from pgque.failure_health
+        union all select * from pgque.consumer_health
     ) h
     order by h.queue_name nulls first, h.check_name;
 end;
@@ -10785,82 +10739,30 @@ $$;
 
 -- Checks the ticker. A queue gets a tick at least once per idle period, so without a tick for twice
 -- this time no ticker is running, whether events were sent or not.
-create or replace function pgque.ticker_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select q.queue_name, 'ticker_running',
-           case when q.queue_ticker_paused then 'warning'
-                when q.tick_id is null or t.age > 5 * q.queue_ticker_idle_period + interval '1 minute'
-                    then 'critical'
-                when t.age > 2 * q.queue_ticker_idle_period + interval '10 seconds' then 'warning'
-                else 'ok' end,
-           case when q.queue_ticker_paused
-                then format('paused, last tick %s ago: resume with select '
-                            'pgque.set_queue_config(%L, ''ticker_paused'', ''false'');',
-                            t.age, q.queue_name)
-                when q.tick_id is null then 'never ticked: create the queue again'
-                when t.age <= 2 * q.queue_ticker_idle_period + interval '10 seconds'
-                then format('last tick %s ago', t.age)
-                when q.queue_external_ticker
-                then format('last tick %s ago, due after %s: see to the external ticker that feeds '
-                            'this queue', t.age, q.queue_ticker_idle_period)
-                else format('last tick %s ago, due after %s: see that pgque.ticker() is called, by '
-                            'pgque.start() or by a ticker process', t.age, q.queue_ticker_idle_period)
-           end
-    from pgque.queue_progress q
-    cross join lateral (
-        select date_trunc('milliseconds', clock_timestamp() - q.tick_time) as age
-    ) t;
-end;
-$$;
-
--- Checks rotation, which is due once per interval (rotation_interval) if the queue has events. It is
--- held up if maintenance does not run, or if a consumer still needs the oldest events; a queue
--- without consumers does not hold it up.
-create or replace function pgque.rotation_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select q.queue_name, 'rotation_health',
-           case when t.is_fine then 'ok'
-                when t.age > 4 * t.period + interval '5 minutes' then 'critical'
-                else 'warning' end,
-           concat(format('last rotation %s ago, period %s', t.age, t.period), case
-                when t.is_fine then ''
-                when slowest.tick_time < clock_timestamp() - t.period
-                then format(': consumer "%s" still needs old events; let it catch up, or end it with '
-                            'select pgque.unregister_consumer(%L, %L);', slowest.co_name,
-                            q.queue_name, slowest.co_name)
-                when q.queue_ticker_paused
-                then format(': the ticker is paused, and events stay until a tick; resume it with '
-                            'select pgque.resume_queue(%L);', q.queue_name)
-                else ': ' || coalesce(pgque.rotation_obstacle(q),
-                                     'see that pgque.maint() is called, by pgque.start() or by a '
-                                     'ticker process') end)
-    from pgque.queue q
-    cross join lateral (
-        select date_trunc('milliseconds', clock_timestamp() - q.queue_switch_time) as age,
-               pgque.rotation_interval(q) as period
-    ) a
-    cross join lateral (
-        select a.age, a.period,
-               case when a.age <= 2 * a.period + interval '1 minute' then true
-                    else pgque.event_bytes(q) = 0 end as is_fine
-    ) t
-    left join lateral (
-        select p.co_name, p.tick_time
-        from pgque.consumer_progress p
-        where not t.is_fine and p.sub_queue = q.queue_id and p.sub_last_tick < p.newest_tick
-        order by p.sub_last_tick, p.co_name
-        limit 1
-    ) slowest on true;
-end;
-$$;
+create or replace view pgque.ticker_health (queue_name, check_name, status, detail) as
+select q.queue_name, 'ticker_running',
+       case when q.queue_ticker_paused then 'warning'
+            when q.tick_id is null or t.age > 5 * q.queue_ticker_idle_period + interval '1 minute'
+                then 'critical'
+            when t.age > 2 * q.queue_ticker_idle_period + interval '10 seconds' then 'warning'
+            else 'ok' end,
+       case when q.queue_ticker_paused
+            then format('paused, last tick %s ago: resume with select '
+                        'pgque.set_queue_config(%L, ''ticker_paused'', ''false'');',
+                        t.age, q.queue_name)
+            when q.tick_id is null then 'never ticked: create the queue again'
+            when t.age <= 2 * q.queue_ticker_idle_period + interval '10 seconds'
+            then format('last tick %s ago', t.age)
+            when q.queue_external_ticker
+            then format('last tick %s ago, due after %s: see to the external ticker that feeds '
+                        'this queue', t.age, q.queue_ticker_idle_period)
+            else format('last tick %s ago, due after %s: see that pgque.ticker() is called, by '
+                        'pgque.start() or by a ticker process', t.age, q.queue_ticker_idle_period)
+       end
+from pgque.queue_progress q
+cross join lateral (
+    select date_trunc('milliseconds', clock_timestamp() - q.tick_time) as age
+) t;
 
 -- Says what keeps rotation from emptying the next event table although no consumer is behind: the
 -- sessions whose snapshots it waits for, who locks the table, or unread events in it, written by a
@@ -10901,6 +10803,44 @@ begin
     return null;
 end;
 $$;
+
+-- Checks rotation, which is due once per interval (rotation_interval) if the queue has events. It is
+-- held up if maintenance does not run, or if a consumer still needs the oldest events; a queue
+-- without consumers does not hold it up.
+create or replace view pgque.rotation_health (queue_name, check_name, status, detail) as
+select q.queue_name, 'rotation_health',
+       case when t.is_fine then 'ok'
+            when t.age > 4 * t.period + interval '5 minutes' then 'critical'
+            else 'warning' end,
+       concat(format('last rotation %s ago, period %s', t.age, t.period), case
+            when t.is_fine then ''
+            when slowest.tick_time < clock_timestamp() - t.period
+            then format(': consumer "%s" still needs old events; let it catch up, or end it with '
+                        'select pgque.unregister_consumer(%L, %L);', slowest.co_name,
+                        q.queue_name, slowest.co_name)
+            when q.queue_ticker_paused
+            then format(': the ticker is paused, and events stay until a tick; resume it with '
+                        'select pgque.resume_queue(%L);', q.queue_name)
+            else ': ' || coalesce(pgque.rotation_obstacle(q),
+                                 'see that pgque.maint() is called, by pgque.start() or by a '
+                                 'ticker process') end)
+from pgque.queue q
+cross join lateral (
+    select date_trunc('milliseconds', clock_timestamp() - q.queue_switch_time) as age,
+           pgque.rotation_interval(q) as period
+) a
+cross join lateral (
+    select a.age, a.period,
+           case when a.age <= 2 * a.period + interval '1 minute' then true
+                else pgque.event_bytes(q) = 0 end as is_fine
+) t
+left join lateral (
+    select p.co_name, p.tick_time
+    from pgque.consumer_progress p
+    where not t.is_fine and p.sub_queue = q.queue_id and p.sub_last_tick < p.newest_tick
+    order by p.sub_last_tick, p.co_name
+    limit 1
+) slowest on true;
 
 -- Checks for event tables that rotation skips because a writer still fills them, so that they only
 -- grow: tables that are not current and have events from before the last four periods, although no
@@ -10943,121 +10883,106 @@ end;
 $$;
 
 -- Checks the number of dead letters, and retries that are overdue.
-create or replace function pgque.failure_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select q.queue_name, 'dlq_health', case when d.dead_letters > 1000 then 'warning' else 'ok' end,
-           case when d.dead_letters is null then 'no dead letters'
-                else format('%s dead letters, the oldest %s old: look with select * from '
-                            'pgque.dlq_summary(%L); then replay or purge them', d.dead_letters,
-                            date_trunc('seconds', clock_timestamp() - d.oldest), q.queue_name) end
-    from pgque.queue q
-    left join (
-        select l.dl_queue_id, count(*) as dead_letters, min(l.dl_time) as oldest
-        from pgque.dead_letter l
-        group by l.dl_queue_id
-    ) d on d.dl_queue_id = q.queue_id;
-
-    return query
-    with open_batch as materialized (select * from pgque.open_batches())
-    select q.queue_name, 'retry_backlog',
-           case when r.overdue > interval '1 hour' then 'critical'
-                when r.overdue > interval '5 minutes' then 'warning'
-                else 'ok' end,
-           case when r.retries is null then 'no retry is due'
-                else format('%s retries are due, the first since %s%s', r.retries,
-                            date_trunc('milliseconds', r.overdue),
-                            case when r.overdue <= interval '5 minutes' then ''
-                                 when q.queue_disable_insert
-                                 then ': the queue takes no events (disable_insert)'
-                                 else ': see that pgque.maint() or maint_retry_events() is called' end)
-           end
-    from pgque.queue q
-    left join (
-        select e.ev_queue, count(*) as retries, clock_timestamp() - min(e.ev_retry_after) as overdue
-        from pgque.retry_queue e
-        where e.ev_retry_after <= clock_timestamp()
-          -- As maint_retry_events, which leaves those of open batches.
-          and not exists (select from open_batch b
-                          where b.ev_owner = e.ev_owner
-                            and pg_visible_in_snapshot(e.ev_txid, b.next_snapshot)
-                            and not pg_visible_in_snapshot(e.ev_txid, b.last_snapshot))
-        group by e.ev_queue
-    ) r on r.ev_queue = q.queue_id;
-end;
-$$;
+create or replace view pgque.failure_health (queue_name, check_name, status, detail) as
+with open_batch as materialized (select * from pgque.open_batches())
+select q.queue_name, 'dlq_health', case when d.dead_letters > 1000 then 'warning' else 'ok' end,
+       case when d.dead_letters is null then 'no dead letters'
+            else format('%s dead letters, the oldest %s old: look with select * from '
+                        'pgque.dlq_summary(%L); then replay or purge them', d.dead_letters,
+                        date_trunc('seconds', clock_timestamp() - d.oldest), q.queue_name) end
+from pgque.queue q
+left join (
+    select l.dl_queue_id, count(*) as dead_letters, min(l.dl_time) as oldest
+    from pgque.dead_letter l
+    group by l.dl_queue_id
+) d on d.dl_queue_id = q.queue_id
+union all
+select q.queue_name, 'retry_backlog',
+       case when r.overdue > interval '1 hour' then 'critical'
+            when r.overdue > interval '5 minutes' then 'warning'
+            else 'ok' end,
+       case when r.retries is null then 'no retry is due'
+            else format('%s retries are due, the first since %s%s', r.retries,
+                        date_trunc('milliseconds', r.overdue),
+                        case when r.overdue <= interval '5 minutes' then ''
+                             when q.queue_disable_insert
+                             then ': the queue takes no events (disable_insert)'
+                             else ': see that pgque.maint() or maint_retry_events() is called' end)
+       end
+from pgque.queue q
+left join (
+    select e.ev_queue, count(*) as retries, clock_timestamp() - min(e.ev_retry_after) as overdue
+    from pgque.retry_queue e
+    where e.ev_retry_after <= clock_timestamp()
+      -- As maint_retry_events, which leaves those of open batches.
+      and not exists (select from open_batch b
+                      where b.ev_owner = e.ev_owner
+                        and pg_visible_in_snapshot(e.ev_txid, b.next_snapshot)
+                        and not pg_visible_in_snapshot(e.ev_txid, b.last_snapshot))
+    group by e.ev_queue
+) r on r.ev_queue = q.queue_id;
 
 -- Checks each consumer. Its lag is compared with the queue's rotation period, because a longer lag
 -- holds up rotation. It includes events that wait for a tick. A held batch is critical, because
 -- later events wait. A lease that expired longer ago than the idle period is a warning, because no
 -- worker has the batch.
-create or replace function pgque.consumer_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    with consumer as materialized (
-        select p.sub_id, p.sub_queue, p.co_name, p.sub_active, p.sub_last_tick, p.sub_batch,
-               p.lease_owner, p.lease_until, p.lease_epoch,
-               q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
-               case when p.sub_last_tick < p.newest_tick
-                    then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
-                    when p.sub_main is null
-                    then date_trunc('milliseconds',
-                                    coalesce(clock_timestamp() - u.waiting_since, '0'))
-                    else '0' end as lag,
-               p.newest_event_seq - p.tick_event_seq
-               + case when p.sub_main is null then coalesce(u.events, 0) else 0 end as pending,
-               p.sub_last_tick = p.newest_tick as waits_for_tick
-        from pgque.consumer_progress p
-        join pgque.queue q on q.queue_id = p.sub_queue
-        left join pgque.unticked_events(null) u on u.queue_name = q.queue_name
-    )
-    select c.queue_name, format('consumer_lag:%s', c.co_name),
-           case when c.lag > c.queue_rotation_period then 'critical'
-                when c.lag > c.queue_rotation_period / 2 then 'warning'
-                else 'ok' end,
-           case when c.sub_last_tick is null then 'has no batch'
-                when c.lag <= c.queue_rotation_period / 2
-                then format('%s behind, %s events', c.lag, c.pending)
-                when c.waits_for_tick
-                then format('%s events wait for a tick, the first for %s: see ticker_running',
-                            c.pending, c.lag)
-                else format('%s behind, %s events, last seen %s ago: see that it runs and keeps up, or '
-                            'end it with select pgque.unregister_consumer(%L, %L);', c.lag, c.pending,
-                            date_trunc('seconds', clock_timestamp() - c.sub_active), c.queue_name,
-                            c.co_name) end
+create or replace view pgque.consumer_health (queue_name, check_name, status, detail) as
+with consumer as materialized (
+    select p.sub_id, p.sub_queue, p.co_name, p.sub_active, p.sub_last_tick, p.sub_batch,
+           p.lease_owner, p.lease_until, p.lease_epoch,
+           q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
+           case when p.sub_last_tick < p.newest_tick
+                then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
+                when p.sub_main is null
+                then date_trunc('milliseconds',
+                                coalesce(clock_timestamp() - u.waiting_since, '0'))
+                else '0' end as lag,
+           p.newest_event_seq - p.tick_event_seq
+           + case when p.sub_main is null then coalesce(u.events, 0) else 0 end as pending,
+           p.sub_last_tick = p.newest_tick as waits_for_tick
+    from pgque.consumer_progress p
+    join pgque.queue q on q.queue_id = p.sub_queue
+    left join pgque.unticked_events(null) u on u.queue_name = q.queue_name
+)
+select c.queue_name, format('consumer_lag:%s', c.co_name),
+       case when c.lag > c.queue_rotation_period then 'critical'
+            when c.lag > c.queue_rotation_period / 2 then 'warning'
+            else 'ok' end,
+       case when c.sub_last_tick is null then 'has no batch'
+            when c.lag <= c.queue_rotation_period / 2
+            then format('%s behind, %s events', c.lag, c.pending)
+            when c.waits_for_tick
+            then format('%s events wait for a tick, the first for %s: see ticker_running',
+                        c.pending, c.lag)
+            else format('%s behind, %s events, last seen %s ago: see that it runs and keeps up, or '
+                        'end it with select pgque.unregister_consumer(%L, %L);', c.lag, c.pending,
+                        date_trunc('seconds', clock_timestamp() - c.sub_active), c.queue_name,
+                        c.co_name) end
+from consumer c
+union all
+select c.queue_name, format('held_batch:%s', c.co_name),
+       case when h.batch_id is null then 'ok' else 'critical' end,
+       case when h.batch_id is null then 'no batch is held'
+            else format('batch %s of "%s" is held since %s, and what follows it waits: %s',
+                        h.batch_id, c.co_name, date_trunc('seconds', h.held_since), h.reason) end
+from consumer c
+left join pgque.held_batch h
+    on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.epoch = c.lease_epoch
+union all
+select q.queue_name, 'lease_health', case when l.expired is null then 'ok' else 'warning' end,
+       case when l.expired is null then 'no lease has run out'
+            else format('%s: start a worker that claims it, or see why its worker stopped',
+                        l.expired) end
+from pgque.queue q
+left join (
+    select c.sub_queue,
+           string_agg(format('batch %s of "%s", leased by "%s", since %s', c.sub_batch, c.co_name,
+                             c.lease_owner, c.lease_until), '; ' order by c.lease_until) as expired
     from consumer c
-    union all
-    select c.queue_name, format('held_batch:%s', c.co_name),
-           case when h.batch_id is null then 'ok' else 'critical' end,
-           case when h.batch_id is null then 'no batch is held'
-                else format('batch %s of "%s" is held since %s, and what follows it waits: %s',
-                            h.batch_id, c.co_name, date_trunc('seconds', h.held_since), h.reason) end
-    from consumer c
-    left join pgque.held_batch h
-        on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.epoch = c.lease_epoch
-    union all
-    select q.queue_name, 'lease_health', case when l.expired is null then 'ok' else 'warning' end,
-           case when l.expired is null then 'no lease has run out'
-                else format('%s: start a worker that claims it, or see why its worker stopped',
-                            l.expired) end
-    from pgque.queue q
-    left join (
-        select c.sub_queue,
-               string_agg(format('batch %s of "%s", leased by "%s", since %s', c.sub_batch, c.co_name,
-                                 c.lease_owner, c.lease_until), '; ' order by c.lease_until) as expired
-        from consumer c
-        where c.sub_batch is not null
-          and c.lease_until < clock_timestamp() - c.queue_ticker_idle_period
-        group by c.sub_queue
-    ) l on l.sub_queue = q.queue_id;
-end;
-$$;
+    where c.sub_batch is not null
+      and c.lease_until < clock_timestamp() - c.queue_ticker_idle_period
+    group by c.sub_queue
+) l on l.sub_queue = q.queue_id;
 
 -- ===== ops/version.sql ===========================================================================
 
@@ -11216,7 +11141,6 @@ $$;
 
 -- Deletes pg_cron's log entries of our jobs that are older than a day. maint_operations lists it in the
 -- first minute of each hour.
--- locks: none. writes: cron.job_run_details.
 create or replace function pgque.maint_cron_log()
 returns bigint
 language plpgsql security definer

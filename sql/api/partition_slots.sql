@@ -1,11 +1,7 @@
 -- Subscribes one of the n slots of a partitioned consumer. The first call makes all n slots at the
 -- last tick, and fixes n until the last slot is unsubscribed. A slot that was unsubscribed starts
 -- again at the last tick. Calling it again changes nothing.
--- locks: the consumer's row in partition_consumer; those of register_consumer.
--- writes: partition_consumer, partition_slot_base, consumer, subscription_base, position_log.
-forward pgque.subscribe_slot(
-    i_queue text, i_consumer text, i_slot integer, i_n integer)
-returns void
+forward pgque.subscribe_slot(i_queue text, i_consumer text, i_slot integer, i_n integer)
 as pgque.subscribe_slots_at(i_queue, i_consumer, array[i_slot], i_n, null);
 
 -- Subscribes all n slots of a partitioned consumer. If it is new, they start at a position: earliest,

@@ -17,9 +17,8 @@ end;
 $$;
 
 -- unregister_consumer under the name that applications expect.
--- locks: those of unregister_consumer. writes: the same.
-forward pgque.unsubscribe(queue text, consumer text) returns integer
-as pgque.unregister_consumer(queue, consumer);
+forward pgque.unsubscribe(queue text, consumer text)
+as pgque.unregister_consumer(queue, consumer, false);
 
 -- Returns messages of the consumer's open or next batch, in order of msg_id. From a larger batch,
 -- it returns any i_max_return messages, because finding the first ones would read all of them. ack
@@ -68,8 +67,7 @@ end;
 $$;
 
 -- Finishes a batch.
--- locks: those of finish_batch. writes: the same.
-forward pgque.ack(i_batch_id bigint) returns integer
+forward pgque.ack(i_batch_id bigint)
 as pgque.finish_batch(i_batch_id);
 
 -- Schedules a message for another delivery, or makes it a dead letter when its retries are used up.

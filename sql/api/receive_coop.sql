@@ -28,15 +28,11 @@ end;
 $$;
 
 -- register_subconsumer under the name that applications expect.
--- locks: those of register_subconsumer. writes: the same.
 forward pgque.subscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
-returns integer
 as pgque.register_subconsumer(i_queue, i_consumer, i_subconsumer, i_convert_normal);
 
 -- unregister_subconsumer under the name that applications expect.
--- locks: those of unregister_subconsumer. writes: the same.
 forward pgque.unsubscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
-returns integer
 as pgque.unregister_subconsumer(i_queue, i_consumer, i_subconsumer, i_batch_handling);

@@ -30,10 +30,7 @@ end;
 $$;
 
 -- The jsonb form.
--- locks: those of the text form. writes: the same.
-forward pgque.send_at(
-    i_queue text, i_type text, i_payload jsonb, i_deliver_at timestamptz)
-returns bigint
+forward pgque.send_at(i_queue text, i_type text, i_payload jsonb, i_deliver_at timestamptz)
 as pgque.send_at(i_queue, i_type, i_payload::text, i_deliver_at);
 
 -- Cancels an entry of send_at. Returns false if there is no such entry, because it was sent or

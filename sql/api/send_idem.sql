@@ -63,11 +63,9 @@ end;
 $$;
 
 -- The jsonb form.
--- locks: those of the text form. writes: the same.
 forward pgque.send_idem(
-    i_queue text, i_type text, i_payload jsonb, i_idem_key text,
-    i_ttl interval default '1 hour', i_partition_key text default null)
-returns table (event_id bigint, deduped boolean)
+    i_queue text, i_type text, i_payload jsonb, i_idem_key text, i_ttl interval default '1 hour',
+    i_partition_key text default null)
 as pgque.send_idem(i_queue, i_type, i_payload::pg_catalog.text, i_idem_key, i_ttl, i_partition_key);
 
 -- Raises the error for arguments that send_idem does not accept.
@@ -93,8 +91,7 @@ end;
 $$;
 
 -- Deletes expired idempotency keys. Returns their number.
--- locks: those of purge_idem. writes: idem.
-forward pgque.maint_idem() returns integer
+forward pgque.maint_idem()
 as pgque.purge_idem(null);
 
 -- The same for one queue. Returns 0 if the queue does not exist.

@@ -1,24 +1,3 @@
--- Returns the checks of the whole database: whether a restore was adopted, and whether the logs are
--- rotated.
-create or replace function pgque.database_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql
-as $$
-begin
-    return query
-    select null::text, 'restored_database',
-           case when c.origin_id <> o.origin_id then 'critical' else 'ok' end,
-           case when c.origin_id <> o.origin_id
-                then 'restored from a dump and not adopted, nothing moves: run select '
-                     'pgque.adopt_restored_database();'
-                else 'transaction ids are of this cluster' end
-    from pgque.config c
-    cross join pgque.origin o;
-
-    return query select null::text, 'log_rotation', l.status, l.detail from pgque.log_health() l;
-end;
-$$;
-
 -- Whether the log of ticks has at most twice the ticks that the retention of queues keeps, which is
 -- when compaction is due.
 create or replace function pgque.is_tick_log_retained()
@@ -112,3 +91,16 @@ begin
           and l.pid is distinct from pg_backend_pid());
 end;
 $$;
+
+-- The checks of the whole database: whether a restore was adopted, and whether the logs are rotated.
+create or replace view pgque.database_health (queue_name, check_name, status, detail) as
+select null::text, 'restored_database',
+       case when c.origin_id <> o.origin_id then 'critical' else 'ok' end,
+       case when c.origin_id <> o.origin_id
+            then 'restored from a dump and not adopted, nothing moves: run select '
+                 'pgque.adopt_restored_database();'
+            else 'transaction ids are of this cluster' end
+from pgque.config c
+cross join pgque.origin o
+union all
+select null, 'log_rotation', l.status, l.detail from pgque.log_health() l;

@@ -141,6 +141,5 @@ $$;
 
 -- Deletes pg_cron's log entries of our jobs that are older than a day. maint_operations lists it in the
 -- first minute of each hour.
--- locks: none. writes: cron.job_run_details.
-forward pgque.maint_cron_log() returns bigint
+forward pgque.maint_cron_log()
 as pgque.purge_cron_log('1 day');

@@ -79,7 +79,8 @@ STAYS = re.compile(
     r"|make_cooperative|move_consumer|narrow_to_count|note_attempt|note_switch|statement_end"
     r"|is_snapshot_held|snapshot_holders|update_fragment|wait_for_log|count_between\(text"
     r"|change_letter|check_key|describe_change\(text,oid|insert_change|is_change_sent|key_fragment"
-    r"|event_cutoff|event_\d+_read\(.*timestamp|refuse_change|refuse_trigger\(text|row_as_json|row_as_url|trigger_arguments)"
+    r"|(?:database|ticker|rotation|failure|consumer)_health|event_cutoff|event_\d+_read\(.*timestamp"
+    r"|refuse_change|refuse_trigger\(text|row_as_json|row_as_url|trigger_arguments)"
 )
 
 

@@ -131,7 +131,6 @@ end;
 $$;
 
 -- The same without limits.
--- locks: those of open_coop_batch. writes: the same.
 forward pgque.next_batch(
     i_queue text, i_consumer text, i_subconsumer text, i_dead_interval interval default null)
 returns bigint

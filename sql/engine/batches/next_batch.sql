@@ -191,14 +191,9 @@ end;
 $$;
 
 -- PgQ's form, without a maximum count.
--- locks: those of open_batch. writes: the same.
 forward pgque.next_batch_custom(
-    i_queue_name text, i_consumer_name text,
-    i_min_lag interval, i_min_count integer, i_min_interval interval,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-returns record
+    i_queue_name text, i_consumer_name text, i_min_lag interval, i_min_count integer,
+    i_min_interval interval)
 as pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
 
 -- Opens the next batch, or returns the open one; returns null if there is none. Every poll calls

@@ -56,8 +56,7 @@ $$;
 
 -- Registers a consumer at the last tick: it gets the events that are not in a tick yet, and all
 -- later ones.
--- locks: those of register_consumer_at. writes: the same.
-forward pgque.register_consumer(x_queue_name text, x_consumer_id text) returns integer
+forward pgque.register_consumer(x_queue_name text, x_consumer_id text)
 as pgque.register_consumer_at(x_queue_name, x_consumer_id, null);
 
 -- Registers a consumer at a position: earliest, latest, a tick's number or a time (seek.sql). A
@@ -154,6 +153,5 @@ end;
 $$;
 
 -- PgQ's form: deletes the dead letters with the registration.
--- locks: those of the form above. writes: the same.
-forward pgque.unregister_consumer(x_queue_name text, x_consumer_name text) returns integer
+forward pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
 as pgque.unregister_consumer(x_queue_name, x_consumer_name, false);

@@ -136,6 +136,5 @@ end;
 $$;
 
 -- The form without force: refuses while the queue has consumers or dead letters.
--- locks: those of drop_queue with force. writes: the same.
-forward pgque.drop_queue(x_queue_name text) returns integer
+forward pgque.drop_queue(x_queue_name text)
 as pgque.drop_queue(x_queue_name, false);

@@ -101,11 +101,9 @@ end;
 $$;
 
 -- Stops the ticks of a queue: events can still be sent, and consumers get them after resume_queue.
--- locks: the queue's row. writes: queue.
 forward pgque.pause_queue(i_queue text) returns void
 as pgque.set_queue_config(i_queue, 'ticker_paused', 'true');
 
 -- Lets a paused queue tick again.
--- locks: the queue's row. writes: queue.
 forward pgque.resume_queue(i_queue text) returns void
 as pgque.set_queue_config(i_queue, 'ticker_paused', 'false');
