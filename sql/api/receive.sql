@@ -1,5 +1,5 @@
--- register_consumer under the name that applications expect.
--- Names with # belong to the slots of partitioned consumers.
+-- register_consumer under the name that applications expect. Names with # belong to the slots of
+-- partitioned consumers.
 -- locks: those of register_consumer. writes: the same.
 create or replace function pgque.subscribe(queue text, consumer text)
 returns integer
@@ -20,11 +20,11 @@ $$;
 forward pgque.unsubscribe(queue text, consumer text)
 as pgque.unregister_consumer(queue, consumer, false);
 
--- Returns messages of the consumer's open or next batch, in order of msg_id. From a larger batch,
--- it returns any i_max_return messages, because finding the first ones would read all of them. ack
--- finishes the whole batch, including messages beyond i_max_return; until then, receive returns the
--- same messages. Batches without events are finished. A maximum of null returns no message and
--- opens no batch. Like next_batch, it has no SET clause.
+-- Returns messages of the consumer's open or next batch, in order of msg_id; from a larger batch, any
+-- i_max_return messages, because finding the first ones would read all of them. ack finishes the whole
+-- batch, including messages beyond i_max_return; until then, receive returns the same messages. Batches
+-- without events are finished. A maximum of null returns no message and opens no batch. Like
+-- next_batch, it has no SET clause.
 -- locks: those of open_batch and finish_batch. writes: the same.
 create or replace function pgque.receive(
     i_queue text, i_consumer text, i_max_return integer default 100)

@@ -1,6 +1,5 @@
 -- receive for a worker that shares a consumer with others: returns messages of the worker's open or
--- next batch. ack finishes the whole batch, including messages beyond i_max_return. Batches without
--- events are finished.
+-- next batch.
 -- locks: those of open_coop_batch and finish_batch. writes: the same.
 create or replace function pgque.receive_coop(
     i_queue text, i_consumer text, i_subconsumer text,

@@ -1,5 +1,5 @@
--- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and
--- stored in PostgreSQL's form. An untyped literal is text. See insert_event.sql for the statement.
+-- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and stored in
+-- PostgreSQL's form. An untyped literal is text.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send(queue_name text, type_name text, payload text)
 returns bigint
@@ -48,8 +48,8 @@ as pgque.send($1, $2, $3::pg_catalog.text);
 forward pgque.send(queue_name text, payload jsonb)
 as pgque.send($1, 'default', $2::pg_catalog.text);
 
--- Publishes many events of one type in one statement, all or none. Returns their ids in the order
--- of the payloads. A null payload makes an event without a payload.
+-- Publishes many events of one type in one statement, all or none. Returns their ids in the order of
+-- the payloads. A null payload makes an event without a payload.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
 returns bigint[]
@@ -80,8 +80,8 @@ $$;
 forward pgque.send_batch(queue_name text, payloads text[])
 as pgque.send_batch(queue_name, 'default', payloads);
 
--- For untyped literals: PostgreSQL cannot choose between text[] and jsonb[], but prefers text to
--- both. So '{a,b}' without a cast is read as an array of text.
+-- For untyped literals: PostgreSQL cannot choose between text[] and jsonb[], but prefers text to both.
+-- So '{a,b}' without a cast is read as an array of text.
 forward pgque.send_batch(queue_name text, type_name text, payloads text)
 as pgque.send_batch(queue_name, type_name, payloads::text[]);
 

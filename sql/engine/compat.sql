@@ -9,8 +9,7 @@ as pgque.send_batch(queue_name, ev_type, ev_data_list);
 forward pgque.next_batch_info(i_queue_name text, i_consumer_name text)
 as pgque.next_batch_custom(i_queue_name, i_consumer_name, null::interval, null, null, null);
 
--- The tick that would end a batch after the given tick; see find_next_tick. Nulls when there is
--- none.
+-- The tick that would end a batch after the given tick; see find_next_tick. Nulls when there is none.
 create or replace function pgque.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
     i_min_count bigint, i_min_interval interval,

@@ -17,8 +17,8 @@ end;
 $$;
 
 -- Checks the logs of positions, ticks and counters: whether one grows because it is not rotated, and
--- which session locks it or may still read the half that was left. A log below 16 MB is ok, and so
--- are the ticks that a retention keeps.
+-- which session locks it or may still read the half that was left. A log below 16 MB is ok, and so are
+-- the ticks that a retention keeps.
 create or replace function pgque.log_health(out status text, out detail text)
 returns record
 language plpgsql
@@ -68,9 +68,8 @@ end;
 $$;
 
 -- Names the sessions and prepared transactions that began longer than i_age ago, as far as we may see
--- that, and hold a lock on one of
--- our tables whose name matches, or are among i_transactions (virtual transaction ids); null if there
--- are none.
+-- that, and hold a lock on one of our tables whose name matches, or are among i_transactions (virtual
+-- transaction ids); null if there are none.
 create or replace function pgque.lock_holders(
     i_tables text, i_transactions text[], i_age interval)
 returns text

@@ -1,6 +1,6 @@
--- Returns what is wrong and what to do about it: a row for each queue and check, and for each
--- consumer the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no
--- queue. The status is ok, warning or critical.
+-- Returns what is wrong and what to do about it: a row for each queue and check, and for each consumer
+-- the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no queue. The
+-- status is ok, warning or critical.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql security definer
@@ -22,8 +22,8 @@ begin
 end;
 $$;
 
--- Checks the ticker. A queue gets a tick at least once per idle period, so without a tick for twice
--- this time no ticker is running, whether events were sent or not.
+-- A queue gets a tick at least once per idle period, so without a tick for twice this time no ticker is
+-- running, whether events were sent or not.
 create or replace view pgque.ticker_health (queue_name, check_name, status, detail) as
 select q.queue_name, 'ticker_running',
        case when q.queue_ticker_paused then 'warning'
@@ -89,9 +89,8 @@ begin
 end;
 $$;
 
--- Checks rotation, which is due once per interval (rotation_interval) if the queue has events. It is
--- held up if maintenance does not run, or if a consumer still needs the oldest events; a queue
--- without consumers does not hold it up.
+-- Rotation is due once per interval (rotation_interval) if the queue has events. It is held up if
+-- maintenance does not run, or if a consumer still needs the oldest events.
 create or replace view pgque.rotation_health (queue_name, check_name, status, detail) as
 select q.queue_name, 'rotation_health',
        case when t.is_fine then 'ok'
@@ -127,9 +126,9 @@ left join lateral (
     limit 1
 ) slowest on true;
 
--- Checks for event tables that rotation skips because a writer still fills them, so that they only
--- grow: tables that are not current and have events from before the last four periods, although no
--- consumer is behind. Tables smaller than 64 kB are ignored.
+-- Checks for event tables that rotation skips because a writer still fills them: tables that are not
+-- current and have events from before the last four periods, although no consumer is behind. Tables
+-- smaller than 64 kB are ignored.
 create or replace function pgque.left_table_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql
@@ -207,10 +206,10 @@ left join (
     group by e.ev_queue
 ) r on r.ev_queue = q.queue_id;
 
--- Checks each consumer. Its lag is compared with the queue's rotation period, because a longer lag
--- holds up rotation. It includes events that wait for a tick. A held batch is critical, because
--- later events wait. A lease that expired longer ago than the idle period is a warning, because no
--- worker has the batch.
+-- The lag of a consumer is compared with the queue's rotation period, because a longer lag holds up
+-- rotation. It includes events that wait for a tick. A held batch is critical, because later events
+-- wait. A lease that expired longer ago than the idle period is a warning, because no worker has the
+-- batch.
 create or replace view pgque.consumer_health (queue_name, check_name, status, detail) as
 with consumer as materialized (
     select p.sub_id, p.sub_queue, p.co_name, p.sub_active, p.sub_last_tick, p.sub_batch,

@@ -1,7 +1,6 @@
--- The conditions on ev_txid that select a batch. The transactions that finished between two
--- snapshots are a range (those that began after the first) and a list (those in progress at the
--- first). The conditions contain literals, so that the planner sees the values. in_range is a plain
--- comparison if nothing was in progress at the second snapshot.
+-- The conditions on ev_txid that select a batch: the transactions that finished between two snapshots
+-- are a range (those that began after the first) and a list (those in progress at the first). They
+-- contain literals, so that the planner sees the values.
 create or replace function pgque.snapshot_conditions(
     i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out first_txid xid8, out end_txid xid8)
@@ -28,9 +27,9 @@ begin
 end;
 $$;
 
--- What it takes to read the events between two snapshots of a queue: their conditions, and the event
--- tables that hold their transactions. The tables are looked up, not derived from the rotation: an event
--- is read wherever a producer with an old snapshot or an old table name has put it.
+-- The conditions of the events between two snapshots, and the event tables that hold their
+-- transactions. The tables are looked up, not derived from the rotation: an event is read wherever a
+-- producer with an old snapshot or an old table name has put it.
 create or replace function pgque.events_between(
     i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out tables text[])
@@ -72,14 +71,15 @@ begin
     if v_sub.sub_role = 'slot' then
         is_owned := format('%s and %s', is_owned, pgque.slot_condition(v_sub));
     end if;
-    is_owned := is_owned || pgque.not_aside(v_sub.sub_id, i_batch_id);
+    is_owned := concat(is_owned, (select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
+                                  from pgque.set_aside a
+                                  where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id));
 end;
 $$;
 
--- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed:
--- they are the same on every connection and at every time until the batch is finished, except for
--- those that set_events_aside takes out. For a batch without events it reads only the queue's parent
--- table, which is empty.
+-- The SELECT of some columns of a batch's events, in no order. Until the batch is finished, it returns
+-- the same rows on every connection, except for those that set_events_aside takes out. For a batch
+-- without events it reads only the queue's parent table, which is empty.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
 language plpgsql
@@ -122,12 +122,10 @@ begin
 end;
 $$;
 
--- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is
--- found and read by two statements with cached plans. From 1000 event ids on, a plan made for the
--- batch saves more than planning costs, so batch_event_sql makes a new statement. It also handles
--- slots, batches from which events were set aside, and databases that are not adopted. JIT is off
--- because event tables have no statistics, so the planner might compile the read of a small batch
--- from a large table.
+-- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is found
+-- and read by two statements with cached plans. From there on, a plan made for the batch saves more
+-- than planning costs. batch_event_sql also handles slots, batches from which events were set aside,
+-- and databases that are not adopted. JIT is off because event tables have no statistics.
 create or replace function pgque.get_batch_events(
     x_batch_id bigint,
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,

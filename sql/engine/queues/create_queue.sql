@@ -42,13 +42,16 @@ begin
     for v_nr in 0..2 loop
         v_child := format('event_%s_%s', v_id, v_nr);
         execute format(
-            'create table pgque.%I (like pgque.event_template including defaults) '
-            'with (autovacuum_enabled = false, toast.autovacuum_enabled = false)', v_child);
+            'create table pgque.%I (like pgque.event_template including defaults, '
+            'ev_table integer not null default %L) '
+            'with (autovacuum_enabled = false, toast.autovacuum_enabled = false)',
+            v_child, 4 * v_id + v_nr);
         execute format('alter table pgque.%I alter column ev_id set default nextval(%L)',
                        v_child, format('pgque.%I', v_seq));
         execute format('create index %I on pgque.%I (ev_txid)',
                        format('%s_txid_idx', v_child), v_child);
-        perform pgque.attach_event_child(v_id, v_nr);
+        execute format('alter table pgque.%I attach partition pgque.%I for values in (%L)',
+                       format('event_%s', v_id), v_child, 4 * v_id + v_nr);
     end loop;
     perform pgque.grant_perms(i_queue_name);
     perform pgque.build_functions(v_id);

@@ -40,7 +40,7 @@ forward pgque.get_queue_info()
 as pgque.get_queue_info(null);
 
 -- Each consumer with its lag, its open batch, and the number of events between its position and the
--- last tick (an upper estimate: a difference of event ids). No row for names that do not exist.
+-- last tick (a difference of event ids). No row for names that do not exist.
 create or replace function pgque.get_consumer_info(
     i_queue_name text, i_consumer_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,

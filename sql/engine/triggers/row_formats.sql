@@ -17,8 +17,8 @@ end;
 $$;
 
 -- Returns a row's columns in their order. As a JSON object, it has integers and booleans as JSON
--- values, times in ISO 8601, and everything else as the text that PostgreSQL prints. Url-encoded, it
--- is name=value&..., and a null is a name alone; most texts need no encoding, and skip the call.
+-- values, times in ISO 8601, and everything else as the text that PostgreSQL prints. Url-encoded, it is
+-- name=value&..., and a null is a name alone; most texts need no encoding, and skip the call.
 create or replace function pgque.row_as_text(
     i_format text, i_names text[], i_types oid[], i_sent boolean[], i_values text[])
 returns text
@@ -49,8 +49,8 @@ begin
 end;
 $$;
 
--- Encodes a text as HTML forms do, from its bytes in UTF-8. A run of characters that need no
--- encoding is copied as a whole.
+-- Encodes a text as HTML forms do, from its bytes in UTF-8. A run of characters that need no encoding
+-- is copied as a whole.
 create or replace function pgque.url_encode(i_text text)
 returns text
 language plpgsql immutable strict
@@ -66,9 +66,9 @@ begin
 end;
 $$;
 
--- Returns the text after `insert into table`, `update table set` or `delete from table where`. An update
--- sets the columns that changed. If no column changed, it sets the key to itself, so that the statement
--- stays valid.
+-- Returns the text after `insert into table`, `update table set` or `delete from table where`. An
+-- update sets the columns that changed. If no column changed, it sets the key to itself, so that the
+-- statement stays valid.
 create or replace function pgque.change_fragment(
     i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
 returns text

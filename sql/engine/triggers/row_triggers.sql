@@ -133,8 +133,8 @@ begin
 end;
 $$;
 
--- Returns the columns of a table in the order of its rows, without dropped ones, and the primary
--- key's columns in the order of the key.
+-- Returns the columns of a table in the order of its rows, without dropped ones, and the primary key's
+-- columns in the order of the key.
 create or replace function pgque.table_columns(
     i_table oid, out names text[], out types oid[], out generated text[], out key text[])
 language plpgsql stable
@@ -155,9 +155,9 @@ begin
 end;
 $$;
 
--- Returns the columns' values from a row's text form, each as its type prints it. It makes one pass
--- and builds no SQL from names. In the text form, a value with a comma, quote, backslash or space
--- is in quotes, with quotes and backslashes doubled; an empty value without quotes is null.
+-- Returns the columns' values from a row's text form, each as its type prints it. It makes one pass and
+-- builds no SQL from names. In the text form, a value with a comma, quote, backslash or space is in
+-- quotes, with quotes and backslashes doubled; an empty value without quotes is null.
 create or replace function pgque.split_row(i_row text)
 returns text[]
 language plpgsql immutable strict

@@ -1,6 +1,6 @@
--- Parses the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order.
--- `fields` has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. Nothing is
--- cached between rows: one argument is the common case, and then the loop does nothing.
+-- Parses the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order. `fields`
+-- has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. Nothing is cached between
+-- rows: one argument is the common case, and then the loop does nothing.
 create or replace function pgque.read_arguments(
     i_trigger text, i_args text[],
     out queue text, out flags text[], out ignored text[], out key text[], out condition text,
@@ -48,8 +48,8 @@ end;
 $$;
 
 -- Returns the SQL that computes an event's fields from a row ($1); $2 holds the fields without an
--- expression. The SQL returns no row if the condition is not true. Returns null if there is nothing
--- to compute.
+-- expression. The SQL returns no row if the condition is not true. Returns null if there is nothing to
+-- compute.
 create or replace function pgque.trigger_expressions(i_condition text, i_fields text[])
 returns text
 language plpgsql immutable
@@ -125,8 +125,8 @@ begin
 end;
 $$;
 
--- Refuses names in pkey= and ignore= that are not columns. A misspelt name would send a column that
--- was meant to be ignored, or leave a column out of the key.
+-- Refuses names in pkey= and ignore= that are not columns. A misspelt name would send a column that was
+-- meant to be ignored, or leave a column out of the key.
 create or replace function pgque.check_columns(i_trigger text, i_names text[], i_named text[])
 returns void
 language plpgsql immutable
