@@ -13,7 +13,6 @@ from typing import Any
 from psycopg import sql
 
 from ..client import (
-    CallRefused,
     Client,
     ConsumerNotFound,
     InvalidArgument,

@@ -44,12 +44,10 @@ begin
             ('pgque_writer',
              'add_field_columns capture capture_change capture_columns capture_condition
              capture_name capture_relations capture_table capture_truncate captured_tables
-             change_fragment change_letter check_captured
-             check_columns check_key describe_change
-             insert_change is_change_sent is_changed_within jsontriga key_fragment key_of_table
-             logutriga refuse_change refuse_trigger row_as_json row_as_url split_row sqltriga
-             table_columns trigger_arguments trigger_expressions uncapture
-             url_encode'),
+             change_fragment change_type check_captured check_change_key check_columns check_trigger
+             describe_change is_changed_within jsontriga key_of_table logutriga read_arguments
+             refuse_trigger row_as_text send_change split_row sqltriga table_columns
+             trigger_expressions uncapture url_encode'),
             ('pgque_reader',
              'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode
              claim_batch claim_coop claim_slot claim_ticks consumer_states consumer_stats
