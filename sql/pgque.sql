@@ -6398,17 +6398,18 @@ begin
 end;
 $$;
 
--- Returns the open batches of a queue, or of all: who gets the retries of their events, and the
--- snapshots between which their transactions finished.
+-- Returns the open batches of a queue, or of all: their ids, who gets the retries of their events, and
+-- the snapshots between which their transactions finished.
 create or replace function pgque.open_batches(
     i_queue_id integer default null,
-    out ev_owner integer, out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
+    out batch_id bigint, out ev_owner integer,
+    out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
 returns setof record
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query
-    select coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
+    select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
     from pgque.subscription s
     cross join lateral (
         select t.tick_snapshot from pgque.tick_log t
@@ -7227,7 +7228,8 @@ where not exists (select from pgque.subscription_base s where s.sub_queue = q.qu
 -- consumers need stays one row; otherwise each consumer that needs it gets its own row. The
 -- transaction that wrote a row (xmin, which has 32 bits of the id) shows whether it was sent after
 -- the restore; all consumers need such rows.
--- locks: the event tables, exclusively. writes: the event tables.
+-- locks: the event tables, exclusively. writes: the event tables, retry_queue,
+-- dead_letter.
 create or replace function pgque.renumber_events(i_queue pgque.queue, i_first_txid xid8)
 returns bigint
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -7271,6 +7273,22 @@ begin
     execute format('insert into %1$s_%2$s (%3$s) select %3$s from %1$s_kept order by ev_id',  -- quoted: see above
                    i_queue.queue_data_pfx, i_queue.queue_cur_table, v_columns);
     get diagnostics v_rows = row_count;
+    -- Retries and replays wait while a batch with their event is open, so they follow the event.
+    execute format(  -- quoted: see above
+        $sql$
+        with kept as materialized (
+            select k.ev_id, s.sub_id, s.sub_consumer
+            from %s_kept k
+            join pgque.subscription_base s
+              on s.sub_queue = $1 and coalesce(k.ev_owner, s.sub_id) = s.sub_id
+        ), retried as (
+            update pgque.retry_queue r set ev_txid = pg_current_xact_id()
+            from kept k where r.ev_owner = k.sub_id and r.ev_id = k.ev_id
+        )
+        update pgque.dead_letter d set ev_txid = pg_current_xact_id()
+        from kept k
+        where d.dl_queue_id = $1 and d.dl_consumer_id = k.sub_consumer and d.ev_id = k.ev_id
+        $sql$, i_queue.queue_data_pfx) using i_queue.queue_id;
     execute format('drop table %s_kept', i_queue.queue_data_pfx);  -- quoted: see above
     return v_rows;
 end;
@@ -9810,7 +9828,8 @@ end;
 $$;
 
 -- Makes a dead letter, which the caller has locked, an event for its consumer only. Refused if the
--- queue accepts no events, or the consumer is not registered.
+-- queue accepts no events, or the consumer is not registered, or if the batch of the event is open:
+-- whoever takes that over gets the event again, and may give it up again.
 -- locks: none beyond the caller's. writes: dead_letter, the queue's current event table.
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint
@@ -9836,6 +9855,17 @@ begin
                              i_dead_letter.dl_id, v_consumer, v_queue.queue_name),
             hint = format('Register it again with: select pgque.register_consumer(%L, %L); '
                           'or send the payload as a new event.', v_queue.queue_name, v_consumer);
+    end if;
+    if exists (select from pgque.open_batches(v_queue.queue_id) b
+               where b.ev_owner = v_owner
+                 and pg_visible_in_snapshot(i_dead_letter.ev_txid, b.next_snapshot)
+                 and not pg_visible_in_snapshot(i_dead_letter.ev_txid, b.last_snapshot)
+                 and exists (select from pgque.pick_events(b.batch_id, array[i_dead_letter.ev_id]))) then
+        raise exception using
+            errcode = 'PQ016',
+            message = format('dead letter %s is an event of a batch that "%s" has not finished on queue "%s"',
+                             i_dead_letter.dl_id, v_consumer, v_queue.queue_name),
+            hint = 'Replay it after the batch is finished; before, the event could come twice.';
     end if;
 
     delete from pgque.dead_letter d where d.dl_id = i_dead_letter.dl_id;

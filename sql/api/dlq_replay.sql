@@ -100,7 +100,8 @@ end;
 $$;
 
 -- Makes a dead letter, which the caller has locked, an event for its consumer only. Refused if the
--- queue accepts no events, or the consumer is not registered.
+-- queue accepts no events, or the consumer is not registered, or if the batch of the event is open:
+-- whoever takes that over gets the event again, and may give it up again.
 -- locks: none beyond the caller's. writes: dead_letter, the queue's current event table.
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint
@@ -126,6 +127,17 @@ begin
                              i_dead_letter.dl_id, v_consumer, v_queue.queue_name),
             hint = format('Register it again with: select pgque.register_consumer(%L, %L); '
                           'or send the payload as a new event.', v_queue.queue_name, v_consumer);
+    end if;
+    if exists (select from pgque.open_batches(v_queue.queue_id) b
+               where b.ev_owner = v_owner
+                 and pg_visible_in_snapshot(i_dead_letter.ev_txid, b.next_snapshot)
+                 and not pg_visible_in_snapshot(i_dead_letter.ev_txid, b.last_snapshot)
+                 and exists (select from pgque.pick_events(b.batch_id, array[i_dead_letter.ev_id]))) then
+        raise exception using
+            errcode = 'PQ016',
+            message = format('dead letter %s is an event of a batch that "%s" has not finished on queue "%s"',
+                             i_dead_letter.dl_id, v_consumer, v_queue.queue_name),
+            hint = 'Replay it after the batch is finished; before, the event could come twice.';
     end if;
 
     delete from pgque.dead_letter d where d.dl_id = i_dead_letter.dl_id;

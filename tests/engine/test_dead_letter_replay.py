@@ -9,10 +9,12 @@ from tests.support.queues import (
     Connection,
     drain,
     events,
+    finish,
     make_queue,
     next_batch,
     refused,
     rows,
+    send,
     tick,
     value,
 )
@@ -42,6 +44,31 @@ def test_a_dead_letter_that_is_not_there_is_refused(db: Connection) -> None:
     for number, word in ((4711, "4711"), (None, "null")):
         with refused("PQ010", word):
             value(db, "select pgque.dlq_replay(%s)", number)
+
+
+def test_a_dead_letter_of_an_open_batch_is_refused_since_it_may_be_given_up_again(
+    db: Connection,
+) -> None:
+    make_queue(db, consumers=("c", "other"))
+    send(db, "a")
+    tick(db)
+    give_up_next(db, consumer="other")
+    batch = next_batch(db)
+    give_up = (
+        "select pgque.dead_letter_batch(%s, array[(select min(ev_id) from pgque.event)], 'bad')"
+    )
+    value(db, give_up, batch)
+    # Only the consumer with the open batch waits.
+    ((replayed, failed, error),) = rows(db, "select * from pgque.dlq_replay_all('q')")
+    assert (replayed, failed) == (1, 1)
+    assert "not finished" in error
+    with refused("PQ016", '"c" has not finished'):
+        value(db, REPLAY)
+    value(db, give_up, batch)
+    finish(db, batch)
+    value(db, REPLAY)
+    tick(db)
+    assert (drain(db), drain(db, consumer="other")) == (["a"], ["a"])
 
 
 def test_replaying_all_replays_all_of_this_queue(db: Connection) -> None:

@@ -154,6 +154,28 @@ def test_each_consumer_gets_what_it_had_not_finished(
     }
 
 
+def test_an_event_given_back_before_the_dump_and_after_it_comes_again_once(
+    db: Connection, restore: Restore
+) -> None:
+    make_queue(db)
+    batch = open_batch(db, "again", "dead")
+    settle(db, NACK, batch, "again")
+    settle(db, GIVE_UP, batch, "dead")
+    new = restore()
+    adopt(new)
+    tick(new)
+    batch = next_batch(new)
+    assert payloads(new, batch) == ["again", "dead"]
+    value(new, "select pgque.maint_retry_events()")
+    settle(new, NACK, batch, "again")
+    assert rows(new, "select replayed, failed from pgque.dlq_replay_all('q')") == [(0, 1)]
+    finish(new, batch)
+    value(new, "select pgque.maint_retry_events()")
+    assert rows(new, "select replayed, failed from pgque.dlq_replay_all('q')") == [(1, 0)]
+    tick(new)
+    assert drain(new) == ["again", "dead"]
+
+
 def test_ids_times_and_retry_counts_are_kept(db: Connection, restore: Restore) -> None:
     make_queue(db, consumers=("c", "other"))
     batch = open_batch(db, "again", "b")

@@ -15,6 +15,12 @@ _CLAIM = "select batch_id, epoch from pgque.claim_batch(%s, %s, %s, %s, i_max_co
 _SHARED = "select pgque.next_batch(%s, %s, %s, %s::interval)"
 TICK = "select tick_id from pgque.get_batch_info(%s)"
 _LONG = "1 day"
+# Those that a consumer may go to.
+_TICKS = """
+select t.tick_id from pgque.queue q
+join pgque.tick t on t.tick_queue = q.queue_id and t.tick_id >= q.queue_first_tick
+where q.queue_name = %s order by t.tick_id desc limit 50
+"""
 
 
 async def _open(
@@ -100,7 +106,14 @@ async def _taken_from(world: World, session: Session, holder: Holder, batch: int
 
 
 async def _give_back(
-    world: World, choices: Choices, session: Session, holder: Holder, held: Batch, *, commits: bool
+    world: World,
+    choices: Choices,
+    session: Session,
+    holder: Holder,
+    held: Batch,
+    epoch: int | None,
+    *,
+    commits: bool,
 ) -> list[tuple[list[int], bool]]:
     """Gives some events of an open batch back, or up.
 
@@ -108,7 +121,7 @@ async def _give_back(
         Which, to be noted after COMMIT; they were noted if each statement `commits`.
     """
     given = []
-    lease = (holder.worker, holder.epoch) if holder.epoch else (None, None)
+    lease = (holder.worker, epoch) if epoch else (None, None)
     mark = world.mark
     for dead in (False, True):
         # Also those that were given back before, by an attempt that this one does not know.
@@ -122,7 +135,7 @@ async def _give_back(
             sql = "select pgque.nack_batch(%s, %s::bigint[], '0', null, %s, %s)"
         count = await session.value(sql, held.id, ids, *lease)
         world.check(
-            count == len(ids) or not world.is_alone(mark),
+            count == len(ids) or not world.is_alone(mark) or len(holder.consumer.free) > 0,
             f"{count} of the events {ids} of batch {held.id} were given back",
         )
         given.append((ids, dead))
@@ -148,16 +161,15 @@ async def work(world: World, choices: Choices, session: Session) -> None:
     held = await _opened(world, choices, session, holder)
     if held is None or held.id not in holder.consumer.open:
         return
+    epoch = holder.epoch  # Another session may work for the same holder meanwhile.
     one = choices.percent(50)
     keep = not one or choices.percent(85)
     if one:
         stricter = choices.percent(15)
         await session.run("begin isolation level repeatable read" if stricter else "begin")
-    given = await _give_back(world, choices, session, holder, held, commits=not one)
-    if holder.epoch:
-        await session.run(
-            "select pgque.ack_batch(%s, %s, %s)", held.id, holder.worker, holder.epoch
-        )
+    given = await _give_back(world, choices, session, holder, held, epoch, commits=not one)
+    if epoch:
+        await session.run("select pgque.ack_batch(%s, %s, %s)", held.id, holder.worker, epoch)
     else:
         await session.run("select pgque.finish_batch(%s)", held.id)
     if one:
@@ -177,8 +189,9 @@ async def give_back(world: World, choices: Choices, session: Session) -> None:
     if holder.batch is None or holder.batch not in holder.consumer.open:
         return
     held = holder.consumer.open[holder.batch]
+    epoch = holder.epoch
     await session.run("begin")
-    given = await _give_back(world, choices, session, holder, held, commits=False)
+    given = await _give_back(world, choices, session, holder, held, epoch, commits=False)
     await session.run("commit")
     _note(holder.consumer, held, given)
 
@@ -234,23 +247,26 @@ async def leave(world: World, choices: Choices, session: Session) -> None:
 
 @step("workers", 4)
 async def replay(world: World, choices: Choices, session: Session) -> None:
-    """All dead letters of a queue go back to who gave them up."""
+    """All dead letters of a queue go back to who gave them up, unless their batches are open."""
     queue = choices.one(list(world.queues.values()))
-    consumers = [consumer for consumer in world.consumers if consumer.queue is queue]
-    if any(batch.has(consumer.dead) for consumer in consumers for batch in consumer.open.values()):
-        return  # Whoever works on such a batch may give the event up once more.
     mark = world.mark
     ((replayed, failed, error),) = await session.run(
         "select * from pgque.dlq_replay_all(%s)", queue.name
     )
     await world.settled()
-    dead = sum(len(consumer.dead) for consumer in consumers)
-    world.check(
-        (replayed, failed) == (dead, 0) or not world.is_alone(mark),
-        f"{replayed} of {dead} dead letters of {queue.name} were replayed, {failed} not: {error}",
-    )
+    dead = free = 0
+    consumers = [each for each in world.consumers if each.queue is queue]
     for consumer in consumers:
-        consumer.replay(list(consumer.dead))
+        dead += len(consumer.dead)
+        kept = {payload for payload in consumer.dead if consumer.has_open(payload)}
+        free += len(consumer.dead - kept)
+        consumer.replay(consumer.dead - kept)
+    world.check(
+        (replayed, failed) == (free, dead - free)
+        or not world.is_alone(mark)
+        or any(consumer.free for consumer in consumers),
+        f"{replayed} of {free} dead letters of {queue.name} were replayed, {failed} not: {error}",
+    )
 
 
 @step("workers", 4)
@@ -273,8 +289,25 @@ async def register_again(world: World, choices: Choices, session: Session) -> No
     await world.settled()
     if consumer not in world.consumers:
         return
-    fresh = Consumer(consumer.queue, consumer.name, consumer.queue.place(tick))
-    world.consumers[world.consumers.index(consumer)] = fresh
-    for other in world.holders:
-        if other.consumer is consumer:
-            other.consumer, other.batch, other.epoch = fresh, None, None
+    world.replace(consumer, Consumer(consumer.queue, consumer.name, consumer.queue.place(tick)))
+
+
+@step("workers", 4)
+async def seek(world: World, choices: Choices, session: Session) -> None:
+    """A consumer without an open batch goes to any tick that is there."""
+    holder = choices.one([h for h in world.holders if h.consumer.name in ("first", "leased")])
+    consumer = holder.consumer
+    if consumer.open or world.has_unknown(consumer):
+        return
+    mark = world.mark
+    names = (consumer.queue.name, consumer.name)
+    await session.run("begin")
+    ticks = await session.run(_TICKS, consumer.queue.name)
+    position = choices.one(["earliest", "latest", *(str(number) for (number,) in ticks)])
+    ((tick, *_),) = await session.run(
+        "select * from pgque.seek(%s, %s, %s, true)", *names, position
+    )
+    await session.run("commit")
+    await world.settled()
+    if world.is_alone(mark) or not consumer.open:
+        world.replace(consumer, consumer.moved(tick))

@@ -79,10 +79,6 @@ class Batch:
     settled: set[int] = field(default_factory=set)
     acked: set[int] = field(default_factory=set)
 
-    def has(self, payloads: set[str]) -> bool:
-        """Says whether one of its events has one of the payloads."""
-        return any(event.payload in payloads for event in self.events)
-
     def unsettled(self) -> list[Event]:
         """Returns the events that finishing the batch applies."""
         return [event for event in self.events if event.id not in self.settled]
@@ -116,6 +112,9 @@ class Consumer:
         self.again: dict[str, int] = {}
         self.dead: set[str] = set()
         self.applied: set[str] = set()
+        # Payloads that may come any number of times, because the consumer was moved.
+        self.free: set[str] = set()
+        self._given: set[str] = set()
         self.open: dict[int, Batch] = {}
         self._finished: dict[int, Batch] = {}
 
@@ -141,6 +140,7 @@ class Consumer:
         """
         place = self.queue.place(to_tick)
         due = {**self._due, **self._between(self._seen, place.high)}
+        events = [event for event in events if event.payload not in self.free]
         for event in events:
             owed = event.payload in self.again or event.payload in self._late
             if event.payload not in due and not owed and event.payload not in self._may:
@@ -157,7 +157,7 @@ class Consumer:
         return {
             log[at].payload: at
             for at in range(low, high)
-            if self._wants(log[at]) and log[at].payload not in self._may
+            if self._wants(log[at]) and log[at].payload not in self._may | self.free
         }
 
     def _whose(self, payload: str) -> str:
@@ -165,11 +165,17 @@ class Consumer:
             return "finished before"
         if payload in self.dead:
             return "given up"
-        if any(payload == event.payload for batch in self.open.values() for event in batch.events):
+        if self.has_open(payload):
             return "in another open batch"
         if any(sent.payload == payload for sent in self.queue.log):
             return "not to come so far"
         return "never committed here"
+
+    def has_open(self, payload: str) -> bool:
+        """Says whether an open batch has an event."""
+        return any(
+            payload == event.payload for batch in self.open.values() for event in batch.events
+        )
 
     def opened(
         self, batch: int, to_tick: int, events: Sequence[Event], *, alone: bool = True
@@ -215,6 +221,9 @@ class Consumer:
         for event in held.events:
             if event.id not in ids or event.payload in self.dead:
                 continue
+            self._given.add(event.payload)
+            if event.payload in self.free:
+                continue
             held.settled.add(event.id)
             if dead or event.retry >= max_retries:
                 self.dead.add(event.payload)
@@ -230,7 +239,7 @@ class Consumer:
         """
         held = self._held(batch)
         for event in held.unsettled():
-            if event.payload in self.applied:
+            if event.payload in self.applied - self.free:
                 raise Divergence(f"{self} applied {event.payload!r} twice")
             self.applied.add(event.payload)
         self._finished[batch] = self.open.pop(batch)
@@ -297,6 +306,16 @@ class Consumer:
         for payload in payloads:
             self.dead.discard(payload)
             self.again[payload] = 0
+
+    def moved(self, tick: int) -> "Consumer":
+        """Returns the consumer as it is after it was moved to a tick.
+
+        What it gave back is in the queue again, for it alone, so it may come once more, or be
+        passed over.
+        """
+        fresh = Consumer(self.queue, self.name, self.queue.place(tick), self._wants)
+        fresh.free = {*self.free, *self._given, *self.again, *self._late, *self.queue.late}
+        return fresh
 
     def check_all_came(self) -> None:
         """Raises `Divergence` if the queue is drained and something never came."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.support.queues import bloat_positions, bloat_ticks
+from tests.support.queues import bloat_positions
 
 from .model import Place
 from .sessions import Session
@@ -43,6 +43,16 @@ _STEPS = (
     "maint_staging()",
     "maint_idem()",
 )
+# Ticks before the first one, which no consumer needs: enough for a compaction.
+_OLD_TICKS = """
+insert into pgque.tick_log
+select t.tick_queue, t.tick_id - nr, t.tick_time, t.tick_snapshot, t.tick_event_seq, t.half
+from (
+    select t.* from pgque.queue q join pgque.tick t on t.tick_queue = q.queue_id
+    where q.queue_name = %s
+    order by t.tick_id limit 1
+) t, generate_series(1, 1100) nr
+"""
 
 
 @step("ticker", 50)
@@ -90,15 +100,8 @@ async def compact_much(world: World, choices: Choices, session: Session) -> None
     if world.is_locked:
         return
     bloat_positions(world.watch)
-    # These ticks pass by the locks of tickers, so nobody may be in the middle of one.
-    alone = not world.waiting() and not any(each.ticked for each in world.transactions.values())
-    if choices.percent(50) and alone:
-        before, low = await world.last_ticks(session), world.lengths()
-        name = choices.one(QUEUES)
-        await session.run("select pgque.force_next_tick(%s)", name)
-        if await session.value("select pgque.ticker(%s)", name) is not None:
-            bloat_ticks(world.watch, 1100, name)
-        await world.note_ticks(session, before, low)
+    if choices.percent(50):
+        world.watch.execute(_OLD_TICKS, [choices.one(QUEUES)])
     for log in ("position", "tick"):
         await session.run("select pgque.maint_empty_half(%s)", log)
     await session.run("select pgque.maint_compact_positions()")
@@ -132,6 +135,16 @@ async def change_patience(world: World, choices: Choices, session: Session) -> N
     """How long rotation waits for snapshots that are held."""
     await session.run(
         "select pgque.set_snapshot_patience(%s::interval)::text", choices.one(("0", "1 hour"))
+    )
+
+
+@step("keeper", 3)
+async def change_retention(world: World, choices: Choices, session: Session) -> None:
+    """How long events stay that no consumer needs."""
+    await session.run(
+        "select pgque.set_queue_config(%s, 'retention', %s)",
+        choices.one(QUEUES),
+        choices.one((None, "1 microsecond", "1 hour")),
     )
 
 

@@ -130,6 +130,33 @@ async def send_idem(world: World, choices: Choices, session: Session) -> None:
     await _end(world, choices, session)
 
 
+@step("producers", 6)
+async def send_staged(world: World, choices: Choices, session: Session) -> None:
+    """Attempts write into a staging table, and the events of one of them are published."""
+    if session.name in world.transactions:
+        return
+    queue = _queue(choices)
+    staging = await session.value("select pgque.open_staging(%s)", queue)
+    attempts = []
+    for _ in range(choices.upto(3)):
+        table = await session.value("select pgque.staging_table(%s)", staging)
+        await session.run("begin")
+        sent = [Sent(queue, world.new_payload()) for _ in range(choices.upto(4))]
+        for event in sent:
+            await session.run(f"insert into {table} (ev_data) values (%s)", event.payload)
+        attempts.append((await session.value("select pg_current_xact_id()::text"), sent))
+        await session.run("commit")
+    txid, sent = choices.one(attempts)
+    await session.run("begin")
+    transaction = Transaction(session, [[]], "default", world.lengths(), set())
+    world.transactions[session.name] = transaction
+    publish = "select pgque.publish_staging(%s, array[%s]::xid8[], %s)"
+    for _ in range(choices.upto(2)):
+        await session.run(publish, staging, txid, len(sent))
+    transaction.levels[-1] += sent
+    await _end(world, choices, session)
+
+
 @step("producers", 10)
 async def savepoint(world: World, choices: Choices, session: Session) -> None:
     transaction = await _begun(world, choices, session)

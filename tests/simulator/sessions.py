@@ -5,6 +5,7 @@ waits, other sessions go on. So the order of everything is the scheduler's, exce
 that one release of a lock wakes up at once.
 """
 
+import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -102,7 +103,11 @@ class Session:
 
     def terminate(self) -> None:
         """Ends the session as an administrator would. The next statement opens another one."""
-        self._watch.execute("select pg_terminate_backend(%s, 5000)", [self.db.info.backend_pid])
+        pid = [self.db.info.backend_pid]
+        self._watch.execute("select pg_terminate_backend(%s)", pid)
+        is_there = "select from pg_stat_activity where pid = %s"
+        while self._watch.execute(is_there, pid).fetchall():
+            time.sleep(0.001)
 
     def refresh(self) -> None:
         """Ends what is open, and connects again if the connection was lost."""

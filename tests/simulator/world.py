@@ -20,8 +20,8 @@ MAX_RETRIES = 2
 PATIENCE_STEPS = 25
 # Cancelled, session ended, serialization failure, deadlock, lock not available.
 DISTURBED = ("57014", "57P01", "57P02", "57P03", "40001", "40P01", "55P03")
-# Batch not open, leased by another, lease lost.
-BEATEN = ("PQ003", "PQ004", "PQ012")
+# Batch not open, leased by another, lease lost, batch open.
+BEATEN = ("PQ003", "PQ004", "PQ012", "PQ016")
 
 
 _LAST_TICKS = """
@@ -262,6 +262,14 @@ class World:
     def has_unknown(self, consumer: Consumer) -> bool:
         """Says whether somebody may hold a batch of a consumer that nobody noted."""
         return any(holder.unknown for holder in self.holders if holder.consumer is consumer)
+
+    def replace(self, consumer: Consumer, fresh: Consumer) -> None:
+        """Puts another consumer in the place of one that holds nothing."""
+        if consumer in self.consumers:
+            self.consumers[self.consumers.index(consumer)] = fresh
+        for holder in self.holders:
+            if holder.consumer is consumer:
+                holder.consumer, holder.batch, holder.epoch = fresh, None, None
 
     def new_payload(self) -> str:
         """Returns a payload that no other event has."""

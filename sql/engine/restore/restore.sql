@@ -101,7 +101,8 @@ where not exists (select from pgque.subscription_base s where s.sub_queue = q.qu
 -- consumers need stays one row; otherwise each consumer that needs it gets its own row. The
 -- transaction that wrote a row (xmin, which has 32 bits of the id) shows whether it was sent after
 -- the restore; all consumers need such rows.
--- locks: the event tables, exclusively. writes: the event tables.
+-- locks: the event tables, exclusively. writes: the event tables, retry_queue,
+-- dead_letter.
 create or replace function pgque.renumber_events(i_queue pgque.queue, i_first_txid xid8)
 returns bigint
 language plpgsql
@@ -145,6 +146,22 @@ begin
     execute format('insert into %1$s_%2$s (%3$s) select %3$s from %1$s_kept order by ev_id',  -- quoted: see above
                    i_queue.queue_data_pfx, i_queue.queue_cur_table, v_columns);
     get diagnostics v_rows = row_count;
+    -- Retries and replays wait while a batch with their event is open, so they follow the event.
+    execute format(  -- quoted: see above
+        $sql$
+        with kept as materialized (
+            select k.ev_id, s.sub_id, s.sub_consumer
+            from %s_kept k
+            join pgque.subscription_base s
+              on s.sub_queue = $1 and coalesce(k.ev_owner, s.sub_id) = s.sub_id
+        ), retried as (
+            update pgque.retry_queue r set ev_txid = pg_current_xact_id()
+            from kept k where r.ev_owner = k.sub_id and r.ev_id = k.ev_id
+        )
+        update pgque.dead_letter d set ev_txid = pg_current_xact_id()
+        from kept k
+        where d.dl_queue_id = $1 and d.dl_consumer_id = k.sub_consumer and d.ev_id = k.ev_id
+        $sql$, i_queue.queue_data_pfx) using i_queue.queue_id;
     execute format('drop table %s_kept', i_queue.queue_data_pfx);  -- quoted: see above
     return v_rows;
 end;

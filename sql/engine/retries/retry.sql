@@ -236,17 +236,18 @@ begin
 end;
 $$;
 
--- Returns the open batches of a queue, or of all: who gets the retries of their events, and the
--- snapshots between which their transactions finished.
+-- Returns the open batches of a queue, or of all: their ids, who gets the retries of their events, and
+-- the snapshots between which their transactions finished.
 create or replace function pgque.open_batches(
     i_queue_id integer default null,
-    out ev_owner integer, out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
+    out batch_id bigint, out ev_owner integer,
+    out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
 returns setof record
 language plpgsql stable
 as $$
 begin
     return query
-    select coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
+    select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
     from pgque.subscription s
     cross join lateral (
         select t.tick_snapshot from pgque.tick_log t
