@@ -20,8 +20,7 @@ _INTRO = """\
 This page is made from the commands' own `--help`. The options `--url` and `--json` work with each
 command, before or after its name.
 
-- With `--json` the output is one JSON value, or one object a line for `peek --follow`
-  and `dead-letters export`. Durations are in seconds, times in ISO 8601.
+- With `--json` the output is one JSON value. Durations are in seconds, times in ISO 8601.
 - Errors are one line on stderr, without passwords and stack traces.
 - Colours are for terminals only.
 - `eval "$(_PGQUE_COMPLETE=bash_source pgque)"` in `~/.bashrc` makes the shell complete commands and
@@ -32,8 +31,8 @@ what is wrong, from the connection on, and what to do.
 
 What needs no command is a function of the schema, which any client of SQL calls, such as
 `pgque embedded psql`: `pgque.start()` and `stop()` for the jobs of pg_cron, `pgque.maint()`,
-`pgque.list_scheduled('orders')` and `cancel_scheduled(4503599627370496)` for events sent with
-`--at`, `pgque.repartition('orders', 'billing', 16)`.
+`pgque.send_at`, `send_idem`, `list_scheduled` and `cancel_scheduled`, `pgque.repartition`, and
+`pgque.dlq_export('orders')` for all dead letters.
 """
 
 

@@ -3,12 +3,13 @@
 Each function runs with the search_path of its schema, unless build/unpinned.txt has its name with
 the reason. A function that only passes its arguments on is two lines:
 
-    forward pgq.finish_batch(x_batch_id bigint) returns integer
-    as pgque.finish_batch(x_batch_id);
+    forward pgque.ack(i_batch_id bigint)
+    as pgque.finish_batch(i_batch_id);
 
-It has the rights of its owner and a search_path of its schema in any case, and may return a row or
-rows (`returns record`, `returns setof record`). Functions with the arguments and the result of a
-function of the engine are a list, with the role that may execute them:
+It has the rights of its owner and a search_path of its schema in any case. It returns what the
+engine's function of that name and number of arguments returns, or what it says itself (`returns
+bigint`). Functions with the arguments and the result of a function of the engine are a list, with
+the role that may execute them:
 
     forward pgq to pgque for pgq_reader:
         finish_batch(bigint), batch_retry(bigint, integer);
@@ -20,10 +21,10 @@ combination becomes a function:
     overload qgres.add({queue_id integer | queue_name text}, text text) returns void
     as qgres._add({$1 | qgres.queue__get_id($1)}, $2);
 
-Copies are functions of the engine under another schema, with some texts replaced. Each text must be
-in each of the functions:
+Copies are functions of the engine under another schema or name, with some texts replaced. Each text
+must be in each of the functions:
 
-    copy to pgq from pgque: jsontriga(), logutriga()
+    copy to pgq from pgque: jsontriga(), jsontriga() as logutriga
     replace (grant pgque_writer) with (grant pgq_writer)
     ;
 """
@@ -33,20 +34,23 @@ from collections.abc import Collection, Iterator
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
+from textwrap import fill
 
 UNPINNED_FILE = Path("build/unpinned.txt")
 
 _FORWARD = re.compile(
     r"^(?P<kind>forward|overload) (?P<schema>\w+)(?P<name>\.[\w\"]+)\((?P<arguments>[^;]*?)\)"
-    r"\sreturns (?P<type>[^\n]+)"
+    r"(?:\sreturns (?P<type>[^\n]+))?"
     r"\nas (?P<call>[^;]+);$",
     re.MULTILINE,
 )
+_CALL = re.compile(r"(?P<engine>\w+)\.(?P<name>\w+)\((?P<arguments>.*)\)$", re.DOTALL)
 _LIST = re.compile(
     r"^forward (?P<schema>\w+) to (?P<engine>\w+) for (?P<role>\w+):(?P<names>[^;]+);$",
     re.MULTILINE,
 )
 _LISTED = re.compile(r"(\w+)\(([^)]*)\)")
+_RENAMED = re.compile(rf"{_LISTED.pattern}(?: as (\w+))?")
 _SIGNATURE = re.compile(
     r"^create or replace function (?P<engine>\w+)\.(?P<name>\w+)"
     r"\((?P<arguments>[^;]*?)\)\nreturns (?P<type>[^\n]+)",
@@ -106,7 +110,8 @@ def write_out(root: Path, text: str, unpinned: Collection[str]) -> str:
 
     text = _LIST.sub(lambda found: _listed(root, found), text)
     text = _COPY.sub(lambda found: _copied(root, found), text)
-    return _HEADER.sub(pin, _FORWARD.sub(partial(_function, unpinned=unpinned), text))
+    written = partial(_function, root=root, unpinned=unpinned)
+    return _HEADER.sub(pin, _FORWARD.sub(written, text))
 
 
 def read_reasons(file: Path) -> dict[str, str]:
@@ -119,14 +124,39 @@ def read_reasons(file: Path) -> dict[str, str]:
     return reasons
 
 
-def _function(found: re.Match[str], unpinned: Collection[str] = ()) -> str:
+def _function(
+    found: re.Match[str], root: Path | None = None, unpinned: Collection[str] = ()
+) -> str:
     parts = found.groupdict()
+    if parts["type"] is None:
+        if root is None:
+            return found[0]
+        parts["type"], outs = _result(root, found["call"])
+        wrapped = fill(", ".join(outs), 96, subsequent_indent="    ")
+        parts["arguments"] = ",\n    ".join(filter(None, [parts["arguments"], wrapped]))
     if found["kind"] == "overload":
         comment = f"-- A form of {parts['call'].partition('(')[0]}.\n"
         written = [_OVERLOAD.format(**(parts | each)) for each in _alternatives(parts)]
         return f"\n\n{comment}".join(written)
     path = "" if f"{parts['schema']}{parts['name']}" in unpinned else _path(parts["schema"])
     return _forward(**parts, path=path)
+
+
+def _result(root: Path, call: str) -> tuple[str, list[str]]:
+    """Returns the result and the out arguments of the engine's functions that a call may mean."""
+    called = _CALL.match(call)
+    assert called is not None, call
+    count = len([each for each in called["arguments"].split(",") if each.strip()])
+    results = {
+        (found["type"], tuple(_arguments(found["arguments"], "out ")))
+        for (engine, name, _), found in _signatures(root).items()
+        if (engine, name) == (called["engine"], called["name"])
+        and len(_given(found["arguments"])) == count
+    }
+    if len(results) != 1:
+        raise LookupError(f"write what this returns: as {call}")
+    ((result, outs),) = results
+    return result, list(outs)
 
 
 def _path(schema: str) -> str:
@@ -195,11 +225,14 @@ def _listed(root: Path, found: re.Match[str]) -> str:
 def _copied(root: Path, found: re.Match[str]) -> str:
     """Writes functions of the engine out under another schema."""
     written = []
-    for name, types in _LISTED.findall(found["names"]):
+    for name, types, new_name in _RENAMED.findall(found["names"]):
         head = _signature(root, found["engine"], name, types)
         text = head.string[head.start() :].partition("\n$$;")[0] + "\n$$;"
         changes = _CHANGE.findall(found["changes"])
-        renamed = (f"function {found['engine']}.", f"function {found['schema']}.")
+        renamed = (
+            f"function {found['engine']}.{name}(",
+            f"function {found['schema']}.{new_name or name}(",
+        )
         for old, new in [renamed, *changes]:
             if text.count(old) != 1:
                 raise LookupError(f"{found['engine']}.{name} does not have this text once: {old}")
@@ -209,7 +242,9 @@ def _copied(root: Path, found: re.Match[str]) -> str:
 
 
 def _signature(root: Path, engine: str, name: str, types: str) -> re.Match[str]:
-    signature = _signatures(root).get((engine, name, types))
+    signature = _signatures(root).get((engine, name, types)) or _short(root).get(
+        (engine, name, types)
+    )
     if signature is None:
         raise LookupError(f"sql/ has no function {engine}.{name}({types})")
     return signature
@@ -219,17 +254,34 @@ def _signature(root: Path, engine: str, name: str, types: str) -> re.Match[str]:
 def _signatures(root: Path) -> dict[tuple[str, str, str], re.Match[str]]:
     """Returns the heads of the engine's functions by schema, name and types of arguments."""
     files = (file for folder in _ENGINE_FOLDERS for file in (root / "sql" / folder).rglob("*.sql"))
+    return _heads("\n".join(_FORWARD.sub(_function, file.read_text()) for file in files))
+
+
+@cache
+def _short(root: Path) -> dict[tuple[str, str, str], re.Match[str]]:
+    """Returns the heads of those that forward to the functions above and do not say the result."""
+    files = (file for folder in _ENGINE_FOLDERS for file in (root / "sql" / folder).rglob("*.sql"))
+    forwards = (found for file in files for found in _FORWARD.finditer(file.read_text()))
+    return _heads("\n".join(_function(each, root) for each in forwards if each["type"] is None))
+
+
+def _heads(text: str) -> dict[tuple[str, str, str], re.Match[str]]:
     return {
         (found["engine"], found["name"], ", ".join(map(_type, _given(found["arguments"])))): found
-        for file in files
-        for found in _SIGNATURE.finditer(_FORWARD.sub(_function, file.read_text()))
+        for found in _SIGNATURE.finditer(text)
     }
 
 
 def _given(arguments: str) -> list[str]:
     """Returns the input arguments of a list."""
-    each = (argument.strip() for argument in arguments.split(","))
-    return [argument for argument in each if argument and not argument.startswith("out ")]
+    outs = _arguments(arguments, "out ")
+    return [argument for argument in _arguments(arguments, "") if argument not in outs]
+
+
+def _arguments(arguments: str, start: str) -> list[str]:
+    """Returns the arguments of a list that begin so."""
+    each = (" ".join(argument.split()) for argument in arguments.split(","))
+    return [argument for argument in each if argument and argument.startswith(start)]
 
 
 def _type(argument: str) -> str:

@@ -273,16 +273,27 @@ def _error_table(root: Path, raised: set[str]) -> str:
         "|---|---|---|",
     ]
     for code in sorted(raised):
-        name, meaning = classes.get(code, ("", _OTHER_CODES.get(code, "")))
+        name, meaning = classes.get(code, ("", ""))
+        meaning = _MEANINGS.get(code, meaning)
         lines.append(f"| {code} | {name and f'`{name}`'} | {' '.join(meaning.split())} |")
     return "\n".join(lines) + "\n"
 
 
-_OTHER_CODES = {
-    "40001": "PostgreSQL's own code: the transaction is older than a compaction; run it again.",
+# Of codes that have no class, or share one.
+_MEANINGS = {
     "42501": "PostgreSQL's own code: the role may not do this.",
     "55P03": "PostgreSQL's own code: open transactions hold this up; nothing was changed.",
     "P0004": "PostgreSQL's own code: an assertion of a test helper failed.",
+    "PQ006": "The queue accepts no events (disable_insert).",
+    "PQ010": "The dead letter was replayed or purged, or never existed.",
+    "PQ013": "Maintenance was called in a transaction stricter than READ COMMITTED.",
+    "PQ014": "A trigger of the queue refused a change: denied, without a key, or of the key.",
+    "PQ015": "The call does not fit the consumer's kind: normal, cooperative or subconsumer.",
+    "PQ016": "The consumer has an open batch, or subconsumers. Finish or remove these first.",
+    "PQ017": "The queue is paused, or an external source ticks it.",
+    "PQ018": "The database was restored from a dump and is not adopted yet.",
+    "PQ019": "This database has no pg_cron to schedule ticks.",
+    "PQ024": "The consumer belongs to another deployment of Dagster.",
 }
 
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -49,7 +49,8 @@ class Stage:
     url: str
     client: Client
     dagster: Dagster
-    interrupts: Interrupts
+    load: Load
+    opened: float
 
 
 def play(options: Options, place: Place, interrupts: Interrupts) -> Summary | None:
@@ -92,26 +93,29 @@ def _set_up(options: Options, place: Place, interrupts: Interrupts, stack: ExitS
     open_bank(server, url, place.pgbench_log)
     say("the bank's postings are sent to the queue")
 
-    say("starting dagster dev, which loads the assets")
+    seconds = _FOR_EVER if options.interactive else options.seconds
+    duration = "" if options.interactive else f" for {seconds} s"
+    say(f"the bank opens{duration}, {options.rate} transactions per second")
+    opened = time.monotonic()
+    running_load = stack.enter_context(
+        load(server, url, place.pgbench_log, interrupts, seconds=seconds, rate=options.rate)
+    )
+    say("starting dagster dev, which loads the assets; the queue keeps the events until then")
     dagster = stack.enter_context(dagster_dev(place, url, interrupts))
     for ledger in LEDGERS:
         dagster.ensure_sensor_runs(f"{ledger.asset}_sensor")
     say(f"Dagster is up: {dagster.url}")
-    return Stage(place, server, url, client, dagster, interrupts)
+    return Stage(place, server, url, client, dagster, running_load, opened)
 
 
 def _play_once(stage: Stage, options: Options) -> Summary:
     chaos = Chaos(stage.dagster) if options.chaos else None
     watch = Watch(stage.client, stage.dagster, chaos)
 
-    say(f"the bank opens for {options.seconds} s, {options.rate} transactions per second")
-    began = time.monotonic()
-    with _load(stage, options.seconds, options.rate) as running_load:
-        _watch_load(stage, running_load, watch, options.seconds)
-    load_seconds = time.monotonic() - began
+    _watch_load(stage, watch, options.seconds)
     say("the bank is closed; waiting until the queue is drained")
     watch.drain(stage.place.dagster_log)
-    drained_seconds = time.monotonic() - began
+    drained_seconds = time.monotonic() - stage.opened
     say("the queue is drained")
     if chaos is not None and chaos.killed is None:
         raise DemoError("CHAOS found no run to kill: increase --seconds")
@@ -123,7 +127,7 @@ def _play_once(stage: Stage, options: Options) -> Summary:
     return Summary(
         postings=postings[0] if postings else 0,
         malformed=len(MALFORMED),
-        load_seconds=load_seconds,
+        load_seconds=options.seconds,
         drained_seconds=drained_seconds,
         runs=watch.runs,
         killed=chaos.killed if chaos else None,
@@ -138,10 +142,8 @@ def _play_once(stage: Stage, options: Options) -> Summary:
 def _play_on(stage: Stage, options: Options) -> None:
     chaos = Chaos(stage.dagster) if options.chaos else None
     watch = Watch(stage.client, stage.dagster, chaos, interval=15.0)
-    say(f"the bank is open, {options.rate} transactions per second; stop everything with Ctrl-C")
-    say(f"look at {stage.dagster.url}")
-    with _load(stage, _FOR_EVER, options.rate) as running_load:
-        _watch_load(stage, running_load, watch, options.seconds)
+    say(f"look at {stage.dagster.url}; stop everything with Ctrl-C")
+    _watch_load(stage, watch, options.seconds)
 
 
 @contextmanager
@@ -164,18 +166,12 @@ def _ticking(url: str) -> Iterator[None]:
         thread.join(10)
 
 
-def _load(stage: Stage, seconds: int, rate: int) -> AbstractContextManager[Load]:
-    log = stage.place.pgbench_log
-    return load(stage.server, stage.url, log, stage.interrupts, seconds=seconds, rate=rate)
-
-
-def _watch_load(stage: Stage, running_load: Load, watch: Watch, seconds: int) -> None:
+def _watch_load(stage: Stage, watch: Watch, seconds: int) -> None:
     """Watches until the load ends, and sends the malformed events evenly over `seconds`."""
-    began = time.monotonic()
     waiting = list(MALFORMED)
-    while running_load.is_running:
+    while stage.load.is_running:
         due = (len(MALFORMED) - len(waiting) + 1) * seconds / (len(MALFORMED) + 1)
-        if waiting and time.monotonic() - began >= due:
+        if waiting and time.monotonic() - stage.opened >= due:
             _send_malformed(stage, waiting.pop(0))
         watch.look()
         time.sleep(0.5)

@@ -166,8 +166,8 @@ begin
 end;
 $$;
 
--- Raises the error for a lock that was not free in time, with the sessions that have held locks on
--- the queues' tables for at least the lock_timeout.
+-- Raises the error for a lock that was not free in time, with the sessions that have held locks on the
+-- queues' tables for at least the lock_timeout.
 create or replace function pgque.refuse_locked(i_what text, i_hint text)
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -193,15 +193,13 @@ begin
 end;
 $$;
 
--- Takes every lock that an installation needs; with i_with_events also those on the event tables,
--- which an uninstall needs. Sessions that use the queue take their locks in various orders, so
--- waiting for one lock while holding others would end in deadlocks. So this function asks for all
--- locks and, if one is not free, releases all and tries again, for a minute or the session's
--- lock_timeout. It also tries again if a table was created or dropped meanwhile. Its error names
--- the sessions that hold the locks. Most attempts wait for 10 ms at most; every tenth waits for up
--- to 800 ms, which is less than the time after which PostgreSQL looks for a deadlock (a second).
--- The tables config and queue come first: nearly every call reads them before others, so new calls
--- wait without holding locks while transactions that are open go on.
+-- Takes every lock that an installation needs; with i_with_events also those on the event tables, which
+-- an uninstall needs. Waiting for one lock while holding others would end in deadlocks. So this
+-- function asks for all locks and, if one is not free, releases all and tries again, for a minute or
+-- the session's lock_timeout; also if a table was created or dropped meanwhile. Most attempts wait for
+-- 10 ms at most; every tenth waits for up to 800 ms, which is less than the time after which PostgreSQL
+-- looks for a deadlock. The tables config and queue come first: nearly every call reads them before
+-- others, so new calls wait without holding locks while transactions that are open go on.
 -- locks: all tables and views, exclusively. writes: nothing.
 create or replace function pgque.lock_tables(i_with_events boolean)
 returns void
@@ -279,10 +277,10 @@ $$;
 
 -- ===== schema/config.sql =========================================================================
 
--- One row: the settings of this database's scheduler, and the version that was installed last. The
--- logs of positions and ticks have a rotation period of their own: they are small and change often,
--- while event tables are large and hold events that consumers may still need. origin_id is the row
--- of pgque.origin when the schema was installed or adopted.
+-- One row: the settings of this database's scheduler, and the version that was installed last. The logs
+-- of positions and ticks have a rotation period of their own: they are small and change often, while
+-- event tables are large and hold events that consumers may still need. origin_id is the row of
+-- pgque.origin when the schema was installed or adopted.
 create table if not exists pgque.config (
     singleton       boolean primary key default true check (singleton),
     ticker_job_id   bigint,
@@ -315,8 +313,8 @@ select '0.4.0'
 where '0.4.0' is distinct from (
     select h.version from pgque.version_history h order by h.installed_at desc limit 1);
 
--- Prevents an older pgque.sql, even one without this check, from undoing what a newer one did:
--- every file writes its version, and the error rolls back the whole installation.
+-- Prevents an older pgque.sql, even one without this check, from undoing what a newer one did: every
+-- file writes its version, and the error rolls back the whole installation.
 create or replace function pgque.refuse_downgrade()
 returns trigger
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -342,14 +340,12 @@ for each row execute function pgque.refuse_downgrade();
 
 -- One row per queue. Producers read it for every event, so it changes only at rotation and
 -- reconfiguration. queue_first_tick is the oldest tick whose events are still guaranteed to exist.
--- Events that are older than queue_event_ttl when their batch is opened are not in it; null keeps
--- all. Events, and the ticks over them, stay for at least queue_retention although all consumers
--- have finished them; null keeps them until rotation and compaction come. queue_seq is the sequence
--- that queue_event_seq names; producers draw an id from it without looking it up. queue_addon is
--- the add-on that created the queue as a log, which contains what is published in that add-on and
--- nothing else. Three rows a page, and the same for consumers and subscriptions: the planner
--- prefers to scan a table of few pages, so each send and poll would read the rows of a hundred
--- queues one by one.
+-- Events, and the ticks over them, stay for at least queue_retention although all consumers have
+-- finished them; null keeps them until rotation and compaction come. queue_seq is the sequence that
+-- queue_event_seq names; producers draw an id from it without looking it up. queue_addon is the add-on
+-- that created the queue as a log, which contains what is published in that add-on and nothing else.
+-- Three rows a page, and the same for consumers and subscriptions: the planner prefers to scan a table
+-- of few pages, so each send and poll would read the rows of a hundred queues one by one.
 create table if not exists pgque.queue (
     queue_id                   integer generated by default as identity primary key,
     queue_name                 text not null unique
@@ -374,7 +370,7 @@ create table if not exists pgque.queue (
     queue_extra_maint          text[] check (queue_extra_maint is null),
     queue_max_retries          integer check (queue_max_retries >= 0),
     queue_first_tick           bigint not null default 1,
-    queue_event_ttl            interval
+    queue_event_ttl            interval  -- of version 0.3, unused
                                check (queue_event_ttl > '0' and queue_event_ttl <= '1000 years'),
     queue_retention            interval
                                check (queue_retention > '0' and queue_retention <= '1000 years'),
@@ -384,8 +380,8 @@ create table if not exists pgque.queue (
 
 -- ===== schema/event.sql ==========================================================================
 
--- The columns of an event. This table is empty, and no table inherits it.
--- ev_owner, if set, limits an event to the subscription with that id (retries and replays).
+-- The columns of an event. This table is empty, and no table inherits it. ev_owner, if set, limits an
+-- event to the subscription with that id (retries and replays).
 create table if not exists pgque.event_template (
     ev_id      bigint not null,
     ev_time    timestamptz not null default now(),
@@ -401,11 +397,11 @@ create table if not exists pgque.event_template (
 );
 
 -- Producers insert into this table, by one statement with a cached plan for all queues, and its
--- partitions keep the events. ev_table = 4 * queue_id + child names the event table of a row. There
--- are three levels, so that no level has many partitions, which a session loads at its first insert:
--- event_group_<n> has 64 queues, event_<queue_id> is one of them, and its children _0, _1 and _2
--- hold the rows. They are insert-only: rows are never updated or deleted, and TRUNCATE empties the
--- tables. Nothing reads this table or a group, because they have the events of many queues.
+-- partitions keep the events. ev_table = 4 * queue_id + child names the event table of a row. There are
+-- three levels, so that no level has many partitions, which a session loads at its first insert:
+-- event_group_<n> has 64 queues, event_<queue_id> is one of them, and its children _0, _1 and _2 hold
+-- the rows. They are insert-only: rows are never updated or deleted, and TRUNCATE empties the tables.
+-- Nothing reads this table or a group, because they have the events of many queues.
 create table if not exists pgque.event (
     like pgque.event_template including defaults,
     ev_table  integer not null
@@ -479,9 +475,9 @@ insert into pgque.log_rotation (log_name)
 values ('tick'), ('position'), ('counter')
 on conflict do nothing;
 
--- What waits until no snapshot is left from before a change (engine/rotation/snapshot_wait.sql). holders are the
--- transactions that held a snapshot when the wait began. The snapshots of standbys have to be newer
--- than marked_by, which was set at marked_at.
+-- What waits until no snapshot is left from before a change (engine/rotation/snapshot_wait.sql).
+-- holders are the transactions that held a snapshot when the wait began. The snapshots of standbys have
+-- to be newer than marked_by, which was set at marked_at.
 create table if not exists pgque.snapshot_wait (
     wait_name  text primary key,
     change     text not null,
@@ -510,9 +506,9 @@ alter table pgque.rotation_floor
 
 -- The ticks: append-only, in two halves (schema/log.sql). The primary key serializes tickers: each
 -- computes last id + 1 in the snapshot that it stores, so only one of two concurrent tickers can
--- insert, and the snapshots of a queue only grow with the id. For some time a tick is in both
--- halves, so a query that reads this table and not the view below has to take one of its rows.
--- No autovacuum: an analyze of a nearly empty half would leave sequential scans in cached plans.
+-- insert, and the snapshots of a queue only grow with the id. For some time a tick is in both halves,
+-- so a query that reads this table and not the view below has to take one of its rows. No autovacuum:
+-- an analyze of a nearly empty half would leave sequential scans in cached plans.
 create table if not exists pgque.tick_log (
     tick_queue      integer not null,
     tick_id         bigint not null,
@@ -539,17 +535,16 @@ from pgque.tick_log t
 where t.half = (select l.half from pgque.log l where l.log_name = 'tick');
 
 -- Queues that the next ticker run ticks whatever their thresholds are. One row per request: a tick
--- deletes the requests that its own snapshot sees, and keeps those whose events came too late for
--- it.
+-- deletes the requests that its own snapshot sees, and keeps those whose events came too late for it.
 create table if not exists pgque.tick_request (
     request_id  bigint generated by default as identity,
     queue_id    integer not null references pgque.queue on delete cascade,
     primary key (queue_id, request_id)
 );
 
--- One row per queue: whether its last tick may have left behind events whose transactions were
--- still running. If so, the next tick is due after the lag although no new event came. The row
--- changes only when a queue becomes quiet or stops being quiet.
+-- One row per queue: whether its last tick may have left behind events whose transactions were still
+-- running. If so, the next tick is due after the lag although no new event came. The row changes only
+-- when a queue becomes quiet or stops being quiet.
 create table if not exists pgque.tick_state (
     queue_id   integer primary key references pgque.queue on delete cascade,
     left_some  boolean not null default false
@@ -562,8 +557,8 @@ create table if not exists pgque.consumer (
     co_name  text not null unique check (co_name <> '')
 ) with (fillfactor = 10);
 
--- Who is registered. Static: written at registration only. A cooperative subconsumer names in
--- sub_main the consumer whose cursor it shares.
+-- Who is registered. Static: written at registration only. A cooperative subconsumer names in sub_main
+-- the consumer whose cursor it shares.
 create table if not exists pgque.subscription_base (
     sub_id        integer generated by default as identity primary key,
     sub_queue     integer not null references pgque.queue,
@@ -575,18 +570,16 @@ create table if not exists pgque.subscription_base (
     check ((sub_main is not null) = (sub_role = 'coop_member'))
 ) with (fillfactor = 10);
 
--- The positions of the subscriptions. Append-only: the row with the highest pos_seq is the current
--- one. If two sessions move one consumer at once, the primary key makes the second wait for the
--- first and then find its number taken. It is a log with two halves (schema/log.sql), so that a
--- held xmin horizon slows no consumer. The halves are two tables that inherit an empty one. They
--- are not partitions, because the row of a switch is in both. Neither is the parent of the other,
--- because the planner assumes that an empty parent stays empty. No autovacuum: see pgque.tick_log.
--- event_cutoff is set if the queue has an event_ttl: the open batch does not include older events.
--- It is fixed when the batch is opened, so that every read of the batch gives the same events. A
--- switch of the halves is a move, too: it writes the same position under the next number to both
--- halves, and next_half says to which half the next one is written. A slot's lease outlives
--- batches, and a batch is handed out in pages: acked up to page_from, handed out up to page_to.
--- held_at is not used; 0.3 did, and the view below cannot lose a column.
+-- The positions of the subscriptions. Append-only: the row with the highest pos_seq is the current one.
+-- If two sessions move one consumer at once, the primary key makes the second wait for the first and
+-- then find its number taken. It is a log with two halves (schema/log.sql), so that a held xmin horizon
+-- slows no consumer. The halves are two tables that inherit an empty one. They are not partitions,
+-- because the row of a switch is in both. Neither is the parent of the other, because the planner
+-- assumes that an empty parent stays empty. No autovacuum: see pgque.tick_log. A switch of the halves
+-- is a move, too: it writes the same position under the next number to both halves, and next_half says
+-- to which half the next one is written. A slot's lease outlives batches, and a batch is handed out in
+-- pages: acked up to page_from, handed out up to page_to. event_cutoff and held_at are not used; 0.3
+-- did, and the view below cannot lose a column.
 create table if not exists pgque.position_log (
     sub_id         integer not null,
     pos_seq        bigint not null,
@@ -622,8 +615,8 @@ create index if not exists position_log_1_batch_idx
 
 create sequence if not exists pgque.batch_id_seq;
 
--- PgQ's table of the same name as a view with the same columns, plus the lease, the row's number,
--- the open batch's cutoff and, for a slot, how far it was handed out.
+-- PgQ's table of the same name as a view with the same columns, plus the lease, the row's number, and,
+-- for a slot, how far its batch was handed out.
 create or replace view pgque.subscription as
 select s.sub_id,
        s.sub_queue,
@@ -730,8 +723,8 @@ create table if not exists pgque.partition_consumer (
     primary key (queue_id, co_name)
 );
 
--- The first subscription creates all n slots at one tick, so that no event falls between them.
--- Slots that nobody has subscribed to keep that position.
+-- The first subscription creates all n slots at one tick, so that no event falls between them. Slots
+-- that nobody has subscribed to keep that position.
 create table if not exists pgque.partition_slot_base (
     sub_id         integer primary key references pgque.subscription_base on delete cascade,
     queue_id       integer not null,
@@ -765,9 +758,8 @@ select s.queue_id, s.co_name, s.slot, s.lease_owner, s.lease_until, s.lease_ttl,
 from pgque.slot_state s
 where s.is_subscribed;
 
--- For operators: the lease holder of each slot and how far the slot is behind. pending_events
--- counts the events of all keys since the slot's position, as get_consumer_info does: an upper
--- estimate.
+-- For operators: the lease holder of each slot and how far the slot is behind. pending_events counts
+-- the events of all keys since the slot's position, as get_consumer_info does: an upper estimate.
 create or replace view pgque.partition_slot_status as
 select s.queue_name, s.co_name as consumer, s.slot, s.n, s.lease_owner, s.lease_until,
        s.lease_epoch as epoch, s.sub_last_tick as last_tick,
@@ -787,10 +779,10 @@ cross join lateral (
 
 -- ===== schema/publishing.sql =====================================================================
 
--- Events that wait for their time of delivery. The ids begin at 2^52, above all event ids of
--- queues, so that an id that send_at returned for an event sent at once never cancels the entry of
--- another event. The foreign key deletes the entries of a dropped queue, including those that a
--- producer schedules meanwhile. Deletes leave dead tuples here; autovacuum removes them.
+-- Events that wait for their time of delivery. The ids begin at 2^52, above all event ids of queues, so
+-- that an id that send_at returned for an event sent at once never cancels the entry of another event.
+-- The foreign key deletes the entries of a dropped queue, including those that a producer schedules
+-- meanwhile. Deletes leave dead tuples here; autovacuum removes them.
 create table if not exists pgque.delayed_events (
     de_id          bigint generated by default as identity (start with 4503599627370496)
                    primary key,
@@ -807,9 +799,9 @@ create table if not exists pgque.delayed_events (
 create index if not exists delayed_events_due_idx
     on pgque.delayed_events (de_queue_name, de_deliver_at, de_id);
 
--- The events that were sent under a producer's idempotency key, and until when the key counts.
--- There is no foreign key, because it would lock the queue's row once for each event. Only deleted
--- keys trigger autovacuum.
+-- The events that were sent under a producer's idempotency key, and until when the key counts. There is
+-- no foreign key, because it would lock the queue's row once for each event. Only deleted keys trigger
+-- autovacuum.
 create table if not exists pgque.idem (
     queue_id    integer not null,
     idem_key    text collate "C" not null,
@@ -820,10 +812,10 @@ create table if not exists pgque.idem (
 
 create index if not exists idem_expires_idx on pgque.idem (expires_at);
 
--- Writes that many connections make in parallel and that are published at once. Each such write has
--- one row, and its events wait in the unlogged table staging_<staging_id>. The row stays for a day
--- after publishing, so that a client that lost its connection during the commit can ask again.
--- There is no foreign key, so that dropping a queue does not wait for its writers.
+-- Writes that many connections make in parallel and that are published at once. Each such write has one
+-- row, and its events wait in the unlogged table staging_<staging_id>. The row stays for a day after
+-- publishing, so that a client that lost its connection during the commit can ask again. There is no
+-- foreign key, so that dropping a queue does not wait for its writers.
 create table if not exists pgque.staging (
     staging_id  bigint generated always as identity primary key,
     queue_id    integer not null,
@@ -834,9 +826,8 @@ create table if not exists pgque.staging (
 
 -- ===== schema/hold.sql ===========================================================================
 
--- Batches that are not retried automatically, with the reason and the way out. A row counts only
--- while its batch is open under its epoch, so a claim or an ack ends the hold and writes nothing
--- here.
+-- Batches that are not retried automatically, with the reason and the way out. A row counts only while
+-- its batch is open under its epoch, so a claim or an ack ends the hold and writes nothing here.
 create table if not exists pgque.held_batch (
     sub_id      integer primary key references pgque.subscription_base on delete cascade,
     batch_id    bigint not null,
@@ -845,8 +836,8 @@ create table if not exists pgque.held_batch (
     reason      text not null
 );
 
--- Events of open batches that are dead letters before their batch is finished: every read of the
--- batch leaves them out (engine/batches/set_aside.sql). A row counts only while its batch is open, so an ack
+-- Events of open batches that are dead letters before their batch is finished: every read of the batch
+-- leaves them out (engine/batches/set_aside.sql). A row counts only while its batch is open, so an ack
 -- writes nothing here. It does not depend on the dead letters, which may be replayed or purged first.
 -- epoch is the consumer's epoch since the last of them was set aside.
 create table if not exists pgque.set_aside (
@@ -895,8 +886,8 @@ create table if not exists pgque.counter_log (
     dead_lettered  bigint not null default 0
 );
 
--- The data for throughput and error rates, written by compaction: for each queue and minute in
--- which something happened, the last tick's event id, or the number of retries and dead letters.
+-- The data for throughput and error rates, written by compaction: for each queue and minute in which
+-- something happened, the last tick's event id, or the number of retries and dead letters.
 create table if not exists pgque.history (
     queue_id      integer not null,
     counted_at    timestamptz not null,
@@ -949,8 +940,8 @@ where origin_id is null;
 
 -- ===== schema/lineage.sql ========================================================================
 
--- Returns the server's timeline as a number; a promotion or a recovery changes it. Returns 0 where
--- it cannot be read: during recovery, and on managed servers that refuse these functions.
+-- Returns the server's timeline as a number; a promotion or a recovery changes it. Returns 0 where it
+-- cannot be read: during recovery, and on managed servers that refuse these functions.
 create or replace function pgque.read_timeline()
 returns bigint
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -964,11 +955,10 @@ exception when object_not_in_prerequisite_state or feature_not_supported
 end;
 $$;
 
--- The lineage of the database. The upper 32 bits are the timeline on which the lineage began. The
--- lower 32 bits are a random number, because two promotions from one origin may get the same
--- timeline; it is 0 in the first lineage. It is a sequence because setval() takes effect at once
--- and is never rolled back, so that nobody waits for the transaction that first noticed a
--- promotion.
+-- The lineage of the database. The upper 32 bits are the timeline on which the lineage began. The lower
+-- 32 bits are a random number, because two promotions from one origin may get the same timeline; it is
+-- 0 in the first lineage. It is a sequence because setval() takes effect at once and is never rolled
+-- back, so that nobody waits for the transaction that first noticed a promotion.
 create sequence if not exists pgque.lineage_seq minvalue 0;
 
 select setval('pgque.lineage_seq', pgque.read_timeline() << 32)
@@ -995,8 +985,8 @@ create table if not exists pgque.addon (
 
 -- ===== engine/lookup.sql =========================================================================
 
--- Raises the error for an argument that is null or out of its range. The message may have a place
--- for its value. Volatile, because a planner may call any other function with constant arguments.
+-- Raises the error for an argument that is null or out of its range. The message may have a place for
+-- its value. Volatile, because a planner may call any other function with constant arguments.
 create or replace function pgque.refuse_value(i_message text, i_value text, i_hint text)
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -1009,8 +999,8 @@ begin
 end;
 $$;
 
--- Looks up a queue by its name, or raises an error that says what to do. No other function raises
--- that error.
+-- Looks up a queue by its name, or raises an error that says what to do. No other function raises that
+-- error.
 create or replace function pgque.find_queue(i_queue text)
 returns pgque.queue
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
@@ -1055,9 +1045,9 @@ exception
 end;
 $$;
 
--- A subscription with its newest position, by names; unknown queues and consumers get different
--- errors. Volatile, like every function that reads the logs: its snapshot must be taken after it
--- has the lock. An older snapshot would see an empty log after a compaction that it waited for.
+-- A subscription with its newest position, by names; unknown queues and consumers get different errors.
+-- Volatile, like every function that reads the logs: its snapshot must be taken after it has the lock.
+-- An older snapshot would see an empty log after a compaction that it waited for.
 create or replace function pgque.find_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -1130,9 +1120,9 @@ begin
 end;
 $$;
 
--- Called when a consumer or batch is not found: raises a serialization failure if this transaction
--- may not see it. A transaction sees a position of each registration, unless its snapshot is older
--- than a compaction.
+-- Called when a consumer or batch is not found: raises a serialization failure if this transaction may
+-- not see it. A transaction sees a position of each registration, unless its snapshot is older than a
+-- compaction.
 create or replace function pgque.check_positions_visible()
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -1167,9 +1157,9 @@ begin
 end;
 $$;
 
--- The subscription whose open batch this is. It reads only the batch's newest row, since a batch
--- that is renewed for hours has thousands of rows. If that row is no longer its subscription's
--- position, the batch is finished or went to another subscription.
+-- The subscription whose open batch this is. It reads only the batch's newest row, since a batch that
+-- is renewed for hours has thousands of rows. If that row is no longer its subscription's position, the
+-- batch is finished or went to another subscription.
 create or replace function pgque.find_batch(i_batch_id bigint)
 returns pgque.subscription
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -1204,14 +1194,12 @@ $$;
 
 -- Whether all snapshots see a change, such as a transaction's, so that what nobody needs since then may
 -- be truncated. Called again under the same name until it returns true. The first call for a change
--- records who holds a snapshot, since a transaction that begins later has a newer one; it has to be in a
--- later transaction than the change if i_change is that transaction. Autovacuum reads no event, and may
--- take hours over a large table. A standby that reports its snapshots (hot_standby_feedback) counts, too.
--- It returns true after the snapshot patience in any case. While it waits, it moves
--- marked_by to its own transaction each minute: a report on a standby that began after the change locks
--- the tables as well, and the replay of a TRUNCATE would wait for it.
--- locks: none; the caller holds one under which nobody else asks for this name. writes:
--- snapshot_wait.
+-- records who holds a snapshot; it has to be in a later transaction than the change if i_change is that
+-- transaction. Autovacuum reads no event, and may take hours over a large table. A standby that reports
+-- its snapshots (hot_standby_feedback) counts, too. It returns true after the snapshot patience in any
+-- case. While it waits, it moves marked_by to its own transaction each minute: a report on a standby
+-- that began after the change locks the tables as well, and the replay of a TRUNCATE would wait for it.
+-- locks: none; the caller holds one under which nobody else asks for this name. writes: snapshot_wait.
 create or replace function pgque.is_seen_by_all(i_name text, i_change text)
 returns boolean
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -1273,8 +1261,7 @@ $$;
 -- level they always read both: their snapshot may be older than a switch that they waited for.
 
 -- Lets this transaction commit without waiting for a standby. Maintenance holds locks that other
--- sessions wait for, and nobody relies on its commit: a standby that lags, or never answers, would
--- only delay those sessions.
+-- sessions wait for, and nobody relies on its commit.
 create or replace function pgque.commit_locally()
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -1287,8 +1274,8 @@ end;
 $$;
 
 -- Sets how long the calling function waits for a lock on a log: 10 ms, which nobody notices.
--- Overlapping transactions may keep it taken for longer than that, so one attempt in ten waits for
--- 100 ms, and one in a hundred for a second.
+-- Overlapping transactions may keep it taken for longer, so one attempt in ten waits for 100 ms, and
+-- one in a hundred for a second.
 create or replace function pgque.set_lock_wait()
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -1354,9 +1341,9 @@ $$;
 
 -- ===== engine/positions/counters.sql =============================================================
 
--- Records that a consumer moved from one tick to another without finishing the events between them;
--- i_from_tick is null for a new consumer. See pgque.counter_log. Tables that it replicates are then
--- copied again, because they may lack changes.
+-- Records that a consumer moved from one tick to another without finishing the events between them
+-- (counter_log); i_from_tick is null for a new consumer. Tables that it replicates are then copied
+-- again.
 -- locks: none. writes: counter_log, replica_table.
 create or replace function pgque.count_move(
     i_queue_id integer, i_sub_id integer, i_from_tick bigint, i_to_tick bigint)
@@ -1377,8 +1364,8 @@ end;
 $$;
 
 -- Records where a registration ends, so that the events it finished stay in its queue's sum. It also
--- appends a position, so that no worker finishes a batch at the same time, which the sum would miss.
--- A subconsumer's batches count for its main consumer.
+-- appends a position, so that no worker finishes a batch at the same time. A subconsumer's batches
+-- count for its main consumer.
 -- locks: waits for a concurrent move of the consumer. writes: position_log, counter_log.
 create or replace function pgque.count_end()
 returns trigger
@@ -1406,9 +1393,8 @@ $$;
 create or replace trigger count_end before delete on pgque.subscription_base
 for each row execute function pgque.count_end();
 
--- Counts the retries that a statement added, in one row per consumer. It is a trigger so that every
--- way of scheduling a retry is counted. A retry that was scheduled before adds no row and is not
--- counted again.
+-- Counts the retries that a statement added, in one row per consumer. It is a trigger so that every way
+-- of scheduling a retry is counted. A retry that was scheduled before is not counted again.
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_retries()
 returns trigger
@@ -1590,14 +1576,13 @@ $$;
 
 -- ===== engine/queues/read_functions.sql ==========================================================
 
--- Builds the two functions of a queue, event_<n>_tables and event_<n>_read.
--- The first finds the children with events of a range of transactions: it probes the index of each
--- child. Its plan is cached when the tables are small, so sequential scans are disabled.
--- The second reads a batch. It takes the batch's transactions as parameters, a range and a list, so
--- that it is one statement with a cached plan and reading costs no planning. The planner knows no
--- values and expects few rows, which is right for small batches only. Sequential scans and parallel
--- workers are wrong for those, so both are disabled. A session keeps the plan, about 130 kB per
--- queue, so the statement names the table once and the function holds nothing else.
+-- Builds the two functions of a queue. event_<n>_tables probes the index of each child for the events
+-- of a range of transactions. Its plan is cached when the tables are small, so sequential scans are
+-- disabled. event_<n>_read reads a batch, whose transactions are parameters, so that it is one
+-- statement with a cached plan. The planner knows no values and expects few rows, which is right for
+-- small batches only; sequential scans and parallel workers are wrong for those. A session keeps the
+-- plan, about 130 kB per queue, so the statement names the table once and the function holds nothing
+-- else.
 -- locks: none. writes: pg_proc.
 create or replace function pgque.build_functions(i_queue_id integer)
 returns void
@@ -1622,7 +1607,7 @@ begin
     execute format(  -- quoted: as above
         'create or replace function %s('
         'i_from xid8, i_end xid8, i_running pg_snapshot, i_list xid8[], '
-        'i_owner integer, i_cutoff timestamptz, '
+        'i_owner integer, '
         'out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer, '
         'out ev_type text, out ev_data text, '
         'out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text) '
@@ -1636,18 +1621,18 @@ begin
         'or e.ev_txid operator(pg_catalog.=) any (i_list)) '
         'and (i_running is null or pg_catalog.pg_visible_in_snapshot(e.ev_txid, i_running)) '
         'and (e.ev_owner is null or e.ev_owner operator(pg_catalog.=) i_owner) '
-        'and e.ev_time operator(pg_catalog.>=) i_cutoff order by 1; end; $fn$', v_read, i_queue_id);
-    execute format('revoke all on function %s, %s from public', v_tables, v_read);  -- quoted: as above
+        'order by 1; end; $fn$', v_read, i_queue_id);
+    execute format('revoke all on function %s, %s(xid8, xid8, pg_snapshot, xid8[], integer) '  -- quoted: as above
+                   'from public', v_tables, v_read);
 end;
 $$;
 
 -- ===== engine/queues/storage.sql =================================================================
 
--- Sets the rights on a queue's tables and sequence; call it again after a restore without
--- privileges. Writers may insert only the columns that they fill, so that COPY into the current
--- table cannot forge ids, times or transactions. They have this right on the current table and on
--- the previous one, because a COPY that looked up its table earlier may still use that one. They do
--- not have it on the table that rotation empties next, and on no table while disable_insert is set.
+-- Sets the rights on a queue's tables and sequence; call it again after a restore without privileges.
+-- Writers may insert only the columns that they fill, so that COPY cannot forge ids, times or
+-- transactions, into the current table and the previous one, whose name a COPY may have looked up
+-- earlier; into no table while disable_insert is set.
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_perms(x_queue_name text)
 returns integer
@@ -1699,9 +1684,9 @@ begin
 end;
 $$;
 
--- Sets the storage parameters of a queue's tables as create_queue does: full pages, and no
--- autovacuum, which has nothing to do because TRUNCATE empties the tables. Returns 1, or 0 if the
--- queue does not exist.
+-- Sets the storage parameters of a queue's tables as create_queue does: full pages, and no autovacuum,
+-- which has nothing to do because TRUNCATE empties the tables. Returns 1, or 0 if the queue does not
+-- exist.
 -- locks: its event tables, against other schema changes. writes: the catalog.
 create or replace function pgque.tune_storage(i_queue_name text)
 returns integer
@@ -1724,25 +1709,8 @@ $$;
 
 -- ===== engine/queues/event_tables.sql ============================================================
 
--- Makes a child a partition of its queue's event table.
--- locks: both, exclusively. writes: the catalog.
-create or replace function pgque.attach_event_child(i_queue_id integer, i_nr integer)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_child  text := format('event_%s_%s', i_queue_id, i_nr);
-    v_table  integer := 4 * i_queue_id + i_nr;
-begin
-    execute format('alter table pgque.%I add column ev_table integer not null default %L',
-                   v_child, v_table);
-    execute format('alter table pgque.%I attach partition pgque.%I for values in (%L)',
-                   format('event_%s', i_queue_id), v_child, v_table);
-end;
-$$;
-
--- Creates a queue's event table, without children, in its group. ATTACH locks the group against
--- other changes only, where CREATE TABLE ... PARTITION OF would wait for producers and block them.
+-- Creates a queue's event table, without children, in its group. ATTACH locks the group against other
+-- changes only, where CREATE TABLE ... PARTITION OF would wait for producers and block them.
 -- locks: pgque.event, against another creation, until the transaction ends. writes: the catalog.
 create or replace function pgque.create_event_parent(i_queue_id integer)
 returns void
@@ -1761,8 +1729,8 @@ begin
 end;
 $$;
 
--- Creates a table of events as a partition for a range of event tables. A table with the events of
--- one queue is divided by list, a group by range.
+-- Creates a table of events as a partition for a range of event tables. A table with the events of one
+-- queue is divided by list, a group by range.
 -- locks: the parent, against other changes. writes: the catalog.
 create or replace function pgque.attach_event_table(
     i_parent text, i_name text, i_from integer, i_to integer)
@@ -1799,11 +1767,11 @@ begin
 end;
 $$;
 
--- Drops what dropped queues left, at most ten objects per call, because one
--- queue's tables take about fifty locks. Dropping a partition locks its parent exclusively, which
--- producers of other queues have locked until they commit. So the call waits 10 ms at most for each
--- parent, and the next call repeats it. Returns how much it dropped. What cannot be dropped, because
--- somebody's view reads it for example, is named in a warning.
+-- Drops what dropped queues left, at most ten objects per call, because one queue's tables take about
+-- fifty locks. Dropping a partition locks its parent exclusively, which producers of other queues have
+-- locked until they commit. So the call waits 10 ms at most for each parent, and the next call repeats
+-- it. Returns how much it dropped. What cannot be dropped, because somebody's view reads it for
+-- example, is named in a warning.
 -- locks: a group, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer
@@ -1884,13 +1852,16 @@ begin
     for v_nr in 0..2 loop
         v_child := format('event_%s_%s', v_id, v_nr);
         execute format(
-            'create table pgque.%I (like pgque.event_template including defaults) '
-            'with (autovacuum_enabled = false, toast.autovacuum_enabled = false)', v_child);
+            'create table pgque.%I (like pgque.event_template including defaults, '
+            'ev_table integer not null default %L) '
+            'with (autovacuum_enabled = false, toast.autovacuum_enabled = false)',
+            v_child, 4 * v_id + v_nr);
         execute format('alter table pgque.%I alter column ev_id set default nextval(%L)',
                        v_child, format('pgque.%I', v_seq));
         execute format('create index %I on pgque.%I (ev_txid)',
                        format('%s_txid_idx', v_child), v_child);
-        perform pgque.attach_event_child(v_id, v_nr);
+        execute format('alter table pgque.%I attach partition pgque.%I for values in (%L)',
+                       format('event_%s', v_id), v_child, 4 * v_id + v_nr);
     end loop;
     perform pgque.grant_perms(i_queue_name);
     perform pgque.build_functions(v_id);
@@ -1916,10 +1887,11 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_timeout  constant text := current_setting('lock_timeout');
-    v_queue    pgque.queue;
-    v_left     text;
-    v_table    text;
+    v_timeout    constant text := current_setting('lock_timeout');
+    v_queue      pgque.queue;
+    v_left       text;
+    v_table      text;
+    v_functions  text;
 begin
     if v_timeout = '0' then
         perform set_config('lock_timeout', '1min', true);
@@ -1930,16 +1902,13 @@ begin
         exit when found;
     end loop;
 
-    select format('consumers: %s', string_agg(format('"%s"', c.co_name), ', ' order by c.co_name))
-    into v_left
-    from pgque.subscription_base s
-    join pgque.consumer c on c.co_id = s.sub_consumer
-    where s.sub_queue = v_queue.queue_id
-    having count(*) > 0;
-    if v_left is null
-       and exists (select from pgque.dead_letter d where d.dl_queue_id = v_queue.queue_id) then
-        v_left := 'dead letters';
-    end if;
+    v_left := coalesce(
+        (select 'consumers: ' || string_agg(format('"%s"', c.co_name), ', ' order by c.co_name)
+         from pgque.subscription_base s
+         join pgque.consumer c on c.co_id = s.sub_consumer
+         where s.sub_queue = v_queue.queue_id),
+        (select 'dead letters' from pgque.dead_letter d
+         where d.dl_queue_id = v_queue.queue_id limit 1));
     if v_left is not null and x_force is not true then
         raise exception using
             errcode = 'PQ007',
@@ -1961,9 +1930,12 @@ begin
     execute format('truncate pgque.%I', v_table);
     execute format('alter table pgque.%I add constraint queue_was_dropped check (false)', v_table);
     execute format('alter table pgque.%I rename to %I', v_table, format('%s_dropped', v_table));
-    execute format('drop function pgque.%I(xid8, xid8)', format('%s_tables', v_table));
-    execute format('drop function pgque.%I(xid8, xid8, pg_snapshot, xid8[], integer, timestamptz)',
-                   format('%s_read', v_table));
+    select string_agg(format('drop function %s', p.oid::regprocedure), '; ')  -- with that of 0.3
+    into v_functions
+    from pg_proc p
+    where p.pronamespace = 'pgque'::regnamespace
+      and p.proname in (format('%s_tables', v_table), format('%s_read', v_table));
+    execute v_functions;
     -- Last, because the tables are locked now: no transaction that sent under a key still runs.
     delete from pgque.idem i where i.queue_id = v_queue.queue_id;
     perform set_config('lock_timeout', v_timeout, true);
@@ -1977,7 +1949,6 @@ end;
 $$;
 
 -- The form without force: refuses while the queue has consumers or dead letters.
--- locks: those of drop_queue with force. writes: the same.
 create or replace function pgque.drop_queue(x_queue_name text)
 returns integer
 language plpgsql security definer
@@ -1990,49 +1961,39 @@ $$;
 
 -- ===== engine/queues/config.sql ==================================================================
 
--- The parameters that users can set, with their types; each is a column of pgque.queue.
-create or replace function pgque.queue_parameters(out param_name text, out param_type text)
-returns setof record
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select p.name, format_type(a.atttypid, null)
-    from unnest(array[
-        'disable_insert', 'event_ttl', 'external_ticker', 'max_retries', 'retention',
-        'rotation_period', 'ticker_idle_period', 'ticker_max_count', 'ticker_max_lag', 'ticker_paused']) p(name)
-    join pg_attribute a on a.attrelid = 'pgque.queue'::regclass
-                       and a.attname = format('queue_%s', p.name);
-end;
-$$;
+-- The parameters that users can set; each is a column of pgque.queue.
+create or replace view pgque.queue_parameter as
+select p.name as param_name, format_type(a.atttypid, null) as param_type,
+       coalesce(pg_get_expr(d.adbin, d.adrelid), 'null') as param_default
+from unnest(array[
+    'disable_insert', 'external_ticker', 'max_retries', 'retention', 'rotation_period',
+    'ticker_idle_period', 'ticker_max_count', 'ticker_max_lag', 'ticker_paused']) p(name)
+join pg_attribute a on a.attrelid = 'pgque.queue'::regclass
+                   and a.attname = format('queue_%s', p.name)
+left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum;
 
 -- Raises an error about an unknown parameter or an invalid value, with the list of parameters.
 create or replace function pgque.refuse_parameter(i_message text)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_valid text;
 begin
-    select string_agg(format('%s (%s)', p.param_name, p.param_type), ', ' order by p.param_name)
-    into v_valid
-    from pgque.queue_parameters() p;
     raise exception using
         errcode = 'PQ005',
         message = i_message,
         hint = format('Parameters are: %s. An interval is positive, such as ''2 hours''; '
-                      'null resets a parameter to its default.', v_valid);
+                      'null resets a parameter to its default.', (
+                          select string_agg(format('%s (%s)', p.param_name, p.param_type), ', '
+                                            order by p.param_name)
+                          from pgque.queue_parameter p));
 end;
 $$;
 
--- Sets one parameter of a queue; null resets it to its default. Names are PgQ's, without queue_.
--- With event_ttl, every read of a batch leaves out the events that were older when the batch was
--- opened: they are not delivered, not retried and do not become dead letters. A retried event keeps
--- its time, so it expires too. With retention, rotation and compaction leave the events of that time
--- and the ticks over them, although all consumers have finished them; rotation then takes place at
--- most twice per retention. disable_insert closes the queue to every way of sending, including
--- COPY into its tables. A send that is already running is not affected, and neither are sessions
--- with session_replication_role = replica.
+-- Sets one parameter of a queue; null resets it to its default. Names are PgQ's, without queue_. With
+-- retention, rotation and compaction leave the events of that time and the ticks over them, although
+-- all consumers have finished them; rotation then takes place at most twice per retention.
+-- disable_insert closes the queue to every way of sending, including COPY into its tables, except for
+-- sends that are already running and sessions with session_replication_role = replica.
 -- locks: the queue's row. writes: queue, the catalog.
 create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
@@ -2042,7 +2003,7 @@ as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
 begin
-    if not exists (select from pgque.queue_parameters() p where p.param_name = x_param_name) then
+    if not exists (select from pgque.queue_parameter p where p.param_name = x_param_name) then
         perform pgque.refuse_parameter(
             format('a queue has no parameter "%s"', coalesce(x_param_name, 'null')));
     end if;
@@ -2062,8 +2023,8 @@ begin
 end;
 $$;
 
--- Closes a queue to producers or opens it again when disable_insert changes. This is a trigger
--- because PgQ's users update the column directly.
+-- Closes a queue to producers or opens it again when disable_insert changes. This is a trigger because
+-- PgQ's users update the column directly.
 -- locks: held by the update. writes: the catalog.
 create or replace function pgque.apply_disable_insert()
 returns trigger
@@ -2087,8 +2048,8 @@ alter table pgque.queue enable always trigger apply_disable_insert;
 -- ===== engine/queues/queue_options.sql ===========================================================
 
 -- Creates a queue with the parameters of set_queue_config, given as one JSON object. If the queue
--- exists, it gets these parameters and keeps the others, so the call can be repeated. Returns 1, or
--- 0 if the queue existed.
+-- exists, it gets these parameters and keeps the others, so the call can be repeated. Returns 1, or 0
+-- if the queue existed.
 -- locks: the queue's row. writes: queue, tick, the catalog.
 create or replace function pgque.create_queue(i_queue text, i_options jsonb)
 returns integer
@@ -2107,8 +2068,8 @@ begin
 end;
 $$;
 
--- Lists the options, given as for create_queue, whose values differ from the queue's, with the
--- present and the wanted value. A role that may not set options can check them with it.
+-- Lists the options, given as for create_queue, whose values differ from the queue's, with the present
+-- and the wanted value. A role that may not set options can check them with it.
 create or replace function pgque.different_options(
     i_queue text, i_options jsonb, out param_name text, out present text, out wanted text)
 returns setof record
@@ -2121,13 +2082,9 @@ declare
 begin
     perform pgque.check_options(i_queue, i_options);
     for v_option in
-        select o.key, o.value, format('queue_%s', o.key) as column_name, p.param_type,
-               coalesce(pg_get_expr(d.adbin, d.adrelid), 'null') as default_value
+        select o.key, o.value, p.param_type, p.param_default
         from jsonb_each_text(i_options) o
-        join pgque.queue_parameters() p on p.param_name = o.key
-        join pg_attribute a on a.attrelid = 'pgque.queue'::regclass
-                           and a.attname = format('queue_%s', o.key)
-        left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+        join pgque.queue_parameter p on p.param_name = o.key
         order by o.key
     loop
         param_name := v_option.key;
@@ -2136,9 +2093,8 @@ begin
                 'select q.%1$I, w.value, q.%1$I is distinct from w.value '
                 'from pgque.queue q cross join (select (%2$s)::%3$s) w (value) '  -- quoted: from the catalog, or a literal
                 'where q.queue_id = $1',
-                v_option.column_name,
-                coalesce(quote_literal(v_option.value), v_option.default_value),
-                v_option.param_type)
+                format('queue_%s', param_name),
+                coalesce(quote_literal(v_option.value), v_option.param_default), v_option.param_type)
             into present, wanted, v_differs using v_queue.queue_id;
         exception
             when data_exception then
@@ -2154,8 +2110,8 @@ end;
 $$;
 
 -- Refuses options that are not a JSON object, unknown parameters, and a JSON value of another type than
--- its parameter's, such as a number for a period, which would have no unit. A string is accepted here
--- and checked when it is read as the parameter's type.
+-- its parameter's, such as a number for a period, which would have no unit. A string is checked when it
+-- is read as the parameter's type.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
@@ -2175,7 +2131,7 @@ begin
                            jsonb_typeof(o.value), o.value) end
         into v_wrong
         from jsonb_each(i_options) o
-        left join pgque.queue_parameters() p on p.param_name = o.key
+        left join pgque.queue_parameter p on p.param_name = o.key
         where p.param_type is null
            or jsonb_typeof(o.value) not in ('string', 'null')
               and (jsonb_typeof(o.value), p.param_type) not in (
@@ -2189,7 +2145,6 @@ end;
 $$;
 
 -- Stops the ticks of a queue: events can still be sent, and consumers get them after resume_queue.
--- locks: the queue's row. writes: queue.
 create or replace function pgque.pause_queue(i_queue text)
 returns void
 language plpgsql security definer
@@ -2201,7 +2156,6 @@ end;
 $$;
 
 -- Lets a paused queue tick again.
--- locks: the queue's row. writes: queue.
 create or replace function pgque.resume_queue(i_queue text)
 returns void
 language plpgsql security definer
@@ -2325,13 +2279,13 @@ $$;
 
 -- ===== engine/triggers/trigger_arguments.sql =====================================================
 
--- Parses the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order.
--- `fields` has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. Nothing is
--- cached between rows: one argument is the common case, and then the loop does nothing.
-create or replace function pgque.trigger_arguments(
+-- Parses the arguments of CREATE TRIGGER: the queue, then flags and name=value in any order. `fields`
+-- has an expression, or null, for each of ev_type, ev_data, ev_extra1 to 4. Nothing is cached between
+-- rows: one argument is the common case, and then the loop does nothing.
+create or replace function pgque.read_arguments(
     i_trigger text, i_args text[],
-    out queue text, out skip boolean, out backup boolean, out deny boolean,
-    out ignored text[], out key text[], out condition text, out fields text[])
+    out queue text, out flags text[], out ignored text[], out key text[], out condition text,
+    out fields text[])
 language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
@@ -2344,26 +2298,21 @@ declare
 begin
     queue := i_args[0];
     if coalesce(queue, '') = '' then
-        perform pgque.refuse_trigger(i_trigger, 'names no queue',
+        perform pgque.refuse_trigger(false, i_trigger, 'names no queue',
                                      'The first argument of CREATE TRIGGER is the queue''s name.');
     end if;
-    skip := false;
-    backup := false;
-    deny := false;
+    flags := '{}';
     ignored := '{}';
     fields := array_fill(null::text, array[6]);
-
     foreach v_arg in array i_args[1:] loop
         v_name := btrim(split_part(v_arg, '=', 1));
         v_value := btrim(substr(v_arg, strpos(v_arg, '=') + 1));
         case
-            when v_arg in ('SKIP', 'skip') then skip := true;
-            when v_arg = 'backup' then backup := true;
-            when v_arg = 'deny' then deny := true;
+            when v_arg = any ('{SKIP,skip,backup,deny}') then flags := flags || lower(v_arg);
             when strpos(v_arg, '=') = 0 or v_value = '' or v_name = any (v_seen)
                  or v_name <> all (array['ignore', 'pkey', 'when'] || c_fields) then
                 perform pgque.refuse_trigger(
-                    i_trigger,
+                    false, i_trigger,
                     case when v_name = any (v_seen) then format('has the argument %L twice', v_name)
                     else format('has an unknown or empty argument: %L', v_arg) end,
                     'Arguments after the queue are SKIP, backup, deny, ignore=column,..., '
@@ -2380,8 +2329,8 @@ end;
 $$;
 
 -- Returns the SQL that computes an event's fields from a row ($1); $2 holds the fields without an
--- expression. The SQL returns no row if the condition is not true. Returns null if there is nothing
--- to compute. The expressions are SQL that the table's owner wrote in CREATE TRIGGER.
+-- expression. The SQL returns no row if the condition is not true. Returns null if there is nothing to
+-- compute.
 create or replace function pgque.trigger_expressions(i_condition text, i_fields text[])
 returns text
 language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
@@ -2403,54 +2352,6 @@ begin
 end;
 $$;
 
--- Raises an error about a trigger's definition.
-create or replace function pgque.refuse_trigger(i_trigger text, i_what text, i_hint text)
-returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    raise exception using
-        errcode = 'PQ005',
-        message = format('trigger %s %s', i_trigger, i_what),
-        hint = i_hint;
-end;
-$$;
-
--- Raises an error about a change of a row that cannot become an event.
-create or replace function pgque.refuse_change(i_trigger text, i_what text, i_hint text)
-returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    raise exception using
-        errcode = 'PQ014',
-        message = format('trigger %s refuses the change: %s', i_trigger, i_what),
-        hint = i_hint;
-end;
-$$;
-
--- ===== engine/triggers/trigger_checks.sql ========================================================
-
--- Refuses names in pkey= and ignore= that are not columns. A misspelt name would send a column that
--- was meant to be ignored, or leave a column out of the key.
-create or replace function pgque.check_columns(i_trigger text, i_names text[], i_named text[])
-returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_name text;
-begin
-    if i_named <@ i_names then
-        return;
-    end if;
-    select name into v_name from unnest(i_named) name where name <> all (i_names) limit 1;
-    perform pgque.refuse_trigger(
-        i_trigger, format('names the column %L, which the table has not', v_name),
-        format('Its columns are: %s. Drop the trigger and create it anew.',
-               array_to_string(i_names, ', ')));
-end;
-$$;
-
 -- Fills the event's fields that have no expression from the table's own columns _pgq_ev_type,
 -- _pgq_ev_extra1 and so on.
 create or replace function pgque.add_field_columns(i_trigger text, i_names text[], i_fields text[])
@@ -2465,7 +2366,8 @@ begin
     for v_name in select name from unnest(i_names) name where starts_with(name, '_pgq_ev_') loop
         if v_name <> all (c_columns) then
             perform pgque.refuse_trigger(
-                i_trigger, format('finds the column %L, which is no field of an event', v_name),
+                false, i_trigger,
+                format('finds the column %L, which is no field of an event', v_name),
                 format('Rename the column; the fields are: %s.', array_to_string(c_columns, ', ')));
         end if;
         i_fields[array_position(c_columns, v_name)] :=
@@ -2475,204 +2377,202 @@ begin
 end;
 $$;
 
+-- Refuses a trigger that cannot do what its arguments say, and a change that is denied.
+create or replace function pgque.check_trigger(
+    i_trigger text, i_flags text[], i_condition text, i_fields text[], i_when text, i_level text,
+    i_op text)
+returns void
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if 'deny' = any (i_flags) then
+        perform pgque.refuse_trigger(
+            true, i_trigger, format('%s is denied', i_op),
+            'The trigger has the argument deny: change the table where its data comes from.');
+    elsif i_op <> 'TRUNCATE' and i_level <> 'ROW' then
+        perform pgque.refuse_trigger(
+            false, i_trigger, 'fires once a statement and so sees no row',
+            'Create it with: for each row.');
+    elsif 'skip' = any (i_flags) and (i_when = 'AFTER' or i_op = 'TRUNCATE') then
+        perform pgque.refuse_trigger(
+            false, i_trigger, format('cannot skip: it fires %s %s', lower(i_when), i_op),
+            'SKIP works in triggers before insert, update or delete, for each row.');
+    elsif i_op = 'TRUNCATE' and ('backup' = any (i_flags) or i_condition is not null
+                                 or num_nonnulls(variadic i_fields) > 0) then
+        perform pgque.refuse_trigger(
+            false, i_trigger, 'has arguments that need a row, and TRUNCATE has none',
+            'Create a trigger of its own for truncate, without backup and EXPR arguments.');
+    end if;
+end;
+$$;
+
+-- Refuses names in pkey= and ignore= that are not columns. A misspelt name would send a column that was
+-- meant to be ignored, or leave a column out of the key.
+create or replace function pgque.check_columns(i_trigger text, i_names text[], i_named text[])
+returns void
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    if not i_named <@ i_names then
+        perform pgque.refuse_trigger(
+            false, i_trigger, format('names the column %L, which the table has not', (
+                select name from unnest(i_named) name where name <> all (i_names) limit 1)),
+            format('Its columns are: %s. Drop the trigger and create it anew.',
+                   array_to_string(i_names, ', ')));
+    end if;
+end;
+$$;
+
 -- Checks the key of an update or delete: the table must have one, and an update must not change it.
--- Consumers that apply the change elsewhere find the row by its key. Returns true.
-create or replace function pgque.check_key(
+-- Consumers that apply the change elsewhere find the row by its key.
+create or replace function pgque.check_change_key(
     i_trigger text, i_op text, i_key text[], i_names text[], i_old text[], i_new text[])
-returns boolean
+returns void
 language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_changed text;
 begin
-    if i_key = '{}' then
-        perform pgque.refuse_change(
-            i_trigger, format('%s on a table without a primary key', i_op),
+    if i_op <> 'INSERT' and i_key = '{}' then
+        perform pgque.refuse_trigger(
+            true, i_trigger, format('%s on a table without a primary key', i_op),
             'Add a primary key, or name the columns that identify a row: pkey=column,...');
-    end if;
-    if i_op = 'UPDATE' then
+    elsif i_op = 'UPDATE' then
         select name into v_changed
         from unnest(i_names, i_old, i_new) c (name, was, becomes)
         where was is distinct from becomes and name = any (i_key)
         limit 1;
         if found then
-            perform pgque.refuse_change(
-                i_trigger, format('it updates "%s", a column of the key', v_changed),
+            perform pgque.refuse_trigger(
+                true, i_trigger, format('it updates "%s", a column of the key', v_changed),
                 'Delete the row and insert it with the new key.');
         end if;
     end if;
-    return true;
 end;
 $$;
 
--- Returns whether an update makes an event. If columns are ignored, an update that changed only
--- these and the event's own fields makes none. An update that changed nothing at all makes an
--- event, as in PgQ.
-create or replace function pgque.is_change_sent(
-    i_names text[], i_sent boolean[], i_ignored text[], i_old text[], i_new text[])
-returns boolean
+-- Raises an error about a change that cannot become an event, or about the trigger's definition.
+create or replace function pgque.refuse_trigger(
+    i_is_change boolean, i_trigger text, i_what text, i_hint text)
+returns void
 language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return i_ignored = '{}' or (
-        select bool_or(sent) is not false
-        from unnest(i_names, i_sent, i_old, i_new) c (name, sent, was, becomes)
-        where was is distinct from becomes
-          and (sent or name = any (i_ignored) or starts_with(name, '_pgq_ev_')));
+    raise exception using
+        errcode = case when i_is_change then 'PQ014' else 'PQ005' end,
+        message = format('trigger %s %s%s', i_trigger,
+                         case when i_is_change then 'refuses the change: ' end, i_what),
+        hint = i_hint;
 end;
 $$;
 
--- ===== engine/triggers/trigger_row.sql ===========================================================
+-- ===== engine/triggers/row_formats.sql ===========================================================
 
--- Returns the columns of a table in the order of its rows, without dropped ones, and the primary
--- key's columns in the order of the key.
-create or replace function pgque.table_columns(
-    i_table oid, out names text[], out types oid[], out generated text[], out key text[])
+-- Returns the type of an event: jsontriga's is JSON, the others' are PgQ's letters I, U and D, in
+-- logutriga with the key's columns, and R for a TRUNCATE.
+create or replace function pgque.change_type(
+    i_format text, i_op text, i_schema text, i_table text, i_key text[])
+returns text
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return case
+        when i_format = 'json' then format(
+            '{"op":"%s","table":%s,"pkey":%s}', i_op, array_to_json(array[i_schema, i_table]),
+            array_to_json(i_key))
+        when i_op = 'TRUNCATE' then 'R'
+        when i_format = 'url' then format('%s:%s', left(i_op, 1), array_to_string(i_key, ','))
+        else left(i_op, 1) end;
+end;
+$$;
+
+-- Returns a row's columns in their order. As a JSON object, it has integers and booleans as JSON
+-- values, times in ISO 8601, and everything else as the text that PostgreSQL prints. Url-encoded, it is
+-- name=value&..., and a null is a name alone; most texts need no encoding, and skip the call.
+create or replace function pgque.row_as_text(
+    i_format text, i_names text[], i_types oid[], i_sent boolean[], i_values text[])
+returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_numbers int2[];
-    v_key     int2[];
-    v_number  int2;
 begin
-    select array_agg(a.attnum), coalesce(array_agg(a.attname::text), '{}'),
-           array_agg(a.atttypid), array_agg(a.attgenerated::text)
-    into v_numbers, names, types, generated
-    from (select * from pg_attribute
-          where attrelid = i_table and attnum > 0 and not attisdropped
-          order by attnum) a;
-
-    key := '{}';
-    select c.conkey into v_key from pg_constraint c where c.conrelid = i_table and c.contype = 'p';
-    if found then
-        foreach v_number in array v_key loop
-            key := key || names[array_position(v_numbers, v_number)];
-        end loop;
+    if i_format = 'json' then
+        return (
+            select format('{%s}', string_agg(format('%s:%s', to_json(name), case
+                when value is null then 'null'
+                when type in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype) then value
+                when type = 'bool'::regtype then case value when 't' then 'true' else 'false' end
+                when type = 'timestamp'::regtype then to_json(value::timestamp)::text
+                when type = 'timestamptz'::regtype then to_json(value::timestamptz)::text
+                else to_json(value)::text end), ',' order by nr))
+            from unnest(i_names, i_types, i_sent, i_values)
+                 with ordinality c (name, type, sent, value, nr)
+            where sent);
     end if;
+    return coalesce((
+        select string_agg(
+            case when name ~ '[^A-Za-z0-9_.-]' then pgque.url_encode(name) else name end
+            || case when value ~ '[^A-Za-z0-9_.-]' then '=' || pgque.url_encode(value)
+               else coalesce('=' || value, '') end,
+            '&' order by nr)
+        from unnest(i_names, i_sent, i_values) with ordinality c (name, sent, value, nr)
+        where sent), '');
 end;
 $$;
 
--- Returns the columns' values from a row's text form, each as its type prints it. It makes one pass
--- and builds no SQL from names. In the text form, a value with a comma, quote, backslash or space
--- is in quotes, with quotes and backslashes doubled; an empty value without quotes is null.
-create or replace function pgque.split_row(i_row text)
-returns text[]
+-- Encodes a text as HTML forms do, from its bytes in UTF-8. A run of characters that need no encoding
+-- is copied as a whole.
+create or replace function pgque.url_encode(i_text text)
+returns text
 language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if strpos(i_row, '"') = 0 then
-        return string_to_array(substr(i_row, 2, length(i_row) - 2), ',', '');
-    end if;
     return (
-        select array_agg(case
-            when part[1] = ',' then null
-            when part[1] like '"%' then
-                replace(replace(substr(part[1], 2, length(part[1]) - 3), '""', '"'), e'\\\\', e'\\')
-            else left(part[1], -1) end order by nr)
-        from regexp_matches(substr(i_row, 2, length(i_row) - 2) || ',',
-                            '(?:"(?:[^"]|"")*"|[^,"]+)?,', 'g') with ordinality m (part, nr));
+        select string_agg(case
+            when run[1] ~ '^[A-Za-z0-9_.-]' then run[1]
+            else replace(regexp_replace(encode(convert_to(run[1], 'UTF8'), 'hex'),
+                                        '(..)', e'%\\1', 'g'), '%20', '+') end, '' order by nr)
+        from regexp_matches(i_text, '[A-Za-z0-9_.-]+|[^A-Za-z0-9_.-]+', 'g')
+             with ordinality m (run, nr));
 end;
 $$;
 
--- Describes the change that fired a trigger: the trigger's arguments, whether the change makes an
--- event, and the row's columns with old and new values. `sent` tells which columns the event shows.
--- The settings make the texts the same in every session: ISO dates, and floats to the last bit.
-create or replace function pgque.describe_change(
-    i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
-    i_when text, i_level text, i_op text, i_stored boolean, i_old record, i_new record,
-    out queue text, out is_event boolean, out skip boolean, out backup boolean,
-    out table_name text, out key text[], out names text[], out types oid[], out sent boolean[],
-    out old_values text[], out new_values text[], out expressions text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-set datestyle = 'ISO, YMD'
-set intervalstyle = 'postgres'
-set extra_float_digits = 1
-set bytea_output = 'hex'
+-- Returns the text after `insert into table`, `update table set` or `delete from table where`. An
+-- update sets the columns that changed. If no column changed, it sets the key to itself, so that the
+-- statement stays valid.
+create or replace function pgque.change_fragment(
+    i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
+returns text
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_trigger text := format('"%s" on table %s.%s', i_name, i_schema, i_table);
-    v_args    record;
-    v_columns record;
+    v_key text := (
+        select string_agg(case when value is null then format('%I is null', name)
+                          else format('%I=%L', name, value) end, ' and ' order by nr)
+        from unnest(i_names, coalesce(i_new, i_old)) with ordinality c (name, value, nr)
+        where name = any (i_key));
 begin
-    is_event := false;
-    skip := false;
-    if current_setting('session_replication_role') = 'local' then
-        return;
-    end if;
-    v_args := pgque.trigger_arguments(v_trigger, i_args);
-    table_name := format('%s.%s', i_schema, i_table);
-    if v_args.deny then
-        perform pgque.refuse_change(
-            v_trigger, format('%s is denied', i_op),
-            'The trigger has the argument deny: change the table where its data comes from.');
-    end if;
-    if i_op <> 'TRUNCATE' and i_level <> 'ROW' then
-        perform pgque.refuse_trigger(v_trigger, 'fires once a statement and so sees no row',
-                                     'Create it with: for each row.');
-    elsif v_args.skip and (i_when = 'AFTER' or i_op = 'TRUNCATE') then
-        perform pgque.refuse_trigger(
-            v_trigger, format('cannot skip: it fires %s %s', lower(i_when), i_op),
-            'SKIP works in triggers before insert, update or delete, for each row.');
-    elsif i_op = 'TRUNCATE' and (v_args.backup or v_args.condition is not null
-                                 or num_nonnulls(variadic v_args.fields) > 0) then
-        perform pgque.refuse_trigger(
-            v_trigger, 'has arguments that need a row, and TRUNCATE has none',
-            'Create a trigger of its own for truncate, without backup and EXPR arguments.');
-    end if;
-    queue := v_args.queue;
-    skip := v_args.skip;
-    backup := v_args.backup;
-    v_columns := pgque.table_columns(i_relid);
-    names := v_columns.names;
-    types := v_columns.types;
-    key := coalesce(v_args.key, v_columns.key);
-    perform pgque.check_columns(v_trigger, names, v_args.key || v_args.ignored);
-    if i_op = 'TRUNCATE' then
-        is_event := true;
-        return;
-    end if;
-
-    select array_agg(name <> all (v_args.ignored) and not starts_with(name, '_pgq_ev_')
-                     and generated <> 'v' and (i_stored or generated = '') order by nr)
-    into sent
-    from unnest(names, v_columns.generated) with ordinality c (name, generated, nr);
-    old_values := pgque.split_row(i_old::text);
-    new_values := pgque.split_row(i_new::text);
-    expressions := pgque.trigger_expressions(
-        v_args.condition, pgque.add_field_columns(v_trigger, names, v_args.fields));
-    is_event := i_op = 'INSERT'
-                or pgque.check_key(v_trigger, i_op, key, names, old_values, new_values)
-                   and (i_op = 'DELETE'
-                        or pgque.is_change_sent(names, sent, v_args.ignored, old_values, new_values));
+    return case i_op
+        when 'INSERT' then (
+            select format('(%s) values (%s)', string_agg(quote_ident(name), ',' order by nr),
+                          string_agg(coalesce(quote_literal(value), 'null'), ',' order by nr))
+            from unnest(i_names, i_sent, i_new) with ordinality c (name, sent, value, nr)
+            where sent)
+        when 'UPDATE' then format('%s where %s', coalesce(
+            (select string_agg(format('%I=%s', name, quote_nullable(becomes)), ',' order by nr)
+             from unnest(i_names, i_sent, i_old, i_new) with ordinality
+                  c (name, sent, was, becomes, nr)
+             where sent and was is distinct from becomes),
+            (select format('%I=%L', name, becomes)
+             from unnest(i_names, i_new) with ordinality c (name, becomes, nr)
+             where name = any (i_key)
+             order by nr
+             limit 1)), v_key)
+        when 'DELETE' then v_key
+        else '' end;
 end;
 $$;
 
--- ===== engine/triggers/trigger_event.sql =========================================================
-
--- Inserts a trigger's event. The fields are ev_type, ev_data, ev_extra1 to 4; expressions replace
--- some of them, or prevent the event. The expressions run with the rights and the search_path of
--- the role that changes the row, so no search_path is pinned here and all our names are qualified.
--- locks: none beyond the insert's own. writes: the queue's current event table.
-create or replace function pgque.insert_change(
-    i_queue text, i_expressions text, i_row record, i_fields text[])
-returns void
-language plpgsql
-as $$
-declare
-    v_fields pg_catalog.text[] := i_fields;
-begin
-    if i_expressions is not null then
-        execute i_expressions into v_fields using i_row, i_fields;
-        if v_fields is null then
-            return;
-        end if;
-    end if;
-    perform pgque.insert_event(i_queue, v_fields[1], v_fields[2], v_fields[3], v_fields[4],
-                               v_fields[5], v_fields[6]);
-end;
-$$;
-
--- ===== engine/triggers/jsontriga.sql =============================================================
+-- ===== engine/triggers/row_triggers.sql ==========================================================
 
 -- Trigger: each change of a row becomes an event with the row as JSON. Arguments and formats are in
 -- docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
@@ -2695,54 +2595,17 @@ begin
                 'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
                 current_user);
     end if;
-    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
-                               tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
-    if c.is_event then
-        perform pgque.insert_change(
-            c.queue, c.expressions, coalesce(new, old),
-            array[pg_catalog.format(
-                      '{"op":"%s","table":%s,"pkey":%s}', tg_op,
-                      pg_catalog.array_to_json(array[tg_table_schema, tg_table_name]),
-                      pg_catalog.array_to_json(c.key)),
-                  pgque.row_as_json(c.names, c.types, c.sent, coalesce(c.new_values, c.old_values)),
-                  c.table_name,
-                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
-                      pgque.row_as_json(c.names, c.types, c.sent, c.old_values) end,
-                  null, null]);
-    end if;
-    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
+    c := pgque.send_change('json', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
+                           tg_when, tg_level, tg_op, old, new);
+    if c.is_last then
         return null;
     end if;
     return coalesce(new, old);
 end;
 $$;
 
--- A row as a JSON object in the order of its columns: integers and booleans as JSON values, times
--- in ISO 8601, everything else as the text that PostgreSQL prints.
-create or replace function pgque.row_as_json(
-    i_names text[], i_types oid[], i_sent boolean[], i_values text[])
-returns text
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return (
-        select format('{%s}', string_agg(format('%s:%s', to_json(name), case
-            when value is null then 'null'
-            when type in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype) then value
-            when type = 'bool'::regtype then case value when 't' then 'true' else 'false' end
-            when type = 'timestamp'::regtype then to_json(value::timestamp)::text
-            when type = 'timestamptz'::regtype then to_json(value::timestamptz)::text
-            else to_json(value)::text end), ',' order by nr))
-        from unnest(i_names, i_types, i_sent, i_values) with ordinality c (name, type, sent, value, nr)
-        where sent);
-end;
-$$;
-
--- ===== engine/triggers/logutriga.sql =============================================================
-
--- Trigger: each change of a row becomes an event with the row url-encoded. Arguments and formats
--- are in docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
--- locks: none beyond the insert's own. writes: the queue's current event table.
+-- The same with the row url-encoded.
+-- As pgque.jsontriga, with changes.
 create or replace function pgque.logutriga()
 returns trigger
 language plpgsql
@@ -2761,81 +2624,17 @@ begin
                 'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
                 current_user);
     end if;
-    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
-                               tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
-    if c.is_event then
-        perform pgque.insert_change(
-            c.queue, c.expressions, coalesce(new, old),
-            array[pgque.change_letter(tg_op, c.key),
-                  pgque.row_as_url(c.names, c.sent, coalesce(c.new_values, c.old_values)),
-                  c.table_name,
-                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
-                      pgque.row_as_url(c.names, c.sent, c.old_values) end,
-                  null, null]);
-    end if;
-    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
+    c := pgque.send_change('url', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
+                           tg_when, tg_level, tg_op, old, new);
+    if c.is_last then
         return null;
     end if;
     return coalesce(new, old);
 end;
 $$;
 
--- The type of a url-encoded event, in PgQ's letters: I, U or D, with the key columns where given,
--- and R for a TRUNCATE.
-create or replace function pgque.change_letter(i_op text, i_key text[] default null)
-returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_op = 'TRUNCATE' then
-        return 'R';
-    end if;
-    return left(i_op, 1) || coalesce(':' || array_to_string(i_key, ','), '');
-end;
-$$;
-
--- A row as name=value&..., in the order of its columns. A null is a name alone. Most texts need no
--- encoding, so they skip the call of url_encode.
-create or replace function pgque.row_as_url(i_names text[], i_sent boolean[], i_values text[])
-returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return coalesce((
-        select string_agg(
-            case when name ~ '[^A-Za-z0-9_.-]' then pgque.url_encode(name) else name end
-            || case when value ~ '[^A-Za-z0-9_.-]' then '=' || pgque.url_encode(value)
-               else coalesce('=' || value, '') end,
-            '&' order by nr)
-        from unnest(i_names, i_sent, i_values) with ordinality c (name, sent, value, nr)
-        where sent), '');
-end;
-$$;
-
--- Encodes a text as HTML forms do, from its bytes in UTF-8. A run of characters that need no
--- encoding is copied as a whole.
-create or replace function pgque.url_encode(i_text text)
-returns text
-language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return (
-        select string_agg(case
-            when run[1] ~ '^[A-Za-z0-9_.-]' then run[1]
-            else replace(regexp_replace(encode(convert_to(run[1], 'UTF8'), 'hex'),
-                                        '(..)', e'%\\1', 'g'), '%20', '+') end, '' order by nr)
-        from regexp_matches(i_text, '[A-Za-z0-9_.-]+|[^A-Za-z0-9_.-]+', 'g')
-             with ordinality m (run, nr));
-end;
-$$;
-
--- ===== engine/triggers/sqltriga.sql ==============================================================
-
--- Trigger: each change of a row becomes an event with a fragment of SQL, which its consumer
--- completes. docs/triggers.md describes arguments and formats. It runs with the rights and the
--- search_path of the role that changes the row. Generated columns are left out, because nobody may
--- write them.
--- locks: none beyond the insert's own. writes: the queue's current event table.
+-- The same with a fragment of SQL, which its consumer completes.
+-- As pgque.jsontriga, with changes.
 create or replace function pgque.sqltriga()
 returns trigger
 language plpgsql
@@ -2854,74 +2653,159 @@ begin
                 'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
                 current_user);
     end if;
-    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
-                               tg_level, tg_op, false, old, new);
-    if c.is_event then
-        perform pgque.insert_change(
-            c.queue, c.expressions, coalesce(new, old),
-            array[pgque.change_letter(tg_op),
-                  pgque.change_fragment(tg_op, c.names, c.sent, c.key, c.old_values, c.new_values),
-                  c.table_name,
-                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
-                      pgque.row_as_url(c.names, c.sent, c.old_values) end,
-                  null, null]);
-    end if;
-    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
+    c := pgque.send_change('sql', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
+                           tg_when, tg_level, tg_op, old, new);
+    if c.is_last then
         return null;
     end if;
     return coalesce(new, old);
 end;
 $$;
 
--- Returns the text after `insert into table`, `update table set` or `delete from table where`. An update
--- sets the columns that changed. If no column changed, it sets the key to itself, so that the statement
--- stays valid.
-create or replace function pgque.change_fragment(
-    i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
-returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+-- Sends the event of a change, unless the trigger's arguments say otherwise. is_last says that the
+-- trigger returns no row. The expressions are SQL that the table's owner wrote in CREATE TRIGGER. They
+-- run with the rights and the search_path of the role that changes the row, so no search_path is pinned
+-- here and all our names are qualified.
+-- locks: none beyond the insert's own. writes: the queue's current event table.
+create or replace function pgque.send_change(
+    i_format text, i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
+    i_when text, i_level text, i_op text, i_old record, i_new record,
+    out is_sent boolean, out is_last boolean)
+language plpgsql
 as $$
+declare
+    c         pg_catalog.record;
+    v_fields  pg_catalog.text[];
 begin
-    return case i_op
-        when 'INSERT' then (
-            select format('(%s) values (%s)', string_agg(quote_ident(name), ',' order by nr),
-                          string_agg(coalesce(quote_literal(value), 'null'), ',' order by nr))
-            from unnest(i_names, i_sent, i_new) with ordinality c (name, sent, value, nr)
-            where sent)
-        when 'UPDATE' then format('%s where %s', coalesce(
-            (select string_agg(format('%I=%s', name, quote_nullable(becomes)), ',' order by nr)
-             from unnest(i_names, i_sent, i_old, i_new) with ordinality
-                  c (name, sent, was, becomes, nr)
-             where sent and was is distinct from becomes),
-            (select format('%I=%L', name, becomes)
-             from unnest(i_names, i_new) with ordinality c (name, becomes, nr)
-             where name = any (i_key)
-             order by nr
-             limit 1)), pgque.key_fragment(i_names, i_key, i_new))
-        when 'DELETE' then pgque.key_fragment(i_names, i_key, i_old)
-        else '' end;
+    c := pgque.describe_change(i_format, i_name, i_relid, i_schema, i_table, i_args, i_when, i_level,
+                               i_op, i_old, i_new);
+    v_fields := c.fields;
+    if c.expressions is not null then
+        execute c.expressions into v_fields using coalesce(i_new, i_old), c.fields;
+    end if;
+    is_sent := v_fields is not null;
+    is_last := c.skip or i_when operator(pg_catalog.=) 'AFTER';
+    if is_sent then
+        perform pgque.insert_event(c.queue, v_fields[1], v_fields[2], v_fields[3], v_fields[4],
+                                   v_fields[5], v_fields[6]);
+    end if;
 end;
 $$;
 
--- Returns the condition that finds the row by its key.
-create or replace function pgque.key_fragment(i_names text[], i_key text[], i_values text[])
-returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+-- Describes the event of a change: its queue, its fields (ev_type, ev_data, ev_extra1 to 4), and the
+-- expressions that replace some of them. Without fields there is no event. The settings make the texts
+-- the same in every session: ISO dates, and floats to the last bit.
+create or replace function pgque.describe_change(
+    i_format text, i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
+    i_when text, i_level text, i_op text, i_old record, i_new record,
+    out queue text, out skip boolean, out fields text[], out expressions text)
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+set datestyle = 'ISO, YMD'
+set intervalstyle = 'postgres'
+set extra_float_digits = 1
+set bytea_output = 'hex'
+as $$
+declare
+    v_trigger  text := format('"%s" on table %s.%s', i_name, i_schema, i_table);
+    v_args     record;
+    t          record;  -- the table's columns
+    v_sent     boolean[];
+    v_old      text[] := pgque.split_row(i_old::text);
+    v_new      text[] := pgque.split_row(i_new::text);
+begin
+    skip := false;
+    if current_setting('session_replication_role') = 'local' then
+        return;
+    end if;
+    v_args := pgque.read_arguments(v_trigger, i_args);
+    perform pgque.check_trigger(v_trigger, v_args.flags, v_args.condition, v_args.fields, i_when,
+                                i_level, i_op);
+    queue := v_args.queue;
+    skip := 'skip' = any (v_args.flags);
+    t := pgque.table_columns(i_relid);
+    t.key := coalesce(v_args.key, t.key);
+    perform pgque.check_columns(v_trigger, t.names, v_args.key || v_args.ignored);
+    if i_op <> 'TRUNCATE' then
+        -- Nobody may write a generated column, and before the change it has no value.
+        select array_agg(name <> all (v_args.ignored) and not starts_with(name, '_pgq_ev_')
+                         and generated <> 'v'
+                         and (generated = '' or i_format <> 'sql' and i_when <> 'BEFORE') order by nr)
+        into v_sent
+        from unnest(t.names, t.generated) with ordinality c (name, generated, nr);
+        perform pgque.check_change_key(v_trigger, i_op, t.key, t.names, v_old, v_new);
+        -- An update of ignored columns, or of the event's own fields, makes no event. An update that
+        -- changed nothing at all makes one, as in PgQ.
+        if i_op = 'UPDATE' and v_args.ignored <> '{}' and not (
+               select bool_or(sent) is not false
+               from unnest(t.names, v_sent, v_old, v_new) c (name, sent, was, becomes)
+               where was is distinct from becomes
+                 and (sent or name = any (v_args.ignored) or starts_with(name, '_pgq_ev_'))) then
+            return;
+        end if;
+        expressions := pgque.trigger_expressions(
+            v_args.condition, pgque.add_field_columns(v_trigger, t.names, v_args.fields));
+    end if;
+    fields := array[
+        pgque.change_type(i_format, i_op, i_schema, i_table, t.key),
+        case when i_format = 'sql'
+             then pgque.change_fragment(i_op, t.names, v_sent, t.key, v_old, v_new)
+             else pgque.row_as_text(i_format, t.names, t.types, v_sent, coalesce(v_new, v_old)) end,
+        format('%s.%s', i_schema, i_table),
+        case when i_op = 'UPDATE' and 'backup' = any (v_args.flags)
+             then pgque.row_as_text(i_format, t.names, t.types, v_sent, v_old) end,
+        null, null];
+end;
+$$;
+
+-- Returns the columns of a table in the order of its rows, without dropped ones, and the primary key's
+-- columns in the order of the key.
+create or replace function pgque.table_columns(
+    i_table oid, out names text[], out types oid[], out generated text[], out key text[])
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_numbers int2[];
+begin
+    select array_agg(a.attnum), coalesce(array_agg(a.attname::text), '{}'),
+           array_agg(a.atttypid), array_agg(a.attgenerated::text)
+    into v_numbers, names, types, generated
+    from (select * from pg_attribute
+          where attrelid = i_table and attnum > 0 and not attisdropped
+          order by attnum) a;
+    key := array(select names[array_position(v_numbers, number)]
+                 from pg_constraint c, unnest(c.conkey) with ordinality k (number, nr)
+                 where c.conrelid = i_table and c.contype = 'p'
+                 order by nr);
+end;
+$$;
+
+-- Returns the columns' values from a row's text form, each as its type prints it. It makes one pass and
+-- builds no SQL from names. In the text form, a value with a comma, quote, backslash or space is in
+-- quotes, with quotes and backslashes doubled; an empty value without quotes is null.
+create or replace function pgque.split_row(i_row text)
+returns text[]
+language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
+    if strpos(i_row, '"') = 0 then
+        return string_to_array(substr(i_row, 2, length(i_row) - 2), ',', '');
+    end if;
     return (
-        select string_agg(case when value is null then format('%I is null', name)
-                          else format('%I=%L', name, value) end, ' and ' order by nr)
-        from unnest(i_names, i_values) with ordinality c (name, value, nr)
-        where name = any (i_key));
+        select array_agg(case
+            when part[1] = ',' then null
+            when part[1] like '"%' then
+                replace(replace(substr(part[1], 2, length(part[1]) - 3), '""', '"'), e'\\\\', e'\\')
+            else left(part[1], -1) end order by nr)
+        from regexp_matches(substr(i_row, 2, length(i_row) - 2) || ',',
+                            '(?:"(?:[^"]|"")*"|[^,"]+)?,', 'g') with ordinality m (part, nr));
 end;
 $$;
 
 -- ===== engine/triggers/capture.sql ===============================================================
 
 -- Trigger of capture(): each statement that changes the table makes an event for each row that it
--- changed. docs/capture.md has the format. It runs with the rights of whoever changes the table. The
--- arguments are the queue, and the table as events name it.
+-- changed (docs/capture.md). It runs with the rights of whoever changes the table. The arguments are
+-- the queue, and the table as events name it.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.capture_change()
 returns trigger
@@ -2995,8 +2879,8 @@ begin
 end;
 $$;
 
--- The condition that the rows o and n of a table have one key, as it is now; null for an insert,
--- which needs none. Refuses an update of a table that has lost its key.
+-- The condition that the rows o and n of a table have one key, as it is now; null for an insert, which
+-- needs none. Refuses an update of a table that has lost its key.
 create or replace function pgque.capture_condition(i_relid oid, i_op text)
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
@@ -3056,9 +2940,9 @@ $$;
 
 -- Has each change of a table sent to a queue, from the commit of this transaction on: by statement
 -- triggers on the table and its partitions. Called again, it adds partitions that came later and
--- follows a new name. Returns how many tables have the triggers. The role needs pgque_writer and
--- the right to create triggers on the table. Writers of the table wait while it waits for earlier
--- ones, for a second at most; then it tries again, ten times.
+-- follows a new name. Returns how many tables have the triggers. The role needs pgque_writer and the
+-- right to create triggers on the table. It waits for writers of the table for a second at most, ten
+-- times.
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(i_table regclass, i_queue text)
 returns integer
@@ -3392,8 +3276,8 @@ end;
 $$;
 
 -- Queues whose next tick is due, with their last tick and the last event id given out. A tick is
--- due for enough new events; for any new events, or events that the last tick left behind, once
--- that tick is older than the lag; after the idle period; on request; and at once for a queue's
+-- due for enough new events; for any new events, or events that the last tick may have left behind,
+-- once that tick is older than the lag; after the idle period; on request; and at once for a queue's
 -- first event, or if the clock was set back behind the last tick.
 create or replace view pgque.tick_due as
 select q.queue_id,
@@ -3402,7 +3286,10 @@ select q.queue_id,
        seq.last_event_id,
        last_tick.tick_event_seq as last_tick_event_seq,
        q.queue_seq as event_seq,
-       s.left_some
+       s.left_some,
+       seq.last_event_id > last_tick.tick_event_seq as has_new,
+       clock_timestamp() - last_tick.tick_time
+           < greatest(q.queue_ticker_max_lag, interval '200 ms') as is_busy
 from pgque.queue q
 join pgque.tick_state s on s.queue_id = q.queue_id
 cross join lateral (
@@ -3426,114 +3313,115 @@ where not q.queue_external_ticker
        or exists (select from pgque.tick_request r where r.queue_id = q.queue_id));
 
 -- Lists the sequences from which an unfinished transaction may have taken an id: nextval() locks
--- the sequence before it gives an id out, until its transaction ends. written_seqs are locked by a
--- transaction that has an id and so may have written events. touched_seqs are locked by one that
--- only reads the sequence, as a ticker does, or has not written yet. PostgreSQL walks through the whole
--- table of locks, so it is read only if another transaction of this database has an id, or runs a
--- statement, which holds a snapshot from before it draws an id until it has one. Only an id that somebody
--- draws with nextval(), in a statement of its own, could be missed.
-create or replace function pgque.unfinished_seqs(out written_seqs oid[], out touched_seqs oid[])
-returns record
+-- the sequence before it gives an id out, until its transaction ends. Such a transaction has an id, or
+-- runs a statement, which holds a snapshot from before it draws an event's id until it has one. Only an
+-- id that somebody draws with nextval(), in a statement of its own, could be missed. PostgreSQL
+-- walks through the whole table of locks, so it is read only if there is such a transaction.
+create or replace function pgque.unfinished_seqs()
+returns oid[]
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_database  constant oid := (select d.oid from pg_database d where d.datname = current_database());
+    v_running   integer[];
 begin
     perform pg_stat_clear_snapshot();  -- or an earlier answer of this transaction is given again
-    if not exists (select
-                   from pg_stat_get_activity(null) a
-                   join pg_database d on d.oid = a.datid and d.datname = current_database()
-                   where (a.backend_xid is not null or a.backend_xmin is not null)
-                     and a.pid <> pg_backend_pid())
-       and not exists (select from pg_prepared_xact()) then
-        written_seqs := '{}';
-        touched_seqs := '{}';
-        return;
+    v_running := array(select a.pid
+                       from pg_stat_get_activity(null) a
+                       where a.datid = v_database and a.pid <> pg_backend_pid()
+                         and (a.backend_xid is not null or a.backend_xmin is not null));
+    if v_running = '{}' and not exists (select from pg_prepared_xact()) then
+        return '{}';
     end if;
-    with held as materialized (
-        select l.locktype, l.mode, l.relation, l.virtualtransaction
-        from pg_locks l
-        where l.granted
-          and l.pid is distinct from pg_backend_pid()
-          and (l.locktype = 'transactionid' and l.mode = 'ExclusiveLock'
-               or l.locktype = 'relation' and l.mode = 'RowExclusiveLock'
-                  and l.database = (select d.oid from pg_database d
-                                    where d.datname = current_database()))
-    )
-    select coalesce(array_agg(h.relation) filter (where w.virtualtransaction is not null), '{}'),
-           coalesce(array_agg(h.relation) filter (where w.virtualtransaction is null), '{}')
-    into written_seqs, touched_seqs
-    from held h
-    left join (
-        select distinct x.virtualtransaction from held x where x.locktype = 'transactionid'
-    ) w on w.virtualtransaction = h.virtualtransaction
-    where h.locktype = 'relation';
+    return array(select l.relation
+                 from pg_locks l
+                 where l.granted and l.locktype = 'relation' and l.mode = 'RowExclusiveLock'
+                   and l.database = v_database
+                   and (l.pid = any (v_running) or l.pid is null));  -- null: a prepared transaction
 end;
 $$;
 
--- Ticks those of the given queues that no other transaction is ticking. Locked rows are skipped, so
--- that a ticker inside a long transaction delays no other queue. Only a role with rights on the
--- table tick_state can take this lock.
+-- Ticks those queues between two ids that are due and that no other transaction is ticking; returns
+-- the new ticks' ids. Locked rows are skipped, so that a ticker inside a long transaction delays no
+-- other queue. Only a role with rights on the table tick_state can take this lock.
+--
 -- A tick leaves an event behind if the event's id counts and its transaction is not in the
--- snapshot. Either that transaction took the id before the tick fell due: then it still held the
--- sequence when we read the locks, before the snapshot. Or it took the id later: then the sequence
--- advanced. A ticker that may have an older snapshot, or has events of its own, cannot tell and
--- assumes that events were left behind. If no id was given out since a tick that left nothing
--- behind, this one leaves nothing behind either.
+-- snapshot. Either that transaction took the id before the tick fell due: then it was unfinished when
+-- we looked for such transactions, before the snapshot. Or it took the id later: then the sequence
+-- advanced. If no id was given out since a tick that left nothing behind, this one leaves nothing
+-- behind either.
+--
+-- Whoever does not look assumes that a tick with new events left some behind. That is never wrong for
+-- an event, but makes a tick too many when the queue becomes quiet. So a busy queue is not looked at,
+-- and neither is one of which this is assumed already. A queue is looked at when it has its first
+-- events for some time, and by the tick that is due after the lag without new events. A ticker that may
+-- have an older snapshot, or has events of its own, cannot tell either.
 -- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request, tick_state;
 -- notifies.
-create or replace function pgque.make_ticks(i_due pgque.tick_due[])
-returns table (ticked_queue integer, new_tick bigint)
+create or replace function pgque.make_ticks(i_first_queue integer, i_last_queue integer)
+returns bigint[]
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_unsure   constant boolean := pg_current_xact_id_if_assigned() is not null
-                   or current_setting('transaction_isolation') in ('repeatable read', 'serializable');
-    v_written  oid[];
-    v_touched  oid[];
+    v_strict      constant boolean := current_setting('transaction_isolation') not like 'read %';
+    v_unsure      constant boolean := v_strict or pg_current_xact_id_if_assigned() is not null;
+    v_due         pgque.tick_due[];
+    v_look        boolean;
+    v_requests    bigint[];
+    v_unfinished  oid[];  -- null: they were not looked for
+    v_ticks       bigint[];
+    v_ticked      integer[];
+    v_changed     integer[];
 begin
-    perform pgque.check_tick_half();
-    if i_due = '{}' then
-        return;
+    if v_strict then
+        perform pgque.check_tick_half();
     end if;
-    select u.written_seqs, u.touched_seqs into v_written, v_touched from pgque.unfinished_seqs() u;
-    return query
+    select array_agg(d), bool_or(d.has_new <> d.left_some and (d.left_some or not d.is_busy)),
+           (select array_agg(r.request_id) from pgque.tick_request r)
+    into v_due, v_look, v_requests
+    from pgque.tick_due d
+    where d.queue_id between i_first_queue and i_last_queue;
+    if v_due is null then
+        return '{}';
+    elsif v_look and not v_unsure then
+        v_unfinished := pgque.unfinished_seqs();
+    end if;
     with due as materialized (
         select d.queue_id, d.queue_name, d.last_tick_id, d.left_some, d.event_seq,
                d.last_event_id as seen_event_id, d.last_tick_event_seq,
                coalesce(pg_sequence_last_value(d.event_seq), 0) as last_event_id
         from pgque.tick_state s
-        join unnest(i_due) d on d.queue_id = s.queue_id
+        join unnest(v_due) d on d.queue_id = s.queue_id
         for update of s skip locked
     ), ticked as (
         insert into pgque.tick_log (
             tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half)
         select d.queue_id, d.last_tick_id + 1, clock_timestamp(),
-               (select pgque.tick_snapshot()), d.last_event_id,
-               (select l.half from pgque.log l where l.log_name = 'tick')
+               case when v_unsure then pgque.tick_snapshot() else pg_current_snapshot() end,
+               d.last_event_id, (select l.half from pgque.log l where l.log_name = 'tick')
         from due d
         on conflict (tick_queue, tick_id, half) do nothing
         returning tick_queue, tick_id
-    ), answered as (
-        delete from pgque.tick_request r using ticked t where r.queue_id = t.tick_queue
-    ), noted as (
-        update pgque.tick_state s
-        set left_some = not s.left_some
-        from ticked t
-        join (
-            select d.queue_id,
-                   d.left_some and (v_unsure or d.event_seq = any (v_written))
-                   or d.last_event_id > d.last_tick_event_seq
-                      and (v_unsure or d.last_event_id > d.seen_event_id
-                           or d.event_seq = any (v_written) or d.event_seq = any (v_touched))
-                   as left_some
-            from due d
-        ) d on d.queue_id = t.tick_queue
-        where s.queue_id = t.tick_queue and s.left_some <> d.left_some
     )
-    select t.tick_queue, t.tick_id
+    select array_agg(t.tick_id), array_agg(t.tick_queue),
+           array_agg(t.tick_queue) filter (where d.left_some <> (
+               (d.left_some or d.last_event_id > d.last_tick_event_seq)
+               and (coalesce(d.event_seq = any (v_unfinished), true)
+                    or d.last_event_id > d.seen_event_id))),
+           count(pg_notify('pgque_' || d.queue_name, t.tick_id::text))
+    into v_ticks, v_ticked, v_changed
     from ticked t
-    join due d on d.queue_id = t.tick_queue
-    cross join lateral pg_notify('pgque_' || d.queue_name, t.tick_id::text);
+    join due d on d.queue_id = t.tick_queue;
+    if v_changed is not null then
+        update pgque.tick_state s set left_some = not s.left_some
+        where s.queue_id = any (v_changed);
+    end if;
+    if v_requests is not null then
+        delete from pgque.tick_request r
+        where r.queue_id = any (v_ticked) and r.request_id = any (v_requests);
+    end if;
+    return coalesce(v_ticks, '{}');
 end;
 $$;
 
@@ -3547,7 +3435,7 @@ as $$
 begin
     perform pgque.check_adopted();
     perform pgque.follow_timeline() where not pgque.is_timeline_followed();
-    return (select count(*) from pgque.make_ticks(array(select d from pgque.tick_due d)));
+    return cardinality(pgque.make_ticks(0, 2147483647));
 exception when lock_not_available then
     perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
     return null;
@@ -3571,9 +3459,7 @@ begin
     if v_queue.queue_ticker_paused or v_queue.queue_external_ticker then
         perform pgque.refuse_tick(v_queue);
     end if;
-    return (select t.new_tick
-            from pgque.make_ticks(array(select d from pgque.tick_due d
-                                        where d.queue_id = v_queue.queue_id)) t);
+    return (pgque.make_ticks(v_queue.queue_id, v_queue.queue_id))[1];
 exception when lock_not_available then
     perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
     return null;
@@ -3811,9 +3697,9 @@ $$;
 
 -- ===== engine/periods.sql ========================================================================
 
--- Sets how long the logs of positions and ticks keep rows that an old snapshot may still read;
--- returns that time. A transaction whose snapshot is older gets a serialization failure when it
--- reads a log for the first time, and a dump lacks the rows.
+-- Sets how long the logs of positions and ticks keep rows that an old snapshot may still read; returns
+-- that time. A transaction whose snapshot is older gets a serialization failure when it reads a log for
+-- the first time, and a dump lacks the rows.
 -- locks: the rows of log_rotation. writes: log_rotation.
 create or replace function pgque.set_snapshot_patience(p_patience interval)
 returns interval
@@ -3880,10 +3766,10 @@ begin
 end;
 $$;
 
--- Finds the tick of such a position, and keeps it and its events until commit. Refuses a position
--- that is no longer retained.
--- locks: tick, against compaction, and the queue's row, against rotation, until commit.
--- writes: rotation_floor.
+-- Finds the tick of such a position, and keeps it and its events until commit. Refuses a position that
+-- is no longer retained.
+-- locks: tick, against compaction, and the queue's row, against rotation, until commit. writes:
+-- rotation_floor.
 create or replace function pgque.hold_tick(i_queue_id integer, i_position text)
 returns bigint
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -3922,10 +3808,10 @@ begin
 end;
 $$;
 
--- Returns the ticks between which a reader without a consumer finds events: those after a position,
--- as many as lie between whole ticks within i_max_count, but those of one tick at least. Without a
--- position, the newest ticks with at least i_max_count events, or all that are retained. Moves
--- nothing and keeps nothing: the ticks may be gone when their events are read, which then fails.
+-- Returns the ticks between which a reader without a consumer finds events: those after a position, as
+-- many whole ticks as i_max_count events allow, but one at least. Without a position, the newest ticks
+-- with at least i_max_count events, or all that are retained. Moves nothing and keeps nothing: the
+-- ticks may be gone when their events are read, which then fails.
 -- writes: nothing.
 create or replace function pgque.retained_ticks(
     i_queue text, i_position text default null, i_max_count integer default null,
@@ -4016,9 +3902,9 @@ $$;
 
 -- Moves a registered consumer to a position (see above) and returns the tick at which it now stands.
 -- Moving forward passes over events, which the consumer then never gets: skipped_events is their
--- number, and if there are any, the call is refused unless i_skip is true. Moving back repeats the
--- events between: repeated_events. Scheduled retries and dead letters stay. Refuses while a batch of
--- the consumer is open.
+-- number, and if there are any, the call is refused unless i_skip is true. Moving back repeats events:
+-- repeated_events. Scheduled retries and dead letters stay. Refuses while a batch of the consumer is
+-- open.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit; waits for a
 -- concurrent move of the consumer. writes: position_log, counter_log, rotation_floor.
 create or replace function pgque.seek(
@@ -4146,12 +4032,12 @@ $$;
 
 -- ===== engine/positions/register_consumer.sql ====================================================
 
--- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null
--- means the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick
--- moves it there and cancels its open batch, unless that is leased, and null leaves it where it is.
+-- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null means
+-- the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick moves it
+-- there and cancels its open batch, unless that is leased.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit; waits for a
--- concurrent move of the consumer.
--- writes: consumer, subscription_base, position_log, counter_log, rotation_floor.
+-- concurrent move of the consumer. writes: consumer, subscription_base, position_log, counter_log,
+-- rotation_floor.
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
@@ -4172,7 +4058,7 @@ begin
         if v_sub.sub_role in ('coop_member', 'slot') then
             perform pgque.refuse_cooperative(v_sub, x_queue_name, x_consumer_name);
         end if;
-        perform pgque.check_not_leased(v_sub, x_queue_name, x_consumer_name, null);
+        perform pgque.check_claimed(v_sub, x_queue_name, x_consumer_name, null);
         v_from := v_sub.sub_last_tick;
         v_sub.sub_last_tick := x_tick_pos;
         v_sub.sub_batch := null;
@@ -4202,9 +4088,8 @@ begin
 end;
 $$;
 
--- Registers a consumer at the last tick: it gets the events that are not in a tick yet, and all
--- later ones.
--- locks: those of register_consumer_at. writes: the same.
+-- Registers a consumer at the last tick: it gets the events that are not in a tick yet, and all later
+-- ones.
 create or replace function pgque.register_consumer(x_queue_name text, x_consumer_id text)
 returns integer
 language plpgsql security definer
@@ -4263,12 +4148,11 @@ end;
 $$;
 
 -- Unregisters a consumer and deletes its waiting retries. Its open batch ends. Its dead letters are
--- deleted too, unless x_keep_dead_letters is true: then they can be inspected and purged, and
--- replayed once a consumer of that name is registered again. Returns 1, or 0 if the consumer was
--- not registered. Refuses a consumer with subconsumers; for a subconsumer, see
--- unregister_subconsumer.
--- locks: the registration's row; waits for a concurrent move of the consumer.
--- writes: subscription_base, retry_queue, dead_letter, and what count_end writes.
+-- deleted too, unless x_keep_dead_letters is true: then they can be inspected and purged, and replayed
+-- once a consumer of that name is registered again. Returns 1, or 0 if the consumer was not registered.
+-- Refuses a consumer with subconsumers.
+-- locks: the registration's row; waits for a concurrent move of the consumer. writes:
+-- subscription_base, retry_queue, dead_letter, and what count_end writes.
 create or replace function pgque.unregister_consumer(
     x_queue_name text, x_consumer_name text, x_keep_dead_letters boolean)
 returns integer
@@ -4309,7 +4193,6 @@ end;
 $$;
 
 -- PgQ's form: deletes the dead letters with the registration.
--- locks: those of the form above. writes: the same.
 create or replace function pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
 returns integer
 language plpgsql security definer
@@ -4330,8 +4213,8 @@ $$;
 -- Registers a subconsumer, and its main consumer if that is new. A normal consumer becomes a
 -- cooperative one only if i_convert_normal is true and it has no open batch. Returns 1, or 0 if the
 -- subconsumer was already registered.
--- locks: the main's registration, until commit; those of register_consumer.
--- writes: consumer, subscription_base, position_log.
+-- locks: the main's registration, until commit; those of register_consumer. writes: consumer,
+-- subscription_base, position_log.
 create or replace function pgque.register_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
 returns integer
@@ -4424,7 +4307,9 @@ begin
             when 'normal' then 'Convert it with: select pgque.register_subconsumer(queue, consumer, '
                                'subconsumer, true);'
             when 'coop_main' then 'Its batches come from pgque.next_batch(queue, consumer, '
-                                  'subconsumer, dead_interval) or pgque.receive_coop(...).'
+                                  'subconsumer, dead_interval) or pgque.receive_coop(...). It '
+                                  'becomes a normal one when pgque.unregister_subconsumer has removed '
+                                  'all of them.'
             when 'slot' then 'Use the functions that take queue, consumer and slot: '
                              'pgque.receive_partitioned, pgque.unsubscribe_slot and so on; or claim '
                              'its batches with pgque.claim_batch.'
@@ -4432,8 +4317,8 @@ begin
 end;
 $$;
 
--- Raises the same error for the batch of a slot, however it is delivered: only the holder of the
--- slot's lease may finish it.
+-- Raises the same error for the batch of a slot, however it is delivered: only the holder of the slot's
+-- lease may finish it.
 create or replace function pgque.refuse_slot(i_sub pgque.subscription)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
@@ -4448,9 +4333,8 @@ begin
 end;
 $$;
 
--- Returns a registered subconsumer with its newest position, or null. The name may belong to
--- another consumer: subconsumer b.c of consumer a has the same name as subconsumer c of consumer
--- a.b.
+-- Returns a registered subconsumer with its newest position, or null. The name may belong to another
+-- consumer: subconsumer b.c of consumer a has the same name as subconsumer c of consumer a.b.
 create or replace function pgque.find_subconsumer(
     i_main pgque.subscription, i_queue text, i_name text)
 returns pgque.subscription
@@ -4480,11 +4364,10 @@ end;
 $$;
 
 -- Unregisters a subconsumer. After the last one, the main consumer becomes a normal one again. If a
--- batch is open, i_batch_handling 0 refuses and 1 returns its events as nack_batch does: to the
--- main consumer's retries, or to the dead letters if the retries are used up. Returns 1, or 0 if
--- the subconsumer was not registered.
--- locks: the main's registration; waits for a concurrent move of the subconsumer.
--- writes: subscription_base, position_log, retry_queue, dead_letter.
+-- batch is open, i_batch_handling 0 refuses and 1 returns its events as nack_batch does. Returns 1, or
+-- 0 if the subconsumer was not registered.
+-- locks: the main's registration; waits for a concurrent move of the subconsumer. writes:
+-- subscription_base, position_log, retry_queue, dead_letter.
 create or replace function pgque.unregister_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
 returns integer
@@ -4510,9 +4393,8 @@ begin
 end;
 $$;
 
--- Does the work that unregister_subconsumer and unregister_consumer share. Until commit, the
--- position that it writes prevents the subconsumer from finishing its batch and others from taking
--- it over.
+-- Does the work that unregister_subconsumer and unregister_consumer share. Until commit, the position
+-- that it writes prevents others from finishing the batch or taking it over.
 -- locks: those of unregister_subconsumer. writes: the same.
 create or replace function pgque.end_subconsumer(
     i_main_id integer, i_sub_id integer, i_batch_handling integer)
@@ -4645,7 +4527,8 @@ $$;
 
 -- Returns a consumer's open batch, or opens the next one. With an owner, it takes the lease on the
 -- batch, or takes it over, under a new epoch. With i_only, only the open batch with that id is
--- returned.
+-- returned. The batch of a slot is read under a lease alone, so without a time to live a slot is
+-- refused.
 -- locks: none; of two concurrent sessions the second waits for the first, then sees its batch.
 -- writes: position_log, nothing when there is no batch.
 create or replace function pgque.open_batch(
@@ -4660,14 +4543,11 @@ declare
 begin
     loop
         v_sub := pgque.find_subscription(i_queue, i_consumer);
-        if v_sub.sub_role <> 'normal' and (v_sub.sub_role <> 'slot' or i_owner is null) then
+        if v_sub.sub_role <> 'normal' and (v_sub.sub_role <> 'slot' or i_ttl is null) then
             perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
         end if;
-        if v_sub.lease_until is not null then
-            perform pgque.check_not_leased(v_sub, i_queue, i_consumer, i_owner);
-        end if;
-        if i_only is not null then
-            perform pgque.check_only_batch(v_sub, i_queue, i_consumer, i_only);
+        if v_sub.lease_until is not null or i_only is not null then
+            perform pgque.check_claimed(v_sub, i_queue, i_consumer, i_owner, i_only);
         end if;
 
         v_sub.lease_ttl := null;  -- a slot is no longer read in pages
@@ -4686,13 +4566,12 @@ begin
                 return null;
             end if;
             v_sub.sub_batch := pgque.next_batch_id();
-            v_sub.event_cutoff := pgque.event_cutoff(v_sub.sub_queue);
         elsif i_owner is null then
             return v_sub;
         end if;
 
         v_sub.lease_owner := i_owner;
-        v_sub.lease_until := clock_timestamp() + i_ttl;
+        v_sub.lease_until := case when i_owner is not null then clock_timestamp() + i_ttl end;
         v_sub.lease_epoch := v_sub.lease_epoch + (i_owner is not null)::integer;
         exit when pgque.append_position(v_sub);
     end loop;
@@ -4700,44 +4579,20 @@ begin
 end;
 $$;
 
--- Returns the time before which events have expired for a batch that is opened now; null without an
--- event_ttl. It is computed once per batch and stored with it: computed at each read, it would give
--- different rows each time. Redelivered events keep their time, so they expire as well.
-create or replace function pgque.event_cutoff(i_queue_id integer)
-returns timestamptz
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return (select clock_timestamp() - q.queue_event_ttl
-            from pgque.queue q
-            where q.queue_id = i_queue_id);
-end;
-$$;
-
--- Refuses a subscription whose open batch is not i_only.
-create or replace function pgque.check_only_batch(
-    i_sub pgque.subscription, i_queue text, i_name text, i_only bigint)
-returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_sub.sub_batch is distinct from i_only then
-        raise exception using
-            errcode = 'PQ003',
-            message = format('batch %s of %s/%s is not open', i_only, i_queue, i_name),
-            hint = 'It was finished already, or never was this consumer''s.';
-    end if;
-end;
-$$;
-
--- Refuses the call if the open batch is under another owner's live lease.
-create or replace function pgque.check_not_leased(
-    i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text)
+-- Refuses the call if the open batch is under another owner's live lease, or is not i_only.
+create or replace function pgque.check_claimed(
+    i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text,
+    i_only bigint default null)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if (i_sub.sub_batch is not null or i_sub.sub_role = 'slot')
+    if i_sub.sub_batch is distinct from coalesce(i_only, i_sub.sub_batch) then
+        raise exception using
+            errcode = 'PQ003',
+            message = format('batch %s of %s/%s is not open', i_only, i_queue, i_consumer),
+            hint = 'It was finished already, or never was this consumer''s.';
+    elsif (i_sub.sub_batch is not null or i_sub.sub_role = 'slot')
        and i_sub.lease_until > clock_timestamp()
        and i_sub.lease_owner is distinct from i_owner then
         raise exception using
@@ -4752,10 +4607,9 @@ $$;
 
 -- Writes a subscription's next position: i_sub, under the number after its pos_seq, to the half in
 -- next_half. Without a batch it has no lease and no page, unless it is a slot that is handed out in
--- pages (lease_ttl). Returns false if another session took that number first; the caller then has to
--- read the position again. In a stricter isolation than READ COMMITTED that is a serialization
--- failure, and so is a switch of the halves after the transaction's snapshot, which takes the number
--- in both halves. Only switches and the shortest way of next_batch and finish_batch write otherwise.
+-- pages (lease_ttl). Returns false if another session took that number first; the caller then reads the
+-- position again. In a stricter isolation than READ COMMITTED that is a serialization failure, and so
+-- is a switch of the halves after the transaction's snapshot, which takes the number in both halves.
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.append_position(i_sub pgque.subscription)
 returns boolean
@@ -4773,9 +4627,6 @@ begin
     v_row.lease_epoch := i_sub.lease_epoch;
     v_row.lease_ttl := i_sub.lease_ttl;
     v_row.next_half := i_sub.next_half;
-    if i_sub.sub_batch is not null then
-        v_row.event_cutoff := i_sub.event_cutoff;
-    end if;
     if i_sub.sub_batch is not null or i_sub.lease_ttl is not null then
         v_row.lease_owner := i_sub.lease_owner;
         v_row.lease_until := i_sub.lease_until;
@@ -4792,8 +4643,7 @@ end;
 $$;
 
 -- Returns a tick that must exist. Compaction keeps every tick that a consumer needs, so only a
--- transaction whose snapshot is older than a compaction can miss one. It gets a serialization
--- failure and has to start again.
+-- transaction whose snapshot is older than a compaction can miss one. It gets a serialization failure.
 create or replace function pgque.find_tick(i_queue_id integer, i_tick_id bigint)
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -4818,8 +4668,8 @@ $$;
 
 -- Opens the next batch, or returns the open one, with its ticks. The batch ends at the nearest tick
 -- that is older than i_min_lag and comes i_min_count events or i_min_interval after the consumer's
--- position. With i_max_count, it ends at the farthest tick that stays within that many events. A
--- null argument sets no limit.
+-- position. With i_max_count, it ends at the farthest tick that stays within that many events. A null
+-- argument sets no limit.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch_custom(
     i_queue_name text, i_consumer_name text,
@@ -4830,52 +4680,42 @@ create or replace function pgque.next_batch_custom(
 returns record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_sub   pgque.subscription;
-    v_cur   pgque.tick;
-    v_prev  pgque.tick;
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
-    v_sub := pgque.open_batch(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
-                              i_min_interval, i_max_count, null, null, null);
-    if v_sub.sub_batch is null then
-        return;
-    end if;
-    v_cur := pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick);
-    v_prev := pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick);
-    batch_id := v_sub.sub_batch;
-    cur_tick_id := v_cur.tick_id;
-    cur_tick_time := v_cur.tick_time;
-    cur_tick_event_seq := v_cur.tick_event_seq;
-    prev_tick_id := v_prev.tick_id;
-    prev_tick_time := v_prev.tick_time;
-    prev_tick_event_seq := v_prev.tick_event_seq;
+    select s.sub_batch, cur.tick_id, prev.tick_id, cur.tick_time, prev.tick_time,
+           cur.tick_event_seq, prev.tick_event_seq
+    into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
+         cur_tick_event_seq, prev_tick_event_seq
+    from (select o.*
+          from pgque.open_batch(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval,
+                                i_max_count, null, null, null) o
+          where o.sub_batch is not null offset 0) s
+    cross join pgque.find_tick(s.sub_queue, s.sub_next_tick) cur
+    cross join pgque.find_tick(s.sub_queue, s.sub_last_tick) prev;
 end;
 $$;
 
 -- PgQ's form, without a maximum count.
--- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch_custom(
-    i_queue_name text, i_consumer_name text,
-    i_min_lag interval, i_min_count integer, i_min_interval interval,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+    i_queue_name text, i_consumer_name text, i_min_lag interval, i_min_count integer,
+    i_min_interval interval,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint, out cur_tick_time
+    timestamptz, out prev_tick_time timestamptz, out cur_tick_event_seq bigint, out
+    prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
 end;
 $$;
 
--- Opens the next batch, or returns the open one; returns null if there is none. Every poll calls
--- this function, so the common case is short: without a new batch it runs one statement, and with a
--- new batch one more. Both use only the first halves of the logs (see log_halves.sql), so
--- maintenance can lock the second ones without waiting for polls. All other cases go to open_batch:
--- another half, a lease, a role other than normal, a stricter isolation, a lost race. It has no SET
--- clause, which would cost a tenth of an empty poll, and qualifies every name and operator.
+-- Opens the next batch, or returns the open one; null if there is none. Every poll calls this function,
+-- so the common case is short: one statement, and with a new batch one more. Both use only the first
+-- halves of the logs (log_halves.sql), so polls do not wait for maintenance of the second ones. All
+-- other cases go to open_batch. It has no SET clause, which would cost a tenth of an empty poll, and
+-- qualifies every name and operator.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
 returns bigint
@@ -4890,15 +4730,13 @@ declare
     v_batch  pg_catalog.int8;
     v_next   pg_catalog.int8;
     v_half   pg_catalog.int2;
-    v_ttl    pg_catalog.interval;
 begin
     select s.sub_id, p.pos_seq, p.sub_last_tick, p.lease_epoch,
            p.next_half operator(pg_catalog.=) 0 and p.lease_until is null, p.sub_batch, t.tick_id,
            case when t.tick_id is null
                 then (select l.half from pgque.log l
-                      where l.log_name operator(pg_catalog.=) 'tick') end,
-           q.queue_event_ttl
-    into v_sub, v_seq, v_last, v_epoch, v_free, v_batch, v_next, v_half, v_ttl
+                      where l.log_name operator(pg_catalog.=) 'tick') end
+    into v_sub, v_seq, v_last, v_epoch, v_free, v_batch, v_next, v_half
     from pgque.queue q
     join pgque.subscription_base s on s.sub_queue operator(pg_catalog.=) q.queue_id
     join pgque.consumer c on c.co_id operator(pg_catalog.=) s.sub_consumer
@@ -4923,12 +4761,10 @@ begin
             return v_batch;
         elsif v_next is not null then
             insert into pgque.position_log_0 (
-                sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch,
-                event_cutoff)
+                sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch)
             values (
                 v_sub, v_seq operator(pg_catalog.+) 1, v_last, pg_catalog.clock_timestamp(),
-                pgque.next_batch_id(), v_next, v_epoch,
-                pg_catalog.clock_timestamp() operator(pg_catalog.-) v_ttl)
+                pgque.next_batch_id(), v_next, v_epoch)
             on conflict (sub_id, pos_seq) do nothing
             returning sub_batch into v_batch;
             if found then
@@ -4963,11 +4799,10 @@ $$;
 
 -- ===== engine/batches/finish_batch.sql ===========================================================
 
--- Finishes a batch: the consumer's position moves to the batch's last tick. A batch under a live
--- lease is finished by its holder, with ack_batch. The common case is one statement for each half,
--- which takes the batch's newest row in that half for the position. If another row follows that
--- one, the statement writes nothing, and find_batch finds the position or raises the error. A
--- stricter isolation level uses find_batch at once (log_halves.sql).
+-- Finishes a batch: the consumer's position moves to the batch's last tick. A batch under a live lease
+-- is finished by its holder, with ack_batch. The common case is one statement on half 0
+-- (log_halves.sql), which takes the batch's newest row there for the position. If another row follows
+-- that one, it writes nothing, and find_batch finds the position or raises the error.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer
@@ -4994,23 +4829,7 @@ begin
               and coalesce(p.lease_until <= clock_timestamp(), true)
             on conflict (sub_id, pos_seq) do nothing;
             exit when found;
-            insert into pgque.position_log_1 (
-                sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch, next_half)
-            select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then p.sub_next_tick end,
-                   clock_timestamp(), p.lease_epoch, 1
-            from (select *
-                  from pgque.position_log_1 l
-                  where l.sub_batch = x_batch_id
-                  order by l.pos_seq desc
-                  limit 1) p
-            join pgque.subscription_base s on s.sub_id = p.sub_id
-            where p.next_half = 1
-              and s.sub_role <> 'slot'
-              and coalesce(p.lease_until <= clock_timestamp(), true)
-            on conflict (sub_id, pos_seq) do nothing;
-            exit when found;
         end if;
-
         v_sub := pgque.find_batch(x_batch_id);
         perform pgque.refuse_slot(v_sub);
         perform pgque.check_may_settle(v_sub, null, null);
@@ -5020,8 +4839,8 @@ begin
 end;
 $$;
 
--- Closes a batch, for finish_batch, ack_batch and a move of the shared cursor. A subconsumer has no
--- position afterwards: the cursor is its main consumer's. False when the position moved meanwhile.
+-- Closes a batch, or a page of it. A subconsumer has no position afterwards: the cursor is its main
+-- consumer's. False when the position moved meanwhile.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean
@@ -5043,17 +4862,15 @@ $$;
 
 -- ===== engine/batches/coop.sql ===================================================================
 
--- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, else
--- the batch after the shared cursor. In one transaction, it writes a position of its own, then
--- moves the cursor or the dead subconsumer, then opens the batch. Each move succeeds only from the
--- position that was read. So of two concurrent calls one waits for the other and reads again, and
--- no batch is given out twice or lost. A batch that is taken over gets a new id, so that a late ack
--- of the dead subconsumer fails. With an owner, takes the lease on the batch under a new epoch.
--- With a batch id in i_only, accepts only that open batch; without it, registers the subconsumer if
--- it is new.
+-- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, else the
+-- batch after the shared cursor. In one transaction, it writes a position of its own, then moves the
+-- cursor or the dead subconsumer, then opens the batch. Each move succeeds only from the position that
+-- was read, so no batch is given out twice or lost. A batch that is taken over gets a new id, so that a
+-- late ack of the dead subconsumer fails. With an owner, it takes the lease under a new epoch. With a
+-- batch id in i_only, it accepts only that open batch; without it, it registers the subconsumer if that
+-- is new.
 -- locks: waits for concurrent moves of the consumer or of the dead subconsumer; those of
--- register_subconsumer for a new one. writes: position_log, set_aside, nothing when there is no
--- batch.
+-- register_subconsumer for a new one. writes: position_log, set_aside, nothing when there is no batch.
 create or replace function pgque.open_coop_batch(
     i_queue text, i_consumer text, i_subconsumer text,
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
@@ -5073,11 +4890,8 @@ begin
         end if;
         v_main := pgque.find_subscription(i_queue, i_consumer);
         v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
-        if i_only is not null then
-            perform pgque.check_only_batch(v_sub, i_queue, v_name, i_only);
-        end if;
+        perform pgque.check_claimed(v_sub, i_queue, v_name, i_owner, i_only);
         continue when v_sub.sub_id is null;
-        perform pgque.check_not_leased(v_sub, i_queue, v_name, i_owner);
         if i_owner is not null then
             v_sub.lease_owner := i_owner;
             v_sub.lease_until := clock_timestamp() + i_ttl;
@@ -5097,7 +4911,6 @@ begin
             if v_from.sub_next_tick is null then
                 return null;
             end if;
-            v_from.event_cutoff := pgque.event_cutoff(v_main.sub_queue);
         end if;
 
         continue when not pgque.append_position(v_sub);
@@ -5106,22 +4919,27 @@ begin
         v_sub.sub_batch := pgque.next_batch_id();
         v_sub.sub_last_tick := v_from.sub_last_tick;
         v_sub.sub_next_tick := v_from.sub_next_tick;
-        v_sub.event_cutoff := v_from.event_cutoff;
         if not pgque.append_position(v_sub) then
             raise exception using
                 errcode = 'serialization_failure',
                 message = format('subconsumer "%s" moved while it got a batch', v_name),
                 hint = 'Roll back and try again.';
         end if;
-        perform pgque.move_aside(v_from, v_sub);
+        -- What was taken out of a dead one's batch stays out of it.
+        insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
+        select v_sub.sub_id, v_sub.sub_batch, v_sub.lease_epoch, a.ev_ids
+        from pgque.set_aside a
+        where a.sub_id = v_from.sub_id and a.batch_id = v_from.sub_batch
+        on conflict (sub_id) do update
+        set batch_id = excluded.batch_id, epoch = excluded.epoch, ev_ids = excluded.ev_ids;
         exit;
     end loop;
     return v_sub;
 end;
 $$;
 
--- The subconsumer that has been silent longest, among those with an open batch, no live lease on
--- it, and no sign of life within the interval.
+-- The subconsumer that has been silent longest, among those with an open batch, no live lease on it,
+-- and no sign of life within the interval.
 create or replace function pgque.find_dead_subconsumer(
     i_main_id integer, i_own_id integer, i_dead_interval interval)
 returns pgque.subscription
@@ -5148,10 +4966,8 @@ $$;
 
 -- A subconsumer's next batch within the limits of the normal form; nulls when there is none. With a
 -- dead interval it first takes over the batch of a subconsumer that showed no sign of life for that
--- long. A call with six arguments also fits the form with a maximum count, whose third argument is
--- an interval. To choose this form, pass a typed text as the third argument, a typed integer as the
--- fifth, or the names of the arguments. PostgreSQL refuses six arguments as ambiguous if all are
--- null or untyped literals.
+-- long. A call with six arguments also fits the form with a maximum count; a typed text as the third
+-- argument, or the names of the arguments, choose this form.
 -- locks: those of open_coop_batch. writes: the same.
 create or replace function pgque.next_batch_custom(
     i_queue text, i_consumer text, i_subconsumer text,
@@ -5161,24 +4977,19 @@ create or replace function pgque.next_batch_custom(
 returns record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_sub pgque.subscription;
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, null);
     if i_dead_interval < '0' then
         perform pgque.refuse_value('nobody is dead after %s', i_dead_interval::text,
                                    'Give an interval of 0 or more, or null to take over nothing.');
     end if;
-    v_sub := pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
-                                   i_min_interval, null, i_dead_interval, null, null, null);
-    batch_id := v_sub.sub_batch;
-    prev_tick_id := v_sub.sub_last_tick;
-    next_tick_id := v_sub.sub_next_tick;
+    select s.sub_batch, s.sub_last_tick, s.sub_next_tick into batch_id, prev_tick_id, next_tick_id
+    from pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
+                               i_min_interval, null, i_dead_interval, null, null, null) s;
 end;
 $$;
 
 -- The same without limits.
--- locks: those of open_coop_batch. writes: the same.
 create or replace function pgque.next_batch(
     i_queue text, i_consumer text, i_subconsumer text, i_dead_interval interval default null)
 returns bigint
@@ -5190,8 +5001,8 @@ begin
 end;
 $$;
 
--- Records a sign of life, for a worker whose batch takes longer than the dead interval. Returns 1,
--- or 0 if it is not registered.
+-- Records a sign of life, for a worker whose batch takes longer than the dead interval. Returns 1, or 0
+-- if it is not registered.
 -- locks: waits for a concurrent move of the subconsumer. writes: position_log.
 create or replace function pgque.touch_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text)
@@ -5214,10 +5025,9 @@ begin
 end;
 $$;
 
--- Claims a subconsumer's open or next batch under a lease, as claim_batch does for a normal
--- consumer. For workers that share a consumer and may die. The worker goes on with ack_batch,
--- renew_batch and release_batch. While the lease is live, no other subconsumer takes over the batch
--- by its dead interval. Null when there is no batch.
+-- Claims a subconsumer's open or next batch under a lease, as claim_batch does for a normal consumer.
+-- While the lease is live, no other subconsumer takes the batch over by its dead interval. Null when
+-- there is no batch.
 -- locks: those of open_coop_batch. writes: the same.
 create or replace function pgque.claim_coop(
     i_queue text, i_consumer text, i_subconsumer text, i_owner text,
@@ -5230,26 +5040,21 @@ create or replace function pgque.claim_coop(
 returns record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_sub pgque.subscription;
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     perform pgque.check_lease(i_owner, i_ttl);
-    v_sub := pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
-                                   i_min_interval, i_max_count, null, i_owner, i_ttl, i_batch_id);
-    batch_id := v_sub.sub_batch;
-    epoch := v_sub.lease_epoch;
-    lease_until := v_sub.lease_until;
-    prev_tick_id := v_sub.sub_last_tick;
-    cur_tick_id := v_sub.sub_next_tick;
+    select s.sub_batch, s.lease_epoch, s.lease_until, s.sub_last_tick, s.sub_next_tick
+    into batch_id, epoch, lease_until, prev_tick_id, cur_tick_id
+    from pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
+                               i_min_interval, i_max_count, null, i_owner, i_ttl, i_batch_id) s;
 end;
 $$;
 
 -- ===== engine/batches/lease.sql ==================================================================
 
--- Opens the next batch under a lease, or takes over the open batch if its lease is free or has
--- expired. The epoch is a fencing token: after a takeover the earlier holder can neither renew nor
--- ack. With i_batch_id only that open batch is claimed. Null when there is no batch.
+-- Opens the next batch under a lease, or takes over the open batch if its lease is free or has expired.
+-- The epoch is a fencing token: after a takeover the earlier holder can neither renew nor ack. With
+-- i_batch_id only that open batch is claimed. Null when there is no batch.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.claim_batch(
     i_queue text, i_consumer text, i_owner text, i_ttl interval default '1 minute',
@@ -5261,18 +5066,36 @@ create or replace function pgque.claim_batch(
 returns record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
+begin
+    perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
+    perform pgque.check_lease(i_owner, i_ttl);
+    select s.sub_batch, s.lease_epoch, s.lease_until, s.sub_last_tick, s.sub_next_tick
+    into batch_id, epoch, lease_until, prev_tick_id, cur_tick_id
+    from pgque.open_batch(i_queue, i_consumer, i_min_lag, i_min_count, i_min_interval, i_max_count,
+                          i_owner, i_ttl, i_batch_id) s;
+end;
+$$;
+
+-- Opens the next batch of a consumer or of a slot, or returns the open one, for another session to
+-- claim. Nobody holds a lease on it. The epoch is that of the last claim. Null when there is no
+-- batch.
+-- locks: those of open_batch. writes: the same.
+create or replace function pgque.open_to_claim(
+    i_queue text, i_consumer text,
+    i_min_lag interval default null, i_min_count integer default null,
+    i_min_interval interval default null, i_max_count integer default null,
+    out batch_id bigint, out epoch bigint)
+returns record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
 declare
     v_sub pgque.subscription;
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
-    perform pgque.check_lease(i_owner, i_ttl);
     v_sub := pgque.open_batch(i_queue, i_consumer, i_min_lag, i_min_count, i_min_interval,
-                              i_max_count, i_owner, i_ttl, i_batch_id);
+                              i_max_count, null, '0', null);
     batch_id := v_sub.sub_batch;
     epoch := v_sub.lease_epoch;
-    lease_until := v_sub.lease_until;
-    prev_tick_id := v_sub.sub_last_tick;
-    cur_tick_id := v_sub.sub_next_tick;
 end;
 $$;
 
@@ -5293,8 +5116,7 @@ begin
 end;
 $$;
 
--- Returns an open batch to the holder of its lease; for others, raises an error that names the
--- holder.
+-- Returns an open batch to the holder of its lease; for others, raises an error that names the holder.
 create or replace function pgque.find_leased_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns pgque.subscription
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -5308,8 +5130,8 @@ begin
 end;
 $$;
 
--- Refuses a caller that does not hold the newest lease on an open batch. An expired lease stays
--- with its holder until somebody takes the batch over.
+-- Refuses a caller that does not hold the newest lease on an open batch. An expired lease stays with
+-- its holder until somebody takes the batch over.
 create or replace function pgque.check_lease_holder(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
@@ -5406,15 +5228,13 @@ $$;
 
 -- ===== engine/batches/claim_ticks.sql ============================================================
 
--- Opens the events between two ticks as the consumer's batch, under a lease. For a reader that
--- keeps its own record of its progress, such as a streaming query with a checkpoint. This finishes
--- everything up to i_from_tick: the position follows the record and never goes back. If the open
--- batch spans these ticks, it keeps its id and cutoff: after a crash the reader gets the same
--- events. The same tick twice gives an empty batch, which holds the lease while nothing is read.
--- Without ticks it claims the open batch, or an empty one if none is open. Without an epoch it
--- takes over a consumer whose lease is free or has expired, under a new epoch; with an epoch it
--- renews the lease under that epoch. It returns the fingerprints of both ticks, and refuses a tick
--- whose fingerprint differs from the given one.
+-- Opens the events between two ticks as the consumer's batch, under a lease, for a reader that keeps
+-- its own record of its progress, such as a streaming query with a checkpoint. This finishes everything
+-- up to i_from_tick: the position follows the record and never goes back. If the open batch spans these
+-- ticks, it keeps its id. The same tick twice gives an empty batch, which holds the lease while nothing
+-- is read. Without ticks it claims the open batch, or an empty one. Without an epoch it takes the lease
+-- under a new one, if that is free or has expired; with an epoch it renews it. It returns the
+-- fingerprints of both ticks, and refuses a tick whose fingerprint differs from the given one.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.claim_ticks(
     i_queue text, i_consumer text, i_owner text, i_ttl interval default '1 minute',
@@ -5438,7 +5258,7 @@ begin
             perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
         end if;
         if i_epoch is null then
-            perform pgque.check_not_leased(v_sub, i_queue, i_consumer, i_owner);
+            perform pgque.check_claimed(v_sub, i_queue, i_consumer, i_owner);
         elsif v_sub.sub_batch is null then
             raise exception using
                 errcode = 'PQ012',
@@ -5458,7 +5278,6 @@ begin
             v_sub.sub_batch := pgque.next_batch_id();
             v_sub.sub_last_tick := v_from;
             v_sub.sub_next_tick := v_to;
-            v_sub.event_cutoff := pgque.event_cutoff(v_sub.sub_queue);
         end if;
         v_sub.lease_owner := i_owner;
         v_sub.lease_until := clock_timestamp() + i_ttl;
@@ -5474,9 +5293,8 @@ begin
 end;
 $$;
 
--- A hash that tells a tick from another tick of the same number, which can exist after the server
--- lost its last transactions. For readers that keep their own record of ticks. Null if there is no
--- such tick.
+-- A hash that tells a tick from another tick of the same number, which can exist after the server lost
+-- its last transactions. Null if there is no such tick.
 create or replace function pgque.tick_fingerprint(i_queue text, i_tick_id bigint)
 returns text
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -5498,9 +5316,8 @@ begin
 end;
 $$;
 
--- The farthest tick after a given one with at most i_max_count events between them, or the next
--- tick if it encloses more. Null if there is no later tick. Without i_after_tick, it starts at the
--- consumer's position.
+-- The farthest tick after a given one with at most i_max_count events between them, or the next tick if
+-- it encloses more; null if there is none. Without i_after_tick, it starts at the consumer's position.
 create or replace function pgque.next_tick(
     i_queue text, i_consumer text,
     i_after_tick bigint default null, i_max_count integer default null)
@@ -5522,8 +5339,8 @@ begin
 end;
 $$;
 
--- Refuses ticks that a consumer cannot get: ticks before its position, whose events may be gone,
--- ticks that do not exist, and a range that ends before it begins.
+-- Refuses ticks that a consumer cannot get: ticks before its position, whose events may be gone, ticks
+-- that do not exist, and a range that ends before it begins.
 create or replace function pgque.check_ticks(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_from bigint, i_to bigint)
 returns void
@@ -5586,11 +5403,10 @@ $$;
 
 -- ===== engine/batches/hold_batch.sql =============================================================
 
--- Marks an open batch as held: all attempts at it failed, and later batches wait until somebody
--- looks into it. consumer_states() and queue_health() show it, with the reason, until the batch is
--- claimed again or finished. i_epoch is the epoch at which the attempts were counted; a batch that
--- was claimed since then is refused, because the outcome of that attempt is not known. Returns 1,
--- or 0 if the batch was held under this epoch before.
+-- Marks an open batch as held: all attempts at it failed, and later batches wait until somebody looks
+-- into it. consumer_states() and queue_health() show it with the reason until the batch is claimed
+-- again or finished. i_epoch is the epoch at which the attempts were counted; a batch that was claimed
+-- since then is refused. Returns 1, or 0 if the batch was held under this epoch before.
 -- locks: waits for a concurrent hold of the same consumer. writes: held_batch.
 create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text)
 returns integer
@@ -5628,13 +5444,12 @@ $$;
 
 -- ===== engine/batches/set_aside.sql ==============================================================
 
--- Makes events of an open batch dead letters at once and takes them out of the batch, which stays
--- open: its next reads, and those of later attempts, no longer have them. For a person whom an event
--- stops. Ends the lease of an earlier attempt, which can no longer ack, and is refused while a lease
--- is live. A consumer that works without leases has to be stopped first. Events that were taken out
--- before stay as they are. Returns how many were taken out.
--- locks: waits for a concurrent move of the same consumer.
--- writes: position_log, dead_letter, set_aside.
+-- Makes events of an open batch dead letters at once and takes them out of the batch, which stays open:
+-- its next reads, and those of later attempts, no longer have them. Ends the lease of an earlier
+-- attempt, which can no longer ack, and is refused while a lease is live. A consumer that works without
+-- leases has to be stopped first. Returns how many were taken out now.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log, dead_letter,
+-- set_aside.
 create or replace function pgque.set_events_aside(
     i_batch_id bigint, i_event_ids bigint[], i_reason text)
 returns integer
@@ -5673,7 +5488,7 @@ $$;
 
 -- Returns the epoch of an open batch since events of it were set aside the last time; null if none
 -- were. A scheduler counts the attempts at the batch from there, and runs it although it may have no
--- other events: an earlier attempt may have stored something, which the next one replaces.
+-- other events: an earlier attempt may have stored something.
 create or replace function pgque.set_aside_epoch(i_batch_id bigint)
 returns bigint
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -5687,42 +5502,14 @@ begin
 end;
 $$;
 
--- Keeps what was taken out of a batch out of it when another subconsumer takes the batch over.
--- locks: none beyond those of the caller, who moved both. writes: set_aside.
-create or replace function pgque.move_aside(i_from pgque.subscription, i_to pgque.subscription)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
-    select i_to.sub_id, i_to.sub_batch, i_to.lease_epoch, a.ev_ids
-    from pgque.set_aside a
-    where a.sub_id = i_from.sub_id and a.batch_id = i_from.sub_batch
-    on conflict (sub_id) do update
-    set batch_id = excluded.batch_id, epoch = excluded.epoch, ev_ids = excluded.ev_ids;
-end;
-$$;
-
--- Returns the condition that leaves these events out of a read of the batch, or an empty text.
-create or replace function pgque.not_aside(i_sub_id integer, i_batch_id bigint)
-returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return coalesce((select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
-                     from pgque.set_aside a
-                     where a.sub_id = i_sub_id and a.batch_id = i_batch_id), '');
-end;
-$$;
-
 -- ===== engine/positions/deployment.sql ===========================================================
 
--- Makes sure that a consumer belongs to a deployment: the first one that asks gets it, and any
--- other is refused. So a second Dagster with the same assets, such as a branch deployment or a
--- laptop, does not take batches away. The claims themselves do not check this, because consumers
--- need not belong to Dagster. Returns 1 if the consumer belonged to none before, else 0.
--- locks: waits for a concurrent call for the same consumer; those of find_deployed.
--- writes: consumer_deployment.
+-- Makes sure that a consumer belongs to a deployment: the first one that asks gets it, and any other is
+-- refused. So a second Dagster with the same assets does not take batches away. The claims themselves
+-- do not check this, because consumers need not belong to Dagster. Returns 1 if the consumer belonged
+-- to none before, else 0.
+-- locks: waits for a concurrent call for the same consumer; those of find_deployed. writes:
+-- consumer_deployment.
 create or replace function pgque.enter_deployment(
     i_queue text, i_consumer text, i_deployment text)
 returns integer
@@ -5757,8 +5544,8 @@ $$;
 
 -- Moves a consumer to another deployment. A batch that a run of the earlier one holds stays leased
 -- until that run ends. Returns the earlier deployment, or null.
--- locks: the consumer's row in consumer_deployment; those of find_deployed.
--- writes: consumer_deployment.
+-- locks: the consumer's row in consumer_deployment; those of find_deployed. writes:
+-- consumer_deployment.
 create or replace function pgque.move_to_deployment(
     i_queue text, i_consumer text, i_deployment text)
 returns text
@@ -5785,10 +5572,9 @@ end;
 $$;
 
 -- Returns the subscriptions that a deployment asks for: of a partitioned consumer, those of all its
--- slots. Refuses a deployment without a name, and a single subconsumer or slot, which belongs where
--- its consumer does.
--- locks: the consumer's row in partition_consumer, shared, so that the slots stay until the caller
--- has written. writes: nothing.
+-- slots. Refuses a deployment without a name, and a single subconsumer or slot.
+-- locks: the consumer's row in partition_consumer, shared, so that the slots stay until the caller has
+-- written. writes: nothing.
 create or replace function pgque.find_deployed(
     i_queue text, i_consumer text, i_deployment text)
 returns integer[]
@@ -5825,14 +5611,13 @@ $$;
 -- ===== engine/positions/consumer_states.sql ======================================================
 
 -- The states of many consumers at once, for a scheduler of batches: which batch each has open, who
--- holds its lease, and, if none is open, whether the next one could open within the limits. There
--- is a row for each pair in the order given, also if there is no such queue (queue_exists is false)
--- or consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers. A
--- partitioned consumer has a row of role partitioned, followed by those of its slots (slot/n).
--- lease_epoch counts the claims of the consumer so far; held_reason is set while its open batch is
--- held (hold_batch). active_at is the time of the consumer's last move, read_at the time at which it
--- was read, and deployment the one to which it belongs (enter_deployment). The call opens nothing
--- and waits for nobody, so a consumer in trouble delays no other.
+-- holds its lease, and, if none is open, whether the next one could open within the limits. There is a
+-- row for each pair in the order given, also if there is no such queue (queue_exists is false) or
+-- consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers, a
+-- partitioned one's, of role partitioned, by those of its slots (slot/n). lease_epoch counts the
+-- claims; held_reason is set while the open batch is held; active_at is the time of the last move,
+-- read_at that of this reading, and deployment the one to which the consumer belongs. The call opens
+-- nothing and waits for nobody.
 create or replace function pgque.consumer_states(
     i_queues text[], i_consumers text[],
     i_min_lag interval default null, i_min_count integer default null,
@@ -5902,8 +5687,8 @@ begin
 end;
 $$;
 
--- Whether an open batch has any event: ticks that are due by time alone may enclose none. It stops
--- at the first event, where a count would read all of them.
+-- Whether an open batch has any event: ticks that are due by time alone may enclose none. It stops at
+-- the first event, where a count would read all of them.
 create or replace function pgque.batch_has_events(i_batch_id bigint)
 returns boolean
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -5920,10 +5705,9 @@ $$;
 
 -- ===== engine/batches/batch_events.sql ===========================================================
 
--- The conditions on ev_txid that select a batch. The transactions that finished between two
--- snapshots are a range (those that began after the first) and a list (those in progress at the
--- first). The conditions contain literals, so that the planner sees the values. in_range is a plain
--- comparison if nothing was in progress at the second snapshot.
+-- The conditions on ev_txid that select a batch: the transactions that finished between two snapshots
+-- are a range (those that began after the first) and a list (those in progress at the first). They
+-- contain literals, so that the planner sees the values.
 create or replace function pgque.snapshot_conditions(
     i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out first_txid xid8, out end_txid xid8)
@@ -5950,9 +5734,9 @@ begin
 end;
 $$;
 
--- What it takes to read the events between two snapshots of a queue: their conditions, and the event
--- tables that hold their transactions. The tables are looked up, not derived from the rotation: an event
--- is read wherever a producer with an old snapshot or an old table name has put it.
+-- The conditions of the events between two snapshots, and the event tables that hold their
+-- transactions. The tables are looked up, not derived from the rotation: an event is read wherever a
+-- producer with an old snapshot or an old table name has put it.
 create or replace function pgque.events_between(
     i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out tables text[])
@@ -5970,8 +5754,8 @@ begin
 end;
 $$;
 
--- The same for an open batch, each condition without expired events, and its owner condition, with that
--- of a slot's keys, and without events that were set aside.
+-- The same for an open batch, with its owner condition, which has that of a slot's keys, and leaves out
+-- events that were set aside.
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
@@ -5981,32 +5765,28 @@ as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
     v_b      record;
-    v_fresh  text := '';
 begin
     v_b := pgque.events_between(
         v_sub.sub_queue,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick)).tick_snapshot,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick)).tick_snapshot);
     tables := v_b.tables;
-    if v_sub.event_cutoff is not null then
-        -- In JSON's format, which every DateStyle reads alike.
-        v_fresh := format(' and ev_time >= %L', to_json(v_sub.event_cutoff) #>> '{}');
-    end if;
-    in_range := v_b.in_range || v_fresh;
-    in_list := v_b.in_list || v_fresh;
+    in_range := v_b.in_range;
+    in_list := v_b.in_list;
     is_owned := format('(ev_owner is null or ev_owner = %s)',
                        coalesce(v_sub.sub_main, v_sub.sub_id));
     if v_sub.sub_role = 'slot' then
         is_owned := format('%s and %s', is_owned, pgque.slot_condition(v_sub));
     end if;
-    is_owned := is_owned || pgque.not_aside(v_sub.sub_id, i_batch_id);
+    is_owned := concat(is_owned, (select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
+                                  from pgque.set_aside a
+                                  where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id));
 end;
 $$;
 
--- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed:
--- they are the same on every connection and at every time until the batch is finished, except for
--- those that set_events_aside takes out. For a batch without events it reads only the queue's parent
--- table, which is empty.
+-- The SELECT of some columns of a batch's events, in no order. Until the batch is finished, it returns
+-- the same rows on every connection, except for those that set_events_aside takes out. For a batch
+-- without events it reads only the queue's parent table, which is empty.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -6049,12 +5829,10 @@ begin
 end;
 $$;
 
--- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is
--- found and read by two statements with cached plans. From 1000 event ids on, a plan made for the
--- batch saves more than planning costs, so batch_event_sql makes a new statement. It also handles
--- slots, batches from which events were set aside, and databases that are not adopted. JIT is off
--- because event tables have no statistics, so the planner might compile the read of a small batch
--- from a large table.
+-- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is found
+-- and read by two statements with cached plans. From there on, a plan made for the batch saves more
+-- than planning costs. batch_event_sql also handles slots, batches from which events were set aside,
+-- and databases that are not adopted. JIT is off because event tables have no statistics.
 create or replace function pgque.get_batch_events(
     x_batch_id bigint,
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
@@ -6072,7 +5850,7 @@ begin
     if current_setting('transaction_isolation') = 'read committed' then
         select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
                cur.tick_event_seq - prev.tick_event_seq as events,
-               coalesce(s.sub_main, s.sub_id) as owner_id, p.sub_id, p.event_cutoff
+               coalesce(s.sub_main, s.sub_id) as owner_id, p.sub_id
         into v_b
         from (select *
               from pgque.position_log_0 l
@@ -6095,7 +5873,7 @@ begin
     if v_b is null then
         select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
                cur.tick_event_seq - prev.tick_event_seq as events,
-               coalesce(s.sub_main, s.sub_id) as owner_id, s.sub_id, s.event_cutoff
+               coalesce(s.sub_main, s.sub_id) as owner_id, s.sub_id
         into v_b
         from pgque.find_batch(x_batch_id) s
         cross join lateral pgque.find_tick(s.sub_queue, s.sub_last_tick) prev
@@ -6117,18 +5895,16 @@ begin
                         where pg_visible_in_snapshot(x, v_b.cur));
     end if;
     return query execute format(  -- quoted: a number
-        'select * from pgque.event_%s_read($1, $2, $3, $4, $5, $6)', v_b.sub_queue)
-    using pg_snapshot_xmax(v_b.prev), pg_snapshot_xmax(v_b.cur), v_running, v_list, v_b.owner_id,
-          coalesce(v_b.event_cutoff, '-infinity');
+        'select * from pgque.event_%s_read($1, $2, $3, $4, $5)', v_b.sub_queue)
+    using pg_snapshot_xmax(v_b.prev), pg_snapshot_xmax(v_b.cur), v_running, v_list, v_b.owner_id;
 end;
 $$;
 
 -- ===== engine/batches/cursor.sql =================================================================
 
 -- Opens a cursor over a batch's events and returns the first ones; FETCH in the same transaction
--- returns the others. i_extra_where is SQL from the caller, so this runs with the caller's rights,
--- and as one statement: the caller could send the same text directly. Names in it must be
--- schema-qualified.
+-- returns the others. i_extra_where is SQL from the caller, so this runs with the caller's rights, and
+-- as one statement. Names in it must be schema-qualified.
 -- locks: none. writes: nothing, unless the caller's condition does.
 create or replace function pgque.get_batch_cursor(
     i_batch_id bigint, i_cursor_name text, i_quick_limit integer, i_extra_where text,
@@ -6179,15 +5955,14 @@ $$;
 
 -- ===== engine/batches/read_plan.sql ==============================================================
 
--- Splits an open batch into slices that can be read in parallel: ranges of blocks between the first
--- and the last one that hold rows of the batch. Each slice is one SQL text that any connection with
--- pgque_reader can run by itself; together the slices return each event of the batch once. There
--- are at most i_max_slices slices, but at least one for each table that the batch is in, and none
--- if the batch is empty. A slice fails with PQ008 if its table was truncated or rewritten after
--- planning. slice_from is the part of slice_sql after FROM, for readers that choose their columns.
--- set_columns names those of ev_retry and ev_extra1 to ev_extra4 that are not always null in the
--- slice's table. The other columns are of the whole batch, in each row: how many events it has, the
--- bytes of their payloads and of all their texts, and the times of the oldest and the newest event.
+-- Splits an open batch into slices that can be read in parallel: ranges of blocks between the first and
+-- the last one that hold rows of it. Each slice is one SQL text that any connection with pgque_reader
+-- can run; together they return each event once. There are at most i_max_slices, but at least one for
+-- each table that the batch is in, and none if it is empty. A slice fails with PQ008 if its table was
+-- truncated or rewritten after planning. slice_from is the part of slice_sql after FROM. set_columns
+-- names those of ev_retry and ev_extra1 to ev_extra4 that are not always null in the slice's table. The
+-- other columns are of the whole batch: how many events it has, the bytes of their payloads and of all
+-- their texts, and the times of the oldest and the newest event.
 create or replace function pgque.batch_read_plan(
     i_batch_id bigint, i_max_slices integer,
     out slice_nr integer, out slice_sql text, out batch_events bigint,
@@ -6206,8 +5981,7 @@ end;
 $$;
 
 -- Plans slices of the rows in some tables that meet a condition. One pass over the rows finds the
--- blocks, the sizes and times of the batch, and the columns that are null throughout, which nobody
--- needs to fetch.
+-- blocks, the sizes and times, and the columns that are null throughout.
 create or replace function pgque.plan_slices(
     i_tables text[], i_where text, i_max_slices integer,
     out slice_nr integer, out slice_sql text, out batch_events bigint,
@@ -6277,8 +6051,7 @@ end;
 $$;
 
 -- Returns true while a table is the one that a plan was made for, else raises an error. It is a
--- one-time filter in the slice's WHERE: it runs once per read, when the table is locked and cannot
--- change any more.
+-- one-time filter in the slice's WHERE: it runs once per read, when the table is locked.
 create or replace function pgque.check_filenode(i_table text, i_filenode bigint)
 returns boolean
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
@@ -6297,12 +6070,10 @@ $$;
 
 -- ===== engine/batches/range_plan.sql =============================================================
 
--- Splits the events between two ticks into slices, as batch_read_plan does for a batch: those that
--- became visible after the first tick and up to the second. Without a consumer, these are the
--- events for everybody; with one, also those redelivered to that consumer. event_ttl hides no
--- events, because no open batch fixes the cutoff. No consumer's position protects the range from
--- rotation, so ticks before queue_first_tick are refused, and a slice that is read too late fails
--- with PQ008.
+-- Splits the events between two ticks into slices, as batch_read_plan does for a batch. Without a
+-- consumer, these are the events for everybody; with one, also those redelivered to that consumer. No
+-- position protects the range from rotation, so ticks before queue_first_tick are refused, and a slice
+-- that is read too late fails with PQ008.
 -- locks: the queue's row, shared, so that rotation waits for the plan. writes: nothing.
 create or replace function pgque.tick_range_read_plan(
     i_queue text, i_from_tick bigint, i_to_tick bigint, i_max_slices integer,
@@ -6675,11 +6446,9 @@ begin
           and exists (select from pgque.retry_queue r
                       where r.ev_queue = q.queue_id and r.ev_retry_after <= clock_timestamp())
     loop
-        if not v_queue.queue_ticker_paused and not v_queue.queue_external_ticker then
-            perform pgque.make_ticks(array(
-                select d from pgque.tick_due d
-                where d.queue_id = v_queue.queue_id
-                  and exists (select from pgque.tick_request r where r.queue_id = d.queue_id)));
+        if not v_queue.queue_ticker_paused and not v_queue.queue_external_ticker
+           and exists (select from pgque.tick_request r where r.queue_id = v_queue.queue_id) then
+            perform pgque.make_ticks(v_queue.queue_id, v_queue.queue_id);
             continue when exists (select from pgque.tick_request r
                                   where r.queue_id = v_queue.queue_id);
         end if;
@@ -6798,8 +6567,8 @@ $$;
 
 -- ===== engine/rotation/rotation.sql ==============================================================
 
--- Returns the newest tick that every consumer of a queue has passed, or the last tick if no
--- consumer is registered. Nobody needs the events that its snapshot sees.
+-- Returns the newest tick that every consumer of a queue has passed, or the last tick if no consumer is
+-- registered. Nobody needs the events that its snapshot sees.
 create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -6811,10 +6580,10 @@ begin
 end;
 $$;
 
--- Returns the newest tick that is older than a queue's retention, or the first tick if none is, or
--- null without a retention. Every event that was committed within the retention comes after it,
--- because a tick's snapshot is older than its time. A week may have millions of ticks, so this is a
--- binary search by id; ids may have gaps.
+-- Returns the newest tick that is older than a queue's retention, or the first tick if none is, or null
+-- without a retention. Every event that was committed within the retention comes after it, because a
+-- tick's snapshot is older than its time. A week may have millions of ticks, so this is a binary search
+-- by id; ids may have gaps.
 create or replace function pgque.find_retention_tick(i_queue pgque.queue)
 returns bigint
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -6862,9 +6631,8 @@ begin
 end;
 $$;
 
--- Returns the shortest time between two rotations of a queue. A table is truncated two rotations
--- after its last event, so with half the retention this event is just old enough, and the oldest
--- event gets one and a half times as old as the retention.
+-- Returns the shortest time between two rotations of a queue. A table is truncated two rotations after
+-- its last event, so with half the retention this event is just old enough.
 create or replace function pgque.rotation_interval(i_queue pgque.queue)
 returns interval
 language sql immutable
@@ -6873,8 +6641,8 @@ as $$
                     i_queue.queue_retention operator(pg_catalog./) 2)
 $$;
 
--- Returns the tick up to which every snapshot sees the events as consumed, or null while a snapshot
--- may not. It notes up to where events may be truncated; the note counts when no snapshot is left from
+-- Returns the tick up to which every snapshot sees the events as consumed, or null while a snapshot may
+-- not. It notes up to where events may be truncated; the note counts when no snapshot is left from
 -- before it.
 -- locks: held by the caller. writes: rotation_floor, snapshot_wait.
 create or replace function pgque.settle_floor(i_queue_id integer)
@@ -6907,14 +6675,13 @@ begin
 end;
 $$;
 
--- Rotation, step 1: empties a child of the queue's event table that is not current, and makes it
--- the current one. It takes the oldest child, or the other one if the oldest is still needed.
--- Returns 1, or 0 if it is too early (rotation_interval), if step 2 of the last rotation has not
--- run, if an old snapshot may need events that all consumers have passed, or if neither child can be
--- emptied. The child that comes next is closed to writers. If the oldest child was skipped, that one
--- stays closed instead. Returns 0, too, if the queue does not exist.
--- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively.
--- writes: queue, rotation_floor, the catalog; truncates the child.
+-- Rotation, step 1: empties a child of the queue's event table that is not current, and makes it the
+-- current one. It takes the oldest child, or the other one if the oldest is still needed. Returns 1, or
+-- 0 if it is too early (rotation_interval), if step 2 of the last rotation has not run, if an old
+-- snapshot may need events, if neither child can be emptied, or if the queue does not exist. The child
+-- that comes next is closed to writers. If the oldest child was skipped, that one stays closed instead.
+-- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively. writes:
+-- queue, rotation_floor, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -6963,7 +6730,7 @@ end;
 $$;
 
 -- The size of a queue's event tables. It is 0 if no event was sent since the last rotations: then
--- maintenance does not rotate the queue, which would only write to the catalog.
+-- maintenance does not rotate the queue.
 create or replace function pgque.event_bytes(i_queue pgque.queue)
 returns bigint
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
@@ -6974,9 +6741,8 @@ begin
 end;
 $$;
 
--- Truncates an event table, unless a session uses it or it holds an event that the floor tick did
--- not see. This is checked under the exclusive lock, so the truncated events are known to be
--- consumed. Returns whether the table is empty now.
+-- Truncates an event table, unless a session uses it or it holds an event that the floor tick did not
+-- see, which is checked under the exclusive lock. Returns whether the table is empty now.
 -- locks: the table, exclusively, without waiting. writes: truncates it.
 create or replace function pgque.empty_event_table(i_table text, i_floor pg_snapshot)
 returns boolean
@@ -7005,8 +6771,7 @@ end;
 $$;
 
 -- Rotation, step 2, in a later transaction than step 1: notes that the switch is committed, which
--- allows the next one. A crash between the steps, or a transaction that has locked the queue's row,
--- only delays the next rotation.
+-- allows the next one.
 -- locks: rows of the queues it notes, without waiting. writes: queue.
 create or replace function pgque.maint_rotate_tables_step2()
 returns integer
@@ -7047,9 +6812,9 @@ where r.rotated_at is null
 -- or up to a second, if others keep the lock (set_lock_wait). A snapshot older than the switch finds
 -- every row where it was.
 
--- Moves the subscriptions that go on in the other half to half i_half: writes their newest
--- positions to both halves, under the next number. A session that read a position before finds that
--- number taken. Returns how many subscriptions it moved.
+-- Moves the subscriptions that go on in the other half to half i_half: writes their newest positions to
+-- both halves, under the next number. A session that read a position before finds that number taken.
+-- Returns how many subscriptions it moved.
 -- locks: held by the caller. writes: position_log.
 create or replace function pgque.move_positions(i_half smallint)
 returns bigint
@@ -7061,8 +6826,8 @@ begin
     with moved as (
         insert into pgque.position_log_0
         select p.sub_id, p.pos_seq + 1, p.sub_last_tick, p.sub_active, p.sub_batch, p.sub_next_tick,
-               p.lease_owner, p.lease_until, p.lease_epoch, p.event_cutoff, i_half, p.lease_ttl,
-               p.page_from, p.page_to, p.held_at
+               p.lease_owner, p.lease_until, p.lease_epoch, null, i_half, p.lease_ttl,
+               p.page_from, p.page_to
         from pgque.subscription_base s
         cross join lateral (
             select *
@@ -7080,9 +6845,9 @@ begin
 end;
 $$;
 
--- Switches the log of positions to the other half, if that half is empty: away from half 0 when it
--- has outgrown its subscriptions, and back from half 1 at once. Returns how many positions stay
--- behind that nobody needs, at least 1, or 0 if it did not switch.
+-- Switches the log of positions to the other half, if that half is empty: away from half 0 when it has
+-- outgrown its subscriptions, and back from half 1 at once. Returns how many positions stay behind that
+-- nobody needs, at least 1, or 0 if it did not switch.
 -- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log,
 -- log_rotation.
 create or replace function pgque.maint_compact_positions()
@@ -7122,9 +6887,8 @@ exception
 end;
 $$;
 
--- The first tick of each queue that must stay: the position of its slowest consumer, the start of
--- its retention, and always the last two ticks. The next tick and the next registration start at the
--- newest tick, and the last two give the event rate.
+-- The first tick of each queue that must stay: the position of its slowest consumer, the start of its
+-- retention, and always the last two ticks, which give the event rate.
 create or replace view pgque.needed_tick as
 select q.queue_id,
        least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
@@ -7133,12 +6897,11 @@ select q.queue_id,
        as first_tick
 from pgque.queue q;
 
--- Copies the ticks that are still needed to the other half, where nobody reads them before the
--- switch. It takes no lock on the log, because a consumer that lags may need a million ticks. From
--- half 0 it copies only if it leaves more ticks behind than it copies, so that the cost per tick is
--- constant, however far a consumer lags; from half 1 it copies at once. It goes queue by queue: the
--- log has no statistics, and the planner would join it as a whole with all queues. Returns 1 when it
--- made a copy.
+-- Copies the ticks that are still needed to the other half, without a lock on the log, because a
+-- consumer that lags may need a million ticks. From half 0 it copies only if it leaves more ticks
+-- behind than it copies, so that the cost per tick is constant; from half 1 it copies at once. It goes
+-- queue by queue: the log has no statistics, and the planner would join it as a whole with all queues.
+-- Returns 1 when it made a copy.
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
 returns integer
@@ -7188,8 +6951,8 @@ exception
 end;
 $$;
 
--- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched;
--- 0 otherwise, also when a copy waits for the next call because the lock was not available.
+-- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched; 0
+-- otherwise, also when a copy waits for the next call because the lock was not available.
 -- locks: those of maint_copy_ticks; tick_log against tickers and registrations. writes: tick_log,
 -- history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()
@@ -7264,9 +7027,9 @@ begin
 end;
 $$;
 
--- Saves to the history a part of the ticks that a compaction has not copied to a half because
--- nobody needs them: the last tick of each minute, if events came since the tick saved before it,
--- and a queue's first tick, to count from.
+-- Saves to the history a part of the ticks that a compaction has not copied to a half because nobody
+-- needs them: the last tick of each minute in which events came, and a queue's first tick, to count
+-- from.
 -- locks: held by the caller. writes: history.
 create or replace function pgque.keep_tick_history(i_half smallint)
 returns void
@@ -7316,8 +7079,8 @@ end;
 $$;
 
 -- Adds up the counters to one row per consumer and one row per queue for its ended registrations.
--- Retries and dead letters go to the history by minute, from which rows that are older than
--- history_period are deleted. Returns how many counters it removed.
+-- Retries and dead letters go to the history by minute, from which rows that are older than a day are
+-- deleted. Returns how many counters it removed.
 -- locks: the rows it deletes. writes: counter_log, history, log_rotation.
 create or replace function pgque.maint_compact_counters()
 returns integer
@@ -7592,9 +7355,9 @@ $$;
 
 -- Replicas: the changes of captured tables, applied to a copy of each (docs/replicas.md).
 
--- Remembers that a consumer has copied a table as a snapshot shows it. Called in the transaction of
--- the ack, so it counts only if the copy's attempt is the one that was acked. From then on, the
--- consumer leaves out the changes that the snapshot contains.
+-- Remembers that a consumer has copied a table as a snapshot shows it. Called in the transaction of the
+-- ack, so it counts only if the copy's attempt is the one that was acked. From then on, the consumer
+-- leaves out the changes that the snapshot contains.
 -- locks: none. writes: replica_table.
 create or replace function pgque.set_replicated(
     i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
@@ -7637,8 +7400,8 @@ begin
 end;
 $$;
 
--- The tables that a consumer has copied, without those that it copied in an earlier life of the
--- database: transaction ids of another cluster mean nothing here, so these are copied again.
+-- The tables that a consumer has copied, without those of an earlier life of the database, whose
+-- transaction ids mean nothing here.
 create or replace function pgque.replicated_tables(
     i_queue text, i_consumer text,
     out table_name text, out copied pg_snapshot, out shape text)
@@ -7766,8 +7529,8 @@ end;
 $$;
 
 -- Creates the queue <add-on>.<name>, which logs what is published in an add-on, if it is missing.
--- Refuses a queue that was created otherwise, because it may have other events, and it has its name
--- by mistake: no message reaches it. Returns the name of the queue.
+-- Refuses a queue that was created otherwise, because it may have other events, and it has its name by
+-- mistake: no message reaches it. Returns the name of the queue.
 -- locks: those of create_queue. writes: the same, queue.
 create or replace function pgque.create_log(i_addon_name text, i_name text)
 returns text
@@ -7813,11 +7576,10 @@ $$;
 
 -- ===== engine/rotation/maint.sql =================================================================
 
--- Lists the steps of maintenance that are due, in their order: functions of this schema, with no or one
--- argument. Ticks are copied first, so that no lock is held during the copy. The logs are switched late,
--- since in maint() their locks are kept until commit. The half with the old ticks is emptied after that,
--- since readers wait for its lock, and event tables are dropped later still, since producers wait for
--- theirs.
+-- Lists the steps of maintenance that are due, in their order. Ticks are copied first, so that no lock
+-- is held during the copy. The logs are switched late, since in maint() their locks are kept until
+-- commit. The half with the old ticks is emptied after that, since readers wait for its lock, and event
+-- tables are dropped later still, since producers wait for theirs.
 create or replace function pgque.maint_steps(out func_name text, out func_arg text)
 returns setof record
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
@@ -7870,9 +7632,9 @@ begin
 end;
 $$;
 
--- Lists what there is to maintain now, for schedulers that run each step in a transaction of its
--- own: functions with no or one argument, to be called again while they return more than 0, and
--- tables to vacuum.
+-- Lists what there is to maintain now, for schedulers that run each step in a transaction of its own:
+-- functions with no or one argument, to be called again while they return more than 0, and tables to
+-- vacuum.
 create or replace function pgque.maint_operations(out func_name text, out func_arg text)
 returns setof record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -7886,8 +7648,8 @@ exception when lock_not_available then
 end;
 $$;
 
--- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events,
--- positions and ticks are not among them, because their tables are truncated.
+-- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events, positions
+-- and ticks are not among them, because their tables are truncated.
 create or replace function pgque.maint_tables_to_vacuum()
 returns setof text
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -7939,12 +7701,10 @@ begin
 end;
 $$;
 
--- Does all maintenance in one call, for any scheduler: rotation of events, retries, delayed events
--- that are due, expired idempotency keys, what dead writers left, rotation of the logs. Returns how
--- many things it did. What it cannot lock within a second, it leaves for the next call. A step that
--- fails stops no other step and raises a warning; if nothing else was done, the call fails with its
--- error. Call it in a transaction of its own: a transaction that switches a log commits without waiting
--- for a synchronous standby.
+-- Does all maintenance in one call, for any scheduler. Returns how many things it did. What it cannot
+-- lock within a second, it leaves for the next call. A step that fails stops no other step and raises a
+-- warning; if nothing else was done, the call fails with its error. Call it in a transaction of its
+-- own: a transaction that switches a log commits without waiting for a synchronous standby.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer
@@ -7986,8 +7746,8 @@ $$;
 -- steps of a rotation are in different transactions, no lock outlasts its step, and a step that
 -- fails stops no other.
 
--- Returns how long maint_loop waits between two rounds. It waits less while a log is on its second
--- half, where reading costs more.
+-- Returns how long maint_loop waits between two rounds: less while a log is on its second half, where
+-- reading costs more.
 create or replace function pgque.maint_pause()
 returns interval
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -8002,9 +7762,9 @@ exception when lock_not_available then
 end;
 $$;
 
--- Runs maintenance for one slot of a scheduler, every 10 seconds (see maint_pause), in READ
--- COMMITTED, whatever the session's default. A step that fails does not end the slot; the slot
--- raises the last error at its end.
+-- Runs maintenance for one slot of a scheduler, every 10 seconds (see maint_pause), in READ COMMITTED,
+-- whatever the session's default. A step that fails does not end the slot; the slot raises the last
+-- error at its end.
 -- locks: none between steps. writes: what the steps write.
 create or replace procedure pgque.maint_loop(i_slot interval)
 language plpgsql
@@ -8089,13 +7849,11 @@ end;
 $$;
 
 -- The same for all queues.
-create or replace function pgque.get_queue_info(
-    out queue_name text, out queue_ntables integer, out queue_cur_table integer,
-    out queue_rotation_period interval, out queue_switch_time timestamptz,
-    out queue_external_ticker boolean, out queue_ticker_paused boolean,
-    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
-    out queue_ticker_idle_period interval, out ticker_lag interval,
-    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
+create or replace function pgque.get_queue_info(out queue_name text, out queue_ntables integer, out queue_cur_table integer, out
+    queue_rotation_period interval, out queue_switch_time timestamptz, out queue_external_ticker
+    boolean, out queue_ticker_paused boolean, out queue_ticker_max_count integer, out
+    queue_ticker_max_lag interval, out queue_ticker_idle_period interval, out ticker_lag
+    interval, out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -8106,7 +7864,7 @@ end;
 $$;
 
 -- Each consumer with its lag, its open batch, and the number of events between its position and the
--- last tick (an upper estimate: a difference of event ids). No row for names that do not exist.
+-- last tick (a difference of event ids). No row for names that do not exist.
 create or replace function pgque.get_consumer_info(
     i_queue_name text, i_consumer_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
@@ -8131,10 +7889,9 @@ end;
 $$;
 
 -- The same for one queue.
-create or replace function pgque.get_consumer_info(
-    i_queue_name text,
-    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
-    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+create or replace function pgque.get_consumer_info(i_queue_name text,
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval, out
+    last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -8145,9 +7902,8 @@ end;
 $$;
 
 -- The same for all queues.
-create or replace function pgque.get_consumer_info(
-    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
-    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+create or replace function pgque.get_consumer_info(out queue_name text, out consumer_name text, out lag interval, out last_seen interval, out
+    last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -8195,7 +7951,6 @@ $$;
 -- runs unchanged.
 
 -- send_batch under the core's argument names.
--- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event_bulk(queue_name text, ev_type text, ev_data_list text[])
 returns bigint[]
 language plpgsql security definer
@@ -8207,23 +7962,20 @@ end;
 $$;
 
 -- next_batch_custom without limits.
--- locks: those of next_batch_custom. writes: the same.
-create or replace function pgque.next_batch_info(
-    i_queue_name text, i_consumer_name text,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+create or replace function pgque.next_batch_info(i_queue_name text, i_consumer_name text,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint, out cur_tick_time
+    timestamptz, out prev_tick_time timestamptz, out cur_tick_event_seq bigint, out
+    prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, null, null, null);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, null::interval, null, null, null);
 end;
 $$;
 
--- The tick that would end a batch after the given tick; see find_next_tick. Nulls when there is
--- none.
+-- The tick that would end a batch after the given tick; see find_next_tick. Nulls when there is none.
 create or replace function pgque.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
     i_min_count bigint, i_min_interval interval,
@@ -8257,7 +8009,6 @@ end;
 $$;
 
 -- PgQ's name for force_next_tick.
--- locks: none. writes: tick_request.
 create or replace function pgque.force_tick(i_queue_name text)
 returns bigint
 language plpgsql security definer
@@ -8270,8 +8021,8 @@ $$;
 
 -- ===== api/send.sql ==============================================================================
 
--- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and
--- stored in PostgreSQL's form. An untyped literal is text. See insert_event.sql for the statement.
+-- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and stored in
+-- PostgreSQL's form. An untyped literal is text.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send(queue_name text, type_name text, payload text)
 returns bigint
@@ -8301,9 +8052,7 @@ $$;
 
 -- Publishes one event with a partition key, which is stored in ev_extra1. A partitioned consumer
 -- assigns events to slots by the key, and events of one key keep their order. Null means no key.
--- locks: none beyond the insert's own. writes: the queue's current event table.
-create or replace function pgque.send(
-    i_queue text, i_type text, i_payload text, i_partition_key text)
+create or replace function pgque.send(i_queue text, i_type text, i_payload text, i_partition_key text)
 returns bigint
 language plpgsql security definer
 as $$
@@ -8313,9 +8062,7 @@ end;
 $$;
 
 -- The jsonb form with a partition key.
--- locks: those of the text form. writes: the same.
-create or replace function pgque.send(
-    i_queue text, i_type text, i_payload jsonb, i_partition_key text)
+create or replace function pgque.send(i_queue text, i_type text, i_payload jsonb, i_partition_key text)
 returns bigint
 language plpgsql security definer
 as $$
@@ -8325,7 +8072,6 @@ end;
 $$;
 
 -- Publishes one event of type "default".
--- locks: those of the three-argument send. writes: the same.
 create or replace function pgque.send(queue_name text, payload text)
 returns bigint
 language plpgsql security definer
@@ -8336,7 +8082,6 @@ end;
 $$;
 
 -- The jsonb form.
--- locks: those of the text form. writes: the same.
 create or replace function pgque.send(queue_name text, type_name text, payload jsonb)
 returns bigint
 language plpgsql security definer
@@ -8347,7 +8092,6 @@ end;
 $$;
 
 -- The jsonb form with type "default".
--- locks: those of the text form. writes: the same.
 create or replace function pgque.send(queue_name text, payload jsonb)
 returns bigint
 language plpgsql security definer
@@ -8357,8 +8101,8 @@ begin
 end;
 $$;
 
--- Publishes many events of one type in one statement, all or none. Returns their ids in the order
--- of the payloads. A null payload makes an event without a payload.
+-- Publishes many events of one type in one statement, all or none. Returns their ids in the order of
+-- the payloads. A null payload makes an event without a payload.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
 returns bigint[]
@@ -8386,7 +8130,6 @@ end;
 $$;
 
 -- Publishes many events of type "default".
--- locks: those of the three-argument send_batch. writes: the same.
 create or replace function pgque.send_batch(queue_name text, payloads text[])
 returns bigint[]
 language plpgsql security definer
@@ -8397,9 +8140,8 @@ begin
 end;
 $$;
 
--- For untyped literals: PostgreSQL cannot choose between text[] and jsonb[], but prefers text to
--- both. So '{a,b}' without a cast is read as an array of text.
--- locks: those of the text[] form. writes: the same.
+-- For untyped literals: PostgreSQL cannot choose between text[] and jsonb[], but prefers text to both.
+-- So '{a,b}' without a cast is read as an array of text.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text)
 returns bigint[]
 language plpgsql security definer
@@ -8411,7 +8153,6 @@ end;
 $$;
 
 -- The same with type "default".
--- locks: those of the text[] form. writes: the same.
 create or replace function pgque.send_batch(queue_name text, payloads text)
 returns bigint[]
 language plpgsql security definer
@@ -8423,7 +8164,6 @@ end;
 $$;
 
 -- The jsonb form.
--- locks: those of the text form. writes: the same.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads jsonb[])
 returns bigint[]
 language plpgsql security definer
@@ -8435,7 +8175,6 @@ end;
 $$;
 
 -- The jsonb form with type "default".
--- locks: those of the text form. writes: the same.
 create or replace function pgque.send_batch(queue_name text, payloads jsonb[])
 returns bigint[]
 language plpgsql security definer
@@ -8448,9 +8187,9 @@ $$;
 
 -- ===== api/send_at.sql ===========================================================================
 
--- Publishes one event at a given time, or at once if that time is past. Returns the event's id if
--- it was sent, else the id of the scheduled entry, for cancel_scheduled. Ids of entries are 2^52 or
--- higher, ids of events are lower. maint_deliver_delayed sends the entries that are due.
+-- Publishes one event at a given time, or at once if that time is past. Returns the event's id if it
+-- was sent, else the id of the scheduled entry, for cancel_scheduled. Ids of entries are 2^52 or
+-- higher, ids of events are lower.
 -- locks: the queue's row, against its end. writes: delayed_events, or the current event table.
 create or replace function pgque.send_at(
     i_queue text, i_type text, i_payload text, i_deliver_at timestamptz)
@@ -8480,9 +8219,7 @@ end;
 $$;
 
 -- The jsonb form.
--- locks: those of the text form. writes: the same.
-create or replace function pgque.send_at(
-    i_queue text, i_type text, i_payload jsonb, i_deliver_at timestamptz)
+create or replace function pgque.send_at(i_queue text, i_type text, i_payload jsonb, i_deliver_at timestamptz)
 returns bigint
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -8530,12 +8267,12 @@ begin
 end;
 $$;
 
--- Sends the entries that are due in the order of their times, at most the 100,000 oldest of each
--- queue. Returns their number. Entries of a queue closed by disable_insert wait until it is opened,
--- and if those of a queue cannot be sent, a warning says why. Sequential scans are disabled, because
--- the plan may have been cached when there were few entries.
--- locks: the entries; those that another session holds are left to it.
--- writes: delayed_events, current event tables.
+-- Sends the entries that are due in the order of their times, at most the 100,000 oldest of each queue.
+-- Returns their number. Entries of a queue closed by disable_insert wait until it is opened, and if
+-- those of a queue cannot be sent, a warning says why. Sequential scans are disabled, because the plan
+-- may have been cached when there were few entries.
+-- locks: the entries; those that another session holds are left to it. writes: delayed_events, current
+-- event tables.
 create or replace function pgque.maint_deliver_delayed()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -8589,12 +8326,10 @@ $$;
 
 -- ===== api/send_idem.sql =========================================================================
 
--- Publishes an event, unless an event with the same key was sent within the key's time to live.
--- Returns the event's id, and whether it is the earlier event's id. If two producers use one key,
--- the second waits until the first commits, and sends only if the first rolls back. Like send, it
--- calls no wrapper. Sequential scans are disabled, because the plan may have been cached when there
--- were few keys.
--- The event's ev_extra2 is the key.
+-- Publishes an event, unless an event with the same key was sent within the key's time to live. Returns
+-- the event's id, and whether it is the earlier event's. If two producers use one key, the second waits
+-- until the first commits, and sends only if the first rolls back. Sequential scans are disabled,
+-- because the plan may have been cached when there were few keys. The event's ev_extra2 is the key.
 -- locks: the key. writes: idem, the queue's current event table.
 create or replace function pgque.send_idem(
     i_queue text, i_type text, i_payload text, i_idem_key text,
@@ -8654,10 +8389,9 @@ end;
 $$;
 
 -- The jsonb form.
--- locks: those of the text form. writes: the same.
 create or replace function pgque.send_idem(
-    i_queue text, i_type text, i_payload jsonb, i_idem_key text,
-    i_ttl interval default '1 hour', i_partition_key text default null)
+    i_queue text, i_type text, i_payload jsonb, i_idem_key text, i_ttl interval default '1 hour',
+    i_partition_key text default null)
 returns table (event_id bigint, deduped boolean)
 language plpgsql security definer
 as $$
@@ -8689,7 +8423,6 @@ end;
 $$;
 
 -- Deletes expired idempotency keys. Returns their number.
--- locks: those of purge_idem. writes: idem.
 create or replace function pgque.maint_idem()
 returns integer
 language plpgsql security definer
@@ -8713,8 +8446,7 @@ begin
 end;
 $$;
 
--- Deletes expired keys of one queue or of all, at most 100,000 per call, so that no call takes
--- long.
+-- Deletes expired keys of one queue or of all, at most 100,000 per call, so that no call takes long.
 -- locks: the keys; those that a producer is renewing are skipped. writes: idem.
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
@@ -8740,11 +8472,11 @@ $$;
 
 -- ===== api/staging.sql ===========================================================================
 
--- Opens a staging table, so that many connections can write events that one transaction publishes.
--- Each connection COPYs into the table that staging_table names, and reports its transaction and
--- number of events. publish_staging publishes the events of the given transactions, so those of
--- repeated attempts do not count. Only the role that opened it, its members and admins may publish
--- or abort it. The table is unlogged; publishing fails if a crash of the server lost events.
+-- Opens a staging table, so that many connections can write events that one transaction publishes. Each
+-- connection COPYs into the table that staging_table names, and reports its transaction and number of
+-- events. publish_staging publishes the events of the given transactions, so those of repeated attempts
+-- do not count. Only the role that opened it, its members and admins may publish or abort it. The table
+-- is unlogged; publishing fails if a crash of the server lost events.
 -- locks: none. writes: staging, the catalog.
 create or replace function pgque.open_staging(i_queue text)
 returns bigint
@@ -8792,9 +8524,9 @@ begin
 end;
 $$;
 
--- Publishes the events that these transactions wrote, in one transaction. If their number differs
--- from i_events, nothing is published. Returns the number. Calling it again returns the same number
--- and publishes nothing. Events of one transaction get their ids in the order of writing.
+-- Publishes the events that these transactions wrote. If their number differs from i_events, nothing is
+-- published. Returns the number. Calling it again returns the same number and publishes nothing. Events
+-- of one transaction get their ids in the order of writing.
 -- locks: the entry, its table. writes: staging, the queue's current event table, the catalog.
 create or replace function pgque.publish_staging(
     i_staging_id bigint, i_txids xid8[], i_events bigint)
@@ -8932,8 +8664,8 @@ begin
 end;
 $$;
 
--- Removes the stagings of writers that died, and the tables that were still in use when their
--- events were published. Returns the number of stagings removed.
+-- Removes the stagings of writers that died, and the tables that were still in use when their events
+-- were published. Returns the number of stagings removed.
 -- locks: the tables that it drops, without waiting. writes: staging, the catalog.
 create or replace function pgque.maint_staging()
 returns integer
@@ -8961,8 +8693,8 @@ $$;
 
 -- ===== api/receive.sql ===========================================================================
 
--- register_consumer under the name that applications expect.
--- Names with # belong to the slots of partitioned consumers.
+-- register_consumer under the name that applications expect. Names with # belong to the slots of
+-- partitioned consumers.
 -- locks: those of register_consumer. writes: the same.
 create or replace function pgque.subscribe(queue text, consumer text)
 returns integer
@@ -8980,22 +8712,21 @@ end;
 $$;
 
 -- unregister_consumer under the name that applications expect.
--- locks: those of unregister_consumer. writes: the same.
 create or replace function pgque.unsubscribe(queue text, consumer text)
 returns integer
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return pgque.unregister_consumer(queue, consumer);
+    return pgque.unregister_consumer(queue, consumer, false);
 end;
 $$;
 
--- Returns messages of the consumer's open or next batch, in order of msg_id. From a larger batch,
--- it returns any i_max_return messages, because finding the first ones would read all of them. ack
--- finishes the whole batch, including messages beyond i_max_return; until then, receive returns the
--- same messages. Batches without events are finished. A maximum of null returns no message and
--- opens no batch. Like next_batch, it has no SET clause.
+-- Returns messages of the consumer's open or next batch, in order of msg_id; from a larger batch, any
+-- i_max_return messages, because finding the first ones would read all of them. ack finishes the whole
+-- batch, including messages beyond i_max_return; until then, receive returns the same messages. Batches
+-- without events are finished. A maximum of null returns no message and opens no batch. Like
+-- next_batch, it has no SET clause.
 -- locks: those of open_batch and finish_batch. writes: the same.
 create or replace function pgque.receive(
     i_queue text, i_consumer text, i_max_return integer default 100)
@@ -9038,7 +8769,6 @@ end;
 $$;
 
 -- Finishes a batch.
--- locks: those of finish_batch. writes: the same.
 create or replace function pgque.ack(i_batch_id bigint)
 returns integer
 language plpgsql security definer
@@ -9066,8 +8796,7 @@ $$;
 -- ===== api/receive_coop.sql ======================================================================
 
 -- receive for a worker that shares a consumer with others: returns messages of the worker's open or
--- next batch. ack finishes the whole batch, including messages beyond i_max_return. Batches without
--- events are finished.
+-- next batch.
 -- locks: those of open_coop_batch and finish_batch. writes: the same.
 create or replace function pgque.receive_coop(
     i_queue text, i_consumer text, i_subconsumer text,
@@ -9095,7 +8824,6 @@ end;
 $$;
 
 -- register_subconsumer under the name that applications expect.
--- locks: those of register_subconsumer. writes: the same.
 create or replace function pgque.subscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
 returns integer
@@ -9108,7 +8836,6 @@ end;
 $$;
 
 -- unregister_subconsumer under the name that applications expect.
--- locks: those of unregister_subconsumer. writes: the same.
 create or replace function pgque.unsubscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
 returns integer
@@ -9122,13 +8849,10 @@ $$;
 
 -- ===== api/partition_slots.sql ===================================================================
 
--- Subscribes one of the n slots of a partitioned consumer. The first call makes all n slots at the
--- last tick, and fixes n until the last slot is unsubscribed. A slot that was unsubscribed starts
--- again at the last tick. Calling it again changes nothing.
--- locks: the consumer's row in partition_consumer; those of register_consumer.
--- writes: partition_consumer, partition_slot_base, consumer, subscription_base, position_log.
-create or replace function pgque.subscribe_slot(
-    i_queue text, i_consumer text, i_slot integer, i_n integer)
+-- Subscribes one of the n slots of a partitioned consumer. The first call makes all n slots at the last
+-- tick, and fixes n until the last slot is unsubscribed. A slot that was unsubscribed starts again at
+-- the last tick. Calling it again changes nothing.
+create or replace function pgque.subscribe_slot(i_queue text, i_consumer text, i_slot integer, i_n integer)
 returns void
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -9139,10 +8863,10 @@ end;
 $$;
 
 -- Subscribes all n slots of a partitioned consumer. If it is new, they start at a position: earliest,
--- latest, a tick's number or a time (seek.sql); null means the last tick. Registered slots stay where
--- they are. Returns 1, or 0 if the consumer had slots before.
--- locks: the consumer's row in partition_consumer; those of register_consumer.
--- writes: those of subscribe_slot.
+-- latest, a tick's number or a time (seek.sql); null means the last tick. Returns 1, or 0 if the
+-- consumer had slots before, which stay where they are.
+-- locks: the consumer's row in partition_consumer; those of register_consumer. writes: those of
+-- subscribe_slot.
 create or replace function pgque.subscribe_slots(
     i_queue text, i_consumer text, i_n integer, i_start_at text default null)
 returns integer
@@ -9297,11 +9021,10 @@ begin
 end;
 $$;
 
--- Unsubscribes a slot, and drops its unread events, retries and dead letters. With the last
--- slot, the partitioned consumer is removed.
--- Does nothing if the slot is not subscribed.
--- locks: the consumer's row in partition_consumer.
--- writes: partition_consumer, subscription_base (and what hangs on it), retry_queue, dead_letter.
+-- Unsubscribes a slot, and drops its unread events, retries and dead letters. With the last slot, the
+-- partitioned consumer is removed. Does nothing if the slot is not subscribed.
+-- locks: the consumer's row in partition_consumer. writes: partition_consumer, subscription_base (and
+-- what hangs on it), retry_queue, dead_letter.
 create or replace function pgque.unsubscribe_slot(i_queue text, i_consumer text, i_slot integer)
 returns void
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -9365,10 +9088,9 @@ begin
 end;
 $$;
 
--- Takes a slot's lease, or renews it for the worker that holds it. Returns the epoch, which grows
--- with every change of the holder, or null while another worker has a live lease or a batch of
--- claim_batch is open, whose results may be stored already: finish it with claim_batch and ack_batch.
--- Otherwise a slot is free after its lease expires or is released.
+-- Takes a slot's lease, or renews it for the worker that holds it. Returns the epoch, which grows with
+-- every change of the holder, or null while another worker has a live lease or a batch of claim_batch
+-- is open, whose results may be stored already.
 -- locks: of two workers at once the second waits for the first. writes: position_log.
 create or replace function pgque.claim_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text,
@@ -9401,8 +9123,8 @@ begin
 end;
 $$;
 
--- Releases a slot. A page that was not acked is delivered again, to the next holder. Returns false
--- if the worker does not hold the slot.
+-- Releases a slot. A page that was not acked is delivered again, to the next holder. Returns false if
+-- the worker does not hold the slot.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)
@@ -9479,9 +9201,9 @@ $$;
 --   page_from  the last event of the open batch that was acked
 --   page_to    the last event of the page; the highest number if nothing comes after it
 
--- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The
--- page has at most i_max events of the open or next batch, in order of msg_id. Until the page is
--- acked, the next call begins with the same event. Batches without events of the slot are finished.
+-- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The page
+-- has at most i_max events of the open or next batch, in order of msg_id. Until it is acked, the next
+-- call begins with the same event. Batches without events of the slot are finished.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
@@ -9521,8 +9243,8 @@ end;
 $$;
 
 -- Checks and renews the lease, and begins the next page: the rest of the open batch, else the next
--- batch, which spans enough ticks for about i_max events. If there is none, the lease is only
--- renewed after half of its time.
+-- batch, which spans enough ticks for about i_max events. If there is none, the lease is only renewed
+-- after half of its time.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.open_page(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
@@ -9541,7 +9263,6 @@ begin
                     null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id);
             if v_slot.sub_next_tick is not null then
                 v_slot.sub_batch := pgque.next_batch_id();
-                v_slot.event_cutoff := pgque.event_cutoff(v_slot.sub_queue);
             elsif v_slot.lease_until > clock_timestamp() + v_slot.lease_ttl / 2 then
                 return v_slot;
             end if;
@@ -9555,8 +9276,8 @@ begin
 end;
 $$;
 
--- Acks the page that receive_partitioned returned last, and renews the lease. Returns 1, or 0 if
--- there is no such page.
+-- Acks the page that receive_partitioned returned last, and renews the lease. Returns 1, or 0 if there
+-- is no such page.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.ack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
@@ -9578,10 +9299,9 @@ begin
 end;
 $$;
 
--- Schedules a message of the page for another delivery, or makes it a dead letter when its retries
--- are used up. Later events of its key do not wait for it. Renews the lease. Returns 1.
--- locks: waits for a concurrent move of the same slot.
--- writes: position_log, retry_queue, dead_letter.
+-- Schedules a message of the page for another delivery, or makes it a dead letter when its retries are
+-- used up. Later events of its key do not wait for it. Renews the lease. Returns 1.
+-- locks: waits for a concurrent move of the same slot. writes: position_log, retry_queue, dead_letter.
 create or replace function pgque.nack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
     i_msg pgque.message, i_retry_after interval default '1 minute', i_reason text default null)
@@ -9622,10 +9342,9 @@ begin
 end;
 $$;
 
--- Returns the slot of a key among n slots: its hash modulo n, made positive; events without a key
--- are in slot 0. Collation "C" hashes the bytes, so the result is the same in every database.
--- hashtextextended does not change, because hash partitioning uses it. The function is in SQL so
--- that it is inlined into the statement that calls it.
+-- Returns the slot of a key among n slots: its hash modulo n, made positive; events without a key are
+-- in slot 0. Collation "C" hashes the bytes, so the result is the same in every database.
+-- hashtextextended does not change, because hash partitioning uses it. In SQL, so that it is inlined.
 create or replace function pgque.slot_of_key(i_key text, i_n integer)
 returns integer
 language sql immutable
@@ -9649,18 +9368,16 @@ $$;
 
 -- ===== api/repartition.sql =======================================================================
 
--- Gives a partitioned consumer another number of slots, once all its slots stand at one tick without
--- an open batch. Until then a call asks for it: the slots get events up to the tick that the first of
--- them has reached, and no farther. Repeat the call until it returns 0; it returns how many slots
--- have not arrived. What was asked for is forgotten 10 minutes after the last call, and by a call
--- with the present number. Events are delivered once, and in the order of their keys; retries and
--- dead letters go to the new slot of their key. Producers, the ticker and other consumers continue
--- meanwhile. Workers must then claim slots of the new number, and their calls for an earlier slot
--- fail.
--- locks: the consumer's row in partition_consumer, its retries and dead letters; waits for
--- concurrent moves of its slots.
--- writes: partition_consumer, partition_slot_base, consumer, subscription_base, position_log,
--- consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current event table.
+-- Gives a partitioned consumer another number of slots, once all its slots stand at one tick without an
+-- open batch. Until then a call asks for it: the slots get events up to the tick that the first of them
+-- has reached, and no farther. Repeat the call until it returns 0; it returns how many slots have not
+-- arrived. What was asked for is forgotten 10 minutes after the last call, and by a call with the
+-- present number. Events are delivered once, and in the order of their keys; retries and dead letters
+-- go to the new slot of their key. Workers must then claim slots of the new number.
+-- locks: the consumer's row in partition_consumer, its retries and dead letters; waits for concurrent
+-- moves of its slots. writes: partition_consumer, partition_slot_base, consumer, subscription_base,
+-- position_log, consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current event
+-- table.
 create or replace function pgque.repartition(i_queue text, i_consumer text, i_slots integer)
 returns bigint
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -9720,9 +9437,9 @@ begin
 end;
 $$;
 
--- Returns where the next batch of a slot ends: at i_next_tick, but no farther than where the slots
--- meet while another number of them is asked for; null if there is no next batch. Until it has
--- arrived there, a slot always has one, whatever limits the caller has set.
+-- Returns where the next batch of a slot ends: at i_next_tick, but no farther than where the slots meet
+-- while another number of them is asked for; null if there is no next batch. Until it has arrived
+-- there, a slot always has one, whatever limits the caller has set.
 create or replace function pgque.limit_to_change(
     i_sub_id integer, i_last_tick bigint, i_next_tick bigint)
 returns bigint
@@ -9781,9 +9498,8 @@ $$;
 -- dead letters, and events after the tick i_tick that are redelivered to an earlier slot alone.
 -- Adoption of a restored database gives a slot events of other slots too, which stay behind. Then it
 -- removes the earlier slots.
--- locks: the retries and dead letters.
--- writes: consumer_deployment, retry_queue, dead_letter, subscription_base, tick_request, the queue's
--- current event table.
+-- locks: the retries and dead letters. writes: consumer_deployment, retry_queue, dead_letter,
+-- subscription_base, tick_request, the queue's current event table.
 create or replace function pgque.hand_over(
     i_queue pgque.queue, i_consumer text, i_old pgque.partition_slot_base[], i_old_n integer,
     i_n integer, i_tick bigint)
@@ -9841,8 +9557,8 @@ $$;
 
 -- ===== api/dead_letter.sql =======================================================================
 
--- Returns a queue's newest dead letters; with a limit of null, all of them. There are none of a
--- queue that does not exist.
+-- Returns a queue's newest dead letters; with a limit of null, all of them. There are none of a queue
+-- that does not exist.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
 returns setof pgque.dead_letter
 language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
@@ -9863,8 +9579,8 @@ begin
 end;
 $$;
 
--- Returns the number of a queue's dead letters by consumer and reason, with the time of the oldest
--- and the highest id of each.
+-- Returns the number of a queue's dead letters by consumer and reason, with the time of the oldest and
+-- the highest id of each.
 create or replace function pgque.dlq_summary(
     i_queue_name text,
     out consumer_name text, out reason text, out dead_letters bigint, out oldest timestamptz,
@@ -9885,10 +9601,9 @@ begin
 end;
 $$;
 
--- Makes an event a dead letter, for tools that have the event already: its fields are stored as
--- given and not looked up in the batch. Refused if the batch is leased. In a subconsumer's batch,
--- the dead letter belongs to the main consumer. Returns 1, also if the event is a dead letter
--- already, which then stays unchanged.
+-- Makes an event a dead letter, for tools that have the event already: its fields are stored as given.
+-- Refused if the batch is leased. In a subconsumer's batch, the dead letter belongs to the main
+-- consumer. Returns 1, also if the event is a dead letter already.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.event_dead(
     i_batch_id bigint, i_event_id bigint, i_reason text, i_ev_time timestamptz, i_ev_txid xid8,
@@ -9921,8 +9636,8 @@ begin
 end;
 $$;
 
--- Makes all events of a leased batch dead letters and acks it, or does nothing. This is for a batch
--- that failed too often. Returns the number of events.
+-- Makes all events of a leased batch dead letters and acks it, for a batch that failed too often.
+-- Returns the number of events.
 -- locks: those of ack_batch. writes: dead_letter, position_log.
 create or replace function pgque.give_up_batch(
     i_batch_id bigint, i_reason text, i_owner text, i_epoch bigint)
@@ -9940,9 +9655,8 @@ end;
 $$;
 
 -- Says how a consumer fared before an open batch: how many events it finished, at most i_events, and
--- how many of its newest i_events event ids are dead letters or wait for a retry. Ids of producers
--- that rolled back, and of events for other consumers, count as finished. All slots of a partitioned
--- consumer count together: an event is finished when each slot has passed it.
+-- how many of its newest i_events event ids are dead letters or wait for a retry. All slots of a
+-- partitioned consumer count together: an event is finished when each slot has passed it.
 create or replace function pgque.finished_before(
     i_batch_id bigint, i_events integer, out finished integer, out failed integer)
 returns record
@@ -9986,8 +9700,8 @@ begin
 end;
 $$;
 
--- Deletes a queue's dead letters that are older than an interval. Returns their number.
--- Returns 0 if the queue does not exist.
+-- Deletes a queue's dead letters that are older than an interval. Returns their number. Returns 0 if
+-- the queue does not exist.
 -- locks: the dead letters. writes: dead_letter.
 create or replace function pgque.dlq_purge(
     i_queue_name text, i_older_than interval default '30 days')
@@ -10012,9 +9726,8 @@ $$;
 
 -- ===== api/dlq_replay.sql ========================================================================
 
--- Sends a dead letter again as a new event, only to its consumer. The event's retries and its time
--- to live start again. Returns the new event's id. If the event cannot be sent, the dead letter
--- stays.
+-- Sends a dead letter again as a new event, only to its consumer. The event's retries start again.
+-- Returns the new event's id. If the event cannot be sent, the dead letter stays.
 -- locks: the dead letter. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
 returns bigint
@@ -10039,9 +9752,9 @@ begin
 end;
 $$;
 
--- Replays all dead letters of a queue. A dead letter that cannot be replayed stays, and does not
--- stop the others. Returns how many were replayed, how many stay, and the first error.
--- Replays 0 if the queue does not exist.
+-- Replays all dead letters of a queue. A dead letter that cannot be replayed stays, and does not stop
+-- the others. Returns how many were replayed, how many stay, and the first error. Replays 0 if the
+-- queue does not exist.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
@@ -10059,11 +9772,10 @@ end;
 $$;
 
 -- Replays the dead letters of a queue that match, the oldest first, otherwise like dlq_replay_all.
--- i_reason is a pattern of LIKE, so a text without % and _ matches exactly. i_since (inclusive) and
--- i_until (exclusive) limit the time at which the events became dead letters. With
--- i_max_id only dead letters up to this id are replayed: several calls with one i_max_id replay no
--- event that was given up again meanwhile. Dead letters that another session is replaying are
--- skipped.
+-- i_reason is a pattern of LIKE. i_since (inclusive) and i_until (exclusive) limit the time at which
+-- the events became dead letters. With i_max_id only dead letters up to this id are replayed: several
+-- calls with one i_max_id replay no event that was given up again meanwhile. Dead letters that another
+-- session is replaying are skipped.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_matching(
     i_queue_name text, i_reason text default null, i_type text default null,
@@ -10166,8 +9878,8 @@ $$;
 
 -- ===== api/dlq_export.sql ========================================================================
 
--- Returns a page of a queue's dead letters, the oldest first, each with the name of its consumer,
--- for an export. The next page begins after the last id of this page.
+-- Returns a page of a queue's dead letters, the oldest first, each with the name of its consumer, for
+-- an export. The next page begins after the last id of this page.
 create or replace function pgque.dlq_export(
     i_queue_name text, i_after_id bigint default 0, i_limit_count integer default 1000)
 returns table (
@@ -10198,10 +9910,10 @@ $$;
 
 -- ===== ops/stats.sql =============================================================================
 
--- The views behind statistics, health and metrics: each queue with its last tick and the last
--- assigned event id, and each subscription with its position. Every value is one index look-up;
--- "limit 1" keeps the planner from joining whole tables by a tick id that all queues have. Counts are
--- differences of event ids, so they are upper estimates if senders rolled back.
+-- The views behind statistics, health and metrics: each queue with its last tick and the last assigned
+-- event id, and each subscription with its position. Every value is one index look-up; "limit 1" keeps
+-- the planner from joining whole tables by a tick id that all queues have. Counts are differences of
+-- event ids, so they are upper estimates if senders rolled back.
 create or replace view pgque.queue_progress as
 select q.queue_id,
        q.queue_name,
@@ -10260,8 +9972,8 @@ left join lateral (
     where n.tick_queue = s.sub_queue order by n.tick_id desc limit 1
 ) newest on true;
 
--- Raises an error if the transaction's snapshot is older than a compaction, because it would see
--- zeros. Costs nothing in READ COMMITTED.
+-- Raises an error if the transaction's snapshot is older than a compaction, because it would see zeros.
+-- Costs nothing in READ COMMITTED.
 create or replace function pgque.check_logs_visible()
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -10280,10 +9992,10 @@ begin
 end;
 $$;
 
--- Returns when the first event that came after a tick with this snapshot was sent; null if there is
--- none, or the queue was dropped meanwhile. First is the one with the lowest transaction id, which
--- the index knows; no other was inserted before its time. Redelivered events do not count. The block
--- ends with an error, which gives back its locks: those of a thousand queues fill the lock table.
+-- Returns when the first event that came after a tick with this snapshot was sent; null if there is none,
+-- or the queue was dropped meanwhile. First is the one with the lowest transaction id, which the index
+-- knows. Redelivered events do not count. The block ends with an error, which gives its locks back, since
+-- those of a thousand queues fill the lock table.
 create or replace function pgque.first_event_time(i_queue_id integer, i_after pg_snapshot)
 returns timestamptz
 language plpgsql strict set search_path = pgque, pg_catalog, pg_temp
@@ -10370,9 +10082,8 @@ left join (
     group by l.dl_queue_id
 ) d on d.dl_queue_id = q.queue_id;
 
--- Returns the key figures of each queue. oldest_msg_age is the age of the oldest event that the
--- slowest consumer has not finished, and null if there is none. Subconsumers do not count as
--- consumers.
+-- Returns the key figures of each queue. oldest_msg_age is the age of the oldest event that the slowest
+-- consumer has not finished, and null if there is none. Subconsumers do not count as consumers.
 create or replace function pgque.queue_stats()
 returns table (
     queue_name text, queue_id integer, depth bigint, oldest_msg_age interval, consumers integer,
@@ -10392,9 +10103,9 @@ begin
 end;
 $$;
 
--- Returns the queues that have events which no tick contains yet, because none was due or because
--- the ticker is paused or down: how many at most, and since when the first one waits for a tick. A
--- redelivered event is not counted. Without a queue name all such queues are returned.
+-- Returns the queues that have events which no tick contains yet: how many at most, and since when the
+-- first one waits for a tick. A redelivered event is not counted. Without a queue name all such queues
+-- are returned.
 create or replace function pgque.unticked_events(
     i_queue_name text, out queue_name text, out waiting_since timestamptz, out events bigint)
 returns setof record
@@ -10426,9 +10137,9 @@ begin
 end;
 $$;
 
--- Returns each consumer: the age of the tick at its position, the events from there to the last
--- tick, and its open batch with the time of opening (without a batch, the time of its last
--- activity). The position of a subconsumer is the start of its batch, and only its batch counts.
+-- Returns each consumer: the age of the tick at its position, the events from there to the last tick,
+-- and its open batch with the time of opening (without a batch, the time of its last activity). Of a
+-- subconsumer, only its batch counts.
 create or replace function pgque.consumer_stats()
 returns table (
     queue_name text, consumer_name text, lag interval, pending_events bigint,
@@ -10471,8 +10182,8 @@ begin
 end;
 $$;
 
--- Returns the consumers that make no progress: those with a batch open for longer than the
--- threshold, or with ticks waiting and no activity for this time.
+-- Returns the consumers that make no progress: those with a batch open for longer than the threshold,
+-- or with ticks waiting and no activity for this time.
 create or replace function pgque.stuck_consumers(i_threshold interval default '1 hour')
 returns table (queue_name text, consumer_name text, lag interval, last_active timestamptz)
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -10497,8 +10208,8 @@ $$;
 
 -- ===== ops/throughput.sql ========================================================================
 
--- Returns the buckets that cover a period up to now, the first one completely. They begin at
--- multiples of their size since 2000-01-01 UTC, so that two calls return the same buckets.
+-- Returns the buckets that cover a period up to now, the first one completely. They begin at multiples
+-- of their size since 2000-01-01 UTC, so that two calls return the same buckets.
 create or replace function pgque.time_buckets(
     i_period interval, i_bucket_size interval,
     out bucket_start timestamptz, out bucket_end timestamptz)
@@ -10527,9 +10238,9 @@ begin
 end;
 $$;
 
--- Returns the events sent in each bucket of a period, and their rate per second. An event counts in
--- the bucket of its tick, or of now if it has no tick yet. Dropped ticks count by their minute, for
--- at least a day. Buckets before the oldest known tick are left out.
+-- Returns the events sent in each bucket of a period, and their rate per second. An event counts in the
+-- bucket of its tick, or of now if it has no tick yet. Dropped ticks count by their minute, for at
+-- least a day. Buckets before the oldest known tick are left out.
 create or replace function pgque.throughput(
     i_queue_name text, i_period interval, i_bucket_size interval)
 returns table (bucket_start timestamptz, events bigint, events_per_sec numeric)
@@ -10653,10 +10364,10 @@ cross join (values
 ) m (nr, metric_name, metric_type)
 where f.figures[m.nr] is not null;
 
--- The metrics of consumers. Events without a tick are pending too, or a consumer would look idle
--- while no ticker runs. A subconsumer has no counters, and without a batch no metrics. Events of
--- a subconsumer's open batch are not finished, although the cursor of its main consumer is past
--- them. An event counts as finished once, however often it was delivered again.
+-- The metrics of consumers. Events without a tick are pending too, or a consumer would look idle while
+-- no ticker runs. A subconsumer has no counters, and without a batch no metrics; events of its open
+-- batch are not finished, although the cursor of its main consumer is past them. An event counts as
+-- finished once, however often it was delivered again.
 create or replace view pgque.consumer_metric as
 with consumer as materialized (
     select jsonb_build_object('queue', q.queue_name, 'consumer', p.co_name) as labels,
@@ -10689,10 +10400,10 @@ cross join (values
 ) m (nr, metric_name, metric_type)
 where c.figures[m.nr] is not null;
 
--- Lists the batches whose opening and end are both in the position log, with their consumers. A
--- batch that ended because the consumer was moved is not listed. If another subconsumer took over a
--- dead one's batch, the batch ended for the dead one. Compaction empties the log, so this covers
--- minutes on a busy database and hours on a quiet one.
+-- The batches whose opening and end are both in the position log, with their consumers. A batch that
+-- ended because the consumer was moved is not listed. If another subconsumer took over a dead one's
+-- batch, the batch ended for the dead one. Compaction empties the log, so this covers minutes on a busy
+-- database and hours on a quiet one.
 create or replace view pgque.ended_batch as
 select s.sub_queue as queue_id,
        coalesce(s.sub_main, s.sub_id) as sub_id,
@@ -10752,12 +10463,11 @@ cross join (values
     (2, 'pgque.batch.size')
 ) m (nr, metric_name);
 
--- Returns all metrics for a polling collector, each with its labels as JSON. Counters of queues
--- have the label queue and never decrease until the queue is dropped. Metrics of consumers have the
--- labels queue and consumer, and end when the consumer is unregistered; its counts stay in the
--- queue's counters. Quantiles (label quantile) are of batches that ended in the last minutes.
--- pgque.health is each check of queue_health(): 0 ok, 2 warning, 3 critical; a check of
--- the whole database has an empty label queue. See docs/observability.md.
+-- Returns all metrics for a polling collector, each with its labels as JSON (docs/observability.md).
+-- Counters of queues have the label queue and never decrease until the queue is dropped. Metrics of
+-- consumers have the labels queue and consumer, and end when the consumer is unregistered; its counts
+-- stay in the queue's counters. Quantiles are of batches that ended in the last minutes. pgque.health
+-- is each check of queue_health(): 0 ok, 2 warning, 3 critical.
 create or replace function pgque.otel_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -10778,27 +10488,6 @@ $$;
 
 -- ===== ops/database_health.sql ===================================================================
 
--- Returns the checks of the whole database: whether a restore was adopted, and whether the logs are
--- rotated.
-create or replace function pgque.database_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select null::text, 'restored_database',
-           case when c.origin_id <> o.origin_id then 'critical' else 'ok' end,
-           case when c.origin_id <> o.origin_id
-                then 'restored from a dump and not adopted, nothing moves: run select '
-                     'pgque.adopt_restored_database();'
-                else 'transaction ids are of this cluster' end
-    from pgque.config c
-    cross join pgque.origin o;
-
-    return query select null::text, 'log_rotation', l.status, l.detail from pgque.log_health() l;
-end;
-$$;
-
 -- Whether the log of ticks has at most twice the ticks that the retention of queues keeps, which is
 -- when compaction is due.
 create or replace function pgque.is_tick_log_retained()
@@ -10818,8 +10507,8 @@ end;
 $$;
 
 -- Checks the logs of positions, ticks and counters: whether one grows because it is not rotated, and
--- which session locks it or may still read the half that was left. A log below 16 MB is ok, and so
--- are the ticks that a retention keeps.
+-- which session locks it or may still read the half that was left. A log below 16 MB is ok, and so are
+-- the ticks that a retention keeps.
 create or replace function pgque.log_health(out status text, out detail text)
 returns record
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -10869,9 +10558,8 @@ end;
 $$;
 
 -- Names the sessions and prepared transactions that began longer than i_age ago, as far as we may see
--- that, and hold a lock on one of
--- our tables whose name matches, or are among i_transactions (virtual transaction ids); null if there
--- are none.
+-- that, and hold a lock on one of our tables whose name matches, or are among i_transactions (virtual
+-- transaction ids); null if there are none.
 create or replace function pgque.lock_holders(
     i_tables text, i_transactions text[], i_age interval)
 returns text
@@ -10893,11 +10581,24 @@ begin
 end;
 $$;
 
+-- The checks of the whole database: whether a restore was adopted, and whether the logs are rotated.
+create or replace view pgque.database_health (queue_name, check_name, status, detail) as
+select null::text, 'restored_database',
+       case when c.origin_id <> o.origin_id then 'critical' else 'ok' end,
+       case when c.origin_id <> o.origin_id
+            then 'restored from a dump and not adopted, nothing moves: run select '
+                 'pgque.adopt_restored_database();'
+            else 'transaction ids are of this cluster' end
+from pgque.config c
+cross join pgque.origin o
+union all
+select null, 'log_rotation', l.status, l.detail from pgque.log_health() l;
+
 -- ===== ops/health.sql ============================================================================
 
--- Returns what is wrong and what to do about it: a row for each queue and check, and for each
--- consumer the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no
--- queue. The status is ok, warning or critical.
+-- Returns what is wrong and what to do about it: a row for each queue and check, and for each consumer
+-- the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no queue. The
+-- status is ok, warning or critical.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -10908,95 +10609,43 @@ begin
     return query
     select h.queue_name, h.check_name, h.status, h.detail
     from (
-        select * from pgque.database_health()
-        union all select * from pgque.ticker_health()
-        union all select * from pgque.rotation_health()
+        select * from pgque.database_health
+        union all select * from pgque.ticker_health
+        union all select * from pgque.rotation_health
         union all select * from pgque.left_table_health()
-        union all select * from pgque.failure_health()
-        union all select * from pgque.consumer_health()
+        union all select * from pgque.failure_health
+        union all select * from pgque.consumer_health
     ) h
     order by h.queue_name nulls first, h.check_name;
 end;
 $$;
 
--- Checks the ticker. A queue gets a tick at least once per idle period, so without a tick for twice
--- this time no ticker is running, whether events were sent or not.
-create or replace function pgque.ticker_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select q.queue_name, 'ticker_running',
-           case when q.queue_ticker_paused then 'warning'
-                when q.tick_id is null or t.age > 5 * q.queue_ticker_idle_period + interval '1 minute'
-                    then 'critical'
-                when t.age > 2 * q.queue_ticker_idle_period + interval '10 seconds' then 'warning'
-                else 'ok' end,
-           case when q.queue_ticker_paused
-                then format('paused, last tick %s ago: resume with select '
-                            'pgque.set_queue_config(%L, ''ticker_paused'', ''false'');',
-                            t.age, q.queue_name)
-                when q.tick_id is null then 'never ticked: create the queue again'
-                when t.age <= 2 * q.queue_ticker_idle_period + interval '10 seconds'
-                then format('last tick %s ago', t.age)
-                when q.queue_external_ticker
-                then format('last tick %s ago, due after %s: see to the external ticker that feeds '
-                            'this queue', t.age, q.queue_ticker_idle_period)
-                else format('last tick %s ago, due after %s: see that pgque.ticker() is called, by '
-                            'pgque.start() or by a ticker process', t.age, q.queue_ticker_idle_period)
-           end
-    from pgque.queue_progress q
-    cross join lateral (
-        select date_trunc('milliseconds', clock_timestamp() - q.tick_time) as age
-    ) t;
-end;
-$$;
-
--- Checks rotation, which is due once per interval (rotation_interval) if the queue has events. It is
--- held up if maintenance does not run, or if a consumer still needs the oldest events; a queue
--- without consumers does not hold it up.
-create or replace function pgque.rotation_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select q.queue_name, 'rotation_health',
-           case when t.is_fine then 'ok'
-                when t.age > 4 * t.period + interval '5 minutes' then 'critical'
-                else 'warning' end,
-           concat(format('last rotation %s ago, period %s', t.age, t.period), case
-                when t.is_fine then ''
-                when slowest.tick_time < clock_timestamp() - t.period
-                then format(': consumer "%s" still needs old events; let it catch up, or end it with '
-                            'select pgque.unregister_consumer(%L, %L);', slowest.co_name,
-                            q.queue_name, slowest.co_name)
-                when q.queue_ticker_paused
-                then format(': the ticker is paused, and events stay until a tick; resume it with '
-                            'select pgque.resume_queue(%L);', q.queue_name)
-                else ': ' || coalesce(pgque.rotation_obstacle(q),
-                                     'see that pgque.maint() is called, by pgque.start() or by a '
-                                     'ticker process') end)
-    from pgque.queue q
-    cross join lateral (
-        select date_trunc('milliseconds', clock_timestamp() - q.queue_switch_time) as age,
-               pgque.rotation_interval(q) as period
-    ) a
-    cross join lateral (
-        select a.age, a.period,
-               case when a.age <= 2 * a.period + interval '1 minute' then true
-                    else pgque.event_bytes(q) = 0 end as is_fine
-    ) t
-    left join lateral (
-        select p.co_name, p.tick_time
-        from pgque.consumer_progress p
-        where not t.is_fine and p.sub_queue = q.queue_id and p.sub_last_tick < p.newest_tick
-        order by p.sub_last_tick, p.co_name
-        limit 1
-    ) slowest on true;
-end;
-$$;
+-- A queue gets a tick at least once per idle period, so without a tick for twice this time no ticker is
+-- running, whether events were sent or not.
+create or replace view pgque.ticker_health (queue_name, check_name, status, detail) as
+select q.queue_name, 'ticker_running',
+       case when q.queue_ticker_paused then 'warning'
+            when q.tick_id is null or t.age > 5 * q.queue_ticker_idle_period + interval '1 minute'
+                then 'critical'
+            when t.age > 2 * q.queue_ticker_idle_period + interval '10 seconds' then 'warning'
+            else 'ok' end,
+       case when q.queue_ticker_paused
+            then format('paused, last tick %s ago: resume with select '
+                        'pgque.set_queue_config(%L, ''ticker_paused'', ''false'');',
+                        t.age, q.queue_name)
+            when q.tick_id is null then 'never ticked: create the queue again'
+            when t.age <= 2 * q.queue_ticker_idle_period + interval '10 seconds'
+            then format('last tick %s ago', t.age)
+            when q.queue_external_ticker
+            then format('last tick %s ago, due after %s: see to the external ticker that feeds '
+                        'this queue', t.age, q.queue_ticker_idle_period)
+            else format('last tick %s ago, due after %s: see that pgque.ticker() is called, by '
+                        'pgque.start() or by a ticker process', t.age, q.queue_ticker_idle_period)
+       end
+from pgque.queue_progress q
+cross join lateral (
+    select date_trunc('milliseconds', clock_timestamp() - q.tick_time) as age
+) t;
 
 -- Says what keeps rotation from emptying the next event table although no consumer is behind: the
 -- sessions whose snapshots it waits for, who locks the table, or unread events in it, written by a
@@ -11038,9 +10687,46 @@ begin
 end;
 $$;
 
--- Checks for event tables that rotation skips because a writer still fills them, so that they only
--- grow: tables that are not current and have events from before the last four periods, although no
--- consumer is behind. Tables smaller than 64 kB are ignored.
+-- Rotation is due once per interval (rotation_interval) if the queue has events. It is held up if
+-- maintenance does not run, or if a consumer still needs the oldest events.
+create or replace view pgque.rotation_health (queue_name, check_name, status, detail) as
+select q.queue_name, 'rotation_health',
+       case when t.is_fine then 'ok'
+            when t.age > 4 * t.period + interval '5 minutes' then 'critical'
+            else 'warning' end,
+       concat(format('last rotation %s ago, period %s', t.age, t.period), case
+            when t.is_fine then ''
+            when slowest.tick_time < clock_timestamp() - t.period
+            then format(': consumer "%s" still needs old events; let it catch up, or end it with '
+                        'select pgque.unregister_consumer(%L, %L);', slowest.co_name,
+                        q.queue_name, slowest.co_name)
+            when q.queue_ticker_paused
+            then format(': the ticker is paused, and events stay until a tick; resume it with '
+                        'select pgque.resume_queue(%L);', q.queue_name)
+            else ': ' || coalesce(pgque.rotation_obstacle(q),
+                                 'see that pgque.maint() is called, by pgque.start() or by a '
+                                 'ticker process') end)
+from pgque.queue q
+cross join lateral (
+    select date_trunc('milliseconds', clock_timestamp() - q.queue_switch_time) as age,
+           pgque.rotation_interval(q) as period
+) a
+cross join lateral (
+    select a.age, a.period,
+           case when a.age <= 2 * a.period + interval '1 minute' then true
+                else pgque.event_bytes(q) = 0 end as is_fine
+) t
+left join lateral (
+    select p.co_name, p.tick_time
+    from pgque.consumer_progress p
+    where not t.is_fine and p.sub_queue = q.queue_id and p.sub_last_tick < p.newest_tick
+    order by p.sub_last_tick, p.co_name
+    limit 1
+) slowest on true;
+
+-- Checks for event tables that rotation skips because a writer still fills them: tables that are not
+-- current and have events from before the last four periods, although no consumer is behind. Tables
+-- smaller than 64 kB are ignored.
 create or replace function pgque.left_table_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -11079,121 +10765,106 @@ end;
 $$;
 
 -- Checks the number of dead letters, and retries that are overdue.
-create or replace function pgque.failure_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select q.queue_name, 'dlq_health', case when d.dead_letters > 1000 then 'warning' else 'ok' end,
-           case when d.dead_letters is null then 'no dead letters'
-                else format('%s dead letters, the oldest %s old: look with select * from '
-                            'pgque.dlq_summary(%L); then replay or purge them', d.dead_letters,
-                            date_trunc('seconds', clock_timestamp() - d.oldest), q.queue_name) end
-    from pgque.queue q
-    left join (
-        select l.dl_queue_id, count(*) as dead_letters, min(l.dl_time) as oldest
-        from pgque.dead_letter l
-        group by l.dl_queue_id
-    ) d on d.dl_queue_id = q.queue_id;
+create or replace view pgque.failure_health (queue_name, check_name, status, detail) as
+with open_batch as materialized (select * from pgque.open_batches())
+select q.queue_name, 'dlq_health', case when d.dead_letters > 1000 then 'warning' else 'ok' end,
+       case when d.dead_letters is null then 'no dead letters'
+            else format('%s dead letters, the oldest %s old: look with select * from '
+                        'pgque.dlq_summary(%L); then replay or purge them', d.dead_letters,
+                        date_trunc('seconds', clock_timestamp() - d.oldest), q.queue_name) end
+from pgque.queue q
+left join (
+    select l.dl_queue_id, count(*) as dead_letters, min(l.dl_time) as oldest
+    from pgque.dead_letter l
+    group by l.dl_queue_id
+) d on d.dl_queue_id = q.queue_id
+union all
+select q.queue_name, 'retry_backlog',
+       case when r.overdue > interval '1 hour' then 'critical'
+            when r.overdue > interval '5 minutes' then 'warning'
+            else 'ok' end,
+       case when r.retries is null then 'no retry is due'
+            else format('%s retries are due, the first since %s%s', r.retries,
+                        date_trunc('milliseconds', r.overdue),
+                        case when r.overdue <= interval '5 minutes' then ''
+                             when q.queue_disable_insert
+                             then ': the queue takes no events (disable_insert)'
+                             else ': see that pgque.maint() or maint_retry_events() is called' end)
+       end
+from pgque.queue q
+left join (
+    select e.ev_queue, count(*) as retries, clock_timestamp() - min(e.ev_retry_after) as overdue
+    from pgque.retry_queue e
+    where e.ev_retry_after <= clock_timestamp()
+      -- As maint_retry_events, which leaves those of open batches.
+      and not exists (select from open_batch b
+                      where b.ev_owner = e.ev_owner
+                        and pg_visible_in_snapshot(e.ev_txid, b.next_snapshot)
+                        and not pg_visible_in_snapshot(e.ev_txid, b.last_snapshot))
+    group by e.ev_queue
+) r on r.ev_queue = q.queue_id;
 
-    return query
-    with open_batch as materialized (select * from pgque.open_batches())
-    select q.queue_name, 'retry_backlog',
-           case when r.overdue > interval '1 hour' then 'critical'
-                when r.overdue > interval '5 minutes' then 'warning'
-                else 'ok' end,
-           case when r.retries is null then 'no retry is due'
-                else format('%s retries are due, the first since %s%s', r.retries,
-                            date_trunc('milliseconds', r.overdue),
-                            case when r.overdue <= interval '5 minutes' then ''
-                                 when q.queue_disable_insert
-                                 then ': the queue takes no events (disable_insert)'
-                                 else ': see that pgque.maint() or maint_retry_events() is called' end)
-           end
-    from pgque.queue q
-    left join (
-        select e.ev_queue, count(*) as retries, clock_timestamp() - min(e.ev_retry_after) as overdue
-        from pgque.retry_queue e
-        where e.ev_retry_after <= clock_timestamp()
-          -- As maint_retry_events, which leaves those of open batches.
-          and not exists (select from open_batch b
-                          where b.ev_owner = e.ev_owner
-                            and pg_visible_in_snapshot(e.ev_txid, b.next_snapshot)
-                            and not pg_visible_in_snapshot(e.ev_txid, b.last_snapshot))
-        group by e.ev_queue
-    ) r on r.ev_queue = q.queue_id;
-end;
-$$;
-
--- Checks each consumer. Its lag is compared with the queue's rotation period, because a longer lag
--- holds up rotation. It includes events that wait for a tick. A held batch is critical, because
--- later events wait. A lease that expired longer ago than the idle period is a warning, because no
--- worker has the batch.
-create or replace function pgque.consumer_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    with consumer as materialized (
-        select p.sub_id, p.sub_queue, p.co_name, p.sub_active, p.sub_last_tick, p.sub_batch,
-               p.lease_owner, p.lease_until, p.lease_epoch,
-               q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
-               case when p.sub_last_tick < p.newest_tick
-                    then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
-                    when p.sub_main is null
-                    then date_trunc('milliseconds',
-                                    coalesce(clock_timestamp() - u.waiting_since, '0'))
-                    else '0' end as lag,
-               p.newest_event_seq - p.tick_event_seq
-               + case when p.sub_main is null then coalesce(u.events, 0) else 0 end as pending,
-               p.sub_last_tick = p.newest_tick as waits_for_tick
-        from pgque.consumer_progress p
-        join pgque.queue q on q.queue_id = p.sub_queue
-        left join pgque.unticked_events(null) u on u.queue_name = q.queue_name
-    )
-    select c.queue_name, format('consumer_lag:%s', c.co_name),
-           case when c.lag > c.queue_rotation_period then 'critical'
-                when c.lag > c.queue_rotation_period / 2 then 'warning'
-                else 'ok' end,
-           case when c.sub_last_tick is null then 'has no batch'
-                when c.lag <= c.queue_rotation_period / 2
-                then format('%s behind, %s events', c.lag, c.pending)
-                when c.waits_for_tick
-                then format('%s events wait for a tick, the first for %s: see ticker_running',
-                            c.pending, c.lag)
-                else format('%s behind, %s events, last seen %s ago: see that it runs and keeps up, or '
-                            'end it with select pgque.unregister_consumer(%L, %L);', c.lag, c.pending,
-                            date_trunc('seconds', clock_timestamp() - c.sub_active), c.queue_name,
-                            c.co_name) end
+-- The lag of a consumer is compared with the queue's rotation period, because a longer lag holds up
+-- rotation. It includes events that wait for a tick. A held batch is critical, because later events
+-- wait. A lease that expired longer ago than the idle period is a warning, because no worker has the
+-- batch.
+create or replace view pgque.consumer_health (queue_name, check_name, status, detail) as
+with consumer as materialized (
+    select p.sub_id, p.sub_queue, p.co_name, p.sub_active, p.sub_last_tick, p.sub_batch,
+           p.lease_owner, p.lease_until, p.lease_epoch,
+           q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
+           case when p.sub_last_tick < p.newest_tick
+                then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
+                when p.sub_main is null
+                then date_trunc('milliseconds',
+                                coalesce(clock_timestamp() - u.waiting_since, '0'))
+                else '0' end as lag,
+           p.newest_event_seq - p.tick_event_seq
+           + case when p.sub_main is null then coalesce(u.events, 0) else 0 end as pending,
+           p.sub_last_tick = p.newest_tick as waits_for_tick
+    from pgque.consumer_progress p
+    join pgque.queue q on q.queue_id = p.sub_queue
+    left join pgque.unticked_events(null) u on u.queue_name = q.queue_name
+)
+select c.queue_name, format('consumer_lag:%s', c.co_name),
+       case when c.lag > c.queue_rotation_period then 'critical'
+            when c.lag > c.queue_rotation_period / 2 then 'warning'
+            else 'ok' end,
+       case when c.sub_last_tick is null then 'has no batch'
+            when c.lag <= c.queue_rotation_period / 2
+            then format('%s behind, %s events', c.lag, c.pending)
+            when c.waits_for_tick
+            then format('%s events wait for a tick, the first for %s: see ticker_running',
+                        c.pending, c.lag)
+            else format('%s behind, %s events, last seen %s ago: see that it runs and keeps up, or '
+                        'end it with select pgque.unregister_consumer(%L, %L);', c.lag, c.pending,
+                        date_trunc('seconds', clock_timestamp() - c.sub_active), c.queue_name,
+                        c.co_name) end
+from consumer c
+union all
+select c.queue_name, format('held_batch:%s', c.co_name),
+       case when h.batch_id is null then 'ok' else 'critical' end,
+       case when h.batch_id is null then 'no batch is held'
+            else format('batch %s of "%s" is held since %s, and what follows it waits: %s',
+                        h.batch_id, c.co_name, date_trunc('seconds', h.held_since), h.reason) end
+from consumer c
+left join pgque.held_batch h
+    on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.epoch = c.lease_epoch
+union all
+select q.queue_name, 'lease_health', case when l.expired is null then 'ok' else 'warning' end,
+       case when l.expired is null then 'no lease has run out'
+            else format('%s: start a worker that claims it, or see why its worker stopped',
+                        l.expired) end
+from pgque.queue q
+left join (
+    select c.sub_queue,
+           string_agg(format('batch %s of "%s", leased by "%s", since %s', c.sub_batch, c.co_name,
+                             c.lease_owner, c.lease_until), '; ' order by c.lease_until) as expired
     from consumer c
-    union all
-    select c.queue_name, format('held_batch:%s', c.co_name),
-           case when h.batch_id is null then 'ok' else 'critical' end,
-           case when h.batch_id is null then 'no batch is held'
-                else format('batch %s of "%s" is held since %s, and what follows it waits: %s',
-                            h.batch_id, c.co_name, date_trunc('seconds', h.held_since), h.reason) end
-    from consumer c
-    left join pgque.held_batch h
-        on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.epoch = c.lease_epoch
-    union all
-    select q.queue_name, 'lease_health', case when l.expired is null then 'ok' else 'warning' end,
-           case when l.expired is null then 'no lease has run out'
-                else format('%s: start a worker that claims it, or see why its worker stopped',
-                            l.expired) end
-    from pgque.queue q
-    left join (
-        select c.sub_queue,
-               string_agg(format('batch %s of "%s", leased by "%s", since %s', c.sub_batch, c.co_name,
-                                 c.lease_owner, c.lease_until), '; ' order by c.lease_until) as expired
-        from consumer c
-        where c.sub_batch is not null
-          and c.lease_until < clock_timestamp() - c.queue_ticker_idle_period
-        group by c.sub_queue
-    ) l on l.sub_queue = q.queue_id;
-end;
-$$;
+    where c.sub_batch is not null
+      and c.lease_until < clock_timestamp() - c.queue_ticker_idle_period
+    group by c.sub_queue
+) l on l.sub_queue = q.queue_id;
 
 -- ===== ops/version.sql ===========================================================================
 
@@ -11211,11 +10882,10 @@ $$;
 
 -- Functions about pg_cron: its version, its database, and the jobs that it should run.
 
--- Returns the jobs that tick and maintain a database's queues, for this version of pg_cron. Since
--- 1.5, jobs can run every few seconds; before, every minute. Ticks must be more frequent, so each
--- run lasts until the next one and ticks in a loop. It lasts a little longer than that: pg_cron
--- never runs a job twice at the same time, but starts the next run some milliseconds after the
--- current one ends. So no tick is missed between runs, and two loops never run at the same time.
+-- Returns the jobs that tick and maintain a database's queues, for this version of pg_cron. Since 1.5,
+-- jobs can run every few seconds; before, every minute. Each run ticks in a loop, a little longer than
+-- until the next run is due: pg_cron never runs a job twice at the same time, but starts the next run
+-- when the current one ends. So no tick is missed between runs.
 create or replace function pgque.cron_jobs(
     i_cron_version text, out job_name text, out schedule text, out command text)
 returns setof record
@@ -11237,8 +10907,8 @@ begin
 end;
 $$;
 
--- Returns the statements that create or remove this database's jobs in pg_cron's database, if that
--- is another one. Names of jobs are unique there, so they contain the database's name.
+-- Returns the statements that create or remove this database's jobs in pg_cron's database, if that is
+-- another one. Names of jobs are unique there, so they contain the database's name.
 create or replace function pgque.cron_statements(i_cron_version text, i_start boolean)
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
@@ -11286,8 +10956,8 @@ begin
 end;
 $$;
 
--- Returns the version of pg_cron in this database. If pg_cron cannot be used, the error says what
--- is missing, and what to run in which database instead.
+-- Returns the version of pg_cron in this database. If pg_cron cannot be used, the error says what is
+-- missing, and what to run in which database instead.
 create or replace function pgque.find_cron(i_start boolean)
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
@@ -11328,8 +10998,8 @@ begin
 end;
 $$;
 
--- Deletes pg_cron's log entries of this database's jobs that are older than the interval. Returns
--- their number. Entries of other jobs stay.
+-- Deletes pg_cron's log entries of this database's jobs that are older than the interval. Returns their
+-- number. Entries of other jobs stay.
 -- locks: none. writes: cron.job_run_details.
 create or replace function pgque.purge_cron_log(i_older_than interval)
 returns bigint
@@ -11352,7 +11022,6 @@ $$;
 
 -- Deletes pg_cron's log entries of our jobs that are older than a day. maint_operations lists it in the
 -- first minute of each hour.
--- locks: none. writes: cron.job_run_details.
 create or replace function pgque.maint_cron_log()
 returns bigint
 language plpgsql security definer
@@ -11437,8 +11106,8 @@ $$;
 
 -- ===== ops/status.sql ============================================================================
 
--- Returns the state of ticking and maintenance, one row per component: ok or the problem, with
--- details. A queue is late if it had no tick for 10 seconds longer than its idle period.
+-- Returns the state of ticking and maintenance, one row per component: ok or the problem, with details.
+-- A queue is late if it had no tick for 10 seconds longer than its idle period.
 create or replace function pgque.status()
 returns table (component text, status text, detail text)
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -11470,8 +11139,8 @@ begin
 end;
 $$;
 
--- Returns the rows of status about pg_cron: whether it exists, and the result of each job's last
--- run. A job that was removed or is not active is reported as missing.
+-- Returns the rows of status about pg_cron: whether it exists, and the result of each job's last run. A
+-- job that was removed or is not active is reported as missing.
 create or replace function pgque.scheduler_status()
 returns table (component text, status text, detail text)
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -11510,10 +11179,10 @@ $$;
 
 -- ===== ops/uninstall.sql =========================================================================
 
--- Removes the add-ons, the jobs, their log and the schema, but not the roles, which belong to the cluster.
--- Refused while queues have unread events, unless forced: events that a consumer has not finished,
--- that have no tick yet, that wait for a retry, or that are scheduled. Producers wait meanwhile, so
--- that no event is missed.
+-- Removes the add-ons, the jobs, their log and the schema, but not the roles, which belong to the
+-- cluster. Refused while queues have unread events, unless forced: events that a consumer has not
+-- finished, that have no tick yet, that wait for a retry, or that are scheduled. Producers wait
+-- meanwhile.
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
 returns void
@@ -11702,12 +11371,10 @@ begin
             ('pgque_writer',
              'add_field_columns capture capture_change capture_columns capture_condition
              capture_name capture_relations capture_table capture_truncate captured_tables
-             change_fragment change_letter check_captured
-             check_columns check_key describe_change
-             insert_change is_change_sent is_changed_within jsontriga key_fragment key_of_table
-             logutriga refuse_change refuse_trigger row_as_json row_as_url split_row sqltriga
-             table_columns trigger_arguments trigger_expressions uncapture
-             url_encode'),
+             change_fragment change_type check_captured check_change_key check_columns check_trigger
+             describe_change is_changed_within jsontriga key_of_table logutriga read_arguments
+             refuse_trigger row_as_text send_change split_row sqltriga table_columns
+             trigger_expressions uncapture url_encode'),
             ('pgque_reader',
              'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode
              claim_batch claim_coop claim_slot claim_ticks consumer_states consumer_stats
@@ -11716,8 +11383,8 @@ begin
              forget_replicated get_batch_events get_batch_info
              get_consumer_info get_lease_info give_up_batch hold_batch in_flight
              incarnation lineage list_scheduled move_to_deployment nack
-             nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
-             queue_health queue_stats receive receive_coop receive_partitioned register_consumer
+             nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick open_to_claim
+             otel_metrics queue_health queue_stats receive receive_coop receive_partitioned register_consumer
              register_consumer_at register_subconsumer release_batch release_slot renew_batch
              repartition replicated_tables retained_ticks scheduler seek set_aside_epoch set_events_aside set_partition_policy
              set_replicated slot_of_key

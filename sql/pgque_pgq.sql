@@ -451,33 +451,32 @@ $$;
 -- Does what pgque.next_batch_custom does.
 -- locks, writes: the same.
 create or replace function pgq.next_batch_custom(
-    i_queue_name text, i_consumer_name text,
-    i_min_lag interval, i_min_count integer, i_min_interval interval,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+    i_queue_name text, i_consumer_name text, i_min_lag interval, i_min_count integer,
+    i_min_interval interval,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint, out cur_tick_time
+    timestamptz, out prev_tick_time timestamptz, out cur_tick_event_seq bigint, out
+    prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
 set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval);
 end;
 $$;
 
 -- Does what pgque.next_batch_info does.
 -- locks, writes: the same.
-create or replace function pgq.next_batch_info(
-    i_queue_name text, i_consumer_name text,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+create or replace function pgq.next_batch_info(i_queue_name text, i_consumer_name text,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint, out cur_tick_time
+    timestamptz, out prev_tick_time timestamptz, out cur_tick_event_seq bigint, out
+    prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
 set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_info(i_queue_name, i_consumer_name);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq from pgque.next_batch_info(i_queue_name, i_consumer_name);
 end;
 $$;
 
@@ -1041,30 +1040,19 @@ begin
                 'Whoever changes the table needs the role pgq_writer: grant pgq_writer to %I;',
                 current_user);
     end if;
-    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
-                               tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
-    if c.is_event then
-        perform pgque.insert_change(
-            c.queue, c.expressions, coalesce(new, old),
-            array[pg_catalog.format(
-                      '{"op":"%s","table":%s,"pkey":%s}', tg_op,
-                      pg_catalog.array_to_json(array[tg_table_schema, tg_table_name]),
-                      pg_catalog.array_to_json(c.key)),
-                  pgque.row_as_json(c.names, c.types, c.sent, coalesce(c.new_values, c.old_values)),
-                  c.table_name,
-                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
-                      pgque.row_as_json(c.names, c.types, c.sent, c.old_values) end,
-                  null, null]);
-        perform pgq.check_tx_limit(c.queue);
+    c := pgque.send_change('json', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
+                           tg_when, tg_level, tg_op, old, new);
+    if c.is_sent then
+        perform pgq.check_tx_limit(tg_argv[0]);
     end if;
-    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
+    if c.is_last then
         return null;
     end if;
     return coalesce(new, old);
 end;
 $$;
 
--- As pgque.logutriga, with changes.
+-- As pgque.jsontriga, with changes.
 create or replace function pgq.logutriga()
 returns trigger
 language plpgsql
@@ -1083,27 +1071,19 @@ begin
                 'Whoever changes the table needs the role pgq_writer: grant pgq_writer to %I;',
                 current_user);
     end if;
-    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
-                               tg_level, tg_op, tg_when operator(pg_catalog.<>) 'BEFORE', old, new);
-    if c.is_event then
-        perform pgque.insert_change(
-            c.queue, c.expressions, coalesce(new, old),
-            array[pgque.change_letter(tg_op, c.key),
-                  pgque.row_as_url(c.names, c.sent, coalesce(c.new_values, c.old_values)),
-                  c.table_name,
-                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
-                      pgque.row_as_url(c.names, c.sent, c.old_values) end,
-                  null, null]);
-        perform pgq.check_tx_limit(c.queue);
+    c := pgque.send_change('url', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
+                           tg_when, tg_level, tg_op, old, new);
+    if c.is_sent then
+        perform pgq.check_tx_limit(tg_argv[0]);
     end if;
-    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
+    if c.is_last then
         return null;
     end if;
     return coalesce(new, old);
 end;
 $$;
 
--- As pgque.sqltriga, with changes.
+-- As pgque.jsontriga, with changes.
 create or replace function pgq.sqltriga()
 returns trigger
 language plpgsql
@@ -1122,20 +1102,12 @@ begin
                 'Whoever changes the table needs the role pgq_writer: grant pgq_writer to %I;',
                 current_user);
     end if;
-    c := pgque.describe_change(tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv, tg_when,
-                               tg_level, tg_op, false, old, new);
-    if c.is_event then
-        perform pgque.insert_change(
-            c.queue, c.expressions, coalesce(new, old),
-            array[pgque.change_letter(tg_op),
-                  pgque.change_fragment(tg_op, c.names, c.sent, c.key, c.old_values, c.new_values),
-                  c.table_name,
-                  case when c.backup and tg_op operator(pg_catalog.=) 'UPDATE' then
-                      pgque.row_as_url(c.names, c.sent, c.old_values) end,
-                  null, null]);
-        perform pgq.check_tx_limit(c.queue);
+    c := pgque.send_change('sql', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
+                           tg_when, tg_level, tg_op, old, new);
+    if c.is_sent then
+        perform pgq.check_tx_limit(tg_argv[0]);
     end if;
-    if c.skip or tg_when operator(pg_catalog.=) 'AFTER' then
+    if c.is_last then
         return null;
     end if;
     return coalesce(new, old);
@@ -1190,13 +1162,11 @@ $$;
 
 -- The forms with fewer arguments.
 -- As pgque.get_queue_info, with changes.
-create or replace function pgq.get_queue_info(
-    out queue_name text, out queue_ntables integer, out queue_cur_table integer,
-    out queue_rotation_period interval, out queue_switch_time timestamptz,
-    out queue_external_ticker boolean, out queue_ticker_paused boolean,
-    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
-    out queue_ticker_idle_period interval, out ticker_lag interval,
-    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
+create or replace function pgq.get_queue_info(out queue_name text, out queue_ntables integer, out queue_cur_table integer, out
+    queue_rotation_period interval, out queue_switch_time timestamptz, out queue_external_ticker
+    boolean, out queue_ticker_paused boolean, out queue_ticker_max_count integer, out
+    queue_ticker_max_lag interval, out queue_ticker_idle_period interval, out ticker_lag
+    interval, out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgq, pg_catalog, pg_temp
@@ -1207,10 +1177,9 @@ end;
 $$;
 
 -- As pgque.get_consumer_info, with changes.
-create or replace function pgq.get_consumer_info(
-    i_queue_name text,
-    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
-    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+create or replace function pgq.get_consumer_info(i_queue_name text,
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval, out
+    last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgq, pg_catalog, pg_temp
@@ -1221,9 +1190,8 @@ end;
 $$;
 
 -- As pgque.get_consumer_info, with changes.
-create or replace function pgq.get_consumer_info(
-    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
-    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+create or replace function pgq.get_consumer_info(out queue_name text, out consumer_name text, out lag interval, out last_seen interval, out
+    last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgq, pg_catalog, pg_temp

@@ -63,8 +63,6 @@ def test_each_version_answers_on_its_socket_and_keeps_its_data(folder: Path, ver
         assert query(server.url, "show listen_addresses") == ""
         url = server.create_database('it\'s "mine" 100%')
         execute(url, "create table kept as select 42 as answer")
-        with pytest.raises(EmbeddedPostgresError, match="runs without TCP"):
-            EmbeddedPostgres(folder, version=version, tcp=True).start()
     with EmbeddedPostgres(folder, version=version) as server:
         again = server.create_database('it\'s "mine" 100%')
         assert query(again, "select answer from kept") == 42
@@ -73,14 +71,6 @@ def test_each_version_answers_on_its_socket_and_keeps_its_data(folder: Path, ver
         EmbeddedPostgresError, match=f"holds data of PostgreSQL {version}, not {other}"
     ):
         EmbeddedPostgres(folder, version=other).start()
-
-
-def test_tcp_asks_for_the_password(folder: Path) -> None:
-    with EmbeddedPostgres(folder, tcp=True) as server:
-        assert query(server.tcp_url, "select host(inet_server_addr())") == "127.0.0.1"
-        without_password = psycopg.conninfo.make_conninfo(server.tcp_url, password="wrong")
-        with pytest.raises(psycopg.OperationalError, match="password"):
-            psycopg.connect(without_password)
 
 
 def test_a_path_too_long_for_a_socket_gets_a_short_one(folder: Path) -> None:

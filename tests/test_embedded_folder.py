@@ -100,7 +100,7 @@ def test_a_resource_without_a_url_uses_the_server_of_its_project(
 CREATE_USER = """
 from pgque_dagster.embedded import host
 host._SYSTEM_USER = "pgque-test"
-print(host._system_user().uid)
+print(host._system_user().pw_uid)
 """
 
 

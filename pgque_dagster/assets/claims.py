@@ -1,7 +1,7 @@
 """Claims the batch of a run: the one in its tags, or the next one of the consumer."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import dagster as dg
 
@@ -13,7 +13,6 @@ from ..project.batch_run import BatchRun
 from ..project.consumers import names_of
 from ..project.keys import owner_of_step
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
-from ..project.registration import refuse_subconsumers
 from .consumption import Consumption
 
 # Limits for the batch of a run by hand, which opens it itself.
@@ -36,9 +35,13 @@ def claim_batch(
             "The sensor requests a new run; to start one by hand, materialize the asset."
         )
         return None
-    claims = _Claims(client, consumption, owner_of_step(context.run.run_id))
+    owner, ttl = owner_of_step(context.run.run_id), consumption.lease_ttl
+
+    def claim(holder: Holder, batch_id: int | None = None) -> Batch | None:
+        return holder.claim(client, owner=owner, ttl=ttl, limits=_AT_ONCE, batch_id=batch_id)
+
     try:
-        batch = claims.claim(run.holder, run.batch_id) if run else claims.next()
+        batch = claim(run.holder, run.batch_id) if run else _next(client, consumption, claim)
     except (BatchLeased, BatchNotOpen) as error:
         context.log.warning(f"Skipped: {error}")
         return None
@@ -58,56 +61,35 @@ def _what_waits(client: Client, consumption: Consumption) -> str:
     return f", {waiting_for_tick(waiting[0])}: {CHECK_TICKS}" if waiting else ""
 
 
-@dataclass(frozen=True)
-class _Claims:
-    """Claims batches for a run.
+def _next(
+    client: Client, consumption: Consumption, claim: Callable[[Holder], Batch | None]
+) -> Batch | None:
+    """Claims the next batch with events, and acks empty ones. Returns None if there is none."""
+    holder = consumption.holder
+    while True:
+        main, *slots = client.run(consumer_states([(holder.queue, holder.consumer)], Limits()))
+        is_partitioned = main.role == "partitioned"
+        batch = _of_any(slots, consumption, claim) if is_partitioned else claim(holder)
+        if batch is None or client.run(needs_run(batch.batch_id)):
+            return batch
+        batch.ack()
 
-    Args:
-        client: the database.
-        consumption: which consumer, and its lease TTL.
-        owner: the owner to record in the lease.
-    """
 
-    client: Client
-    consumption: Consumption
-    owner: str
-
-    def claim(self, holder: Holder, batch_id: int | None = None) -> Batch | None:
-        """Claims the open or next batch; with `batch_id`, no other."""
-        ttl = self.consumption.lease_ttl
-        return holder.claim(
-            self.client, owner=self.owner, ttl=ttl, limits=_AT_ONCE, batch_id=batch_id
+def _of_any(
+    slots: Sequence[ConsumerState],
+    consumption: Consumption,
+    claim: Callable[[Holder], Batch | None],
+) -> Batch | None:
+    """Claims for a slot without a live lease, first those with an open batch."""
+    free = [each for each in slots if not each.is_live]
+    if not free:
+        raise BatchLeased(
+            f"each of the {len(slots)} slots of {consumption} has a run in progress",
+            "Materialize the asset again after one of these runs has ended.",
         )
-
-    def next(self) -> Batch | None:
-        """Claims the next batch with events, and acks empty ones. Returns None if there is none."""
-        while batch := self._next():
-            if self.client.run(needs_run(batch.batch_id)):
+    for each in sorted(free, key=lambda each: each.batch_id is None):
+        # Another run may have claimed it meanwhile.
+        with suppress(BatchLeased):
+            if batch := claim(Holder.of(each)):
                 return batch
-            batch.ack()
-        return None
-
-    def _next(self) -> Batch | None:
-        holder = self.consumption.holder
-        names = [(holder.queue, holder.consumer)]
-        states = self.client.run(consumer_states(names, Limits()))
-        refuse_subconsumers(states)
-        main, *slots = states
-        return self._claim_any(slots) if main.role == "partitioned" else self.claim(holder)
-
-    def _claim_any(self, slots: Sequence[ConsumerState]) -> Batch | None:
-        """Claims for a slot without a live lease, first those with an open batch."""
-        free = [each for each in slots if not each.is_live]
-        for each in sorted(free, key=lambda each: each.batch_id is None):
-            try:
-                batch = self.claim(Holder.of(each))
-            except BatchLeased:
-                continue
-            if batch is not None:
-                return batch
-        if not free:
-            raise BatchLeased(
-                f"each of the {len(slots)} slots of {self.consumption} has a run in progress",
-                "Materialize the asset again after one of these runs has ended.",
-            )
-        return None
+    return None

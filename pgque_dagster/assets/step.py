@@ -146,7 +146,7 @@ def consume(
         DagsterInvalidDefinitionError: if another asset of the code location has the same consumer.
         QueueNotFound: if there is no such queue.
         ConsumerNotFound: if the consumer was removed while its batch waited for this run.
-        WrongDeployment: if the consumer belongs to another deployment of Dagster.
+        CallRefused: if the consumer belongs to another deployment of Dagster.
         ComputeTimedOut: if the compute function took longer than `timeout`.
         LeaseLost: if another owner took over the batch.
     """

@@ -1,4 +1,4 @@
-"""The cursor of the alert sensor: the open problems, and counters of events given up."""
+"""The cursor of the alert sensor: the open problems, and the newest dead letters."""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, order=True)
@@ -24,24 +24,11 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class GivenUp:
-    """How many events of a queue were given up in all, and when the number last grew.
-
-    Attributes:
-        ever: the counter.
-        grown_at: when the sensor last saw it grow; None if it never did or if the growth is over.
-    """
-
-    ever: int
-    grown_at: datetime | None
-
-
-@dataclass(frozen=True)
 class AlertCursor:
-    """The notified problems that are not over, with their start, and the queues' counters."""
+    """The notified problems that are not over, with their start; queues' newest dead letters."""
 
     notified: Mapping[Problem, datetime] = field(default_factory=dict)
-    given_up: Mapping[str, GivenUp] = field(default_factory=dict)
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, text: str | None) -> Self:
@@ -50,16 +37,11 @@ class AlertCursor:
             fields = json.loads(text or "null")
             if fields["version"] != _VERSION:
                 return cls()
-            return cls(
-                {
-                    Problem(queue, name): datetime.fromisoformat(since)
-                    for queue, name, since in fields["told"]
-                },
-                {
-                    queue: GivenUp(ever, grown_at and datetime.fromisoformat(grown_at))
-                    for queue, ever, grown_at in fields["given_up"]
-                },
-            )
+            notified = {
+                Problem(queue, name): datetime.fromisoformat(since)
+                for queue, name, since in fields["notified"]
+            }
+            return cls(notified, dict(fields["dead_letters"]))
         except (ValueError, TypeError, KeyError):
             return cls()
 
@@ -68,13 +50,10 @@ class AlertCursor:
         return json.dumps(
             {
                 "version": _VERSION,
-                "told": [
+                "notified": [
                     [problem.queue, problem.name, since.isoformat()]
                     for problem, since in sorted(self.notified.items())
                 ],
-                "given_up": [
-                    [queue, each.ever, each.grown_at and each.grown_at.isoformat()]
-                    for queue, each in sorted(self.given_up.items())
-                ],
+                "dead_letters": self.dead_letters,
             }
         )

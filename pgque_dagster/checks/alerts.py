@@ -5,24 +5,24 @@ the database itself.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from ..client import Client, Limits, PgqueError
+from ..client import Client, DeadLetter, Limits, PgqueError
 from ..client.holder import consumer_states
 from ..client.ranges import duration_problem
 from ..project.queue_report import consumer_lag
 from ..project.resource import PgqueResource
 from ..sensors.attempts import name_batch
-from .alert_cursor import AlertCursor, GivenUp, Problem
+from .alert_cursor import AlertCursor, Problem
 from .dead_letters import what_to_do_about
 from .lag import too_far_behind
 
-# The number of dead letters counts as no longer growing after this time without new ones.
+# The problem of dead letters is over after this time without new ones.
 _QUIET = timedelta(hours=1)
-_COUNTER = "pgque.message.dead_lettered_total"
+_DEAD_LETTERS = "dead_letters"
 _DATABASE = Problem("", "database")
 _HELD = "held_batch"
 
@@ -35,7 +35,7 @@ class Alert:
         queue: None for a problem of the whole database.
         problem: a check of `pgque.queue_health()`, such as `rotation_health` or
             `consumer_lag:revenue`; `held_batch:revenue:812`, one for each batch; `dead_letters` if
-            more events were given up; `queue` if it does not exist; `database` if it cannot be
+            there are new ones; `queue` if it does not exist; `database` if it cannot be
             queried.
         since: when the problem was first seen.
         is_over: whether the problem is over.
@@ -73,8 +73,8 @@ def build_pgque_alerts(
 
     These are problems: a critical check of `queue_health()`, on a queue or the whole database, such
     as a held batch, a consumer that holds up rotation, stuck rotation, or missing ticks; new dead
-    letters, until an hour after the last one; a consumer more than `max_lag` behind; a queue that
-    does not exist; and a database that cannot be queried.
+    letters, until none came for an hour or none is left; a consumer more than `max_lag` behind; a
+    queue that does not exist; and a database that cannot be queried.
 
     The sensor calls `notify` once when a problem begins and once when it is over. If `notify`
     raises, the evaluation fails and the next one repeats the call. If other calls of the same
@@ -113,7 +113,7 @@ def build_pgque_alerts(
         description=(
             f"Calls {getattr(notify, '__name__', notify)} once when a problem with "
             f"{', '.join(queues)} begins and once when it is over: a critical check of `pgque "
-            "health`, such as a held batch or missing ticks; events that were given up; "
+            "health`, such as a held batch or missing ticks; new dead letters; "
             f"{'' if max_lag is None else f'a consumer more than {max_lag} behind; '}"
             "a queue that does not exist; a database that cannot be queried. It only reads, so "
             "unlike other sensors it is RUNNING by default. While it is off, nobody is called."
@@ -122,16 +122,19 @@ def build_pgque_alerts(
     def pgque_alerts(context: dg.SensorEvaluationContext, pgque: PgqueResource) -> dg.SensorResult:
         now = datetime.now(UTC)
         cursor = AlertCursor.read(context.cursor)
+        newest = dict(cursor.dead_letters)
         try:
             with pgque.client() as client:
                 found = _health_findings(client, queues) | _held_batches(client, queues)
                 if max_lag is not None:
                     found |= _lagging_consumers(client, queues, max_lag)
-                given_up = _count_given_up(client, queues, cursor, now)
-                found |= _dead_letter_growth(client, given_up)
+                for queue, last, detail in _newest_dead_letters(client, queues):
+                    is_new = last.id > newest.get(queue, 0) or now - last.time < _QUIET
+                    found[Problem(queue, _DEAD_LETTERS)] = _Finding(is_new, detail)
+                    newest[queue] = last.id
         except PgqueError as error:
             # The state of the other problems is unknown, so they stay open.
-            given_up = dict(cursor.given_up)
+            newest = dict(cursor.dead_letters)
             found = {problem: _Finding(True, "") for problem in cursor.notified}
             found[_DATABASE] = _Finding(True, str(error))
 
@@ -145,6 +148,8 @@ def build_pgque_alerts(
             except Exception as error:
                 error.add_note(f"alert not sent: {alert}")
                 failed.append(error)
+                if alert.problem == _DEAD_LETTERS:
+                    newest[problem.queue] = cursor.dead_letters.get(problem.queue, 0)
             else:
                 if alert.is_over:
                     del notified[problem]
@@ -159,7 +164,7 @@ def build_pgque_alerts(
                 f"{len(alerts) - len(failed)} of {len(alerts)} alerts sent; open problems: "
                 f"{', '.join(_name(problem) for problem in sorted(notified)) or 'none'}"
             ),
-            cursor=AlertCursor(notified, given_up).write(),
+            cursor=AlertCursor(notified, newest).write(),
         )
 
     return pgque_alerts
@@ -216,44 +221,14 @@ def _lagging_consumers(
     return found
 
 
-def _dead_letter_growth(client: Client, given_up: Mapping[str, GivenUp]) -> dict[Problem, _Finding]:
-    found = {}
+def _newest_dead_letters(
+    client: Client, queues: Sequence[str]
+) -> Iterator[tuple[str, DeadLetter, str]]:
+    """Yields each queue with dead letters, the newest of them, and what to do."""
     for stats in client.queue_stats():
-        if each := given_up.get(stats.queue):
-            found[Problem(stats.queue, "dead_letters")] = _Finding(
-                each.grown_at is not None,
-                f"{each.ever} events were given up in all; {stats.dead_letters} dead letters are "
-                "stored. " + what_to_do_about(stats.queue),
-            )
-    return found
-
-
-def _count_given_up(
-    client: Client, queues: Sequence[str], cursor: AlertCursor, now: datetime
-) -> dict[str, GivenUp]:
-    ever = dict.fromkeys(queues, 0)
-    for metric in client.metrics():
-        if metric.name == _COUNTER and metric.labels["queue"] in ever:
-            ever[metric.labels["queue"]] += int(metric.value)
-    waiting = {stats.queue: stats.dead_letters for stats in client.queue_stats()}
-    counted = {}
-    for queue, number in ever.items():
-        before = cursor.given_up.get(queue)
-        # At the first evaluation, stored dead letters count as new.
-        known = before.ever if before else 0 if waiting.get(queue) else number
-        now_given_up = GivenUp(number, before.grown_at if before else None)
-        # The counter is lower only if the queue was dropped and created again.
-        if number > known or 0 < number < known:
-            now_given_up = GivenUp(number, now)
-        elif _is_over(now_given_up, Problem(queue, "dead_letters") in cursor.notified, now):
-            now_given_up = replace(now_given_up, grown_at=None)
-        counted[queue] = now_given_up
-    return counted
-
-
-def _is_over(given_up: GivenUp, is_notified: bool, now: datetime) -> bool:
-    """Whether the growth is over. Growth that was not notified yet is not."""
-    return given_up.grown_at is not None and is_notified and now - given_up.grown_at >= _QUIET
+        if stats.queue in queues and (last := client.dead_letters(stats.queue, limit=1)):
+            detail = f"{stats.dead_letters} are stored. {what_to_do_about(stats.queue)}"
+            yield stats.queue, last[0], detail
 
 
 def _name(problem: Problem) -> str:

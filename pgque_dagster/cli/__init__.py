@@ -3,7 +3,7 @@
 from .app import main
 
 # Each module declares its commands when it is imported.
-from .commands import (  # noqa: F401  # noqa: F401
+from .commands import (  # noqa: F401
     consumers,
     dead_letters,
     embedded,

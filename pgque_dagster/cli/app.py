@@ -33,8 +33,7 @@ Exit codes:
   0    done
   1    failed; one line on stderr says why
   2    wrong arguments
-  3    done, and the answer is no: health found something critical, or
-       drain waited in vain
+  3    done, and health found something critical
   130  stopped by Ctrl-C
   141  the reader of the output went away
 """
@@ -94,7 +93,7 @@ def group(name: str, *examples: str) -> Callable[[Function], click.Group]:
 
 
 def command(
-    *examples: str, into: click.Group = main, hands_on: bool = False, **settings: Any
+    *examples: str, into: click.Group = main, **settings: Any
 ) -> Callable[[Function], click.Command]:
     """Makes a function, whose docstring is the help, a command.
 
@@ -105,7 +104,6 @@ def command(
     Args:
         examples: lines that the help shows.
         into: the group of the command.
-        hands_on: whether another program gets all arguments.
         settings: as for `click.command`.
     """
 
@@ -121,14 +119,10 @@ def command(
             else:
                 function(**values, **({"database": database} if "database" in parameters else {}))
 
-        if hands_on:
-            settings.update(context_settings={"ignore_unknown_options": True})
-            settings.update(add_help_option=False)
         made: click.Command = into.command(epilog=_epilog(examples), **settings)(call)
         known = {"client", "database", *(each.name for each in made.params)}
         made.params[:0] = [click.Argument([each]) for each in parameters if each not in known]
-        if not hands_on:
-            _add_common_options(made)
+        _add_common_options(made)
         return made
 
     return declare

@@ -9,11 +9,9 @@ import click
 import psycopg
 
 from ..client import (
-    ConsumerNotFound,
     OlderInstalled,
     PgqueError,
     QueueInUse,
-    QueueNotFound,
     SchemaMissing,
     SkipsEvents,
 )
@@ -26,28 +24,16 @@ NO = 3
 
 # Hints for the shell: commands, in place of the SQL in the server's hints.
 _WAYS_OUT: dict[type[PgqueError], str] = {
-    QueueNotFound: "`pgque status` lists the queues, `pgque create-queue` creates one.",
-    ConsumerNotFound: "`pgque status` lists the consumers, `pgque register` adds one.",
     QueueInUse: "Run `pgque unregister` for each consumer, or add --force.",
     SkipsEvents: "If that is wanted, add --yes.",
     SchemaMissing: "Run `pgque install`.",
     OlderInstalled: "Run `pgque install`: queues and events stay.",
 }
 
-# The client's guess which queue was meant, at the beginning of its hint.
-_GUESS = re.compile(r"Did you mean [^?]+\? ?")
-
-# The server's hint for a queue that only an add-on creates.
-_LOG_FIRST = re.compile(r"Log the (?:topic|serial queue): ")
-
 # `:secret@` of a URI, `password=secret` of a URI's query or of a connection string.
 _SECRETS = re.compile(
     r"://[^\s/@:]*:(?P<uri>[^\s]*)@|password\s*=\s*(?P<key>'[^']*'|[^\s&]+)", re.I
 )
-
-
-class QueueToSendTo(QueueNotFound):
-    """The queue is missing; the hint says who makes it."""
 
 
 class CommandFailed(click.ClickException):
@@ -82,23 +68,10 @@ class OneLineErrorGroup(click.Group):
             raise CommandFailed(without_passwords(one_line(error))) from error
 
 
-def guess_of(error: PgqueError) -> str:
-    """Returns the part of a hint that guesses which queue was meant."""
-    guess = _GUESS.match(error.hint)
-    return guess[0] if guess else ""
-
-
-def is_log(error: PgqueError) -> bool:
-    """Whether a queue is missing that would log a topic or a serial queue."""
-    return isinstance(error, QueueNotFound) and _LOG_FIRST.search(error.hint) is not None
-
-
 def one_line(error: Exception) -> str:
     """Returns what is wrong and what to do as one line."""
     if isinstance(error, PgqueError):
-        command = None if is_log(error) else _WAYS_OUT.get(type(error))
-        way_out = f"{guess_of(error)}{command}" if command else error.hint
-        text = sentences(str(error.args[0]), way_out)
+        text = sentences(str(error.args[0]), _WAYS_OUT.get(type(error), error.hint))
     elif isinstance(error, psycopg.Error):
         text = error.diag.message_primary or str(error)
     else:

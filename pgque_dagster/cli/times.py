@@ -1,13 +1,13 @@
 """Durations and points in time as users write them."""
 
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
 
 from ..client import InvalidArgument
-from ..client.ranges import UNITS, parse_duration, write_position
+from ..client.ranges import parse_duration, write_position
 
 
 class Age(click.ParamType[timedelta]):
@@ -40,23 +40,3 @@ class QueuePosition(click.ParamType[str]):
             return write_position(text)
         except InvalidArgument as error:
             self.fail(f"{error.args[0]}. {error.hint}", param, ctx)
-
-
-class Moment(click.ParamType[datetime]):
-    """A time in ISO 8601 (local time if it has no zone), or an `Age` from now."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> datetime:
-        """Reads the text."""
-        if isinstance(value, datetime):
-            return value
-        text = value.strip()
-        try:
-            if text[-1:] in UNITS:
-                return datetime.now(UTC) + Age().convert(text, param, ctx)
-            return datetime.fromisoformat(text).astimezone()
-        except (ValueError, OverflowError) as error:
-            self.fail(
-                f"{value!r} is not a time: {error}; write 2030-12-24T18:00, or 15m", param, ctx
-            )

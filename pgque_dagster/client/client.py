@@ -6,7 +6,6 @@ from typing import Any, Generic, TypeVar
 from . import batch, installation, producing, queues, registrations
 from . import dead_letters as letters
 from .batch import DEFAULT_TTL, NO_LIMITS, AsyncBatch, Batch
-from .messages import AsyncMessages, Messages
 from .models import Limits
 from .operation import Call, Row, Steps, method, operation
 from .session import AsyncSession, Session
@@ -132,11 +131,6 @@ class Client(Session, _Operations[Batch]):
 
     _batch_class = Batch
 
-    @property
-    def messages(self) -> Messages:
-        """The topics, queues and messages of the add-on postgremq."""
-        return Messages(self)
-
 
 class AsyncClient(AsyncSession, _Operations[AsyncBatch]):
     """The client for asyncio. Its methods are those of `Client`, as coroutine functions.
@@ -156,8 +150,3 @@ class AsyncClient(AsyncSession, _Operations[AsyncBatch]):
     """
 
     _batch_class = AsyncBatch
-
-    @property
-    def messages(self) -> AsyncMessages:
-        """The topics, queues and messages of the add-on postgremq."""
-        return AsyncMessages(self)

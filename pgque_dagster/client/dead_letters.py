@@ -1,9 +1,8 @@
-"""Dead letters: set events aside as such, list, replay, purge and export them."""
+"""Dead letters: set events aside as such, list, show, replay and purge them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from .batch import NO_LIMITS, has_events
 from .errors import BatchNotOpen
@@ -13,11 +12,6 @@ from .operation import Call, Steps, first
 from .queues import check_queue
 from .ranges import check_interval
 from .registrations import check_consumer
-
-if TYPE_CHECKING:
-    from .client import Client
-
-_PAGE = 1000
 
 
 def dead_letter_counts(queue: str) -> Call[list[DeadLetterCount]]:
@@ -112,7 +106,7 @@ def replay_dead_letters(
         The number replayed, the number not replayed, and the first error.
 
     Raises:
-        QueueClosed: if the queue accepts no events; all dead letters stay.
+        CallRefused: if the queue accepts no events; all dead letters stay.
     """
     return Call(
         "select replayed, failed, first_error "
@@ -177,17 +171,3 @@ def export_page(queue: str, after_id: int, limit: int) -> Call[list[ExportedDead
         (queue, after_id, limit),
         lambda rows: [ExportedDeadLetter(*row) for row in rows],
     )
-
-
-def export_dead_letters(
-    client: "Client", queue: str, page: int = _PAGE
-) -> Iterator[list[ExportedDeadLetter]]:
-    """Yields all dead letters of a queue in pages, the oldest first.
-
-    Raises:
-        QueueNotFound: if there is no such queue.
-    """
-    after_id = 0
-    while letters := client.run(export_page(queue, after_id, page)):
-        yield letters
-        after_id = letters[-1].id

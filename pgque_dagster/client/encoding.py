@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Protocol
 from uuid import UUID
 
-from .errors import InvalidArgument, MalformedPayload
+from .errors import InvalidArgument
 
 try:
     import orjson
@@ -77,26 +77,6 @@ def encode(payload: Payload | object) -> str:
             f"the payload is no JSON value: {error}",
             "Send text, bytes, a dataclass, a Pydantic model, or lists and dicts of plain values.",
         ) from error
-
-
-def json_text(payload: Payload | object) -> str:
-    """Writes a payload as JSON. A str is taken for JSON and stays as it is.
-
-    Raises:
-        InvalidArgument: if the value cannot be expressed as JSON.
-        MalformedPayload: if it is a str that is not JSON, or bytes.
-    """
-    text = encode(payload)
-    if not isinstance(payload, str | bytes | bytearray | memoryview):
-        return text
-    try:
-        json.loads(text)
-    except ValueError as error:
-        raise MalformedPayload(
-            f"the payload is not JSON: {error}",
-            "Pass a dict, a list or a number; a str must be JSON: json.dumps(text) makes it so.",
-        ) from error
-    return text
 
 
 def decode_bytes(payload: str) -> bytes | None:

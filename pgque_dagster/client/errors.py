@@ -105,8 +105,11 @@ class MalformedPayload(PgqueError):
     """A payload is not JSON, contains a byte that text cannot store, or does not fit a schema."""
 
 
-class QueueClosed(PgqueError):
-    """The queue accepts no events (disable_insert)."""
+class CallRefused(PgqueError):
+    """The queue, the consumer or the database is in a state in which the call is refused.
+
+    The message says which, and the SQLSTATE of `__cause__` tells the reasons apart.
+    """
 
 
 class QueueInUse(PgqueError):
@@ -121,40 +124,8 @@ class EventNotInBatch(PgqueError):
     """The batch did not deliver an event with this id."""
 
 
-class DeadLetterNotFound(PgqueError):
-    """The dead letter was replayed or purged, or never existed."""
-
-
 class TransactionOutdated(PgqueError):
     """The transaction's snapshot is too old. Repeat the work in a new transaction."""
-
-
-class WrongIsolation(PgqueError):
-    """Maintenance was called in a transaction stricter than READ COMMITTED."""
-
-
-class ChangeRefused(PgqueError):
-    """A trigger of the queue refused a change: it is denied, has no key, or changes the key."""
-
-
-class WrongConsumerRole(PgqueError):
-    """The call does not fit the consumer's kind: normal, cooperative or subconsumer."""
-
-
-class ConsumerInUse(PgqueError):
-    """The consumer has an open batch, or subconsumers. Finish or remove these first."""
-
-
-class TickRefused(PgqueError):
-    """The queue is paused, or an external source ticks it."""
-
-
-class NotAdopted(PgqueError):
-    """The database was restored from a dump and is not adopted yet."""
-
-
-class SchedulerMissing(PgqueError):
-    """This database has no pg_cron to schedule ticks."""
 
 
 class UnreadEvents(PgqueError):
@@ -175,10 +146,6 @@ class TicksUnavailable(PgqueError):
 
 class StagingLost(PgqueError):
     """Events written to be published together are gone or incomplete; nothing was published."""
-
-
-class WrongDeployment(PgqueError):
-    """The consumer belongs to another deployment of Dagster."""
 
 
 class SkipsEvents(PgqueError):
@@ -210,25 +177,25 @@ _BY_CODE: dict[str, type[PgqueError]] = {
     "PQ003": BatchNotOpen,
     "PQ004": BatchLeased,
     "PQ005": InvalidArgument,
-    "PQ006": QueueClosed,
+    "PQ006": CallRefused,
     "PQ007": QueueInUse,
     "PQ008": StaleReadPlan,
     "PQ009": EventNotInBatch,
-    "PQ010": DeadLetterNotFound,
+    "PQ010": CallRefused,
     "PQ011": UnsupportedServer,
     "PQ012": LeaseLost,
-    "PQ013": WrongIsolation,
-    "PQ014": ChangeRefused,
-    "PQ015": WrongConsumerRole,
-    "PQ016": ConsumerInUse,
-    "PQ017": TickRefused,
-    "PQ018": NotAdopted,
-    "PQ019": SchedulerMissing,
+    "PQ013": CallRefused,
+    "PQ014": CallRefused,
+    "PQ015": CallRefused,
+    "PQ016": CallRefused,
+    "PQ017": CallRefused,
+    "PQ018": CallRefused,
+    "PQ019": CallRefused,
     "PQ020": UnreadEvents,
     "PQ021": NewerInstalled,
     "PQ022": StagingLost,
     "PQ023": TicksUnavailable,
-    "PQ024": WrongDeployment,
+    "PQ024": CallRefused,
     "PQ025": SkipsEvents,
     "40001": TransactionOutdated,
     "22P02": MalformedPayload,

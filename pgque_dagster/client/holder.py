@@ -129,6 +129,14 @@ class Holder:
             return None
         return Batch(client, self.queue, self.consumer, lease, ttl, slot=self.slot)
 
+    def open(self, limits: Limits) -> Call[tuple[int, int] | None]:
+        """Opens the next batch for another session to claim; returns its id and its epoch."""
+        return Call(
+            "select batch_id, epoch from pgque.open_to_claim(%s, %s, %s, %s, %s, %s)",
+            (self.queue, self.name, *astuple(limits)),
+            lambda rows: None if rows[0][0] is None else (rows[0][0], rows[0][1]),
+        )
+
     def register_subconsumer(self) -> Call[bool]:
         """Registers the subconsumer; False if it exists. Converts a consumer without a batch."""
         return Call(

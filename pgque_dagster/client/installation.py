@@ -22,7 +22,7 @@ def incarnation() -> Call[UUID]:
     have another one.
 
     Raises:
-        NotAdopted: if the database was restored from a dump and is not adopted yet.
+        CallRefused: if the database was restored from a dump and is not adopted yet.
     """
     return Call("select pgque.incarnation()", (), first)
 
@@ -54,7 +54,7 @@ def start() -> Call[None]:
     """Schedules ticks and maintenance in pg_cron. Calling it again changes nothing.
 
     Raises:
-        SchedulerMissing: if this database has no pg_cron; the hint says what to do.
+        CallRefused: if this database has no pg_cron; the hint says what to do.
     """
     return Call("select pgque.start()::text", (), nothing)
 
@@ -63,7 +63,7 @@ def stop() -> Call[None]:
     """Removes the jobs of `start`, if there are any.
 
     Raises:
-        SchedulerMissing: if another database's pg_cron may have jobs for this one.
+        CallRefused: if another database's pg_cron may have jobs for this one.
     """
     return Call("select pgque.stop()::text", (), nothing)
 

@@ -1,6 +1,5 @@
 """Reads retained events without a consumer: nothing is registered, leased or moved."""
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .models import Message
@@ -12,7 +11,6 @@ if TYPE_CHECKING:
     from .client import Client
 
 _COLUMNS = "ev_id, ev_type, ev_data, ev_retry, ev_time, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
-_PAGE = 10_000
 
 
 def retained_ticks(
@@ -49,50 +47,12 @@ def peek(
         InvalidArgument: if the position is none, or its events are not retained.
     """
     start, end = client.run(retained_ticks(queue, position, None if position else limit))
-    return _read(client, queue, start, end, limit, newest_first=position is None)
-
-
-def follow(client: "Client", queue: str, position: Position) -> Iterator[list[Message]]:
-    """Yields the events after a position as they come, and an empty page when there are no more.
-
-    They are in order of id between two ticks, and those of several small ticks together.
-
-    Raises:
-        QueueNotFound: if there is no such queue.
-        InvalidArgument: if the position is none, or events after it are no longer retained.
-    """
-    start, _ = client.run(retained_ticks(queue, position, None))
-    while True:
-        start, end = client.run(retained_ticks(queue, start, _PAGE))
-        page, last = _read(client, queue, start, end, _PAGE), 0
-        while page:
-            yield page
-            last = page[-1].msg_id
-            page = _read(client, queue, start, end, _PAGE, last) if len(page) == _PAGE else []
-        if start == end:
-            yield []
-        start = end
-
-
-def _read(
-    client: "Client",
-    queue: str,
-    start: int,
-    end: int,
-    limit: int,
-    after: int = 0,
-    *,
-    newest_first: bool = False,
-) -> list[Message]:
-    """Returns some of the events after one tick up to another, in order of id."""
     plan = client.run(tick_range_plan(queue, start, end, 1))
     if not plan.slices:
         return []
-    order = "desc" if newest_first else "asc"
+    order = "desc" if position is None else "asc"
     # The server wrote the FROM clauses; there is one for each table.
     slices = " union all ".join(f"select {_COLUMNS} from {slice.rows}" for slice in plan.slices)
-    statement = (
-        f"select * from ({slices}) e where ev_id > {after} order by ev_id {order} limit {limit}"
-    )
+    statement = f"select * from ({slices}) e order by ev_id {order} limit {limit}"
     events = client.run(Call(statement, (), lambda rows: [Message(*row) for row in rows]))
-    return events[::-1] if newest_first else events
+    return events[::-1] if position is None else events

@@ -7,7 +7,7 @@ from typing import Any
 from .encoding import Payload, encode
 from .errors import InvalidArgument, MalformedPayload
 from .models import Event, Message, ScheduledEvent, Sent
-from .operation import Call, Copy, Steps, first, nothing
+from .operation import Call, Copy, Steps, first
 from .ranges import check_interval
 
 DEFAULT_KEY_TTL = timedelta(hours=1)
@@ -187,27 +187,6 @@ def copy_messages(queue: str, messages: Iterable[Message]) -> Steps[int]:
     columns = "ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
     yield Copy(f"copy {table} ({columns}) from stdin (encoding 'UTF8')", rows.blocks())
     return rows.count
-
-
-def insert_messages(queue: str, messages: Sequence[Message]) -> Call[None]:
-    """Sends events of another queue with their times, too."""
-    return Call(
-        "select pgque.insert_event_raw(%s, null, e.at, null, null, e.type, e.data, e.extra1,"
-        " e.extra2, e.extra3, e.extra4) from unnest(%b::timestamptz[], %b::text[], %b::text[],"
-        " %b::text[], %b::text[], %b::text[], %b::text[]) with ordinality"
-        " as e (at, type, data, extra1, extra2, extra3, extra4, nr) order by e.nr",
-        (
-            queue,
-            [m.created_at for m in messages],
-            [m.type for m in messages],
-            [m.payload for m in messages],
-            [m.extra1 for m in messages],
-            [m.extra2 for m in messages],
-            [m.extra3 for m in messages],
-            [m.extra4 for m in messages],
-        ),
-        nothing,
-    )
 
 
 def current_event_table(queue: str) -> Call[Any]:

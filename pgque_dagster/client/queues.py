@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import LiteralString
 
 from .encoding import encode
 from .errors import QueueNotFound
@@ -10,6 +12,17 @@ from .models import QueueStats
 from .operation import Call, Steps, first, nothing
 
 _QUOTED = re.compile(r'"(.*)"')
+_QUEUES: dict[str, LiteralString] = {
+    "postgremq": "select q.queue_name, 'queue of messages (postgremq)', 'messages',"
+    " 'postgremq.' || q.topic_name, s.pending_count + s.processing_count,"
+    " (select count(*) from postgremq.list_dlq_messages() d where d.queue_name = q.queue_name)"
+    " from postgremq.list_queues() q"
+    " cross join lateral postgremq.get_queue_statistics(q.queue_name) s order by q.queue_name",
+    "qgres": "select queue_name, 'serial queue (qgres)',"
+    " 'serial (' || regexp_replace(queue_type::text, '[^A-Z]', '', 'g') || ')',"
+    " case queue_type::text when 'Serial Publisher' then 'qgres.' || queue_name end, null, null"
+    " from qgres.list_queues()",
+}
 _LOGGED_AS = {
     "postgremq": "select postgremq.logged_as(%s)",
     "qgres": "select qgres.logged_as(%s)",
@@ -98,30 +111,33 @@ def installed_addons() -> Call[list[str]]:
     )
 
 
-def topic_of(queue: str) -> Call[str | None]:
-    """Returns the topic of a queue of postgremq; None if there is no such queue."""
-    return Call(
-        "select topic_name from postgremq.list_queues() where queue_name = %s",
-        (queue,),
-        lambda rows: rows[0][0] if rows else None,
-    )
+@dataclass(frozen=True)
+class AddonQueue:
+    """A queue of an add-on.
+
+    Attributes:
+        kind: what it is, such as `serial queue (qgres)`.
+        short: the same for a table, such as `serial (SP)`.
+        log: the queue of events that logs it, or would; None if nothing can.
+        depth: how many messages are not finished; None if this is unknown.
+        dead_letters: how many messages are dead letters; None if it has none.
+    """
+
+    name: str
+    kind: str
+    short: str
+    log: str | None
+    depth: int | None
+    dead_letters: int | None
+
+    def is_named(self, name: str) -> bool:
+        """Whether it has the name. Those of qgres are case-insensitive."""
+        return self.name == name or (self.depth is None and self.name.lower() == name.lower())
 
 
-def serial_queues() -> Call[list[tuple[str, str]]]:
-    """Returns the queues of qgres, by name: name and type, such as Serial Publisher."""
-    return Call(
-        "select queue_name, queue_type::text from qgres.list_queues()",
-        (),
-        lambda rows: [(name, kind) for name, kind in rows],
-    )
-
-
-def _type_of_serial(queue: str) -> Steps[str | None]:
-    """Returns the type of a queue of qgres, whose names are case-insensitive; None without it."""
-    for name, kind in (yield serial_queues()):
-        if name.lower() == queue.lower():
-            return str(kind)
-    return None
+def queues_of(addon: str) -> Call[list[AddonQueue]]:
+    """Returns the queues of an add-on, by name."""
+    return Call(_QUEUES[addon], (), lambda rows: [AddonQueue(*row) for row in rows])
 
 
 def log_topic(topic: str) -> Call[str]:
@@ -131,7 +147,8 @@ def log_topic(topic: str) -> Call[str]:
 
 def log_serial_queue(queue: str) -> Steps[None]:
     """Creates a Serial Publisher if it is missing, and logs it."""
-    if (yield from _type_of_serial(queue)) is None:
+    found: list[AddonQueue] = yield queues_of("qgres")
+    if not any(each.is_named(queue) for each in found):
         yield Call("select qgres.queue__create(%s, 'SP')", (queue,), nothing)
     yield Call("select qgres.log_queue(%s)", (queue,), nothing)
 
@@ -151,22 +168,14 @@ def _of_addon(error: QueueNotFound) -> Steps[QueueNotFound]:
     if name is None:
         return error
     addons: list[str] = yield installed_addons()
-    if "postgremq" in addons:
-        topic: str | None = yield topic_of(name)
-        if topic is not None:
-            return QueueOfAddon(
-                f'"{name}" is a queue of messages (postgremq)',
-                "Use client.messages, or the functions of postgremq. Pipelines read the log of "
-                f"its topic, postgremq.{topic}.",
-            )
-    if "qgres" in addons:
-        kind = yield from _type_of_serial(name)
-        if kind is not None:
-            log = f" Pipelines read its log, qgres.{name}." if kind == "Serial Publisher" else ""
-            return QueueOfAddon(
-                f'"{name}" is a serial queue (qgres)',
-                f"Use the functions of qgres.{log}",
-            )
+    for addon in addons:
+        found: list[AddonQueue] = yield queues_of(addon)
+        for each in found:
+            if each.is_named(name):
+                log = f" Pipelines read its log, {each.log}." if each.log else ""
+                return QueueOfAddon(
+                    f'"{name}" is a {each.kind}', f"Use the functions of {addon}.{log}"
+                )
     return error
 
 

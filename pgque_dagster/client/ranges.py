@@ -49,19 +49,6 @@ def duration_problem(
     return None
 
 
-def checked_count(name: str, value: object) -> int:
-    """Returns a number if it is whole and from 0 to 2,147,483,647.
-
-    Raises:
-        InvalidArgument: if it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidArgument(f"{name}={value!r} is no whole number", "Pass an int.")
-    if not 0 <= value <= MOST_EVENTS:
-        raise InvalidArgument(f"{name}={value} is out of range", f"Pass 0 to {MOST_EVENTS}.")
-    return value
-
-
 def check_interval(name: str, value: object, *, is_zero_allowed: bool = False) -> None:
     """Checks a length of time.
 

@@ -37,7 +37,7 @@ def seek(queue: str, consumer: str, position: Position, *, skip: bool = False) -
 
     Raises:
         SkipsEvents: if it would pass over events; the message has their number.
-        ConsumerInUse: if a batch of the consumer is open.
+        CallRefused: if a batch of the consumer is open.
         InvalidArgument: if `position` is none, or no longer retained.
     """
     return Call(

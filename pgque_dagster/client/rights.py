@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from .connection import BaseConnection
-from .errors import InvalidArgument, PermissionDenied, PgqueError, error_from
+from .errors import PermissionDenied, PgqueError, error_from
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -18,7 +18,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 _WRITER = """
 abort_staging cancel_scheduled capture capture_columns capture_table captured_tables
 current_event_table dlq_replay dlq_replay_all dlq_replay_matching insert_event open_staging
-publish_message publish_staging send send_at send_batch send_idem snapshot_tick source_columns
+publish_staging send send_at send_batch send_idem snapshot_tick source_columns
 staging_table table_shape uncapture
 """
 _ADMIN = """
@@ -114,56 +114,6 @@ def needing(
             f'role "{user}" lacks {rights.upper()} on {on}, {why}',
             f"Let its owner run: grant {rights} on {on} to {grantee};{besides}",
         ) from error
-
-
-def create_missing_table(
-    connection: Connection, schema: str | None, name: str, columns: str, rights: str, what: str
-) -> None:
-    """Creates a table of the package, unless it is there.
-
-    Args:
-        connection: outside of a transaction.
-        schema: the table's schema; None for the first schema of the connection's search_path.
-        name: the table's name.
-        columns: its columns in parentheses.
-        rights: the rights that its user needs, as in GRANT.
-        what: what the table is, for the error.
-
-    Raises:
-        PermissionDenied: if it is missing and the role may not create it, with the statements that
-            an administrator runs instead.
-    """
-    table = sql.Identifier(*([schema] if schema else []), name).as_string(connection)
-    if connection.execute("select to_regclass(%s)", (table,)).fetchone() != (None,):
-        return
-    if schema is None:
-        ((schema,),) = connection.execute("select current_schema()::text").fetchall()
-    if schema is None:
-        raise InvalidArgument(
-            f"the {what} {name} is missing, and the search_path has no schema to create it in",
-            "Create a schema, and name it in the search_path of the role.",
-        )
-    full, user = (
-        sql.Identifier(*names).as_string(connection)
-        for names in ((schema, name), (connection.info.user,))
-    )
-    with (
-        # If another process creates it at the same time, the row type may be there before the table
-        # is noticed.
-        suppress(
-            psycopg.errors.DuplicateTable,
-            psycopg.errors.DuplicateObject,
-            psycopg.errors.UniqueViolation,
-        ),
-        needing(
-            connection,
-            "create",
-            f"schema {sql.Identifier(schema).as_string(connection)}",
-            f"where the {what} {name} is missing",
-            besides=f" or: create table {full} {columns}; grant {rights} on {full} to {user};",
-        ),
-    ):
-        connection.execute(f"create table {full} {columns}".encode())
 
 
 def _lacks_right(error: psycopg.Error, on: str) -> bool:

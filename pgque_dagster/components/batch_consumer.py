@@ -7,24 +7,15 @@ from pydantic import Field, model_validator
 
 from ..assets.decorators import pgque_asset
 from ..checks import build_consumer_lag_checks
-from ..client.ranges import LONGEST_LEASE, MOST_PARTITIONS
 from ..project.consumers import AssetConsumer
 from ..sensors.batch_schedule import build_pgque_schedule
 from ..sensors.batch_sensor import build_pgque_sensor
 from .computed import Computed, Dependencies
-from .mirror import mirror
-from .options import built, duration, number, option, positive
+from .options import built, mirror, option
 from .scaffolding import BatchConsumerScaffolder
 
 
-class SensorOptions(
-    mirror(
-        build_pgque_sensor,
-        leave_out=["assets"],
-        named="<asset>_sensor",
-        min_events=lambda text: number(text, at_least=0),
-    )
-):
+class SensorOptions(mirror(build_pgque_sensor, leave_out=["assets"], named="<asset>_sensor")):
     """Options of `build_pgque_sensor`."""
 
 
@@ -39,24 +30,11 @@ class ScheduleOptions(
     """Options of `build_pgque_schedule`."""
 
 
-class ConsumerLagChecks(
-    mirror(
-        build_consumer_lag_checks,
-        leave_out=["assets"],
-        max_lag=positive,
-    )
-):
+class ConsumerLagChecks(mirror(build_consumer_lag_checks, leave_out=["assets"])):
     """Options of `build_consumer_lag_checks`."""
 
 
-class AssetOptions(
-    mirror(
-        pgque_asset,
-        lease_ttl=lambda text: duration(text, positive=True, at_most=LONGEST_LEASE),
-        timeout=positive,
-        partitions=lambda text: number(text, at_most=MOST_PARTITIONS, or_null=True),
-    )
-):
+class AssetOptions(mirror(pgque_asset)):
     """Options of `pgque_asset`."""
 
     deps: Dependencies = Field(default=[])

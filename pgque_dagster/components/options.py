@@ -1,43 +1,40 @@
-"""The base class of component attributes, with strict schemas, and their resolvers."""
+"""Options in YAML that mirror the parameters of a function of the Python API.
 
-from collections.abc import Callable
+An option is written once, at the function: from there come its name, type, default and description,
+and the function checks its value.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import cache
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
 import dagster as dg
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    WithJsonSchema,
-    create_model,
-)
-from pydantic_core import core_schema
+from docstring_parser import parse
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, create_model
 
-from ..client import InvalidArgument
-from ..client.ranges import (
-    LONGEST_WAIT,
-    MOST_EVENTS,
-    PATTERN,
-    duration_problem,
-    parse_duration,
-    write_position,
-)
+from ..client import Position
+from ..client.ranges import parse_duration
 
-_TEMPLATE = {"type": "string", "pattern": r"\{\{"}
+Resolve = Callable[[str], dg.Resolver]
+
+_SAME_AS = re.compile(r"as for `(\w+)`")
+_NONE = re.compile(r"\bNone\b")
+# What YAML gives in place of a type of the Python API.
+_ELEMENTS: dict[Any, Any] = {Sequence: list, Mapping: dict}
+_EXAMPLES = {
+    dg.AutomationCondition: "{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}",
+    dg.FreshnessPolicy: "{{ dg.FreshnessPolicy.cron('0 9 * * *', datetime.timedelta(hours=1)) }}",
+    dg.TimeWindowPartitionsDefinition: (
+        "{{ dg.DailyPartitionsDefinition(start_date='2026-12-24') }}"
+    ),
+}
 
 
 class Options(dg.Model, dg.Resolvable):
-    """Attributes that mirror the parameters of a function of the Python API.
-
-    Dagster accepts a text for every attribute, since it may be a template. Here a text in place of
-    another type must be a template, so that `dg check yaml` finds misspelt values.
-    """
+    """Attributes that mirror the parameters of a function of the Python API."""
 
     # The function that is mirrored, and what it takes; everything if none is.
     builder: ClassVar[Callable[..., Any]]
@@ -48,9 +45,11 @@ class Options(dg.Model, dg.Resolvable):
     )
 
     @classmethod
-    def model(cls) -> type[BaseModel]:
-        """Returns the model that YAML is checked against."""
-        return _strict(super().model())
+    def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> Any:
+        """Returns the attributes that a model of YAML has. Dagster passes any text on to here."""
+        if not isinstance(model, BaseModel):
+            raise ValueError(f"{model!r} is no object: write its attributes below it, or null")
+        return super().resolve_from_model(context, model)
 
     def arguments(self) -> dict[str, Any]:
         """Returns the attributes that the mirrored function takes, as keyword arguments."""
@@ -76,136 +75,114 @@ def built(options: Options | None, *arguments: Any, name: str | None = None) -> 
     return made if isinstance(made, list) else [made]
 
 
-class _OrTemplate:
-    """Allows a text with a template in place of a value."""
+def mirror(
+    source: Callable[..., Any] | type[BaseModel],
+    *,
+    like: Sequence[Callable[..., Any]] = (),
+    leave_out: Sequence[str] = (),
+    named: str | None = None,
+    **resolvers: Resolve,
+) -> type[Options]:
+    """Returns the base class for options that are passed to a function.
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        def check(value: Any, check_value: Any) -> Any:
-            return value if isinstance(value, str) and "{{" in value else check_value(value)
-
-        return core_schema.no_info_wrap_validator_function(
-            check, handler(source), serialization=core_schema.simple_ser_schema("any")
-        )
-
-    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
-        schema = handler(core)
-        alternatives = schema.get("anyOf", [schema])
-        nested = [each for each in alternatives if each.get("type", "object") in _NESTED]
-        if not nested:
-            return {"anyOf": [*alternatives, _TEMPLATE]}
-        # What matches no alternative is one error at the line of the attribute. So any object or
-        # list matches, and its content is checked by itself.
-        kind = {"type": nested[0].get("type", "object")}
-        return {"anyOf": [*alternatives, _TEMPLATE, kind], "if": kind, "then": nested[0]}
-
-
-_NESTED = ("object", "array")
-
-
-@cache
-def _strict(model: type[BaseModel]) -> type[BaseModel]:
-    """Returns the model with a template in place of any text that Dagster allows."""
-    fields: dict[str, Any] = {}
-    for name, field in model.model_fields.items():
-        exact = [kind for kind in alternatives(field.annotation) if kind is not str]
-        if set(exact) - {NoneType}:
-            fields[name] = (Annotated[Union[tuple(exact)], _OrTemplate()], field)  # noqa: UP007
-    return create_model(
-        model.__name__,
-        __base__=model,
-        __module__=__name__,
-        **fields,
-    )
-
-
-def alternatives(hint: Any) -> tuple[Any, ...]:
-    """Returns the types of a union, or the one type."""
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def read_duration(value: float | str) -> timedelta:
-    """Reads a duration.
+    A subclass may declare some of the options itself, if YAML gives them in another form.
 
     Args:
-        value: seconds, or a number with a unit: `90s`, `15m`, `12h`, `30d`.
-
-    Raises:
-        ValueError: if it is neither.
+        source: the function, or the class of a resource or an IO manager.
+        like: the functions that descriptions of the form "as for `function`" refer to.
+        leave_out: parameters that are not given in YAML.
+        named: how the component names what is built, if the name is left out.
+        resolvers: the resolver of an option, by its name, from its description. The others follow
+            from the type.
     """
-    try:
-        return parse_duration(value) if isinstance(value, str) else timedelta(seconds=value)
-    except (OverflowError, ValueError) as error:
-        raise ValueError(
-            f"{value!r} is not a duration; write 90s, 15m, 12h or 30d; or seconds as a number"
-        ) from error
+    fields: dict[str, Any] = {}
+    for name, hint, default, description in _parameters(source, like, leave_out):
+        resolve = resolvers.get(name) or _resolver(hint)
+        fields[name] = (Annotated[_in_yaml(hint), resolve(description)], default)
+    if named:
+        fields["name"] = (Annotated[str | None, option(f"The name; by default `{named}`.")], None)
+    options: type[Options] = create_model(f"{source.__name__}_options", __base__=Options, **fields)
+    options.builder, options.accepted = source, frozenset(fields).union(leave_out)
+    return options
 
 
-def duration(
-    description: str, *, positive: bool = False, at_most: timedelta = LONGEST_WAIT
-) -> dg.Resolver:
-    """Returns the resolver of an attribute that is a timedelta in Python."""
-
-    def check(value: float | str) -> float | str:
-        problem = duration_problem("it", read_duration(value), positive=positive, at_most=at_most)
-        if problem:
-            raise ValueError(problem)
-        return value
-
-    seconds = {
-        "type": "number",
-        "exclusiveMinimum" if positive else "minimum": 0,
-        "maximum": at_most.total_seconds(),
-    }
-    schema = {"anyOf": [seconds, {"type": "string", "pattern": PATTERN}]}
-    return given_as(
-        _optional(Annotated[float | str, AfterValidator(check), WithJsonSchema(schema)]),
-        f"{description} Seconds, or with a unit: 90s, 15m, 12h, 30d.",
-        "1m",
-        resolve=lambda context, value: None if value is None else read_duration(value),
-    )
-
-
-def positive(description: str) -> dg.Resolver:
-    """Returns the resolver of an attribute that is a timedelta of more than 0 in Python."""
-    return duration(description, positive=True)
+def _parameters(
+    source: Callable[..., Any] | type[BaseModel],
+    like: Sequence[Callable[..., Any]],
+    leave_out: Sequence[str],
+) -> list[tuple[str, Any, Any, str]]:
+    """Returns name, type, default and description of each parameter that is not left out."""
+    if isinstance(source, type) and issubclass(source, BaseModel):
+        return [
+            (name, field.annotation, field, field.description or "")
+            for name, field in source.model_fields.items()
+            if name not in leave_out
+        ]
+    described = _descriptions(source)
+    others = {each.__name__: _descriptions(each) for each in like}
+    found = []
+    for name, parameter in inspect.signature(source).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD or name in leave_out:
+            continue
+        text = described[name]
+        if same := _SAME_AS.fullmatch(text.rstrip(".")):
+            text = others[same[1]][name]
+        text = _NONE.sub("null", f"{text[0].upper()}{text[1:]}")
+        found.append((name, parameter.annotation, _default(parameter), text))
+    return found
 
 
-def number(
-    description: str, *, at_least: int = 1, at_most: int = MOST_EVENTS, or_null: bool = False
-) -> dg.Resolver:
-    """Returns the resolver of a number of events, runs, batches, slots or seconds."""
-    integer = Annotated[int, Field(strict=True, ge=at_least, le=at_most)]
-    return given_as(_optional(integer) if or_null else integer, description)
+def _descriptions(function: Callable[..., Any]) -> dict[str, str]:
+    parsed = parse(inspect.getdoc(function) or "")
+    return {each.arg_name: " ".join((each.description or "").split()) for each in parsed.params}
 
 
-def start(description: str) -> dg.Resolver:
-    """Returns the resolver of a position in a queue, where a consumer starts."""
-
-    def check(value: int | str) -> int | str:
-        try:
-            write_position(value)
-        except InvalidArgument as error:
-            raise ValueError(str(error)) from error
-        return value
-
-    position = Annotated[Annotated[int, Field(strict=True)] | str, AfterValidator(check)]
-    return given_as(_optional(position), description, "earliest", "2026-05-24T18:00:00+00:00")
+def _default(parameter: inspect.Parameter) -> Any:
+    if parameter.default is parameter.empty:
+        return ...
+    return Field(default=[]) if parameter.default == () else parameter.default
 
 
-def share(description: str) -> dg.Resolver:
-    """Returns the resolver of an attribute that is a number from 0 to 1."""
-    # Strict, because otherwise true would be read as 1.
-    return given_as(Annotated[float, Field(ge=0, le=1, strict=True)], description, 0.2)
+def _resolver(hint: Any) -> Resolve:
+    kinds = _alternatives(hint)
+    if hint == Position | None:
+        return _position
+    if timedelta in kinds:
+        return duration
+    if any(get_origin(kind) is set for kind in kinds):
+        return _set_of_texts
+    for kind, example in _EXAMPLES.items():
+        if any(kind in (each, get_origin(each)) for each in kinds):
+            return lambda text: _template(text, example)
+    return option
 
 
-def template(description: str, example: str) -> dg.Resolver:
-    """Returns the resolver of an object that YAML gives as a template."""
+def _in_yaml(hint: Any) -> Any:
+    """Returns the type with lists and dicts in place of abstract collections."""
+    kinds = _alternatives(hint)
+    has_list = any(get_origin(kind) is Sequence for kind in kinds)
+    # A text in place of a list of texts is convenient in Python only.
+    kept = [_concrete(kind) for kind in kinds if not (has_list and kind is str)]
+    return Union[tuple(kept)]  # noqa: UP007
 
-    def refuse(context: Any, value: Any) -> None:
-        if value is not None:
-            raise ValueError(f"{value!r} is none: write a template, such as {example}")
 
-    return given_as(_optional(str), f"{description} As a template.", example, resolve=refuse)
+def _concrete(kind: Any) -> Any:
+    concrete = _ELEMENTS.get(get_origin(kind))
+    if kind in (int, float):
+        return Annotated[kind, BeforeValidator(_no_truth)]
+    return concrete[get_args(kind)] if concrete else kind
+
+
+def _no_truth(value: Any) -> Any:
+    """Refuses true and false, which Pydantic reads as 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError(f"{value} is no number")
+    return value
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """Returns the types of a union, or the one type."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def option(description: str, *examples: Any) -> dg.Resolver:
@@ -247,28 +224,65 @@ def one_of(description: str, *kinds: type[Options], or_null: bool = False) -> dg
         return resolved
 
     tagged = tuple(Annotated[kind.model(), Tag(name)] for name, kind in named.items())
-    found: Any = Annotated[
-        Union[tagged],  # noqa: UP007
-        Discriminator(type_of),
-        _ByType(tuple(named)),
-    ]
-    return given_as(_optional(found) if or_null else found, description, resolve=resolve)
+    found: Any = Annotated[Union[tagged], Discriminator(type_of), _AnyOf()]  # noqa: UP007
+    return given_as(found | None if or_null else found, description, resolve=resolve)
 
 
-class _ByType:
-    """Has an object checked by the schema of its type, so that an error is at its own line."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
+class _AnyOf:
+    """Makes the schema of YAML say "any of", as a text is allowed for the type of each kind."""
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
-        first, *others = zip(self._names, handler(core)["oneOf"], strict=True)
-        rule: dict[str, Any] = first[1]
-        for name, schema in others:
-            named = {"properties": {"type": {"const": name}}, "required": ["type"]}
-            rule = {"if": named, "then": schema, "else": rule}
-        return rule
+        return {"anyOf": handler(core)["oneOf"]}
 
 
-def _optional(kind: Any) -> Any:
-    return kind | None
+def read_duration(value: float | str | None) -> timedelta | None:
+    """Reads a duration.
+
+    Args:
+        value: seconds, or a number with a unit: `90s`, `15m`, `12h`, `30d`.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    if value is None:
+        return None
+    try:
+        return parse_duration(value) if isinstance(value, str) else timedelta(seconds=value)
+    except (OverflowError, ValueError) as error:
+        raise ValueError(
+            f"{value!r} is not a duration; write 90s, 15m, 12h or 30d; or seconds as a number"
+        ) from error
+
+
+def duration(description: str) -> dg.Resolver:
+    """Returns the resolver of an attribute that is a timedelta in Python."""
+    return given_as(
+        float | str | None,
+        f"{description} Seconds, or with a unit: 90s, 15m, 12h, 30d.",
+        "1m",
+        resolve=lambda context, value: read_duration(value),
+    )
+
+
+def _position(description: str) -> dg.Resolver:
+    # YAML writes a time as text.
+    position: Any = int | str | None
+    return given_as(position, description, "earliest", "2026-05-24T18:00:00+00:00")
+
+
+def _set_of_texts(description: str) -> dg.Resolver:
+    texts: Any = list[str] | None
+    return given_as(
+        texts, description, resolve=lambda context, value: None if value is None else set(value)
+    )
+
+
+def _template(description: str, example: str) -> dg.Resolver:
+    """Returns the resolver of an object that YAML gives as a template."""
+
+    def refuse(context: Any, value: Any) -> None:
+        if value is not None:
+            raise ValueError(f"{value!r} is none: write a template, such as {example}")
+
+    kind: Any = str | None
+    return given_as(kind, f"{description} As a template.", example, resolve=refuse)

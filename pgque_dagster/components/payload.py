@@ -7,8 +7,7 @@ from pydantic import Field
 
 from ..spark.batch import SparkBatch
 from ..spark.reading.arrow import EVENT_COLUMNS
-from .mirror import mirror
-from .options import given_as, option, share
+from .options import given_as, mirror, option
 
 
 def _event_columns(description: str) -> dg.Resolver:
@@ -16,12 +15,17 @@ def _event_columns(description: str) -> dg.Resolver:
     return given_as(columns, description, ["ev_time"])
 
 
+def _share(description: str) -> dg.Resolver:
+    # Strict, because otherwise true would be read as 1.
+    return given_as(Annotated[float, Field(ge=0, le=1, strict=True)], description, 0.2)
+
+
 class Payload(
     mirror(
         SparkBatch.payload,
         leave_out=["self", "schema"],
         keep=_event_columns,
-        max_malformed=share,
+        max_malformed=_share,
     )
 ):
     """Options of `SparkBatch.payload`."""

@@ -14,8 +14,7 @@ from ..project.consumers import refuse_shared
 from ..project.resource import PgqueResource
 from ..sensors.ticker_sensor import build_pgque_ticker_sensor
 from .batch_consumer import BatchConsumerComponent
-from .mirror import mirror
-from .options import built, option, positive
+from .options import built, mirror, option
 from .queue import QueueComponent, all_components
 from .scaffolding import PgqueScaffolder
 from .transforms import function_option
@@ -42,9 +41,7 @@ class TickerSensorOptions(mirror(build_pgque_ticker_sensor)):
     """Options of `build_pgque_ticker_sensor`."""
 
 
-class AlertOptions(
-    mirror(build_pgque_alerts, leave_out=["queues"], max_lag=positive, interval=positive)
-):
+class AlertOptions(mirror(build_pgque_alerts, leave_out=["queues"])):
     """Options of `build_pgque_alerts`, for all queues of the project."""
 
     notify: Annotated[

@@ -11,20 +11,13 @@ from ..project.keys import dead_letters_key, queue_key
 from ..project.lineage import build_queue_assets
 from ..sensors.observation import build_pgque_observation_sensor
 from .batch_consumer import BatchConsumerComponent
-from .mirror import mirror
-from .options import Options, built, number, option, positive
+from .options import Options, built, mirror, option
 from .scaffolding import QueueScaffolder
 
 Found = TypeVar("Found", bound=dg.Component)
 
 
-class DeadLetterChecks(
-    mirror(
-        build_dead_letter_checks,
-        leave_out=["queues"],
-        max_dead_letters=lambda text: number(text, at_least=0),
-    )
-):
+class DeadLetterChecks(mirror(build_dead_letter_checks, leave_out=["queues"])):
     """Options of `build_dead_letter_checks`."""
 
 
@@ -37,7 +30,6 @@ class ObservationOptions(
         build_pgque_observation_sensor,
         leave_out=["queues"],
         named="<queue>_observation",
-        interval=positive,
     )
 ):
     """Options of `build_pgque_observation_sensor`."""

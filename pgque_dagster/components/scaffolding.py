@@ -1,22 +1,11 @@
-"""The scaffolders of `dg scaffold defs`: they write YAML that works as it is.
+"""The scaffolders of `dg scaffold defs`: they write YAML that works as it is."""
 
-The comments are the options' descriptions, which come from the Python API.
-"""
-
-import inspect
-import textwrap
-from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import Any
 
 import dagster as dg
-import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, Field
 
-from .options import Options, alternatives
-
-_WIDTH = 100
 _OUTPUT = "{{ context.project_root }}/output"
 _TRANSFORM = '''\
 """Computes the asset {name}."""
@@ -30,80 +19,28 @@ def transform(events: DataFrame) -> DataFrame:
 '''
 
 
-class _Scaffolder(dg.Scaffolder[Any]):
-    """Writes a commented `defs.yaml`."""
-
-    def attributes(self, request: dg.ScaffoldRequest[Any]) -> dict[str, Any]:
-        """Returns the attributes to write. One whose name begins with `# ` is a suggestion."""
-        raise NotImplementedError
+class PgqueScaffolder(dg.Scaffolder[Any]):
+    """Writes a PgqueComponent that ticks by itself."""
 
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
-        """Writes it in the place and form asked for."""
-        if request.scaffold_format == "python":
-            dg.scaffold_component(request)
-            return
-        module, _, name = request.type_name.rpartition(".")
-        component = getattr(import_module(module), name)
-        summary = (inspect.getdoc(component) or "").partition("\n")[0]
-        lines = [
-            *_comment(summary),
-            f"# All attributes: dg utils inspect-component {request.type_name}",
-            f"type: {request.type_name}",
-            "",
-            "attributes:",
-            *(f"  {line}".rstrip() for line in _lines(component, self.attributes(request))),
-        ]
-        (request.target_path / "defs.yaml").write_text("\n".join(lines) + "\n")
+        """Writes it in the form asked for."""
+        dg.scaffold_component(
+            request,
+            {
+                "install": "if_missing",
+                "ticking": "sensor",
+                "ticker_sensor": {"default_status": "RUNNING"},
+                "spark_config": {"spark.master": "local[2]"},
+            },
+        )
 
 
-def _lines(options: type[Options], attributes: Mapping[str, Any]) -> Iterator[str]:
-    fields = {each.alias or name: each for name, each in options.model().model_fields.items()}
-    for index, (key, value) in enumerate(attributes.items()):
-        name = key.removeprefix("# ")
-        kind = isinstance(value, dict) and alternatives(options.model_fields[name].annotation)[0]
-        if isinstance(kind, type) and issubclass(kind, Options):
-            lines = [f"{name}:", *(f"  {line}" for line in _lines(kind, value))]
-        else:
-            lines = yaml.safe_dump({name: value}, sort_keys=False, width=_WIDTH).splitlines()
-        if index:
-            yield ""
-        yield from _comment(fields[name].description or "")
-        yield from (f"# {line}" for line in lines) if key != name else lines
+class QueueScaffolder(dg.Scaffolder[Any]):
+    """Writes a QueueComponent for the queue with the name of the folder."""
 
-
-def _comment(text: str) -> Iterator[str]:
-    return (f"# {line}" for line in textwrap.wrap(text, _WIDTH - 6))
-
-
-def _identifier(name: str) -> str:
-    return name.replace("-", "_").replace(".", "_")
-
-
-class PgqueScaffolder(_Scaffolder):
-    """Writes a commented PgqueComponent."""
-
-    def attributes(self, request: dg.ScaffoldRequest[Any]) -> dict[str, Any]:
-        """Returns those of a project that ticks by itself."""
-        return {
-            "# url": "{{ env.PGQUE_URL }}",
-            "install": "if_missing",
-            "ticking": "sensor",
-            "ticker_sensor": {"default_status": "RUNNING"},
-            "spark_config": {"spark.master": "local[2]"},
-        }
-
-
-class QueueScaffolder(_Scaffolder):
-    """Writes a commented QueueComponent for the queue with the name of the folder."""
-
-    def attributes(self, request: dg.ScaffoldRequest[Any]) -> dict[str, Any]:
-        """Returns the queue, and when it is looked at."""
-        return {
-            "queue": request.target_path.name,
-            "observation": {"interval": "5m", "# default_status": "RUNNING"},
-            "dead_letter_checks": {"max_dead_letters": 0},
-            "check_schedule": {"cron_schedule": "*/5 * * * *", "# default_status": "RUNNING"},
-        }
+    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
+        """Writes it in the form asked for."""
+        dg.scaffold_component(request, {"queue": request.target_path.name})
 
 
 class ConsumerParams(BaseModel):
@@ -114,49 +51,42 @@ class ConsumerParams(BaseModel):
     )
 
 
-class BatchConsumerScaffolder(_Scaffolder):
-    """Writes a commented BatchConsumerComponent and its transform."""
+class BatchConsumerScaffolder(dg.Scaffolder[ConsumerParams]):
+    """Writes a BatchConsumerComponent that stores Parquet, and its transform."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[ConsumerParams]:
         """Returns the options of the command."""
         return ConsumerParams
 
-    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
-        """Writes it in the place and form asked for."""
-        super().scaffold(request)
+    def scaffold(self, request: dg.ScaffoldRequest[ConsumerParams]) -> None:
+        """Writes it in the form asked for."""
+        folder = request.target_path.name
+        name = folder.replace("-", "_").replace(".", "_")
+        attributes = {
+            "queue": request.params.queue or folder,
+            "name": name,
+            "transform": ".transform.transform",
+            **self.more(),
+            "sink": {"type": "parquet", "base_dir": _OUTPUT},
+        }
+        dg.scaffold_component(request, attributes)
         if request.scaffold_format == "yaml":
-            name = _identifier(request.target_path.name)
             (request.target_path / "transform.py").write_text(_TRANSFORM.format(name=name))
 
-    def attributes(self, request: dg.ScaffoldRequest[Any]) -> dict[str, Any]:
-        """Returns those of a consumer that stores Parquet."""
-        return {
-            **self._computed(request),
-            "# payload": {"schema": "product string not null, total double not null"},
-            "sink": {"type": "parquet", "base_dir": _OUTPUT},
-            "sensor": {"min_events": 1, "max_age": "60s", "# default_status": "RUNNING"},
-        }
-
-    def _computed(self, request: dg.ScaffoldRequest[Any]) -> dict[str, Any]:
-        name = request.target_path.name
-        return {
-            "queue": getattr(request.params, "queue", None) or name,
-            "name": _identifier(name),
-            "transform": ".transform.transform",
-        }
+    def more(self) -> dict[str, Any]:
+        """Returns the attributes that a consumer does not share with a window."""
+        return {"sensor": {"max_age": "60s"}}
 
 
 class WindowScaffolder(BatchConsumerScaffolder):
-    """Writes a commented WindowComponent and its transform."""
+    """Writes a WindowComponent of daily windows, from today on, and its transform."""
 
-    def attributes(self, request: dg.ScaffoldRequest[Any]) -> dict[str, Any]:
-        """Returns those of an asset of daily windows, from today on."""
+    def more(self) -> dict[str, Any]:
+        """Returns the windows."""
         today = datetime.now(UTC).date()
         return {
-            **self._computed(request),
             "partitions_def": f"{{{{ dg.DailyPartitionsDefinition(start_date='{today}') }}}}",
-            "sink": {"type": "parquet", "base_dir": _OUTPUT},
             "retry_policy": {"max_retries": 3, "delay": "1m"},
         }
 
@@ -167,23 +97,26 @@ class TableReplicaParams(BaseModel):
     tables: str = Field(description="The tables, with commas: public.orders,public.customers.")
 
 
-class TableReplicaScaffolder(_Scaffolder):
-    """Writes a commented TableReplicaComponent for the tables that are named."""
+class TableReplicaScaffolder(dg.Scaffolder[TableReplicaParams]):
+    """Writes a TableReplicaComponent, which runs from the start, for the tables that are named."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[TableReplicaParams]:
         """Returns the options of the command."""
         return TableReplicaParams
 
-    def attributes(self, request: dg.ScaffoldRequest[Any]) -> dict[str, Any]:
-        """Returns those of replicas that run from the start."""
+    def scaffold(self, request: dg.ScaffoldRequest[TableReplicaParams]) -> None:
+        """Writes it in the form asked for."""
         tables = [each.strip() for each in request.params.tables.split(",")]
-        return {
-            "name": request.target_path.name,
-            "tables": [each for each in tables if each],
-            "target": {"type": "delta", "base_dir": "{{ context.project_root }}/lake"},
-            "max_age": "60s",
-            "max_lag": "5m",
-            "verify_cron": "0 */6 * * *",
-            "running": True,
-        }
+        dg.scaffold_component(
+            request,
+            {
+                "name": request.target_path.name,
+                "tables": [each for each in tables if each],
+                "target": {"type": "delta", "base_dir": "{{ context.project_root }}/lake"},
+                "max_age": "60s",
+                "max_lag": "5m",
+                "verify_cron": "0 */6 * * *",
+                "running": True,
+            },
+        )

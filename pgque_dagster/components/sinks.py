@@ -7,8 +7,7 @@ from pydantic import model_validator
 
 from ..assets.io_managers import ParquetBatchIOManager, PostgresBatchIOManager
 from ..assets.lake_io_managers import DeltaBatchIOManager, IcebergBatchIOManager
-from .mirror import mirror
-from .options import Options, option
+from .options import Options, mirror, option
 
 
 class SinkOptions(Options):

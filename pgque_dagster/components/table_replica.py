@@ -6,8 +6,7 @@ import dagster as dg
 from pydantic import Field, model_validator
 
 from ..replicas import DeltaReplicas, PostgresReplicas, build_table_replicas
-from .mirror import mirror
-from .options import built, one_of, option
+from .options import built, mirror, one_of, option
 from .scaffolding import TableReplicaScaffolder
 
 

@@ -9,40 +9,29 @@ from pydantic import Field
 from ..assets.decorators import pgque_asset
 from ..assets.windows import pgque_window_asset
 from .computed import Computed, Dependencies
-from .mirror import mirror
-from .options import Options, duration, number, option, positive, template
+from .options import Options, duration, mirror, option
 from .scaffolding import WindowScaffolder
 
 
 class RetryOptions(Options):
     """Options of Dagster's `RetryPolicy`."""
 
-    max_retries: Annotated[int, number("How often a failed step is repeated.")] = 1
+    max_retries: Annotated[int, option("How often a failed step is repeated.")] = 1
     delay: Annotated[timedelta, duration("The wait before each repetition.")] = timedelta(0)
 
-    def policy(self) -> dg.RetryPolicy:
-        """Returns the policy."""
-        return dg.RetryPolicy(max_retries=self.max_retries, delay=self.delay.total_seconds())
 
-
-class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset], timeout=positive)):
+class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset])):
     """Options of `pgque_window_asset`."""
 
     deps: Dependencies = Field(default=[])
-    partitions_def: Annotated[
-        dg.TimeWindowPartitionsDefinition,
-        template(
-            "The windows.",
-            "{{ dg.DailyPartitionsDefinition(start_date='2026-12-24') }}",
-        ),
-    ]
     retry_policy: Annotated[
         RetryOptions | None, option("How a failed step is repeated; by default it is not.")
     ] = None
 
     def arguments(self) -> dict[str, Any]:
         """Returns the attributes as arguments of `pgque_window_asset`."""
-        policy = self.retry_policy and self.retry_policy.policy()
+        again = self.retry_policy
+        policy = again and dg.RetryPolicy(again.max_retries, again.delay.total_seconds())
         return {**super().arguments(), "retry_policy": policy}
 
 

@@ -11,16 +11,13 @@ import hashlib
 import logging
 import os
 import pwd
-import shutil
-import socket
 import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypedDict
+from typing import IO, Any
 
 from ..client import PgqueError
 
@@ -38,30 +35,14 @@ class EmbeddedPostgresError(PgqueError):
     """The embedded PostgreSQL cannot be used as requested; the message says what to do."""
 
 
-@dataclass(frozen=True)
-class ServerUser:
-    """The operating system user that runs the server."""
-
-    uid: int
-    gid: int
-
-
-class UserArguments(TypedDict, total=False):
-    """Arguments of `subprocess.run` that change the user."""
-
-    user: int
-    group: int
-    extra_groups: list[int]
-
-
-def as_user(user: ServerUser | None) -> UserArguments:
+def as_user(user: pwd.struct_passwd | None) -> dict[str, Any]:
     """Returns the arguments that make `subprocess.run` run as `user`; none for None."""
     if user is None:
         return {}
-    return {"user": user.uid, "group": user.gid, "extra_groups": []}
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
-def choose_server_user(folder: Path) -> ServerUser:
+def choose_server_user(folder: Path) -> pwd.struct_passwd:
     """Returns the user that runs the server if root starts it.
 
     Args:
@@ -74,34 +55,28 @@ def choose_server_user(folder: Path) -> ServerUser:
     # initdb needs a user with a name. The owner of a container's mounted folder may have none.
     with suppress(KeyError):
         if owner != 0:
-            return ServerUser(owner, pwd.getpwuid(owner).pw_gid)
+            return pwd.getpwuid(owner)
     return _system_user()
 
 
-def make_private_folders(*folders: Path, user: ServerUser | None) -> None:
+def make_private_folders(*folders: Path, user: pwd.struct_passwd | None) -> None:
     """Creates folders and their missing parents; only the server's user can access them."""
     for folder in folders:
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         for path in reversed(missing):
             path.mkdir(mode=0o700, exist_ok=True)
             if user is not None:
-                os.chown(path, user.uid, user.gid)
+                os.chown(path, user.pw_uid, user.pw_gid)
 
 
-def make_private(path: Path, *, user: ServerUser | None) -> None:
+def make_private(path: Path, *, user: pwd.struct_passwd | None) -> None:
     """Makes a file accessible to the server's user only."""
     path.chmod(0o600)
     if user is not None:
-        os.chown(path, user.uid, user.gid)
+        os.chown(path, user.pw_uid, user.pw_gid)
 
 
-def remove_tree(folder: Path) -> None:
-    """Removes a folder and its content, if it exists."""
-    with suppress(FileNotFoundError):
-        shutil.rmtree(folder)
-
-
-def let_user_reach(user: ServerUser, folder: Path, binaries: Path) -> None:
+def let_user_reach(user: pwd.struct_passwd, folder: Path, binaries: Path) -> None:
     """Makes sure that the server's user reaches its folder and its programs.
 
     With PGQUE_OPEN_FOLDERS=1 in the environment, private folders such as /root become searchable:
@@ -113,9 +88,8 @@ def let_user_reach(user: ServerUser, folder: Path, binaries: Path) -> None:
     parents = {*folder.parents, *binaries.parents}
     closed = sorted(str(path) for path in parents if not _may(path, stat.S_IXOTH, user))
     if closed and os.environ.get(_OPEN_FOLDERS) != "1":
-        name = pwd.getpwuid(user.uid).pw_name
         raise EmbeddedPostgresError(
-            f"the user {name!r}, who runs the embedded PostgreSQL for root, cannot enter"
+            f"the user {user.pw_name!r}, who runs the embedded PostgreSQL for root, cannot enter"
             f" {', '.join(closed)}: work in a folder that others may enter, such as one in /srv, or"
             f" set {_OPEN_FOLDERS}=1 to let others enter these folders (chmod o+x)"
         )
@@ -130,7 +104,7 @@ def let_user_reach(user: ServerUser, folder: Path, binaries: Path) -> None:
                 _grant(path, stat.S_IROTH | executable, user)
 
 
-def socket_folder(preferred: Path, *, user: ServerUser | None) -> Path:
+def socket_folder(preferred: Path, *, user: pwd.struct_passwd | None) -> Path:
     """Returns the folder for the Unix socket: the preferred one, or one with a shorter path.
 
     Args:
@@ -140,7 +114,7 @@ def socket_folder(preferred: Path, *, user: ServerUser | None) -> Path:
     if _fits(preferred):
         return preferred
     name = f"pgque-{hashlib.sha256(os.fsencode(preferred)).hexdigest()[:16]}"
-    owner = os.geteuid() if user is None else user.uid
+    owner = os.geteuid() if user is None else user.pw_uid
     for base in (Path(tempfile.gettempdir()), Path("/tmp")):
         folder = base / name
         if not _fits(folder):
@@ -158,14 +132,6 @@ def socket_folder(preferred: Path, *, user: ServerUser | None) -> Path:
     )
 
 
-def free_port() -> int:
-    """Returns a free TCP port of 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def try_exclusive(lock: IO[bytes]) -> bool:
     """Locks a file exclusively; returns False if another holder has a lock on it."""
     try:
@@ -179,28 +145,28 @@ def _fits(folder: Path) -> bool:
     return len(os.fsencode(folder / _SOCKET_NAME)) <= _SOCKET_PATH_BYTES
 
 
-def _may(path: Path, bits: int, user: ServerUser) -> bool:
+def _may(path: Path, bits: int, user: pwd.struct_passwd) -> bool:
     found = path.stat()
-    return found.st_uid == user.uid or found.st_mode & bits == bits
+    return found.st_uid == user.pw_uid or found.st_mode & bits == bits
 
 
-def _grant(path: Path, bits: int, user: ServerUser) -> None:
+def _grant(path: Path, bits: int, user: pwd.struct_passwd) -> None:
     if not _may(path, bits, user):
         _logger.warning("made %s accessible for the user that runs the embedded PostgreSQL", path)
         path.chmod(stat.S_IMODE(path.stat().st_mode) | bits)
 
 
-def _system_user() -> ServerUser:
+def _system_user() -> pwd.struct_passwd:
     with suppress(KeyError):
-        return _named_user()
+        return pwd.getpwnam(_SYSTEM_USER)
     command = ["useradd", "--system", "--no-create-home", "--shell=/usr/sbin/nologin", _SYSTEM_USER]
     try:
         # Two at a time would both create the user, and the second would change the first one's id.
         with _locked(_USERS):
             with suppress(KeyError):
-                return _named_user()
+                return pwd.getpwnam(_SYSTEM_USER)
             subprocess.run(command, check=False, capture_output=True)
-        return _named_user()
+        return pwd.getpwnam(_SYSTEM_USER)
     except (OSError, KeyError) as error:
         raise EmbeddedPostgresError(
             "PostgreSQL does not run as root: run as an ordinary user,"
@@ -216,8 +182,3 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _named_user() -> ServerUser:
-    entry = pwd.getpwnam(_SYSTEM_USER)
-    return ServerUser(entry.pw_uid, entry.pw_gid)

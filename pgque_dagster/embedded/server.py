@@ -10,7 +10,8 @@ import atexit
 import fcntl
 import importlib.util
 import os
-import secrets
+import pwd
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -31,7 +32,6 @@ from .host import EmbeddedPostgresError
 __all__ = ["EmbeddedPostgres", "EmbeddedPostgresError"]
 
 _BINARY_FOLDERS = {18: "pginstall18/bin", 16: "pginstall/bin"}
-_UNIX_PORT = 5432
 _START_SECONDS = 60
 _STOP_SECONDS = 30
 # The backends of a killed server keep its shared memory for a moment, so starting may need retries.
@@ -39,6 +39,8 @@ _START_ATTEMPTS = 10
 _SECONDS_BETWEEN_ATTEMPTS = 0.5
 
 _SETTINGS = """\
+port = 5432
+listen_addresses = ''
 shared_buffers = 128MB
 max_wal_size = 1GB
 max_connections = 100
@@ -63,19 +65,15 @@ class EmbeddedPostgres:
     Args:
         data_dir: The server's folder. Default: `.pgque/postgres-<version>` in the project's folder.
         version: Major version of PostgreSQL, 18 or 16.
-        tcp: Listen on 127.0.0.1 as well, for programs that cannot use a Unix socket.
     """
 
-    def __init__(
-        self, data_dir: Path | str | None = None, *, version: int = 18, tcp: bool = False
-    ) -> None:
+    def __init__(self, data_dir: Path | str | None = None, *, version: int = 18) -> None:
         self._bin = _find_binaries(version)
         if data_dir is None:
             data_dir = default_folder(version)
         self._folder = Path(data_dir).expanduser().resolve()
         self._version = version
-        self._tcp = tcp
-        self._user: host.ServerUser | None = None
+        self._user: pwd.struct_passwd | None = None
         self._users_lock: IO[bytes] | None = None
         self._starter_pid: int | None = None
 
@@ -93,18 +91,6 @@ class EmbeddedPostgres:
     def url(self) -> str:
         """Connection URI over the Unix socket, as the superuser, to the database `postgres`."""
         return self.database_url("postgres")
-
-    @property
-    def tcp_url(self) -> str:
-        """Connection URI over 127.0.0.1, with the password."""
-        status = self._status()
-        if not status.tcp:
-            raise EmbeddedPostgresError(
-                f"the embedded PostgreSQL in {self._folder} runs without TCP:"
-                " start it with tcp=True while no other process uses it"
-            )
-        password = self._password_file.read_text().strip()
-        return f"postgresql://postgres:{password}@127.0.0.1:{status.port}/postgres"
 
     @property
     def pid(self) -> int:
@@ -154,8 +140,6 @@ class EmbeddedPostgres:
             if self._running_status() is None:
                 self._initialize()
                 self._launch()
-            elif self._tcp:
-                _ = self.tcp_url
             self._users_lock = self._lock_file("users.lock")
             fcntl.flock(self._users_lock, fcntl.LOCK_SH)
         self._starter_pid = os.getpid()
@@ -197,10 +181,6 @@ class EmbeddedPostgres:
     @property
     def _run_dir(self) -> Path:
         return self._folder / "run"
-
-    @property
-    def _password_file(self) -> Path:
-        return self._folder / "password"
 
     def _lock_file(self, name: str) -> IO[bytes]:
         path = self._folder / name
@@ -244,9 +224,7 @@ class EmbeddedPostgres:
         if self._cluster.exists():
             return
         fresh = self._run_dir / "initdb"
-        host.remove_tree(fresh)
-        self._password_file.write_text(secrets.token_hex(16))
-        host.make_private(self._password_file, user=self._user)
+        shutil.rmtree(fresh, ignore_errors=True)
         self._run(
             "initdb",
             f"--pgdata={fresh.name}",
@@ -255,7 +233,6 @@ class EmbeddedPostgres:
             "--no-locale",
             "--auth-local=trust",
             "--auth-host=scram-sha-256",
-            f"--pwfile={self._password_file}",
         )
         with (fresh / "postgresql.conf").open("a") as conf:
             conf.write("include 'pgque.conf'\n")
@@ -263,14 +240,8 @@ class EmbeddedPostgres:
 
     def _launch(self) -> None:
         socket_dir = host.socket_folder(self._run_dir, user=self._user)
-        port = host.free_port() if self._tcp else _UNIX_PORT
-        listen = "127.0.0.1" if self._tcp else ""
         conf = self._cluster / "pgque.conf"
-        conf.write_text(
-            f"{_SETTINGS}port = {port}\n"
-            f"listen_addresses = '{listen}'\n"
-            f"unix_socket_directories = {_quote_directory(socket_dir)}\n"
-        )
+        conf.write_text(f"{_SETTINGS}unix_socket_directories = {_quote_directory(socket_dir)}\n")
         host.make_private(conf, user=self._user)
         self._forget_reused_pid()
         for attempt in range(1, _START_ATTEMPTS + 1):
@@ -300,7 +271,7 @@ class EmbeddedPostgres:
         except EmbeddedPostgresError:
             self._run("pg_ctl", *stop, "--mode=immediate")
         if Path(status.socket_dir) != self._run_dir:
-            host.remove_tree(Path(status.socket_dir))
+            shutil.rmtree(status.socket_dir, ignore_errors=True)
 
     @property
     def _pid_file(self) -> Path:
@@ -374,15 +345,14 @@ class _Status:
     pid: int
     port: int
     socket_dir: str
-    tcp: bool
 
 
 def _read_status(pid_file: Path) -> _Status | None:
     try:
-        pid, _, _, port, socket_dir, listen, *_ = pid_file.read_text().splitlines()
+        pid, _, _, port, socket_dir, *_ = pid_file.read_text().splitlines()
     except (FileNotFoundError, ValueError):
         return None
-    return _Status(int(pid), int(port), socket_dir, tcp=bool(listen.strip()))
+    return _Status(int(pid), int(port), socket_dir)
 
 
 def _find_binaries(version: int) -> Path:

@@ -15,7 +15,6 @@ from .keys import (
     QUEUE,
     REQUESTED_AT,
     SLOT,
-    SUBCONSUMER,
 )
 
 
@@ -53,8 +52,7 @@ class BatchRun:
         queue = holder.queue if holder else tags.get(QUEUE, "")
         consumer = holder.consumer if holder else tags.get(CONSUMER, "")
         return cls(
-            # No sensor writes the tag of a subconsumer any more, but its runs may still be queued.
-            Holder(queue, consumer, tags.get(SUBCONSUMER), tags.get(SLOT)),
+            Holder(queue, consumer, slot=tags.get(SLOT)),
             batch_id,
             tags.get(INCARNATION, ""),
             _number(tags.get(ATTEMPT)) or 0,

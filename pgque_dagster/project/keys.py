@@ -8,7 +8,6 @@ import dagster as dg
 
 QUEUE = "pgque/queue"
 CONSUMER = "pgque/consumer"
-SUBCONSUMER = "pgque/subconsumer"
 # The slot of a partitioned consumer and the number of its slots, such as 3/8.
 SLOT = "pgque/slot"
 PARTITIONS = "pgque/partitions"

@@ -5,7 +5,7 @@ that the role may not create, the error has the statement that somebody else run
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -20,9 +20,8 @@ from ..client import (
     PermissionDenied,
     Position,
     QueueNotFound,
-    WrongConsumerRole,
 )
-from ..client.holder import ConsumerState, consumer_states
+from ..client.holder import consumer_states
 from ..client.installation import scheduler
 from ..client.partitions import subscribe_slots
 from ..client.queues import different_options, log_serial_queue, log_topic, logged_as
@@ -180,38 +179,12 @@ def ensure_consumer(
         register(client, queue, consumer, start_at)
 
 
-def refuse_subconsumers(states: Sequence[ConsumerState]) -> None:
-    """Refuses a consumer that subconsumers share, as earlier versions made them.
-
-    Args:
-        states: of the consumer, then of its parts.
-
-    Raises:
-        WrongConsumerRole: saying how the consumer becomes one that an asset can have.
-    """
-    main, *members = states
-    if main.role != "coop_main":
-        return
-    calls = (
-        sql.SQL("select pgque.unregister_subconsumer({}, {}, {});")
-        .format(main.queue, main.consumer, str(member.part))
-        .as_string(None)
-        for member in members
-    )
-    raise WrongConsumerRole(
-        f'consumer "{main.consumer}" on queue "{main.queue}" is shared by subconsumers, and an '
-        "asset takes one batch at a time",
-        "Let them finish their batches, for example by executing their runs again, and then run: "
-        + " ".join(calls),
-    )
-
-
 def ensure_scheduled(client: Client) -> None:
     """Creates the pg_cron jobs. For a role that may not, only checks that they exist.
 
     Raises:
         PermissionDenied: if there are none and the role lacks pgque_admin.
-        SchedulerMissing: if the database has no pg_cron.
+        CallRefused: if the database has no pg_cron.
     """
     try:
         client.start()

@@ -15,13 +15,11 @@ from ..project.queue_report import CHECK_TICKS, waiting_for_tick
 from ..project.registration import (
     how_to_create,
     how_to_register_again,
-    refuse_subconsumers,
     register,
 )
 
 # By default a tick follows an event within seconds.
 _TICKS_ARE_LATE = timedelta(seconds=30)
-_OPENING_TTL = timedelta(seconds=30)
 
 
 def open_batches(
@@ -46,7 +44,7 @@ def open_batches(
         The states that have a batch open, or the reason why there is none.
 
     Raises:
-        WrongConsumerRole: if subconsumers share the consumer.
+        CallRefused: if subconsumers share the consumer.
     """
     main = states[0]
     name = f"{main.queue}/{main.consumer}"
@@ -54,7 +52,6 @@ def open_batches(
         return f'{name}: queue "{main.queue}" does not exist. {how_to_create(main.queue)}'
     if main.role is None:
         return f"{name}: {_register(instance, client, main, consumer)}"
-    refuse_subconsumers(states)
     named = [(main.queue, main.consumer)]
     if consumer.partitions is not None or main.role == "partitioned":
         opened = _open_slots(client, states, limits, consumer.partitions)
@@ -139,17 +136,11 @@ def _count(slots: Sequence[ConsumerState]) -> int:
 
 def _open(client: Client, state: ConsumerState, limits: Limits) -> ConsumerState | None:
     """Opens the next batch of a consumer or slot; returns its state, or None."""
-    if state.part is None:
-        batch_id = client.next_batch(state.queue, state.consumer, limits)
-        return None if batch_id is None else replace(state, batch_id=batch_id, owner=None)
-    # Only a claim opens a batch of a slot.
-    batch = Holder.of(state).claim(
-        client, owner="pgque sensor, to open it", ttl=_OPENING_TTL, limits=limits
-    )
-    if batch is None:
+    opened = client.run(Holder.of(state).open(limits))
+    if opened is None:
         return None
-    batch.release()
-    return replace(state, batch_id=batch.batch_id, epoch=batch.lease.epoch, owner=None)
+    batch_id, epoch = opened
+    return replace(state, batch_id=batch_id, epoch=epoch, owner=None)
 
 
 def _register(

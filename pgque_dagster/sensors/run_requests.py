@@ -230,16 +230,9 @@ def _decide(
         return _exhausted(client, each, decision, policy.on_exhausted)
     # A batch that already had a run has events.
     if not runs and not client.run(needs_run(state.batch_id)):
-        _finish(client, state, state.batch_id)
+        _claim(client, state).ack()
         return f"{each.consumer}: no batch yet, its ticks had no event"
     return decision
-
-
-def _finish(client: Client, state: ConsumerState, batch_id: int) -> None:
-    if state.slot is None:
-        client.finish_batch(batch_id)
-    elif batch := _claim(client, state):
-        batch.ack()
 
 
 def _request(
@@ -276,9 +269,7 @@ def _exhausted(
         if state.held_reason is None:
             client.run(hold(state.batch_id, state.epoch, reason))
         return f"{name_batch(state)}: held {state.held_reason or reason}"
-    claimed = _claim(client, state)
-    assert claimed is not None
-    events = client.run(give_up(claimed.lease, f"batch given up {attempts}"))
+    events = client.run(give_up(_claim(client, state).lease, f"batch given up {attempts}"))
     return f"{name_batch(state)}: given up {attempts}; its {events} events are dead letters"
 
 
@@ -299,7 +290,10 @@ def _what_to_do(each: _OpenBatch) -> str:
     )
 
 
-def _claim(client: Client, state: ConsumerState) -> Batch | None:
-    return Holder.of(state).claim(
+def _claim(client: Client, state: ConsumerState) -> Batch:
+    batch = Holder.of(state).claim(
         client, owner="pgque sensor, to finish it", ttl=_GIVE_UP_TTL, batch_id=state.batch_id
     )
+    # Without a batch of that id, the claim raises.
+    assert batch is not None
+    return batch

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .cluster.java import JavaMissing
     from .cluster.shipping import ship
     from .payload.changes import parse_changes
-    from .payload.json_parser import parse_payloads
+    from .payload.payloads import parse_payloads
     from .sinks.delta.sink import DeltaSink
     from .sinks.files.sink import ParquetSink
     from .sinks.iceberg.sink import IcebergSink
@@ -52,7 +52,7 @@ _MODULES = {
     "clear_executor_errors": "cluster.executor_errors",
     "once_per_batch": "sinks.postgres.once",
     "parse_changes": "payload.changes",
-    "parse_payloads": "payload.json_parser",
+    "parse_payloads": "payload.payloads",
     "register": "source",
     "ship": "cluster.shipping",
 }

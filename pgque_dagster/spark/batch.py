@@ -23,10 +23,9 @@ from . import failed_events, source
 from .address import DatabaseAddress
 from .options import DEFAULT_SLICES, plan_option
 from .payload import parsing
-from .payload.changes import ChangeFormat
-from .payload.json_parser import PayloadFormat
+from .payload.changes import ChangeFormat, MissingColumns
 from .payload.malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_options
-from .payload.row_parser import MissingColumns
+from .payload.payloads import PayloadFormat
 from .payload.slices import ParsedSlices
 from .reading import arrow
 from .written import Written
@@ -159,7 +158,6 @@ class SparkBatch:
         *,
         keep: Sequence[str] = (),
         on_malformed: OnMalformed = "dead_letter",
-        retry_after: timedelta = timedelta(minutes=1),
         max_malformed: float = DEFAULT_MAX_MALFORMED,
     ) -> DataFrame:
         """Returns the JSON payloads as columns, without those that do not fit the schema.
@@ -172,13 +170,11 @@ class SparkBatch:
         Args:
             schema: fields to read from the payload: DDL, or a StructType.
             keep: event columns to put before the fields.
-            on_malformed: `dead_letter` makes malformed events dead letters, `retry` has them
-                delivered again, both with the ack; `fail` raises; `keep` returns them with the
-                fields that could be read.
-            retry_after: how long to wait before the next delivery, for `retry`.
-            max_malformed: the share of the batch's events that `dead_letter` and `retry` may set
-                aside. If more are malformed, and at least 5, the call raises. If all are and they
-                are fewer, it raises if the consumer finished no well-formed event before, or if
+            on_malformed: `dead_letter` makes malformed events dead letters with the ack; `fail`
+                raises; `keep` returns them with null in all fields.
+            max_malformed: the share of the batch's events that `dead_letter` may set aside. If more
+                are malformed, and at least 5, the call raises. If all are and they are fewer, it
+                raises if the consumer finished no well-formed event before, or if
                 with its last 45 events they are too many. All calls on a batch count together, and
                 each event counts once. 1.0 allows all, and such a call does not count for others.
                 `fail` and `keep` ignore it.
@@ -194,7 +190,7 @@ class SparkBatch:
         """
         check_options(on_malformed, max_malformed)
         form = PayloadFormat(parsing.parse_schema(self.spark, schema))
-        return self._settled(form, keep, on_malformed, retry_after, max_malformed)
+        return self._settled(form, keep, on_malformed, max_malformed)
 
     def changes(
         self,
@@ -204,25 +200,21 @@ class SparkBatch:
         keep: Sequence[str] = (),
         missing_columns: MissingColumns = "malformed",
         on_malformed: OnMalformed = "dead_letter",
-        retry_after: timedelta = timedelta(minutes=1),
         max_malformed: float = DEFAULT_MAX_MALFORMED,
     ) -> DataFrame:
-        """Returns the changes of a captured table, or of one with jsontriga, one per row.
+        """Returns the changes of a captured table, one per row.
 
-        Values are read as PostgreSQL prints them, exactly or not at all:
-        docs/triggers.md. Events are in no particular order; keep ev_id to find the last change of
-        a row.
+        Values are read exactly or not at all: docs/capture.md. Events are in no particular
+        order; keep ev_id to find the last change of a row.
 
         Args:
             schema: the table's columns to read, as for `payload`.
-            key: the columns of the schema that identify a row, as in the trigger: the primary key,
-                or the trigger's argument pkey.
+            key: the columns of the schema that identify a row: the table's primary key.
             keep: event columns to put before the others.
             missing_columns: `malformed` makes an insert or update malformed if it lacks a column
                 of the schema, for example because the column was renamed. `null` reads null in its
                 place, unless the column is part of the key or NOT NULL.
             on_malformed: what happens to events that cannot be read, as for `payload`.
-            retry_after: as for `payload`.
             max_malformed: as for `payload`.
 
         Returns:
@@ -236,7 +228,7 @@ class SparkBatch:
         """
         check_options(on_malformed, max_malformed)
         form = ChangeFormat(parsing.parse_schema(self.spark, schema), key, missing_columns)
-        return self._settled(form, keep, on_malformed, retry_after, max_malformed)
+        return self._settled(form, keep, on_malformed, max_malformed)
 
     def nack(
         self,
@@ -319,7 +311,6 @@ class SparkBatch:
         form: parsing.Format,
         keep: Sequence[str],
         policy: OnMalformed,
-        retry_after: timedelta,
         max_malformed: float,
     ) -> DataFrame:
         """Parses the events, sets malformed ones aside, and returns the others."""
@@ -332,7 +323,7 @@ class SparkBatch:
                 rows = parsing.without_reasons(parsed)
             else:
                 explained = pa.Table.from_batches([parsing.explained(parsed)])
-                self._malformed.settle(explained, policy, retry_after, max_malformed)
+                self._malformed.settle(explained, policy, max_malformed)
                 rows = parsing.fitting(parsed)
             table = pa.Table.from_batches([rows])
             return how.rows(self.spark.createDataFrame(table, schema=how.schema()))
@@ -342,7 +333,7 @@ class SparkBatch:
 
         def settle() -> None:
             with slices.malformed() as explained:
-                self._malformed.settle(explained, policy, retry_after, max_malformed)
+                self._malformed.settle(explained, policy, max_malformed)
 
         self._parsed.append(slices)
         # Spark Connect has no accumulators for the reports of tasks.

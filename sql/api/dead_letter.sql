@@ -1,5 +1,5 @@
--- Returns a queue's newest dead letters; with a limit of null, all of them. There are none of a
--- queue that does not exist.
+-- Returns a queue's newest dead letters; with a limit of null, all of them. There are none of a queue
+-- that does not exist.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
 returns setof pgque.dead_letter
 language plpgsql stable security definer
@@ -20,8 +20,8 @@ begin
 end;
 $$;
 
--- Returns the number of a queue's dead letters by consumer and reason, with the time of the oldest
--- and the highest id of each.
+-- Returns the number of a queue's dead letters by consumer and reason, with the time of the oldest and
+-- the highest id of each.
 create or replace function pgque.dlq_summary(
     i_queue_name text,
     out consumer_name text, out reason text, out dead_letters bigint, out oldest timestamptz,
@@ -42,10 +42,9 @@ begin
 end;
 $$;
 
--- Makes an event a dead letter, for tools that have the event already: its fields are stored as
--- given and not looked up in the batch. Refused if the batch is leased. In a subconsumer's batch,
--- the dead letter belongs to the main consumer. Returns 1, also if the event is a dead letter
--- already, which then stays unchanged.
+-- Makes an event a dead letter, for tools that have the event already: its fields are stored as given.
+-- Refused if the batch is leased. In a subconsumer's batch, the dead letter belongs to the main
+-- consumer. Returns 1, also if the event is a dead letter already.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.event_dead(
     i_batch_id bigint, i_event_id bigint, i_reason text, i_ev_time timestamptz, i_ev_txid xid8,
@@ -78,8 +77,8 @@ begin
 end;
 $$;
 
--- Makes all events of a leased batch dead letters and acks it, or does nothing. This is for a batch
--- that failed too often. Returns the number of events.
+-- Makes all events of a leased batch dead letters and acks it, for a batch that failed too often.
+-- Returns the number of events.
 -- locks: those of ack_batch. writes: dead_letter, position_log.
 create or replace function pgque.give_up_batch(
     i_batch_id bigint, i_reason text, i_owner text, i_epoch bigint)
@@ -97,9 +96,8 @@ end;
 $$;
 
 -- Says how a consumer fared before an open batch: how many events it finished, at most i_events, and
--- how many of its newest i_events event ids are dead letters or wait for a retry. Ids of producers
--- that rolled back, and of events for other consumers, count as finished. All slots of a partitioned
--- consumer count together: an event is finished when each slot has passed it.
+-- how many of its newest i_events event ids are dead letters or wait for a retry. All slots of a
+-- partitioned consumer count together: an event is finished when each slot has passed it.
 create or replace function pgque.finished_before(
     i_batch_id bigint, i_events integer, out finished integer, out failed integer)
 returns record
@@ -143,8 +141,8 @@ begin
 end;
 $$;
 
--- Deletes a queue's dead letters that are older than an interval. Returns their number.
--- Returns 0 if the queue does not exist.
+-- Deletes a queue's dead letters that are older than an interval. Returns their number. Returns 0 if
+-- the queue does not exist.
 -- locks: the dead letters. writes: dead_letter.
 create or replace function pgque.dlq_purge(
     i_queue_name text, i_older_than interval default '30 days')

@@ -1,5 +1,5 @@
--- Returns a page of a queue's dead letters, the oldest first, each with the name of its consumer,
--- for an export. The next page begins after the last id of this page.
+-- Returns a page of a queue's dead letters, the oldest first, each with the name of its consumer, for
+-- an export. The next page begins after the last id of this page.
 create or replace function pgque.dlq_export(
     i_queue_name text, i_after_id bigint default 0, i_limit_count integer default 1000)
 returns table (

@@ -1,6 +1,5 @@
--- Sends a dead letter again as a new event, only to its consumer. The event's retries and its time
--- to live start again. Returns the new event's id. If the event cannot be sent, the dead letter
--- stays.
+-- Sends a dead letter again as a new event, only to its consumer. The event's retries start again.
+-- Returns the new event's id. If the event cannot be sent, the dead letter stays.
 -- locks: the dead letter. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
 returns bigint
@@ -25,9 +24,9 @@ begin
 end;
 $$;
 
--- Replays all dead letters of a queue. A dead letter that cannot be replayed stays, and does not
--- stop the others. Returns how many were replayed, how many stay, and the first error.
--- Replays 0 if the queue does not exist.
+-- Replays all dead letters of a queue. A dead letter that cannot be replayed stays, and does not stop
+-- the others. Returns how many were replayed, how many stay, and the first error. Replays 0 if the
+-- queue does not exist.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
@@ -45,11 +44,10 @@ end;
 $$;
 
 -- Replays the dead letters of a queue that match, the oldest first, otherwise like dlq_replay_all.
--- i_reason is a pattern of LIKE, so a text without % and _ matches exactly. i_since (inclusive) and
--- i_until (exclusive) limit the time at which the events became dead letters. With
--- i_max_id only dead letters up to this id are replayed: several calls with one i_max_id replay no
--- event that was given up again meanwhile. Dead letters that another session is replaying are
--- skipped.
+-- i_reason is a pattern of LIKE. i_since (inclusive) and i_until (exclusive) limit the time at which
+-- the events became dead letters. With i_max_id only dead letters up to this id are replayed: several
+-- calls with one i_max_id replay no event that was given up again meanwhile. Dead letters that another
+-- session is replaying are skipped.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_matching(
     i_queue_name text, i_reason text default null, i_type text default null,

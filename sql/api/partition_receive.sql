@@ -5,9 +5,9 @@
 --   page_from  the last event of the open batch that was acked
 --   page_to    the last event of the page; the highest number if nothing comes after it
 
--- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The
--- page has at most i_max events of the open or next batch, in order of msg_id. Until the page is
--- acked, the next call begins with the same event. Batches without events of the slot are finished.
+-- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The page
+-- has at most i_max events of the open or next batch, in order of msg_id. Until it is acked, the next
+-- call begins with the same event. Batches without events of the slot are finished.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
@@ -47,8 +47,8 @@ end;
 $$;
 
 -- Checks and renews the lease, and begins the next page: the rest of the open batch, else the next
--- batch, which spans enough ticks for about i_max events. If there is none, the lease is only
--- renewed after half of its time.
+-- batch, which spans enough ticks for about i_max events. If there is none, the lease is only renewed
+-- after half of its time.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.open_page(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
@@ -67,7 +67,6 @@ begin
                     null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id);
             if v_slot.sub_next_tick is not null then
                 v_slot.sub_batch := pgque.next_batch_id();
-                v_slot.event_cutoff := pgque.event_cutoff(v_slot.sub_queue);
             elsif v_slot.lease_until > clock_timestamp() + v_slot.lease_ttl / 2 then
                 return v_slot;
             end if;
@@ -81,8 +80,8 @@ begin
 end;
 $$;
 
--- Acks the page that receive_partitioned returned last, and renews the lease. Returns 1, or 0 if
--- there is no such page.
+-- Acks the page that receive_partitioned returned last, and renews the lease. Returns 1, or 0 if there
+-- is no such page.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.ack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
@@ -104,10 +103,9 @@ begin
 end;
 $$;
 
--- Schedules a message of the page for another delivery, or makes it a dead letter when its retries
--- are used up. Later events of its key do not wait for it. Renews the lease. Returns 1.
--- locks: waits for a concurrent move of the same slot.
--- writes: position_log, retry_queue, dead_letter.
+-- Schedules a message of the page for another delivery, or makes it a dead letter when its retries are
+-- used up. Later events of its key do not wait for it. Renews the lease. Returns 1.
+-- locks: waits for a concurrent move of the same slot. writes: position_log, retry_queue, dead_letter.
 create or replace function pgque.nack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
     i_msg pgque.message, i_retry_after interval default '1 minute', i_reason text default null)
@@ -148,10 +146,9 @@ begin
 end;
 $$;
 
--- Returns the slot of a key among n slots: its hash modulo n, made positive; events without a key
--- are in slot 0. Collation "C" hashes the bytes, so the result is the same in every database.
--- hashtextextended does not change, because hash partitioning uses it. The function is in SQL so
--- that it is inlined into the statement that calls it.
+-- Returns the slot of a key among n slots: its hash modulo n, made positive; events without a key are
+-- in slot 0. Collation "C" hashes the bytes, so the result is the same in every database.
+-- hashtextextended does not change, because hash partitioning uses it. In SQL, so that it is inlined.
 create or replace function pgque.slot_of_key(i_key text, i_n integer)
 returns integer
 language sql immutable

@@ -1,18 +1,14 @@
--- Subscribes one of the n slots of a partitioned consumer. The first call makes all n slots at the
--- last tick, and fixes n until the last slot is unsubscribed. A slot that was unsubscribed starts
--- again at the last tick. Calling it again changes nothing.
--- locks: the consumer's row in partition_consumer; those of register_consumer.
--- writes: partition_consumer, partition_slot_base, consumer, subscription_base, position_log.
-forward pgque.subscribe_slot(
-    i_queue text, i_consumer text, i_slot integer, i_n integer)
-returns void
+-- Subscribes one of the n slots of a partitioned consumer. The first call makes all n slots at the last
+-- tick, and fixes n until the last slot is unsubscribed. A slot that was unsubscribed starts again at
+-- the last tick. Calling it again changes nothing.
+forward pgque.subscribe_slot(i_queue text, i_consumer text, i_slot integer, i_n integer)
 as pgque.subscribe_slots_at(i_queue, i_consumer, array[i_slot], i_n, null);
 
 -- Subscribes all n slots of a partitioned consumer. If it is new, they start at a position: earliest,
--- latest, a tick's number or a time (seek.sql); null means the last tick. Registered slots stay where
--- they are. Returns 1, or 0 if the consumer had slots before.
--- locks: the consumer's row in partition_consumer; those of register_consumer.
--- writes: those of subscribe_slot.
+-- latest, a tick's number or a time (seek.sql); null means the last tick. Returns 1, or 0 if the
+-- consumer had slots before, which stay where they are.
+-- locks: the consumer's row in partition_consumer; those of register_consumer. writes: those of
+-- subscribe_slot.
 create or replace function pgque.subscribe_slots(
     i_queue text, i_consumer text, i_n integer, i_start_at text default null)
 returns integer
@@ -167,11 +163,10 @@ begin
 end;
 $$;
 
--- Unsubscribes a slot, and drops its unread events, retries and dead letters. With the last
--- slot, the partitioned consumer is removed.
--- Does nothing if the slot is not subscribed.
--- locks: the consumer's row in partition_consumer.
--- writes: partition_consumer, subscription_base (and what hangs on it), retry_queue, dead_letter.
+-- Unsubscribes a slot, and drops its unread events, retries and dead letters. With the last slot, the
+-- partitioned consumer is removed. Does nothing if the slot is not subscribed.
+-- locks: the consumer's row in partition_consumer. writes: partition_consumer, subscription_base (and
+-- what hangs on it), retry_queue, dead_letter.
 create or replace function pgque.unsubscribe_slot(i_queue text, i_consumer text, i_slot integer)
 returns void
 language plpgsql security definer
@@ -235,10 +230,9 @@ begin
 end;
 $$;
 
--- Takes a slot's lease, or renews it for the worker that holds it. Returns the epoch, which grows
--- with every change of the holder, or null while another worker has a live lease or a batch of
--- claim_batch is open, whose results may be stored already: finish it with claim_batch and ack_batch.
--- Otherwise a slot is free after its lease expires or is released.
+-- Takes a slot's lease, or renews it for the worker that holds it. Returns the epoch, which grows with
+-- every change of the holder, or null while another worker has a live lease or a batch of claim_batch
+-- is open, whose results may be stored already.
 -- locks: of two workers at once the second waits for the first. writes: position_log.
 create or replace function pgque.claim_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text,
@@ -271,8 +265,8 @@ begin
 end;
 $$;
 
--- Releases a slot. A page that was not acked is delivered again, to the next holder. Returns false
--- if the worker does not hold the slot.
+-- Releases a slot. A page that was not acked is delivered again, to the next holder. Returns false if
+-- the worker does not hold the slot.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)

@@ -1,5 +1,5 @@
--- register_consumer under the name that applications expect.
--- Names with # belong to the slots of partitioned consumers.
+-- register_consumer under the name that applications expect. Names with # belong to the slots of
+-- partitioned consumers.
 -- locks: those of register_consumer. writes: the same.
 create or replace function pgque.subscribe(queue text, consumer text)
 returns integer
@@ -17,15 +17,14 @@ end;
 $$;
 
 -- unregister_consumer under the name that applications expect.
--- locks: those of unregister_consumer. writes: the same.
-forward pgque.unsubscribe(queue text, consumer text) returns integer
-as pgque.unregister_consumer(queue, consumer);
+forward pgque.unsubscribe(queue text, consumer text)
+as pgque.unregister_consumer(queue, consumer, false);
 
--- Returns messages of the consumer's open or next batch, in order of msg_id. From a larger batch,
--- it returns any i_max_return messages, because finding the first ones would read all of them. ack
--- finishes the whole batch, including messages beyond i_max_return; until then, receive returns the
--- same messages. Batches without events are finished. A maximum of null returns no message and
--- opens no batch. Like next_batch, it has no SET clause.
+-- Returns messages of the consumer's open or next batch, in order of msg_id; from a larger batch, any
+-- i_max_return messages, because finding the first ones would read all of them. ack finishes the whole
+-- batch, including messages beyond i_max_return; until then, receive returns the same messages. Batches
+-- without events are finished. A maximum of null returns no message and opens no batch. Like
+-- next_batch, it has no SET clause.
 -- locks: those of open_batch and finish_batch. writes: the same.
 create or replace function pgque.receive(
     i_queue text, i_consumer text, i_max_return integer default 100)
@@ -68,8 +67,7 @@ end;
 $$;
 
 -- Finishes a batch.
--- locks: those of finish_batch. writes: the same.
-forward pgque.ack(i_batch_id bigint) returns integer
+forward pgque.ack(i_batch_id bigint)
 as pgque.finish_batch(i_batch_id);
 
 -- Schedules a message for another delivery, or makes it a dead letter when its retries are used up.

@@ -1,6 +1,5 @@
 -- receive for a worker that shares a consumer with others: returns messages of the worker's open or
--- next batch. ack finishes the whole batch, including messages beyond i_max_return. Batches without
--- events are finished.
+-- next batch.
 -- locks: those of open_coop_batch and finish_batch. writes: the same.
 create or replace function pgque.receive_coop(
     i_queue text, i_consumer text, i_subconsumer text,
@@ -28,15 +27,11 @@ end;
 $$;
 
 -- register_subconsumer under the name that applications expect.
--- locks: those of register_subconsumer. writes: the same.
 forward pgque.subscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
-returns integer
 as pgque.register_subconsumer(i_queue, i_consumer, i_subconsumer, i_convert_normal);
 
 -- unregister_subconsumer under the name that applications expect.
--- locks: those of unregister_subconsumer. writes: the same.
 forward pgque.unsubscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
-returns integer
 as pgque.unregister_subconsumer(i_queue, i_consumer, i_subconsumer, i_batch_handling);

@@ -1,15 +1,13 @@
--- Gives a partitioned consumer another number of slots, once all its slots stand at one tick without
--- an open batch. Until then a call asks for it: the slots get events up to the tick that the first of
--- them has reached, and no farther. Repeat the call until it returns 0; it returns how many slots
--- have not arrived. What was asked for is forgotten 10 minutes after the last call, and by a call
--- with the present number. Events are delivered once, and in the order of their keys; retries and
--- dead letters go to the new slot of their key. Producers, the ticker and other consumers continue
--- meanwhile. Workers must then claim slots of the new number, and their calls for an earlier slot
--- fail.
--- locks: the consumer's row in partition_consumer, its retries and dead letters; waits for
--- concurrent moves of its slots.
--- writes: partition_consumer, partition_slot_base, consumer, subscription_base, position_log,
--- consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current event table.
+-- Gives a partitioned consumer another number of slots, once all its slots stand at one tick without an
+-- open batch. Until then a call asks for it: the slots get events up to the tick that the first of them
+-- has reached, and no farther. Repeat the call until it returns 0; it returns how many slots have not
+-- arrived. What was asked for is forgotten 10 minutes after the last call, and by a call with the
+-- present number. Events are delivered once, and in the order of their keys; retries and dead letters
+-- go to the new slot of their key. Workers must then claim slots of the new number.
+-- locks: the consumer's row in partition_consumer, its retries and dead letters; waits for concurrent
+-- moves of its slots. writes: partition_consumer, partition_slot_base, consumer, subscription_base,
+-- position_log, consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current event
+-- table.
 create or replace function pgque.repartition(i_queue text, i_consumer text, i_slots integer)
 returns bigint
 language plpgsql security definer
@@ -69,9 +67,9 @@ begin
 end;
 $$;
 
--- Returns where the next batch of a slot ends: at i_next_tick, but no farther than where the slots
--- meet while another number of them is asked for; null if there is no next batch. Until it has
--- arrived there, a slot always has one, whatever limits the caller has set.
+-- Returns where the next batch of a slot ends: at i_next_tick, but no farther than where the slots meet
+-- while another number of them is asked for; null if there is no next batch. Until it has arrived
+-- there, a slot always has one, whatever limits the caller has set.
 create or replace function pgque.limit_to_change(
     i_sub_id integer, i_last_tick bigint, i_next_tick bigint)
 returns bigint
@@ -130,9 +128,8 @@ $$;
 -- dead letters, and events after the tick i_tick that are redelivered to an earlier slot alone.
 -- Adoption of a restored database gives a slot events of other slots too, which stay behind. Then it
 -- removes the earlier slots.
--- locks: the retries and dead letters.
--- writes: consumer_deployment, retry_queue, dead_letter, subscription_base, tick_request, the queue's
--- current event table.
+-- locks: the retries and dead letters. writes: consumer_deployment, retry_queue, dead_letter,
+-- subscription_base, tick_request, the queue's current event table.
 create or replace function pgque.hand_over(
     i_queue pgque.queue, i_consumer text, i_old pgque.partition_slot_base[], i_old_n integer,
     i_n integer, i_tick bigint)

@@ -1,5 +1,5 @@
--- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and
--- stored in PostgreSQL's form. An untyped literal is text. See insert_event.sql for the statement.
+-- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and stored in
+-- PostgreSQL's form. An untyped literal is text.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send(queue_name text, type_name text, payload text)
 returns bigint
@@ -29,36 +29,27 @@ $$;
 
 -- Publishes one event with a partition key, which is stored in ev_extra1. A partitioned consumer
 -- assigns events to slots by the key, and events of one key keep their order. Null means no key.
--- locks: none beyond the insert's own. writes: the queue's current event table.
-forward pgque.send(
-    i_queue text, i_type text, i_payload text, i_partition_key text)
-returns bigint
+forward pgque.send(i_queue text, i_type text, i_payload text, i_partition_key text)
 as pgque.insert_event($1, $2, $3, $4, null, null, null);
 
 -- The jsonb form with a partition key.
--- locks: those of the text form. writes: the same.
-forward pgque.send(
-    i_queue text, i_type text, i_payload jsonb, i_partition_key text)
-returns bigint
+forward pgque.send(i_queue text, i_type text, i_payload jsonb, i_partition_key text)
 as pgque.insert_event($1, $2, $3::pg_catalog.text, $4, null, null, null);
 
 -- Publishes one event of type "default".
--- locks: those of the three-argument send. writes: the same.
-forward pgque.send(queue_name text, payload text) returns bigint
+forward pgque.send(queue_name text, payload text)
 as pgque.send($1, 'default', $2);
 
 -- The jsonb form.
--- locks: those of the text form. writes: the same.
-forward pgque.send(queue_name text, type_name text, payload jsonb) returns bigint
+forward pgque.send(queue_name text, type_name text, payload jsonb)
 as pgque.send($1, $2, $3::pg_catalog.text);
 
 -- The jsonb form with type "default".
--- locks: those of the text form. writes: the same.
-forward pgque.send(queue_name text, payload jsonb) returns bigint
+forward pgque.send(queue_name text, payload jsonb)
 as pgque.send($1, 'default', $2::pg_catalog.text);
 
--- Publishes many events of one type in one statement, all or none. Returns their ids in the order
--- of the payloads. A null payload makes an event without a payload.
+-- Publishes many events of one type in one statement, all or none. Returns their ids in the order of
+-- the payloads. A null payload makes an event without a payload.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
 returns bigint[]
@@ -86,27 +77,22 @@ end;
 $$;
 
 -- Publishes many events of type "default".
--- locks: those of the three-argument send_batch. writes: the same.
-forward pgque.send_batch(queue_name text, payloads text[]) returns bigint[]
+forward pgque.send_batch(queue_name text, payloads text[])
 as pgque.send_batch(queue_name, 'default', payloads);
 
--- For untyped literals: PostgreSQL cannot choose between text[] and jsonb[], but prefers text to
--- both. So '{a,b}' without a cast is read as an array of text.
--- locks: those of the text[] form. writes: the same.
-forward pgque.send_batch(queue_name text, type_name text, payloads text) returns bigint[]
+-- For untyped literals: PostgreSQL cannot choose between text[] and jsonb[], but prefers text to both.
+-- So '{a,b}' without a cast is read as an array of text.
+forward pgque.send_batch(queue_name text, type_name text, payloads text)
 as pgque.send_batch(queue_name, type_name, payloads::text[]);
 
 -- The same with type "default".
--- locks: those of the text[] form. writes: the same.
-forward pgque.send_batch(queue_name text, payloads text) returns bigint[]
+forward pgque.send_batch(queue_name text, payloads text)
 as pgque.send_batch(queue_name, 'default', payloads::text[]);
 
 -- The jsonb form.
--- locks: those of the text form. writes: the same.
-forward pgque.send_batch(queue_name text, type_name text, payloads jsonb[]) returns bigint[]
+forward pgque.send_batch(queue_name text, type_name text, payloads jsonb[])
 as pgque.send_batch(queue_name, type_name, payloads::text[]);
 
 -- The jsonb form with type "default".
--- locks: those of the text form. writes: the same.
-forward pgque.send_batch(queue_name text, payloads jsonb[]) returns bigint[]
+forward pgque.send_batch(queue_name text, payloads jsonb[])
 as pgque.send_batch(queue_name, 'default', payloads::text[]);

@@ -1,9 +1,7 @@
--- Publishes an event, unless an event with the same key was sent within the key's time to live.
--- Returns the event's id, and whether it is the earlier event's id. If two producers use one key,
--- the second waits until the first commits, and sends only if the first rolls back. Like send, it
--- calls no wrapper. Sequential scans are disabled, because the plan may have been cached when there
--- were few keys.
--- The event's ev_extra2 is the key.
+-- Publishes an event, unless an event with the same key was sent within the key's time to live. Returns
+-- the event's id, and whether it is the earlier event's. If two producers use one key, the second waits
+-- until the first commits, and sends only if the first rolls back. Sequential scans are disabled,
+-- because the plan may have been cached when there were few keys. The event's ev_extra2 is the key.
 -- locks: the key. writes: idem, the queue's current event table.
 create or replace function pgque.send_idem(
     i_queue text, i_type text, i_payload text, i_idem_key text,
@@ -63,11 +61,9 @@ end;
 $$;
 
 -- The jsonb form.
--- locks: those of the text form. writes: the same.
 forward pgque.send_idem(
-    i_queue text, i_type text, i_payload jsonb, i_idem_key text,
-    i_ttl interval default '1 hour', i_partition_key text default null)
-returns table (event_id bigint, deduped boolean)
+    i_queue text, i_type text, i_payload jsonb, i_idem_key text, i_ttl interval default '1 hour',
+    i_partition_key text default null)
 as pgque.send_idem(i_queue, i_type, i_payload::pg_catalog.text, i_idem_key, i_ttl, i_partition_key);
 
 -- Raises the error for arguments that send_idem does not accept.
@@ -93,8 +89,7 @@ end;
 $$;
 
 -- Deletes expired idempotency keys. Returns their number.
--- locks: those of purge_idem. writes: idem.
-forward pgque.maint_idem() returns integer
+forward pgque.maint_idem()
 as pgque.purge_idem(null);
 
 -- The same for one queue. Returns 0 if the queue does not exist.
@@ -110,8 +105,7 @@ begin
 end;
 $$;
 
--- Deletes expired keys of one queue or of all, at most 100,000 per call, so that no call takes
--- long.
+-- Deletes expired keys of one queue or of all, at most 100,000 per call, so that no call takes long.
 -- locks: the keys; those that a producer is renewing are skipped. writes: idem.
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer

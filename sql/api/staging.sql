@@ -1,8 +1,8 @@
--- Opens a staging table, so that many connections can write events that one transaction publishes.
--- Each connection COPYs into the table that staging_table names, and reports its transaction and
--- number of events. publish_staging publishes the events of the given transactions, so those of
--- repeated attempts do not count. Only the role that opened it, its members and admins may publish
--- or abort it. The table is unlogged; publishing fails if a crash of the server lost events.
+-- Opens a staging table, so that many connections can write events that one transaction publishes. Each
+-- connection COPYs into the table that staging_table names, and reports its transaction and number of
+-- events. publish_staging publishes the events of the given transactions, so those of repeated attempts
+-- do not count. Only the role that opened it, its members and admins may publish or abort it. The table
+-- is unlogged; publishing fails if a crash of the server lost events.
 -- locks: none. writes: staging, the catalog.
 create or replace function pgque.open_staging(i_queue text)
 returns bigint
@@ -50,9 +50,9 @@ begin
 end;
 $$;
 
--- Publishes the events that these transactions wrote, in one transaction. If their number differs
--- from i_events, nothing is published. Returns the number. Calling it again returns the same number
--- and publishes nothing. Events of one transaction get their ids in the order of writing.
+-- Publishes the events that these transactions wrote. If their number differs from i_events, nothing is
+-- published. Returns the number. Calling it again returns the same number and publishes nothing. Events
+-- of one transaction get their ids in the order of writing.
 -- locks: the entry, its table. writes: staging, the queue's current event table, the catalog.
 create or replace function pgque.publish_staging(
     i_staging_id bigint, i_txids xid8[], i_events bigint)
@@ -190,8 +190,8 @@ begin
 end;
 $$;
 
--- Removes the stagings of writers that died, and the tables that were still in use when their
--- events were published. Returns the number of stagings removed.
+-- Removes the stagings of writers that died, and the tables that were still in use when their events
+-- were published. Returns the number of stagings removed.
 -- locks: the tables that it drops, without waiting. writes: staging, the catalog.
 create or replace function pgque.maint_staging()
 returns integer

@@ -31,8 +31,8 @@ end;
 $$;
 
 -- Creates the queue <add-on>.<name>, which logs what is published in an add-on, if it is missing.
--- Refuses a queue that was created otherwise, because it may have other events, and it has its name
--- by mistake: no message reaches it. Returns the name of the queue.
+-- Refuses a queue that was created otherwise, because it may have other events, and it has its name by
+-- mistake: no message reaches it. Returns the name of the queue.
 -- locks: those of create_queue. writes: the same, queue.
 create or replace function pgque.create_log(i_addon_name text, i_name text)
 returns text

@@ -2,22 +2,14 @@
 -- runs unchanged.
 
 -- send_batch under the core's argument names.
--- locks: none beyond the insert's own. writes: the queue's current event table.
-forward pgque.insert_event_bulk(queue_name text, ev_type text, ev_data_list text[]) returns bigint[]
+forward pgque.insert_event_bulk(queue_name text, ev_type text, ev_data_list text[])
 as pgque.send_batch(queue_name, ev_type, ev_data_list);
 
 -- next_batch_custom without limits.
--- locks: those of next_batch_custom. writes: the same.
-forward pgque.next_batch_info(
-    i_queue_name text, i_consumer_name text,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-returns record
-as pgque.next_batch_custom(i_queue_name, i_consumer_name, null, null, null);
+forward pgque.next_batch_info(i_queue_name text, i_consumer_name text)
+as pgque.next_batch_custom(i_queue_name, i_consumer_name, null::interval, null, null, null);
 
--- The tick that would end a batch after the given tick; see find_next_tick. Nulls when there is
--- none.
+-- The tick that would end a batch after the given tick; see find_next_tick. Nulls when there is none.
 create or replace function pgque.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
     i_min_count bigint, i_min_interval interval,
@@ -51,6 +43,5 @@ end;
 $$;
 
 -- PgQ's name for force_next_tick.
--- locks: none. writes: tick_request.
-forward pgque.force_tick(i_queue_name text) returns bigint
+forward pgque.force_tick(i_queue_name text)
 as pgque.force_next_tick(i_queue_name);

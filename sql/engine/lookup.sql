@@ -1,5 +1,5 @@
--- Raises the error for an argument that is null or out of its range. The message may have a place
--- for its value. Volatile, because a planner may call any other function with constant arguments.
+-- Raises the error for an argument that is null or out of its range. The message may have a place for
+-- its value. Volatile, because a planner may call any other function with constant arguments.
 create or replace function pgque.refuse_value(i_message text, i_value text, i_hint text)
 returns void
 language plpgsql
@@ -12,8 +12,8 @@ begin
 end;
 $$;
 
--- Looks up a queue by its name, or raises an error that says what to do. No other function raises
--- that error.
+-- Looks up a queue by its name, or raises an error that says what to do. No other function raises that
+-- error.
 create or replace function pgque.find_queue(i_queue text)
 returns pgque.queue
 language plpgsql stable
@@ -58,9 +58,9 @@ exception
 end;
 $$;
 
--- A subscription with its newest position, by names; unknown queues and consumers get different
--- errors. Volatile, like every function that reads the logs: its snapshot must be taken after it
--- has the lock. An older snapshot would see an empty log after a compaction that it waited for.
+-- A subscription with its newest position, by names; unknown queues and consumers get different errors.
+-- Volatile, like every function that reads the logs: its snapshot must be taken after it has the lock.
+-- An older snapshot would see an empty log after a compaction that it waited for.
 create or replace function pgque.find_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
 language plpgsql
@@ -133,9 +133,9 @@ begin
 end;
 $$;
 
--- Called when a consumer or batch is not found: raises a serialization failure if this transaction
--- may not see it. A transaction sees a position of each registration, unless its snapshot is older
--- than a compaction.
+-- Called when a consumer or batch is not found: raises a serialization failure if this transaction may
+-- not see it. A transaction sees a position of each registration, unless its snapshot is older than a
+-- compaction.
 create or replace function pgque.check_positions_visible()
 returns void
 language plpgsql
@@ -170,9 +170,9 @@ begin
 end;
 $$;
 
--- The subscription whose open batch this is. It reads only the batch's newest row, since a batch
--- that is renewed for hours has thousands of rows. If that row is no longer its subscription's
--- position, the batch is finished or went to another subscription.
+-- The subscription whose open batch this is. It reads only the batch's newest row, since a batch that
+-- is renewed for hours has thousands of rows. If that row is no longer its subscription's position, the
+-- batch is finished or went to another subscription.
 create or replace function pgque.find_batch(i_batch_id bigint)
 returns pgque.subscription
 language plpgsql

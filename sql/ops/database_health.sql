@@ -1,24 +1,3 @@
--- Returns the checks of the whole database: whether a restore was adopted, and whether the logs are
--- rotated.
-create or replace function pgque.database_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql
-as $$
-begin
-    return query
-    select null::text, 'restored_database',
-           case when c.origin_id <> o.origin_id then 'critical' else 'ok' end,
-           case when c.origin_id <> o.origin_id
-                then 'restored from a dump and not adopted, nothing moves: run select '
-                     'pgque.adopt_restored_database();'
-                else 'transaction ids are of this cluster' end
-    from pgque.config c
-    cross join pgque.origin o;
-
-    return query select null::text, 'log_rotation', l.status, l.detail from pgque.log_health() l;
-end;
-$$;
-
 -- Whether the log of ticks has at most twice the ticks that the retention of queues keeps, which is
 -- when compaction is due.
 create or replace function pgque.is_tick_log_retained()
@@ -38,8 +17,8 @@ end;
 $$;
 
 -- Checks the logs of positions, ticks and counters: whether one grows because it is not rotated, and
--- which session locks it or may still read the half that was left. A log below 16 MB is ok, and so
--- are the ticks that a retention keeps.
+-- which session locks it or may still read the half that was left. A log below 16 MB is ok, and so are
+-- the ticks that a retention keeps.
 create or replace function pgque.log_health(out status text, out detail text)
 returns record
 language plpgsql
@@ -89,9 +68,8 @@ end;
 $$;
 
 -- Names the sessions and prepared transactions that began longer than i_age ago, as far as we may see
--- that, and hold a lock on one of
--- our tables whose name matches, or are among i_transactions (virtual transaction ids); null if there
--- are none.
+-- that, and hold a lock on one of our tables whose name matches, or are among i_transactions (virtual
+-- transaction ids); null if there are none.
 create or replace function pgque.lock_holders(
     i_tables text, i_transactions text[], i_age interval)
 returns text
@@ -112,3 +90,16 @@ begin
           and l.pid is distinct from pg_backend_pid());
 end;
 $$;
+
+-- The checks of the whole database: whether a restore was adopted, and whether the logs are rotated.
+create or replace view pgque.database_health (queue_name, check_name, status, detail) as
+select null::text, 'restored_database',
+       case when c.origin_id <> o.origin_id then 'critical' else 'ok' end,
+       case when c.origin_id <> o.origin_id
+            then 'restored from a dump and not adopted, nothing moves: run select '
+                 'pgque.adopt_restored_database();'
+            else 'transaction ids are of this cluster' end
+from pgque.config c
+cross join pgque.origin o
+union all
+select null, 'log_rotation', l.status, l.detail from pgque.log_health() l;

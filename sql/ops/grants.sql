@@ -44,12 +44,10 @@ begin
             ('pgque_writer',
              'add_field_columns capture capture_change capture_columns capture_condition
              capture_name capture_relations capture_table capture_truncate captured_tables
-             change_fragment change_letter check_captured
-             check_columns check_key describe_change
-             insert_change is_change_sent is_changed_within jsontriga key_fragment key_of_table
-             logutriga refuse_change refuse_trigger row_as_json row_as_url split_row sqltriga
-             table_columns trigger_arguments trigger_expressions uncapture
-             url_encode'),
+             change_fragment change_type check_captured check_change_key check_columns check_trigger
+             describe_change is_changed_within jsontriga key_of_table logutriga read_arguments
+             refuse_trigger row_as_text send_change split_row sqltriga table_columns
+             trigger_expressions uncapture url_encode'),
             ('pgque_reader',
              'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode
              claim_batch claim_coop claim_slot claim_ticks consumer_states consumer_stats
@@ -58,8 +56,8 @@ begin
              forget_replicated get_batch_events get_batch_info
              get_consumer_info get_lease_info give_up_batch hold_batch in_flight
              incarnation lineage list_scheduled move_to_deployment nack
-             nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick otel_metrics
-             queue_health queue_stats receive receive_coop receive_partitioned register_consumer
+             nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick open_to_claim
+             otel_metrics queue_health queue_stats receive receive_coop receive_partitioned register_consumer
              register_consumer_at register_subconsumer release_batch release_slot renew_batch
              repartition replicated_tables retained_ticks scheduler seek set_aside_epoch set_events_aside set_partition_policy
              set_replicated slot_of_key

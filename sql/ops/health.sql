@@ -1,6 +1,6 @@
--- Returns what is wrong and what to do about it: a row for each queue and check, and for each
--- consumer the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no
--- queue. The status is ok, warning or critical.
+-- Returns what is wrong and what to do about it: a row for each queue and check, and for each consumer
+-- the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no queue. The
+-- status is ok, warning or critical.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql security definer
@@ -11,95 +11,43 @@ begin
     return query
     select h.queue_name, h.check_name, h.status, h.detail
     from (
-        select * from pgque.database_health()
-        union all select * from pgque.ticker_health()
-        union all select * from pgque.rotation_health()
+        select * from pgque.database_health
+        union all select * from pgque.ticker_health
+        union all select * from pgque.rotation_health
         union all select * from pgque.left_table_health()
-        union all select * from pgque.failure_health()
-        union all select * from pgque.consumer_health()
+        union all select * from pgque.failure_health
+        union all select * from pgque.consumer_health
     ) h
     order by h.queue_name nulls first, h.check_name;
 end;
 $$;
 
--- Checks the ticker. A queue gets a tick at least once per idle period, so without a tick for twice
--- this time no ticker is running, whether events were sent or not.
-create or replace function pgque.ticker_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql
-as $$
-begin
-    return query
-    select q.queue_name, 'ticker_running',
-           case when q.queue_ticker_paused then 'warning'
-                when q.tick_id is null or t.age > 5 * q.queue_ticker_idle_period + interval '1 minute'
-                    then 'critical'
-                when t.age > 2 * q.queue_ticker_idle_period + interval '10 seconds' then 'warning'
-                else 'ok' end,
-           case when q.queue_ticker_paused
-                then format('paused, last tick %s ago: resume with select '
-                            'pgque.set_queue_config(%L, ''ticker_paused'', ''false'');',
-                            t.age, q.queue_name)
-                when q.tick_id is null then 'never ticked: create the queue again'
-                when t.age <= 2 * q.queue_ticker_idle_period + interval '10 seconds'
-                then format('last tick %s ago', t.age)
-                when q.queue_external_ticker
-                then format('last tick %s ago, due after %s: see to the external ticker that feeds '
-                            'this queue', t.age, q.queue_ticker_idle_period)
-                else format('last tick %s ago, due after %s: see that pgque.ticker() is called, by '
-                            'pgque.start() or by a ticker process', t.age, q.queue_ticker_idle_period)
-           end
-    from pgque.queue_progress q
-    cross join lateral (
-        select date_trunc('milliseconds', clock_timestamp() - q.tick_time) as age
-    ) t;
-end;
-$$;
-
--- Checks rotation, which is due once per interval (rotation_interval) if the queue has events. It is
--- held up if maintenance does not run, or if a consumer still needs the oldest events; a queue
--- without consumers does not hold it up.
-create or replace function pgque.rotation_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql
-as $$
-begin
-    return query
-    select q.queue_name, 'rotation_health',
-           case when t.is_fine then 'ok'
-                when t.age > 4 * t.period + interval '5 minutes' then 'critical'
-                else 'warning' end,
-           concat(format('last rotation %s ago, period %s', t.age, t.period), case
-                when t.is_fine then ''
-                when slowest.tick_time < clock_timestamp() - t.period
-                then format(': consumer "%s" still needs old events; let it catch up, or end it with '
-                            'select pgque.unregister_consumer(%L, %L);', slowest.co_name,
-                            q.queue_name, slowest.co_name)
-                when q.queue_ticker_paused
-                then format(': the ticker is paused, and events stay until a tick; resume it with '
-                            'select pgque.resume_queue(%L);', q.queue_name)
-                else ': ' || coalesce(pgque.rotation_obstacle(q),
-                                     'see that pgque.maint() is called, by pgque.start() or by a '
-                                     'ticker process') end)
-    from pgque.queue q
-    cross join lateral (
-        select date_trunc('milliseconds', clock_timestamp() - q.queue_switch_time) as age,
-               pgque.rotation_interval(q) as period
-    ) a
-    cross join lateral (
-        select a.age, a.period,
-               case when a.age <= 2 * a.period + interval '1 minute' then true
-                    else pgque.event_bytes(q) = 0 end as is_fine
-    ) t
-    left join lateral (
-        select p.co_name, p.tick_time
-        from pgque.consumer_progress p
-        where not t.is_fine and p.sub_queue = q.queue_id and p.sub_last_tick < p.newest_tick
-        order by p.sub_last_tick, p.co_name
-        limit 1
-    ) slowest on true;
-end;
-$$;
+-- A queue gets a tick at least once per idle period, so without a tick for twice this time no ticker is
+-- running, whether events were sent or not.
+create or replace view pgque.ticker_health (queue_name, check_name, status, detail) as
+select q.queue_name, 'ticker_running',
+       case when q.queue_ticker_paused then 'warning'
+            when q.tick_id is null or t.age > 5 * q.queue_ticker_idle_period + interval '1 minute'
+                then 'critical'
+            when t.age > 2 * q.queue_ticker_idle_period + interval '10 seconds' then 'warning'
+            else 'ok' end,
+       case when q.queue_ticker_paused
+            then format('paused, last tick %s ago: resume with select '
+                        'pgque.set_queue_config(%L, ''ticker_paused'', ''false'');',
+                        t.age, q.queue_name)
+            when q.tick_id is null then 'never ticked: create the queue again'
+            when t.age <= 2 * q.queue_ticker_idle_period + interval '10 seconds'
+            then format('last tick %s ago', t.age)
+            when q.queue_external_ticker
+            then format('last tick %s ago, due after %s: see to the external ticker that feeds '
+                        'this queue', t.age, q.queue_ticker_idle_period)
+            else format('last tick %s ago, due after %s: see that pgque.ticker() is called, by '
+                        'pgque.start() or by a ticker process', t.age, q.queue_ticker_idle_period)
+       end
+from pgque.queue_progress q
+cross join lateral (
+    select date_trunc('milliseconds', clock_timestamp() - q.tick_time) as age
+) t;
 
 -- Says what keeps rotation from emptying the next event table although no consumer is behind: the
 -- sessions whose snapshots it waits for, who locks the table, or unread events in it, written by a
@@ -141,9 +89,46 @@ begin
 end;
 $$;
 
--- Checks for event tables that rotation skips because a writer still fills them, so that they only
--- grow: tables that are not current and have events from before the last four periods, although no
--- consumer is behind. Tables smaller than 64 kB are ignored.
+-- Rotation is due once per interval (rotation_interval) if the queue has events. It is held up if
+-- maintenance does not run, or if a consumer still needs the oldest events.
+create or replace view pgque.rotation_health (queue_name, check_name, status, detail) as
+select q.queue_name, 'rotation_health',
+       case when t.is_fine then 'ok'
+            when t.age > 4 * t.period + interval '5 minutes' then 'critical'
+            else 'warning' end,
+       concat(format('last rotation %s ago, period %s', t.age, t.period), case
+            when t.is_fine then ''
+            when slowest.tick_time < clock_timestamp() - t.period
+            then format(': consumer "%s" still needs old events; let it catch up, or end it with '
+                        'select pgque.unregister_consumer(%L, %L);', slowest.co_name,
+                        q.queue_name, slowest.co_name)
+            when q.queue_ticker_paused
+            then format(': the ticker is paused, and events stay until a tick; resume it with '
+                        'select pgque.resume_queue(%L);', q.queue_name)
+            else ': ' || coalesce(pgque.rotation_obstacle(q),
+                                 'see that pgque.maint() is called, by pgque.start() or by a '
+                                 'ticker process') end)
+from pgque.queue q
+cross join lateral (
+    select date_trunc('milliseconds', clock_timestamp() - q.queue_switch_time) as age,
+           pgque.rotation_interval(q) as period
+) a
+cross join lateral (
+    select a.age, a.period,
+           case when a.age <= 2 * a.period + interval '1 minute' then true
+                else pgque.event_bytes(q) = 0 end as is_fine
+) t
+left join lateral (
+    select p.co_name, p.tick_time
+    from pgque.consumer_progress p
+    where not t.is_fine and p.sub_queue = q.queue_id and p.sub_last_tick < p.newest_tick
+    order by p.sub_last_tick, p.co_name
+    limit 1
+) slowest on true;
+
+-- Checks for event tables that rotation skips because a writer still fills them: tables that are not
+-- current and have events from before the last four periods, although no consumer is behind. Tables
+-- smaller than 64 kB are ignored.
 create or replace function pgque.left_table_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql
@@ -182,118 +167,103 @@ end;
 $$;
 
 -- Checks the number of dead letters, and retries that are overdue.
-create or replace function pgque.failure_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql
-as $$
-begin
-    return query
-    select q.queue_name, 'dlq_health', case when d.dead_letters > 1000 then 'warning' else 'ok' end,
-           case when d.dead_letters is null then 'no dead letters'
-                else format('%s dead letters, the oldest %s old: look with select * from '
-                            'pgque.dlq_summary(%L); then replay or purge them', d.dead_letters,
-                            date_trunc('seconds', clock_timestamp() - d.oldest), q.queue_name) end
-    from pgque.queue q
-    left join (
-        select l.dl_queue_id, count(*) as dead_letters, min(l.dl_time) as oldest
-        from pgque.dead_letter l
-        group by l.dl_queue_id
-    ) d on d.dl_queue_id = q.queue_id;
+create or replace view pgque.failure_health (queue_name, check_name, status, detail) as
+with open_batch as materialized (select * from pgque.open_batches())
+select q.queue_name, 'dlq_health', case when d.dead_letters > 1000 then 'warning' else 'ok' end,
+       case when d.dead_letters is null then 'no dead letters'
+            else format('%s dead letters, the oldest %s old: look with select * from '
+                        'pgque.dlq_summary(%L); then replay or purge them', d.dead_letters,
+                        date_trunc('seconds', clock_timestamp() - d.oldest), q.queue_name) end
+from pgque.queue q
+left join (
+    select l.dl_queue_id, count(*) as dead_letters, min(l.dl_time) as oldest
+    from pgque.dead_letter l
+    group by l.dl_queue_id
+) d on d.dl_queue_id = q.queue_id
+union all
+select q.queue_name, 'retry_backlog',
+       case when r.overdue > interval '1 hour' then 'critical'
+            when r.overdue > interval '5 minutes' then 'warning'
+            else 'ok' end,
+       case when r.retries is null then 'no retry is due'
+            else format('%s retries are due, the first since %s%s', r.retries,
+                        date_trunc('milliseconds', r.overdue),
+                        case when r.overdue <= interval '5 minutes' then ''
+                             when q.queue_disable_insert
+                             then ': the queue takes no events (disable_insert)'
+                             else ': see that pgque.maint() or maint_retry_events() is called' end)
+       end
+from pgque.queue q
+left join (
+    select e.ev_queue, count(*) as retries, clock_timestamp() - min(e.ev_retry_after) as overdue
+    from pgque.retry_queue e
+    where e.ev_retry_after <= clock_timestamp()
+      -- As maint_retry_events, which leaves those of open batches.
+      and not exists (select from open_batch b
+                      where b.ev_owner = e.ev_owner
+                        and pg_visible_in_snapshot(e.ev_txid, b.next_snapshot)
+                        and not pg_visible_in_snapshot(e.ev_txid, b.last_snapshot))
+    group by e.ev_queue
+) r on r.ev_queue = q.queue_id;
 
-    return query
-    with open_batch as materialized (select * from pgque.open_batches())
-    select q.queue_name, 'retry_backlog',
-           case when r.overdue > interval '1 hour' then 'critical'
-                when r.overdue > interval '5 minutes' then 'warning'
-                else 'ok' end,
-           case when r.retries is null then 'no retry is due'
-                else format('%s retries are due, the first since %s%s', r.retries,
-                            date_trunc('milliseconds', r.overdue),
-                            case when r.overdue <= interval '5 minutes' then ''
-                                 when q.queue_disable_insert
-                                 then ': the queue takes no events (disable_insert)'
-                                 else ': see that pgque.maint() or maint_retry_events() is called' end)
-           end
-    from pgque.queue q
-    left join (
-        select e.ev_queue, count(*) as retries, clock_timestamp() - min(e.ev_retry_after) as overdue
-        from pgque.retry_queue e
-        where e.ev_retry_after <= clock_timestamp()
-          -- As maint_retry_events, which leaves those of open batches.
-          and not exists (select from open_batch b
-                          where b.ev_owner = e.ev_owner
-                            and pg_visible_in_snapshot(e.ev_txid, b.next_snapshot)
-                            and not pg_visible_in_snapshot(e.ev_txid, b.last_snapshot))
-        group by e.ev_queue
-    ) r on r.ev_queue = q.queue_id;
-end;
-$$;
-
--- Checks each consumer. Its lag is compared with the queue's rotation period, because a longer lag
--- holds up rotation. It includes events that wait for a tick. A held batch is critical, because
--- later events wait. A lease that expired longer ago than the idle period is a warning, because no
--- worker has the batch.
-create or replace function pgque.consumer_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql
-as $$
-begin
-    return query
-    with consumer as materialized (
-        select p.sub_id, p.sub_queue, p.co_name, p.sub_active, p.sub_last_tick, p.sub_batch,
-               p.lease_owner, p.lease_until, p.lease_epoch,
-               q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
-               case when p.sub_last_tick < p.newest_tick
-                    then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
-                    when p.sub_main is null
-                    then date_trunc('milliseconds',
-                                    coalesce(clock_timestamp() - u.waiting_since, '0'))
-                    else '0' end as lag,
-               p.newest_event_seq - p.tick_event_seq
-               + case when p.sub_main is null then coalesce(u.events, 0) else 0 end as pending,
-               p.sub_last_tick = p.newest_tick as waits_for_tick
-        from pgque.consumer_progress p
-        join pgque.queue q on q.queue_id = p.sub_queue
-        left join pgque.unticked_events(null) u on u.queue_name = q.queue_name
-    )
-    select c.queue_name, format('consumer_lag:%s', c.co_name),
-           case when c.lag > c.queue_rotation_period then 'critical'
-                when c.lag > c.queue_rotation_period / 2 then 'warning'
-                else 'ok' end,
-           case when c.sub_last_tick is null then 'has no batch'
-                when c.lag <= c.queue_rotation_period / 2
-                then format('%s behind, %s events', c.lag, c.pending)
-                when c.waits_for_tick
-                then format('%s events wait for a tick, the first for %s: see ticker_running',
-                            c.pending, c.lag)
-                else format('%s behind, %s events, last seen %s ago: see that it runs and keeps up, or '
-                            'end it with select pgque.unregister_consumer(%L, %L);', c.lag, c.pending,
-                            date_trunc('seconds', clock_timestamp() - c.sub_active), c.queue_name,
-                            c.co_name) end
+-- The lag of a consumer is compared with the queue's rotation period, because a longer lag holds up
+-- rotation. It includes events that wait for a tick. A held batch is critical, because later events
+-- wait. A lease that expired longer ago than the idle period is a warning, because no worker has the
+-- batch.
+create or replace view pgque.consumer_health (queue_name, check_name, status, detail) as
+with consumer as materialized (
+    select p.sub_id, p.sub_queue, p.co_name, p.sub_active, p.sub_last_tick, p.sub_batch,
+           p.lease_owner, p.lease_until, p.lease_epoch,
+           q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
+           case when p.sub_last_tick < p.newest_tick
+                then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
+                when p.sub_main is null
+                then date_trunc('milliseconds',
+                                coalesce(clock_timestamp() - u.waiting_since, '0'))
+                else '0' end as lag,
+           p.newest_event_seq - p.tick_event_seq
+           + case when p.sub_main is null then coalesce(u.events, 0) else 0 end as pending,
+           p.sub_last_tick = p.newest_tick as waits_for_tick
+    from pgque.consumer_progress p
+    join pgque.queue q on q.queue_id = p.sub_queue
+    left join pgque.unticked_events(null) u on u.queue_name = q.queue_name
+)
+select c.queue_name, format('consumer_lag:%s', c.co_name),
+       case when c.lag > c.queue_rotation_period then 'critical'
+            when c.lag > c.queue_rotation_period / 2 then 'warning'
+            else 'ok' end,
+       case when c.sub_last_tick is null then 'has no batch'
+            when c.lag <= c.queue_rotation_period / 2
+            then format('%s behind, %s events', c.lag, c.pending)
+            when c.waits_for_tick
+            then format('%s events wait for a tick, the first for %s: see ticker_running',
+                        c.pending, c.lag)
+            else format('%s behind, %s events, last seen %s ago: see that it runs and keeps up, or '
+                        'end it with select pgque.unregister_consumer(%L, %L);', c.lag, c.pending,
+                        date_trunc('seconds', clock_timestamp() - c.sub_active), c.queue_name,
+                        c.co_name) end
+from consumer c
+union all
+select c.queue_name, format('held_batch:%s', c.co_name),
+       case when h.batch_id is null then 'ok' else 'critical' end,
+       case when h.batch_id is null then 'no batch is held'
+            else format('batch %s of "%s" is held since %s, and what follows it waits: %s',
+                        h.batch_id, c.co_name, date_trunc('seconds', h.held_since), h.reason) end
+from consumer c
+left join pgque.held_batch h
+    on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.epoch = c.lease_epoch
+union all
+select q.queue_name, 'lease_health', case when l.expired is null then 'ok' else 'warning' end,
+       case when l.expired is null then 'no lease has run out'
+            else format('%s: start a worker that claims it, or see why its worker stopped',
+                        l.expired) end
+from pgque.queue q
+left join (
+    select c.sub_queue,
+           string_agg(format('batch %s of "%s", leased by "%s", since %s', c.sub_batch, c.co_name,
+                             c.lease_owner, c.lease_until), '; ' order by c.lease_until) as expired
     from consumer c
-    union all
-    select c.queue_name, format('held_batch:%s', c.co_name),
-           case when h.batch_id is null then 'ok' else 'critical' end,
-           case when h.batch_id is null then 'no batch is held'
-                else format('batch %s of "%s" is held since %s, and what follows it waits: %s',
-                            h.batch_id, c.co_name, date_trunc('seconds', h.held_since), h.reason) end
-    from consumer c
-    left join pgque.held_batch h
-        on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.epoch = c.lease_epoch
-    union all
-    select q.queue_name, 'lease_health', case when l.expired is null then 'ok' else 'warning' end,
-           case when l.expired is null then 'no lease has run out'
-                else format('%s: start a worker that claims it, or see why its worker stopped',
-                            l.expired) end
-    from pgque.queue q
-    left join (
-        select c.sub_queue,
-               string_agg(format('batch %s of "%s", leased by "%s", since %s', c.sub_batch, c.co_name,
-                                 c.lease_owner, c.lease_until), '; ' order by c.lease_until) as expired
-        from consumer c
-        where c.sub_batch is not null
-          and c.lease_until < clock_timestamp() - c.queue_ticker_idle_period
-        group by c.sub_queue
-    ) l on l.sub_queue = q.queue_id;
-end;
-$$;
+    where c.sub_batch is not null
+      and c.lease_until < clock_timestamp() - c.queue_ticker_idle_period
+    group by c.sub_queue
+) l on l.sub_queue = q.queue_id;

@@ -35,10 +35,10 @@ cross join (values
 ) m (nr, metric_name, metric_type)
 where f.figures[m.nr] is not null;
 
--- The metrics of consumers. Events without a tick are pending too, or a consumer would look idle
--- while no ticker runs. A subconsumer has no counters, and without a batch no metrics. Events of
--- a subconsumer's open batch are not finished, although the cursor of its main consumer is past
--- them. An event counts as finished once, however often it was delivered again.
+-- The metrics of consumers. Events without a tick are pending too, or a consumer would look idle while
+-- no ticker runs. A subconsumer has no counters, and without a batch no metrics; events of its open
+-- batch are not finished, although the cursor of its main consumer is past them. An event counts as
+-- finished once, however often it was delivered again.
 create or replace view pgque.consumer_metric as
 with consumer as materialized (
     select jsonb_build_object('queue', q.queue_name, 'consumer', p.co_name) as labels,
@@ -71,10 +71,10 @@ cross join (values
 ) m (nr, metric_name, metric_type)
 where c.figures[m.nr] is not null;
 
--- Lists the batches whose opening and end are both in the position log, with their consumers. A
--- batch that ended because the consumer was moved is not listed. If another subconsumer took over a
--- dead one's batch, the batch ended for the dead one. Compaction empties the log, so this covers
--- minutes on a busy database and hours on a quiet one.
+-- The batches whose opening and end are both in the position log, with their consumers. A batch that
+-- ended because the consumer was moved is not listed. If another subconsumer took over a dead one's
+-- batch, the batch ended for the dead one. Compaction empties the log, so this covers minutes on a busy
+-- database and hours on a quiet one.
 create or replace view pgque.ended_batch as
 select s.sub_queue as queue_id,
        coalesce(s.sub_main, s.sub_id) as sub_id,
@@ -134,12 +134,11 @@ cross join (values
     (2, 'pgque.batch.size')
 ) m (nr, metric_name);
 
--- Returns all metrics for a polling collector, each with its labels as JSON. Counters of queues
--- have the label queue and never decrease until the queue is dropped. Metrics of consumers have the
--- labels queue and consumer, and end when the consumer is unregistered; its counts stay in the
--- queue's counters. Quantiles (label quantile) are of batches that ended in the last minutes.
--- pgque.health is each check of queue_health(): 0 ok, 2 warning, 3 critical; a check of
--- the whole database has an empty label queue. See docs/observability.md.
+-- Returns all metrics for a polling collector, each with its labels as JSON (docs/observability.md).
+-- Counters of queues have the label queue and never decrease until the queue is dropped. Metrics of
+-- consumers have the labels queue and consumer, and end when the consumer is unregistered; its counts
+-- stay in the queue's counters. Quantiles are of batches that ended in the last minutes. pgque.health
+-- is each check of queue_health(): 0 ok, 2 warning, 3 critical.
 create or replace function pgque.otel_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
 language plpgsql security definer

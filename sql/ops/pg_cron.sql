@@ -1,10 +1,9 @@
 -- Functions about pg_cron: its version, its database, and the jobs that it should run.
 
--- Returns the jobs that tick and maintain a database's queues, for this version of pg_cron. Since
--- 1.5, jobs can run every few seconds; before, every minute. Ticks must be more frequent, so each
--- run lasts until the next one and ticks in a loop. It lasts a little longer than that: pg_cron
--- never runs a job twice at the same time, but starts the next run some milliseconds after the
--- current one ends. So no tick is missed between runs, and two loops never run at the same time.
+-- Returns the jobs that tick and maintain a database's queues, for this version of pg_cron. Since 1.5,
+-- jobs can run every few seconds; before, every minute. Each run ticks in a loop, a little longer than
+-- until the next run is due: pg_cron never runs a job twice at the same time, but starts the next run
+-- when the current one ends. So no tick is missed between runs.
 create or replace function pgque.cron_jobs(
     i_cron_version text, out job_name text, out schedule text, out command text)
 returns setof record
@@ -26,8 +25,8 @@ begin
 end;
 $$;
 
--- Returns the statements that create or remove this database's jobs in pg_cron's database, if that
--- is another one. Names of jobs are unique there, so they contain the database's name.
+-- Returns the statements that create or remove this database's jobs in pg_cron's database, if that is
+-- another one. Names of jobs are unique there, so they contain the database's name.
 create or replace function pgque.cron_statements(i_cron_version text, i_start boolean)
 returns text
 language plpgsql stable
@@ -75,8 +74,8 @@ begin
 end;
 $$;
 
--- Returns the version of pg_cron in this database. If pg_cron cannot be used, the error says what
--- is missing, and what to run in which database instead.
+-- Returns the version of pg_cron in this database. If pg_cron cannot be used, the error says what is
+-- missing, and what to run in which database instead.
 create or replace function pgque.find_cron(i_start boolean)
 returns text
 language plpgsql stable
@@ -117,8 +116,8 @@ begin
 end;
 $$;
 
--- Deletes pg_cron's log entries of this database's jobs that are older than the interval. Returns
--- their number. Entries of other jobs stay.
+-- Deletes pg_cron's log entries of this database's jobs that are older than the interval. Returns their
+-- number. Entries of other jobs stay.
 -- locks: none. writes: cron.job_run_details.
 create or replace function pgque.purge_cron_log(i_older_than interval)
 returns bigint
@@ -141,6 +140,5 @@ $$;
 
 -- Deletes pg_cron's log entries of our jobs that are older than a day. maint_operations lists it in the
 -- first minute of each hour.
--- locks: none. writes: cron.job_run_details.
-forward pgque.maint_cron_log() returns bigint
+forward pgque.maint_cron_log()
 as pgque.purge_cron_log('1 day');

@@ -1,7 +1,7 @@
--- The views behind statistics, health and metrics: each queue with its last tick and the last
--- assigned event id, and each subscription with its position. Every value is one index look-up;
--- "limit 1" keeps the planner from joining whole tables by a tick id that all queues have. Counts are
--- differences of event ids, so they are upper estimates if senders rolled back.
+-- The views behind statistics, health and metrics: each queue with its last tick and the last assigned
+-- event id, and each subscription with its position. Every value is one index look-up; "limit 1" keeps
+-- the planner from joining whole tables by a tick id that all queues have. Counts are differences of
+-- event ids, so they are upper estimates if senders rolled back.
 create or replace view pgque.queue_progress as
 select q.queue_id,
        q.queue_name,
@@ -60,8 +60,8 @@ left join lateral (
     where n.tick_queue = s.sub_queue order by n.tick_id desc limit 1
 ) newest on true;
 
--- Raises an error if the transaction's snapshot is older than a compaction, because it would see
--- zeros. Costs nothing in READ COMMITTED.
+-- Raises an error if the transaction's snapshot is older than a compaction, because it would see zeros.
+-- Costs nothing in READ COMMITTED.
 create or replace function pgque.check_logs_visible()
 returns void
 language plpgsql
@@ -80,10 +80,10 @@ begin
 end;
 $$;
 
--- Returns when the first event that came after a tick with this snapshot was sent; null if there is
--- none, or the queue was dropped meanwhile. First is the one with the lowest transaction id, which
--- the index knows; no other was inserted before its time. Redelivered events do not count. The block
--- ends with an error, which gives back its locks: those of a thousand queues fill the lock table.
+-- Returns when the first event that came after a tick with this snapshot was sent; null if there is none,
+-- or the queue was dropped meanwhile. First is the one with the lowest transaction id, which the index
+-- knows. Redelivered events do not count. The block ends with an error, which gives its locks back, since
+-- those of a thousand queues fill the lock table.
 create or replace function pgque.first_event_time(i_queue_id integer, i_after pg_snapshot)
 returns timestamptz
 language plpgsql strict
@@ -170,9 +170,8 @@ left join (
     group by l.dl_queue_id
 ) d on d.dl_queue_id = q.queue_id;
 
--- Returns the key figures of each queue. oldest_msg_age is the age of the oldest event that the
--- slowest consumer has not finished, and null if there is none. Subconsumers do not count as
--- consumers.
+-- Returns the key figures of each queue. oldest_msg_age is the age of the oldest event that the slowest
+-- consumer has not finished, and null if there is none. Subconsumers do not count as consumers.
 create or replace function pgque.queue_stats()
 returns table (
     queue_name text, queue_id integer, depth bigint, oldest_msg_age interval, consumers integer,
@@ -192,9 +191,9 @@ begin
 end;
 $$;
 
--- Returns the queues that have events which no tick contains yet, because none was due or because
--- the ticker is paused or down: how many at most, and since when the first one waits for a tick. A
--- redelivered event is not counted. Without a queue name all such queues are returned.
+-- Returns the queues that have events which no tick contains yet: how many at most, and since when the
+-- first one waits for a tick. A redelivered event is not counted. Without a queue name all such queues
+-- are returned.
 create or replace function pgque.unticked_events(
     i_queue_name text, out queue_name text, out waiting_since timestamptz, out events bigint)
 returns setof record
@@ -226,9 +225,9 @@ begin
 end;
 $$;
 
--- Returns each consumer: the age of the tick at its position, the events from there to the last
--- tick, and its open batch with the time of opening (without a batch, the time of its last
--- activity). The position of a subconsumer is the start of its batch, and only its batch counts.
+-- Returns each consumer: the age of the tick at its position, the events from there to the last tick,
+-- and its open batch with the time of opening (without a batch, the time of its last activity). Of a
+-- subconsumer, only its batch counts.
 create or replace function pgque.consumer_stats()
 returns table (
     queue_name text, consumer_name text, lag interval, pending_events bigint,
@@ -271,8 +270,8 @@ begin
 end;
 $$;
 
--- Returns the consumers that make no progress: those with a batch open for longer than the
--- threshold, or with ticks waiting and no activity for this time.
+-- Returns the consumers that make no progress: those with a batch open for longer than the threshold,
+-- or with ticks waiting and no activity for this time.
 create or replace function pgque.stuck_consumers(i_threshold interval default '1 hour')
 returns table (queue_name text, consumer_name text, lag interval, last_active timestamptz)
 language plpgsql security definer

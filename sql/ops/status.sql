@@ -1,5 +1,5 @@
--- Returns the state of ticking and maintenance, one row per component: ok or the problem, with
--- details. A queue is late if it had no tick for 10 seconds longer than its idle period.
+-- Returns the state of ticking and maintenance, one row per component: ok or the problem, with details.
+-- A queue is late if it had no tick for 10 seconds longer than its idle period.
 create or replace function pgque.status()
 returns table (component text, status text, detail text)
 language plpgsql security definer
@@ -31,8 +31,8 @@ begin
 end;
 $$;
 
--- Returns the rows of status about pg_cron: whether it exists, and the result of each job's last
--- run. A job that was removed or is not active is reported as missing.
+-- Returns the rows of status about pg_cron: whether it exists, and the result of each job's last run. A
+-- job that was removed or is not active is reported as missing.
 create or replace function pgque.scheduler_status()
 returns table (component text, status text, detail text)
 language plpgsql

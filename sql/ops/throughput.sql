@@ -1,5 +1,5 @@
--- Returns the buckets that cover a period up to now, the first one completely. They begin at
--- multiples of their size since 2000-01-01 UTC, so that two calls return the same buckets.
+-- Returns the buckets that cover a period up to now, the first one completely. They begin at multiples
+-- of their size since 2000-01-01 UTC, so that two calls return the same buckets.
 create or replace function pgque.time_buckets(
     i_period interval, i_bucket_size interval,
     out bucket_start timestamptz, out bucket_end timestamptz)
@@ -28,9 +28,9 @@ begin
 end;
 $$;
 
--- Returns the events sent in each bucket of a period, and their rate per second. An event counts in
--- the bucket of its tick, or of now if it has no tick yet. Dropped ticks count by their minute, for
--- at least a day. Buckets before the oldest known tick are left out.
+-- Returns the events sent in each bucket of a period, and their rate per second. An event counts in the
+-- bucket of its tick, or of now if it has no tick yet. Dropped ticks count by their minute, for at
+-- least a day. Buckets before the oldest known tick are left out.
 create or replace function pgque.throughput(
     i_queue_name text, i_period interval, i_bucket_size interval)
 returns table (bucket_start timestamptz, events bigint, events_per_sec numeric)

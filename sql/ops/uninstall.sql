@@ -1,7 +1,7 @@
--- Removes the add-ons, the jobs, their log and the schema, but not the roles, which belong to the cluster.
--- Refused while queues have unread events, unless forced: events that a consumer has not finished,
--- that have no tick yet, that wait for a retry, or that are scheduled. Producers wait meanwhile, so
--- that no event is missed.
+-- Removes the add-ons, the jobs, their log and the schema, but not the roles, which belong to the
+-- cluster. Refused while queues have unread events, unless forced: events that a consumer has not
+-- finished, that have no tick yet, that wait for a retry, or that are scheduled. Producers wait
+-- meanwhile.
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
 returns void

@@ -12,8 +12,8 @@ create table if not exists pgque.counter_log (
     dead_lettered  bigint not null default 0
 );
 
--- The data for throughput and error rates, written by compaction: for each queue and minute in
--- which something happened, the last tick's event id, or the number of retries and dead letters.
+-- The data for throughput and error rates, written by compaction: for each queue and minute in which
+-- something happened, the last tick's event id, or the number of retries and dead letters.
 create table if not exists pgque.history (
     queue_id      integer not null,
     counted_at    timestamptz not null,

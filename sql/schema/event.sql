@@ -1,5 +1,5 @@
--- The columns of an event. This table is empty, and no table inherits it.
--- ev_owner, if set, limits an event to the subscription with that id (retries and replays).
+-- The columns of an event. This table is empty, and no table inherits it. ev_owner, if set, limits an
+-- event to the subscription with that id (retries and replays).
 create table if not exists pgque.event_template (
     ev_id      bigint not null,
     ev_time    timestamptz not null default now(),
@@ -15,11 +15,11 @@ create table if not exists pgque.event_template (
 );
 
 -- Producers insert into this table, by one statement with a cached plan for all queues, and its
--- partitions keep the events. ev_table = 4 * queue_id + child names the event table of a row. There
--- are three levels, so that no level has many partitions, which a session loads at its first insert:
--- event_group_<n> has 64 queues, event_<queue_id> is one of them, and its children _0, _1 and _2
--- hold the rows. They are insert-only: rows are never updated or deleted, and TRUNCATE empties the
--- tables. Nothing reads this table or a group, because they have the events of many queues.
+-- partitions keep the events. ev_table = 4 * queue_id + child names the event table of a row. There are
+-- three levels, so that no level has many partitions, which a session loads at its first insert:
+-- event_group_<n> has 64 queues, event_<queue_id> is one of them, and its children _0, _1 and _2 hold
+-- the rows. They are insert-only: rows are never updated or deleted, and TRUNCATE empties the tables.
+-- Nothing reads this table or a group, because they have the events of many queues.
 create table if not exists pgque.event (
     like pgque.event_template including defaults,
     ev_table  integer not null

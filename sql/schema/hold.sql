@@ -1,6 +1,5 @@
--- Batches that are not retried automatically, with the reason and the way out. A row counts only
--- while its batch is open under its epoch, so a claim or an ack ends the hold and writes nothing
--- here.
+-- Batches that are not retried automatically, with the reason and the way out. A row counts only while
+-- its batch is open under its epoch, so a claim or an ack ends the hold and writes nothing here.
 create table if not exists pgque.held_batch (
     sub_id      integer primary key references pgque.subscription_base on delete cascade,
     batch_id    bigint not null,
@@ -9,8 +8,8 @@ create table if not exists pgque.held_batch (
     reason      text not null
 );
 
--- Events of open batches that are dead letters before their batch is finished: every read of the
--- batch leaves them out (engine/batches/set_aside.sql). A row counts only while its batch is open, so an ack
+-- Events of open batches that are dead letters before their batch is finished: every read of the batch
+-- leaves them out (engine/batches/set_aside.sql). A row counts only while its batch is open, so an ack
 -- writes nothing here. It does not depend on the dead letters, which may be replayed or purged first.
 -- epoch is the consumer's epoch since the last of them was set aside.
 create table if not exists pgque.set_aside (

@@ -1,5 +1,5 @@
--- Returns the server's timeline as a number; a promotion or a recovery changes it. Returns 0 where
--- it cannot be read: during recovery, and on managed servers that refuse these functions.
+-- Returns the server's timeline as a number; a promotion or a recovery changes it. Returns 0 where it
+-- cannot be read: during recovery, and on managed servers that refuse these functions.
 create or replace function pgque.read_timeline()
 returns bigint
 language plpgsql
@@ -13,11 +13,10 @@ exception when object_not_in_prerequisite_state or feature_not_supported
 end;
 $$;
 
--- The lineage of the database. The upper 32 bits are the timeline on which the lineage began. The
--- lower 32 bits are a random number, because two promotions from one origin may get the same
--- timeline; it is 0 in the first lineage. It is a sequence because setval() takes effect at once
--- and is never rolled back, so that nobody waits for the transaction that first noticed a
--- promotion.
+-- The lineage of the database. The upper 32 bits are the timeline on which the lineage began. The lower
+-- 32 bits are a random number, because two promotions from one origin may get the same timeline; it is
+-- 0 in the first lineage. It is a sequence because setval() takes effect at once and is never rolled
+-- back, so that nobody waits for the transaction that first noticed a promotion.
 create sequence if not exists pgque.lineage_seq minvalue 0;
 
 select setval('pgque.lineage_seq', pgque.read_timeline() << 32)

@@ -44,9 +44,9 @@ insert into pgque.log_rotation (log_name)
 values ('tick'), ('position'), ('counter')
 on conflict do nothing;
 
--- What waits until no snapshot is left from before a change (engine/rotation/snapshot_wait.sql). holders are the
--- transactions that held a snapshot when the wait began. The snapshots of standbys have to be newer
--- than marked_by, which was set at marked_at.
+-- What waits until no snapshot is left from before a change (engine/rotation/snapshot_wait.sql).
+-- holders are the transactions that held a snapshot when the wait began. The snapshots of standbys have
+-- to be newer than marked_by, which was set at marked_at.
 create table if not exists pgque.snapshot_wait (
     wait_name  text primary key,
     change     text not null,

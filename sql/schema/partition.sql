@@ -28,8 +28,8 @@ create table if not exists pgque.partition_consumer (
     primary key (queue_id, co_name)
 );
 
--- The first subscription creates all n slots at one tick, so that no event falls between them.
--- Slots that nobody has subscribed to keep that position.
+-- The first subscription creates all n slots at one tick, so that no event falls between them. Slots
+-- that nobody has subscribed to keep that position.
 create table if not exists pgque.partition_slot_base (
     sub_id         integer primary key references pgque.subscription_base on delete cascade,
     queue_id       integer not null,
@@ -63,9 +63,8 @@ select s.queue_id, s.co_name, s.slot, s.lease_owner, s.lease_until, s.lease_ttl,
 from pgque.slot_state s
 where s.is_subscribed;
 
--- For operators: the lease holder of each slot and how far the slot is behind. pending_events
--- counts the events of all keys since the slot's position, as get_consumer_info does: an upper
--- estimate.
+-- For operators: the lease holder of each slot and how far the slot is behind. pending_events counts
+-- the events of all keys since the slot's position, as get_consumer_info does: an upper estimate.
 create or replace view pgque.partition_slot_status as
 select s.queue_name, s.co_name as consumer, s.slot, s.n, s.lease_owner, s.lease_until,
        s.lease_epoch as epoch, s.sub_last_tick as last_tick,

@@ -19,8 +19,8 @@ begin
 end;
 $$;
 
--- Raises the error for a lock that was not free in time, with the sessions that have held locks on
--- the queues' tables for at least the lock_timeout.
+-- Raises the error for a lock that was not free in time, with the sessions that have held locks on the
+-- queues' tables for at least the lock_timeout.
 create or replace function pgque.refuse_locked(i_what text, i_hint text)
 returns void
 language plpgsql
@@ -46,15 +46,13 @@ begin
 end;
 $$;
 
--- Takes every lock that an installation needs; with i_with_events also those on the event tables,
--- which an uninstall needs. Sessions that use the queue take their locks in various orders, so
--- waiting for one lock while holding others would end in deadlocks. So this function asks for all
--- locks and, if one is not free, releases all and tries again, for a minute or the session's
--- lock_timeout. It also tries again if a table was created or dropped meanwhile. Its error names
--- the sessions that hold the locks. Most attempts wait for 10 ms at most; every tenth waits for up
--- to 800 ms, which is less than the time after which PostgreSQL looks for a deadlock (a second).
--- The tables config and queue come first: nearly every call reads them before others, so new calls
--- wait without holding locks while transactions that are open go on.
+-- Takes every lock that an installation needs; with i_with_events also those on the event tables, which
+-- an uninstall needs. Waiting for one lock while holding others would end in deadlocks. So this
+-- function asks for all locks and, if one is not free, releases all and tries again, for a minute or
+-- the session's lock_timeout; also if a table was created or dropped meanwhile. Most attempts wait for
+-- 10 ms at most; every tenth waits for up to 800 ms, which is less than the time after which PostgreSQL
+-- looks for a deadlock. The tables config and queue come first: nearly every call reads them before
+-- others, so new calls wait without holding locks while transactions that are open go on.
 -- locks: all tables and views, exclusively. writes: nothing.
 create or replace function pgque.lock_tables(i_with_events boolean)
 returns void

@@ -14,8 +14,8 @@ select '@VERSION@'
 where '@VERSION@' is distinct from (
     select h.version from pgque.version_history h order by h.installed_at desc limit 1);
 
--- Prevents an older pgque.sql, even one without this check, from undoing what a newer one did:
--- every file writes its version, and the error rolls back the whole installation.
+-- Prevents an older pgque.sql, even one without this check, from undoing what a newer one did: every
+-- file writes its version, and the error rolls back the whole installation.
 create or replace function pgque.refuse_downgrade()
 returns trigger
 language plpgsql

@@ -14,15 +14,14 @@ from pgque_dagster.client import AsyncClient, Client, QueueNotFound
 from tests.support.databases import empty_database
 
 MESSAGES = (
-    '"welcome" is a queue of messages (postgremq). Use client.messages, or the functions of '
-    "postgremq. Pipelines read the log of its topic, postgremq.mail."
+    '"welcome" is a queue of messages (postgremq). Use the functions of postgremq. '
+    "Pipelines read its log, postgremq.mail."
 )
 SERIAL = (
     '"journal" is a serial queue (qgres). Use the functions of qgres. Pipelines '
     "read its log, qgres.journal."
 )
 COMMANDS = (
-    "peek {} --follow",
     "peek {}",
     "dead-letters list {}",
     "register {} billing",
@@ -38,10 +37,10 @@ def url(server: Any) -> Iterator[str]:
         installer.install(url, installer.ADDONS)
         with Client(url) as client:
             client.create_queue("orders")
-            client.messages.create_topic("mail")
-            client.messages.create_queue("welcome", "mail")
-            client.messages.publish("mail", {"to": "ada"})
             with client.transaction() as db:
+                db.execute("select postgremq.create_topic('mail')")
+                db.execute("select postgremq.create_queue('welcome', 'mail')")
+                db.execute("select postgremq.publish_message('mail', '{}')")
                 db.execute("select qgres.queue__create('journal', 'SP')")
                 db.execute("select qgres.queue__create('stack', 'SR')")
         yield url

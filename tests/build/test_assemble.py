@@ -86,6 +86,21 @@ def test_a_list_of_forwards_takes_the_signatures_of_the_engine(root: Path) -> No
         assemble.main([], root)
 
 
+def test_a_forward_returns_what_the_function_returns_that_it_names(root: Path) -> None:
+    (root / "sql/engine").mkdir()
+    engine = "create or replace function pgque.f(i_a text, out b text, out c text)\n"
+    (root / "sql/engine/f.sql").write_text(f"{engine}returns setof record\nlanguage sql as $$$$;\n")
+    (root / "sql/schema/a.sql").write_text("forward pgque.g()\nas pgque.f('x');\n")
+    write_manifest(root, "engine/f.sql", "schema/b.sql", "schema/a.sql")
+    assert assemble.main([], root) == 0
+    written = (root / "sql/pgque.sql").read_text()
+    assert "function pgque.g(out b text, out c text)\nreturns setof record" in written
+    assert "return query select * from pgque.f('x');" in written
+    (root / "sql/schema/a.sql").write_text("forward pgque.g()\nas pgque.f('x', 'y');\n")
+    with pytest.raises(LookupError, match="write what this returns"):
+        assemble.main([], root)
+
+
 def test_a_copy_of_a_function_has_each_text_replaced_once(root: Path) -> None:
     (root / "sql/engine").mkdir()
     function = (

@@ -1,18 +1,15 @@
-"""`pgque peek`: events without a consumer, once or as they come; `pgque dead-letters`."""
+"""`pgque peek`: events without a consumer; `pgque dead-letters`."""
 
 import json
-import signal
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from pgque_dagster.cli import main
-from pgque_dagster.client import Client, peeking
-from tests.cli.conftest import Pgque, Refused, last_words, started
+from pgque_dagster.client import Client
+from tests.cli.conftest import Pgque, Refused
 from tests.support.events import claim, tick
 from tests.support.logins import as_login
-from tests.support.queues import PATIENCE_SECONDS
 
 
 def publish(client: Client, *payloads: str) -> None:
@@ -22,10 +19,6 @@ def publish(client: Client, *payloads: str) -> None:
 
 def payloads(result: Result) -> list[str]:
     return [event["payload"] for event in json.loads(result.stdout)]
-
-
-def last_columns(result: Result) -> str:
-    return "".join(line.split()[-1] for line in result.output.splitlines())
 
 
 def standing(client: Client) -> tuple[int, int | None]:
@@ -55,70 +48,21 @@ class TestPeek:
 
     def test_what_is_not_there_is_refused(self, refused: Refused, client: Client) -> None:
         assert "Did you mean orders?" in refused("peek", "order")
-        for options in ([], ["--follow"]):
-            assert "tick" in refused("peek", "orders", "--from", "99", *options)
+        assert "tick" in refused("peek", "orders", "--from", "99")
+
+    def test_who_may_not_read_is_refused(self, database_url: str, client: Client) -> None:
+        url = as_login(database_url, "pgque_writer")
+        result = CliRunner().invoke(main, ["peek", "orders", "--url", url])
+        assert (result.exit_code, "grant pgque_reader" in result.stderr) == (1, True)
+
+    def test_payloads_cannot_steer_the_terminal(self, pgque: Pgque, client: Client) -> None:
+        publish(client, "red\x1b[31m\nnext")
+        assert r"red\x1b[31m\nnext" in pgque("peek", "orders").output
 
     def test_long_payloads_are_cut_for_the_table_only(self, pgque: Pgque, client: Client) -> None:
         publish(client, "x" * 500)
         assert "..." in pgque("peek", "orders").output
         assert payloads(pgque("peek", "orders", "--json")) == ["x" * 500]
-
-
-def following(url: str, *arguments: str) -> Any:
-    return started(url, "peek", "orders", "--follow", "--json", *arguments)
-
-
-def read(process: Any, count: int) -> list[str]:
-    return [json.loads(process.stdout.readline())["payload"] for _ in range(count)]
-
-
-class TestFollow:
-    def test_it_follows_and_moves_nothing(self, client: Client, database_url: str) -> None:
-        publish(client, "a")
-        with following(database_url, "--from", "earliest") as process:
-            assert read(process, 1) == ["a"]
-            publish(client, "b", "c")
-            assert read(process, 2) == ["b", "c"]
-            process.send_signal(signal.SIGINT)
-            assert process.wait(PATIENCE_SECONDS) == 130
-            assert last_words(process) == ""
-        assert standing(client) == (3, None)
-
-    def test_a_long_queue_is_read_in_pages(
-        self, pgque: Pgque, client: Client, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(peeking, "_PAGE", 3)
-        publish(client, *"abcdefg")
-        for payload in "hij":
-            publish(client, payload)
-        pages = iter(peeking.follow(client, "orders", "earliest").__next__, [])
-        read = ["".join(str(event.payload) for event in page) for page in pages]
-        assert read == ["abc", "def", "g", "hij"]
-        for limit in (9, 10):
-            shown = pgque("peek", "orders", "--follow", "--from", "earliest", "--limit", str(limit))
-            assert last_columns(shown) == "abcdefghij"[:limit]
-
-    def test_it_ends_when_its_reader_goes_away_although_nothing_comes(
-        self, client: Client, database_url: str
-    ) -> None:
-        publish(client, "a")
-        with following(database_url, "--from", "earliest") as process:
-            assert read(process, 1) == ["a"]
-            process.stdout.close()
-            assert process.wait(PATIENCE_SECONDS) == 141
-            assert last_words(process) == ""
-
-    def test_payloads_cannot_steer_the_terminal(self, pgque: Pgque, client: Client) -> None:
-        publish(client, "red\x1b[31m\nnext")
-        (line,) = pgque(
-            "peek", "orders", "--follow", "--from", "1", "--limit", "1"
-        ).output.splitlines()
-        assert line.endswith(r"red\x1b[31m\nnext")
-
-    def test_who_may_not_read_is_refused_at_once(self, database_url: str, client: Client) -> None:
-        url = as_login(database_url, "pgque_writer")
-        result = CliRunner().invoke(main, ["peek", "orders", "--follow", "--url", url])
-        assert (result.exit_code, "grant pgque_reader" in result.stderr) == (1, True)
 
 
 class TestDeadLetters:
@@ -134,7 +78,7 @@ class TestDeadLetters:
     def left(self, client: Client) -> int:
         return len(client.dead_letters("orders"))
 
-    def test_they_are_listed_shown_and_exported(
+    def test_they_are_listed_and_shown(
         self, pgque: Pgque, refused: Refused, two: list[int]
     ) -> None:
         short = pgque("dead-letters", "list", "orders").output
@@ -144,8 +88,6 @@ class TestDeadLetters:
         shown = pgque("dead-letters", "show", "orders", str(two[1])).output
         assert "x" * 200 in shown and "billing" in shown
         assert "no dead letter 99" in refused("dead-letters", "show", "orders", "99")
-        exported = pgque("dead-letters", "export", "orders").output.splitlines()
-        assert [json.loads(line)["payload"] for line in exported] == ["first", "x" * 200]
 
     @pytest.mark.parametrize(
         ("filters", "replayed"),

@@ -206,9 +206,9 @@ class TestInstalling:
             db.execute("select qgres.queue__create('journal', 'SP')")
             db.execute("select qgres.consumer__register('journal', 'reader')")
             db.execute("select qgres.\"Publish\"('journal'::text, 'tea'::text)")
-        client.messages.create_topic("mail")
-        client.messages.create_queue("welcome", "mail")
-        client.messages.publish("mail", {})
+            db.execute("select postgremq.create_topic('mail')")
+            db.execute("select postgremq.create_queue('welcome', 'mail')")
+            db.execute("select postgremq.publish_message('mail', '{}')")
 
         for addon in ("qgres", "postgremq"):
             line = refused("uninstall", "--addon", addon)

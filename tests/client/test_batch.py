@@ -12,13 +12,13 @@ from pgque_dagster.client import (
     AckResult,
     Batch,
     BatchNotOpen,
+    CallRefused,
     Client,
     ConsumerNotFound,
     EventNotInBatch,
     InvalidArgument,
     LeaseLost,
     Limits,
-    QueueClosed,
     lease,
 )
 from pgque_dagster.client.batch import read_plan
@@ -298,7 +298,7 @@ class TestDeadLetters:
 
     def test_a_closed_queue_keeps_them(self, given_up: Client) -> None:
         given_up.configure_queue("q", disable_insert=True)
-        with pytest.raises(QueueClosed):
+        with pytest.raises(CallRefused):
             given_up.replay_dead_letters("q")
         assert len(given_up.dead_letters("q")) == 2
 

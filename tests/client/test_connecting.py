@@ -178,7 +178,6 @@ def test_a_closed_client_closes_its_session_and_says_so(client: Client, database
 
     uses: list[Callable[[], object]] = [
         client.queue_stats,
-        client.messages.queues,
         lambda: client.user,
         lambda: client.transaction().__enter__(),
         lambda: asyncio.run(use_late()),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pgque_dagster.client import ConsumerInUse, InvalidArgument, Position, SkipsEvents, Sought
+from pgque_dagster.client import CallRefused, InvalidArgument, Position, SkipsEvents, Sought
 from pgque_dagster.client.ranges import write_position
 from tests.client.consumer.support import Queue
 from tests.support.queues import drain, rows, value
@@ -56,6 +56,6 @@ def test_a_consumer_starts_where_it_is_told_and_can_be_moved(q: Queue) -> None:
 
     q.claim()
     before = rows(db, "select sub_last_tick, sub_batch from pgque.subscription")
-    with pytest.raises(ConsumerInUse, match="batch"):
+    with pytest.raises(CallRefused, match="batch"):
         client.seek("q", "c", "earliest")
     assert rows(db, "select sub_last_tick, sub_batch from pgque.subscription") == before

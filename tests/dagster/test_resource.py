@@ -10,11 +10,11 @@ import pytest
 
 from pgque_dagster import PgqueResource, installer
 from pgque_dagster.client import (
+    CallRefused,
     Client,
     ConnectionFailed,
     NewerInstalled,
     OlderInstalled,
-    SchedulerMissing,
     SchemaMissing,
 )
 from pgque_dagster.client.queues import queue_names
@@ -114,7 +114,7 @@ def test_an_older_schema_is_upgraded_where_that_is_allowed(database_url: str) ->
 def test_pg_cron_that_is_missing_is_told_when_the_policy_asks_for_it(database_url: str) -> None:
     resource = PgqueResource(url=database_url, ticking="pg_cron")
 
-    with pytest.raises(SchedulerMissing):
+    with pytest.raises(CallRefused):
         resource.database_url()
 
 

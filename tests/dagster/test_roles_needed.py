@@ -24,7 +24,6 @@ from pgque_dagster import (
     build_pgque_sensor,
     build_pgque_ticker_sensor,
     build_queue_health_checks,
-    installer,
     pgque_multi_asset,
     pgque_window_asset,
 )
@@ -97,8 +96,6 @@ class Shop:
     def run(self, part: str, url: str) -> str:
         """Returns the output of a part, or the text of its error and of the error's causes."""
         try:
-            if part.startswith("client."):
-                return self._call(url, part)
             if part.startswith("pgque "):
                 return self._command(url, part)
             if part.startswith("pgque_") and part.endswith(("letters", "_queue")):
@@ -149,30 +146,6 @@ class Shop:
             "build_queue_health_checks": check(build_queue_health_checks(["orders"])),
             'df.write.format("pgque")': lambda: self._write(url),
         }
-
-    def _make_addons(self) -> None:
-        if installer.installed_addons(self._admin.url):
-            return
-        installer.install(self._admin.url, ["postgremq"])
-        self._admin.messages.create_topic("mail")
-        self._admin.messages.create_queue("emails", "mail")
-
-    def _call(self, url: str, name: str) -> str:
-        self._make_addons()
-        self._admin.messages.publish("mail", {})
-        (message,) = self._admin.messages.consume("emails")
-        calls: dict[str, Callable[[Client], Any]] = {
-            "messages.publish": lambda client: client.messages.publish("mail", {}),
-            "messages.consume": lambda client: client.messages.consume("emails"),
-            "messages.ack": lambda client: client.messages.ack(message),
-            "messages.nack": lambda client: client.messages.nack(message),
-            "messages.release": lambda client: client.messages.release(message),
-            "messages.extend": lambda client: client.messages.extend(message),
-            "messages.create_topic": lambda client: client.messages.create_topic("other"),
-            "messages.create_queue": lambda client: client.messages.create_queue("sms", "mail"),
-        }
-        with Client(url) as client:
-            return str(calls[name.removeprefix("client.")](client))
 
     def _resource(self, url: str, **settings: Any) -> PgqueResource:
         return PgqueResource(url=url, install="never", **{"queues": ["orders"], **settings})
@@ -231,11 +204,9 @@ class Shop:
             "pgque unregister": ["orders", "revenue"],
             "pgque seek": ["orders", "revenue", "latest", "--yes"],
             "pgque peek": ["orders"],
-            "pgque drain": ["orders", "--timeout", "0s"],
             "pgque release": ["orders", "revenue", "--yes"],
             "pgque dead-letters add": ["orders", "revenue", "1"],
             "pgque dead-letters show": ["orders", "1"],
-            "pgque dead-letters export": ["orders"],
             "pgque configure": ["orders", "max_retries=3"],
             "pgque pause": ["orders"],
             "pgque resume": ["orders"],

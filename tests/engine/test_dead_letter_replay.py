@@ -29,8 +29,6 @@ def test_a_replayed_dead_letter_comes_again_as_a_new_event_to_who_gave_it_up(
     make_queue(db, consumers=("c", "other"))
     give_up(db, "a")
     drain(db, consumer="other")
-    db.execute("update pgque.dead_letter set ev_time = now() - interval '1 day'")
-    value(db, "select pgque.set_queue_config('q', 'event_ttl', '1 hour')")
     replayed = value(db, REPLAY)
     tick(db)
     assert (inspect(db), drain(db, consumer="other")) == ([], [])

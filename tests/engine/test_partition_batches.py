@@ -76,6 +76,20 @@ class TestBatches:
         ]
         assert take(parted, 0) is None
 
+    def test_a_batch_is_opened_for_another_session_to_claim(self, parted: Connection) -> None:
+        opening = "select batch_id, epoch from pgque.open_to_claim('q', 'c#0/2')"
+        ((opened, epoch),) = rows(parted, opening)
+        assert rows(parted, opening) == [(opened, epoch)]
+        assert rows(
+            parted, "select batch_id, owner, lease_until from pgque.get_lease_info('q', 'c#0/2')"
+        ) == [(opened, None, None)]
+        claimed = taken(parted, 0)
+        assert claimed == (opened, "run", epoch + 1)
+        with refused("PQ004", 'leased by "run"'):
+            value(parted, opening)
+        finish(parted, claimed)
+        assert rows(parted, opening) == [(None, None)]
+
     def test_the_states_name_each_slot_and_why_its_batch_is_held(self, parted: Connection) -> None:
         claimed = taken(parted, 1)
         columns = "consumer_name, subconsumer_name, sub_role, batch_id, is_due, held_reason"

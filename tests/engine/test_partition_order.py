@@ -114,15 +114,6 @@ class TestPages:
         assert [ack(one, 0, 1), ack(one, 0, 1)] == [1, 0]
         assert page_of(one) == ["b", "c"]
 
-    def test_expired_events_are_in_no_page(self, one: Connection) -> None:
-        configure(one, "event_ttl", "1 hour")
-        publish_keyed(one, ("k", "old"), ("k", "new"))
-        one.execute(
-            "update pgque.event_1 set ev_time = ev_time - interval '2 hours' where ev_data = 'old'"
-        )
-        assert page_acked(one) == ["new"]
-        assert page_of(one) == []
-
 
 class TestFailures:
     def test_later_events_of_a_failed_key_go_on(self, db: Connection) -> None:

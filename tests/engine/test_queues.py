@@ -224,10 +224,10 @@ class TestOptions:
     def test_differences_show_both_values_whatever_their_spelling(self, db: Connection) -> None:
         with refused("PQ001", '"q"'):
             rows(db, DIFFERENT, "{}")
-        given = """{"ticker_max_lag": "7 seconds", "max_retries": "09", "event_ttl": "1 day",
+        given = """{"ticker_max_lag": "7 seconds", "max_retries": "09", "retention": "1 day",
             "ticker_paused": true, "ticker_max_count": 7}"""
         value(db, CREATE, given)
-        same = '{"ticker_max_lag": "00:00:07", "max_retries": 9, "event_ttl": "24 hours"}'
+        same = '{"ticker_max_lag": "00:00:07", "max_retries": 9, "retention": "24 hours"}'
         assert rows(db, DIFFERENT, same) == []
         wanted = '{"max_retries": 3, "ticker_paused": false, "ticker_max_count": 7}'
         assert rows(db, DIFFERENT, wanted) == [
@@ -235,11 +235,11 @@ class TestOptions:
             ("ticker_paused", "true", "false"),
         ]
         # Null stands for the default.
-        wanted = """{"max_retries": null, "event_ttl": null, "ticker_max_count": null,
+        wanted = """{"max_retries": null, "retention": null, "ticker_max_count": null,
             "rotation_period": null}"""
         assert rows(db, DIFFERENT, wanted) == [
-            ("event_ttl", "1 day", None),
             ("max_retries", "9", None),
+            ("retention", "1 day", None),
             ("ticker_max_count", "7", "500"),
         ]
 

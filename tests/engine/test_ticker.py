@@ -9,6 +9,7 @@ from pgque_dagster.client import Client
 from tests.support.logins import as_login
 from tests.support.queues import (
     Another,
+    Blocked,
     Connection,
     compact_positions,
     connect,
@@ -89,6 +90,25 @@ def test_a_forced_tick_comes_once_at_the_next_run_of_its_queue(db: Connection) -
     assert value(db, "select pgque.ticker('forced')") is None
     assert (ticker(db), last_tick(db, "other")) == (1, 2)
     assert ticker(db) == 0
+
+
+def test_a_tick_keeps_the_request_for_one_that_came_after_it(
+    db: Connection, blocked: Blocked
+) -> None:
+    make_queue(db, **NEVER)
+    db.execute(
+        "create function wait() returns trigger language plpgsql as $$ begin"
+        " perform pg_advisory_xact_lock(1); return new; end $$"
+    )
+    db.execute(
+        "create trigger wait before insert on pgque.tick_log_0 for each row execute function wait()"
+    )
+    value(db, "select pgque.force_next_tick('q')")
+    db.execute("select pg_advisory_lock(1)")
+    ticking = blocked(ticker)
+    value(db, "select pgque.force_next_tick('q')")
+    db.execute("select pg_advisory_unlock(1)")
+    assert [ticking.result(), ticker(db), ticker(db)] == [1, 1, 0]
 
 
 def test_all_queues_that_are_due_tick_in_one_call(db: Connection) -> None:

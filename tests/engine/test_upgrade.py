@@ -77,7 +77,12 @@ STAYS = re.compile(
     r"pgque\.(add_consumer|check_consumer_name|check_firing|check_log_name|check_no_batch|check_slot_end"
     r"|check_window_retained|find_small_batch|maint_compact_history|maint_rotate_metadata"
     r"|make_cooperative|move_consumer|narrow_to_count|note_attempt|note_switch|statement_end"
-    r"|is_snapshot_held|snapshot_holders|update_fragment|wait_for_log|count_between\(text)"
+    r"|is_snapshot_held|snapshot_holders|update_fragment|wait_for_log|count_between\(text"
+    r"|change_letter|check_key|describe_change\(text,oid|insert_change|is_change_sent|key_fragment"
+    r"|(?:database|ticker|rotation|failure|consumer)_health|event_cutoff|event_\d+_read\(.*timestamp"
+    r"|refuse_change|refuse_trigger\(text|row_as_json|row_as_url|trigger_arguments"
+    r"|check_not_leased|check_only_batch|move_aside|not_aside|attach_event_child"
+    r"|queue_parameters)"
 )
 
 

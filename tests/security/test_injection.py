@@ -56,7 +56,7 @@ ATTACKS = [
     "x" * 3000,
 ]
 # Arguments that are SQL by what they mean. They run with the rights of whoever passes them.
-SQL_BY_MEANING = {("get_batch_cursor", "i_extra_where"), ("insert_change", "i_expressions")}
+SQL_BY_MEANING = {("get_batch_cursor", "i_extra_where")}
 # Errors of data (22), of a rule of ours (PQ), a failed assertion of the test helpers, and what
 # PostgreSQL says of a text that is no table's name.
 ORDERLY = ("PQ", "22", "P0004", "42602", "42P01")

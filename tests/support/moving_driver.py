@@ -10,21 +10,21 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from pgque_dagster.client import Batch, Consumer, Delivery, QueueMover, RemoteConsumer
+from pgque_dagster.client import Batch, Consumer, Delivery, QueueMover
 from pgque_dagster.client.consumer.delivery import Failed
-from pgque_dagster.client.remote.completed import CompletedBatches, Span
+from pgque_dagster.client.last_batch import LastBatch, Span
 
 BEFORE_COMMIT, BEFORE_ACK = "before the target's commit", "between the commit and the ack"
 
 
-def make(kind: str, url: str, target: str, **options: Any) -> RemoteConsumer:
+def make(kind: str, url: str, target: str, **options: Any) -> Consumer:
     """The consumer c of the queue q; events `bad` fail if `fails`."""
     fails = options.pop("fails", False)
     brief = timedelta(milliseconds=50)
     options = {"poll_interval": brief, "retry_after": timedelta(0), **options}
     if kind == "mover":
         return QueueMover(url, "q", "c", target=target, **options)
-    consumer = RemoteConsumer(url, "q", "c", target=target, **options)
+    consumer = Consumer(url, "q", "c", target=target, **options)
 
     @consumer.on()
     def handle(message: Delivery, connection: Any) -> None:
@@ -43,10 +43,10 @@ def watch(point: str, number: signal.Signals, reached: Path) -> None:
             reached.touch()
             os.kill(os.getpid(), number)
 
-    record, finish = CompletedBatches.record, Consumer._finish
+    record, finish = LastBatch.record, Consumer._finish
 
-    def recording(self: CompletedBatches, connection: Any, batch: Span, failed: str | None) -> None:
-        record(self, connection, batch, failed)
+    def recording(self: LastBatch, batch: Span, failed: str | None) -> None:
+        record(self, batch, failed)
         at(BEFORE_COMMIT)
 
     def finishing(self: Consumer, batch: Batch, failed: Failed) -> None:
@@ -54,7 +54,7 @@ def watch(point: str, number: signal.Signals, reached: Path) -> None:
         finish(self, batch, failed)
 
     for owner, name, function in (
-        (CompletedBatches, "record", recording),
+        (LastBatch, "record", recording),
         (Consumer, "_finish", finishing),
     ):
         setattr(owner, name, function)

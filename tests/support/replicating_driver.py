@@ -13,7 +13,7 @@ from typing import Any
 from pgque_dagster.client import Client
 from pgque_dagster.client.batch import Batch
 from pgque_dagster.client.errors import BatchNotOpen, LeaseLost
-from pgque_dagster.client.remote.completed import CompletedBatches
+from pgque_dagster.client.last_batch import LastBatch
 from pgque_dagster.client.replicas.postgres import PostgresReplicas, replicate
 
 BEFORE_COMMIT, BEFORE_ACK = "before the target's commit", "between the commit and the ack"
@@ -28,9 +28,9 @@ def main() -> None:
             reached.touch()
             os.kill(os.getpid(), signal.Signals(int(number)))
 
-    record, ack = CompletedBatches.record, Batch.ack
+    record, ack = LastBatch.record, Batch.ack
 
-    def recording(self: CompletedBatches, *arguments: Any) -> None:
+    def recording(self: LastBatch, *arguments: Any) -> None:
         record(self, *arguments)
         at(BEFORE_COMMIT)
 
@@ -39,7 +39,7 @@ def main() -> None:
         return ack(self)
 
     for owner, name, function in (
-        (CompletedBatches, "record", recording),
+        (LastBatch, "record", recording),
         (Batch, "ack", acking),
     ):
         setattr(owner, name, function)

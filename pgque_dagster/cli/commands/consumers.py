@@ -1,32 +1,14 @@
-"""Commands for consumers: register, move, release, drain."""
-
-import time
-from datetime import timedelta
-from typing import LiteralString
+"""Commands for consumers: register, move, release."""
 
 import click
 
-from ...client import Client, ConsumerNotFound, Limits, PgqueError
+from ...client import Client, PgqueError
 from ...client.batch import release as release_batch
-from ...client.holder import Holder, consumer_states
 from ...client.models import Lease
-from ...client.operation import Call
-from ...client.queues import check_queue
 from ...client.registrations import move_to_deployment
 from ..app import command
-from ..errors import NO
-from ..output import announce_if_slow, show_result
-from ..times import Age, QueuePosition
-
-_SECONDS_BETWEEN_LOOKS = 0.5
-_UNFINISHED: LiteralString = """
-select i.consumer_name, greatest(coalesce(i.pending_events, 0), (i.current_batch is not null)::int)
-       + coalesce(u.events, 0)
-from (values (%s::text, %s::text[])) w (queue, consumers)
-cross join lateral pgque.get_consumer_info(w.queue) i
-left join lateral pgque.unticked_events(w.queue) u using (queue_name)
-where w.consumers is null or i.consumer_name = any (w.consumers)
-"""
+from ..output import show_result
+from ..times import QueuePosition
 
 
 @command(
@@ -129,57 +111,3 @@ def release(client: Client, queue: str, consumer: str, yes: bool) -> None:
         batch=found.batch_id,
         owner=found.owner,
     )
-
-
-@command(
-    "pgque drain orders",
-    "pgque drain orders --consumer billing --timeout 10m && systemctl stop billing",
-)
-@click.option("--consumer", help="Wait for this consumer only, with its subconsumers and slots.")
-@click.option(
-    "--timeout",
-    type=Age(),
-    default="1m",
-    show_default=True,
-    help="How long to wait: 90s, 15m, 12h.",
-)
-def drain(client: Client, queue: str, consumer: str | None, timeout: timedelta) -> None:
-    """Wait until the consumers of QUEUE have finished all its events, also those that still come.
-
-    Subconsumers and slots count with their consumer. Events that wait for a retry and dead letters
-    do not count. Consumes nothing itself: the consumers have to run, and the ticker, too. Exits
-    with 3 if events are left after --timeout.
-    """
-    ends_at = time.monotonic() + timeout.total_seconds()
-    with announce_if_slow(f"waiting for the consumers of {queue}"):
-        while left := _unfinished(client, queue, consumer):
-            if time.monotonic() >= ends_at:
-                break
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-    waiting = ", ".join(f"{name} has {count}" for name, count in left.items())
-    show_result(
-        f"events are left after {timeout.total_seconds():g} s: {waiting}. Do the consumers and the"
-        " ticker run? `pgque status` shows when they were seen"
-        if left
-        else f"queue {queue} is drained",
-        drained=not left,
-        left=left,
-    )
-    if left:
-        click.get_current_context().exit(NO)
-
-
-def _unfinished(client: Client, queue: str, consumer: str | None) -> dict[str, int]:
-    """Returns how many events consumers have before them at most, of those that have any.
-
-    A batch that is open counts as one, as it may be empty.
-    """
-    client.run(check_queue(queue))
-    names = None
-    if consumer is not None:
-        states = client.run(consumer_states([(queue, consumer)], Limits()))
-        if states[0].role is None:
-            raise ConsumerNotFound(f"consumer {consumer} is not registered on queue {queue}")
-        names = [Holder.of(state).name for state in states]
-    found: dict[str, int] = client.run(Call(_UNFINISHED, (queue, names), lambda rows: dict(rows)))
-    return {name: count for name, count in found.items() if count}

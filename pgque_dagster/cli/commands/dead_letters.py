@@ -1,4 +1,4 @@
-"""Commands for dead letters: list, show, add, export, replay, purge."""
+"""Commands for dead letters: list, show, add, replay, purge."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from ...client import Client, PgqueError
-from ...client.dead_letters import export_dead_letters, export_page
+from ...client.dead_letters import export_page
 from ..app import command, group
 from ..output import shortened, show_result, show_rows, table, to_json, wants_json
 from ..times import Age
@@ -23,7 +23,7 @@ _COUNT = click.IntRange(min=1)
     "pgque dead-letters purge orders --older-than 30d",
 )
 def dead_letters() -> None:
-    """List, show, add, export, replay and purge events that consumers dead-lettered."""
+    """List, show, add, replay and purge events that consumers dead-lettered."""
 
 
 @command(
@@ -91,14 +91,6 @@ def add(client: Client, queue: str, consumer: str, events: tuple[int, ...], reas
         batch=done.batch_id,
         empty=done.is_empty,
     )
-
-
-@command("pgque dead-letters export orders > letters.jsonl", into=dead_letters)
-def export(client: Client, queue: str) -> None:
-    """Print all dead letters of QUEUE as JSON, one a line, the oldest first."""
-    for page in export_dead_letters(client, queue):
-        for letter in page:
-            click.echo(to_json(asdict(letter)))
 
 
 @command(

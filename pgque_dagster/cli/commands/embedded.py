@@ -23,19 +23,17 @@ def embedded() -> None:
     """
 
 
-@command("pgque embedded start", "pgque embedded start --tcp", into=embedded)
-@click.option("--tcp", is_flag=True, help="Listen on 127.0.0.1, too, with a password.")
-def start(tcp: bool) -> None:
+@command("pgque embedded start", into=embedded)
+def start() -> None:
     """Keep the server running until Ctrl-C or SIGTERM, and print its URL."""
-    server = EmbeddedPostgres(tcp=tcp)
+    server = EmbeddedPostgres()
     with announce_if_slow(f"starting the embedded PostgreSQL in {server.data_dir}"):
         server.start()
     ended = threading.Event()
     with ExitStack() as stack:
         stack.callback(server.stop)
         stack.enter_context(stopping_on_signals(ended.set, (signal.SIGTERM,)))
-        url = server.tcp_url if tcp else server.url
-        show_result(f"export PGQUE_URL='{url}'", url=url)
+        show_result(f"export PGQUE_URL='{server.url}'", url=server.url)
         click.echo("pgque: running until Ctrl-C", err=True)
         while not ended.wait(1):
             if not server.is_running:
@@ -49,11 +47,11 @@ def start(tcp: bool) -> None:
     "pgque embedded psql",
     'pgque embedded psql -c "select pgque.version()"',
     into=embedded,
-    hands_on=True,
+    context_settings={"ignore_unknown_options": True},
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def psql(arguments: tuple[str, ...]) -> None:
-    """Open psql on the server, with any of psql's own arguments."""
+    """Open psql on the server, with psql's own arguments."""
     with EmbeddedPostgres() as server:
         done = subprocess.run([server.binary("psql"), server.url, *arguments], check=False)
     click.get_current_context().exit(done.returncode)

@@ -7,7 +7,7 @@ from itertools import zip_longest
 import click
 
 from ...client import Client, ConsumerInfo, LeaseInfo, PermissionDenied, QueueStats
-from ...client.queues import installed_addons, serial_queues
+from ...client.queues import installed_addons, queues_of
 from ..app import command
 from ..output import Row, as_table, named, to_json, wants_json
 
@@ -74,15 +74,10 @@ def _queue_rows(stats: Sequence[QueueStats]) -> list[Row]:
 
 def _addon_rows(client: Client) -> Iterator[Row]:
     """Yields the queues of the add-ons whose roles the user has."""
-    addons = client.run(installed_addons())
-    with suppress(PermissionDenied):
-        for queue in client.messages.queues() if "postgremq" in addons else ():
-            depth = queue.pending + queue.processing
-            yield _queue_row(queue.name, "messages", depth, queue.dead_letters)
-    with suppress(PermissionDenied):
-        for name, kind in client.run(serial_queues()) if "qgres" in addons else ():
-            initials = "".join(word[0] for word in kind.split())
-            yield _queue_row(name, f"serial ({initials})")
+    for addon in client.run(installed_addons()):
+        with suppress(PermissionDenied):
+            for queue in client.run(queues_of(addon)):
+                yield _queue_row(queue.name, queue.short, queue.depth, queue.dead_letters)
 
 
 def _queue_row(*figures: object) -> Row:

@@ -1,4 +1,7 @@
-"""The consumer: claims batches, runs handlers on their events, and acks."""
+"""The consumer: claims batches, applies them by handlers or as a whole, and acks.
+
+What is applied is written in the transaction of the ack, or in another database (`target.py`).
+"""
 
 import logging
 import os
@@ -6,9 +9,10 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from itertools import chain
 from typing import TypeVar
 
 from psycopg import sql
@@ -24,13 +28,17 @@ from ..ranges import Position, check_interval
 from ..registrations import check_consumer
 from ..rights import Connection
 from ..running import PASSING, keep_running, stopping_on_signals
-from .delivery import Failed, Pages
+from .delivery import Delivery, Failed, Pages
 from .dispatch import Dispatch, is_refusal
 from .handlers import Function, Handlers, check_types
+from .target import Target, open_throughout, refusing
 
 logger = logging.getLogger("pgque.consumer")
 
 F = TypeVar("F", bound=Function)
+
+# Applies all events of a batch on a connection.
+Apply = Callable[[Sequence[Delivery], Connection], object]
 
 # Errors that pass: the batch stays as it is, and is claimed again on a new connection.
 _PASSING = (*PASSING, LeaseLost, BatchNotOpen)
@@ -52,6 +60,12 @@ class Consumer:
         name: the consumer's name.
         start_at: where the consumer starts if it is not registered, such as `latest`. By default
             it must be registered.
+        target: another database. Handlers get a connection to it, and each batch is applied there
+            exactly once (docs/movers.md). Consumers of different databases that apply to one target
+            need different names.
+        apply: applies a batch as a whole, instead of handlers for its events. It gets the messages,
+            in order, and a connection, in a transaction; `nack` and `dead_letter` of a message take
+            effect with the ack. If it raises, the batch is rolled back and is not acked.
         subconsumer: a name for this process if several share the consumer's batches.
         retry_after: how long an event that failed waits for its next delivery.
         limits: which batches to open.
@@ -77,6 +91,8 @@ class Consumer:
         queue: str,
         name: str,
         *,
+        target: str | None = None,
+        apply: Apply | None = None,
         start_at: Position | None = None,
         subconsumer: str | None = None,
         retry_after: timedelta = timedelta(minutes=1),
@@ -91,9 +107,16 @@ class Consumer:
             raise InvalidArgument(
                 f"a consumer of {queue!r}", "Name one queue. Start a consumer for each of several."
             )
+        if target is not None and subconsumer is not None:
+            raise InvalidArgument(
+                "a consumer with a target has no subconsumers",
+                "Its batches are applied in order, by one process at a time.",
+            )
         self.name = name
         self.queue = queue
         self._url = url
+        self._target = None if target is None else Target(target, queue, name)
+        self._apply = apply
         self._holder = Holder(queue, name, subconsumer)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._start_at = start_at
@@ -105,18 +128,28 @@ class Consumer:
         self._stopped = threading.Event()
         self._leased: str | None = None
 
-    def on(self, *types: str, transactional: bool = False) -> Callable[[F], F]:
+    def on(self, *types: str, transactional: bool | None = None) -> Callable[[F], F]:
         """Decorates the handler of some types of events, or without a type that of all others.
 
         Args:
             *types: the types.
             transactional: calls the handler with the message and a connection, on which what it
-                writes commits together with the ack of the batch.
+                writes commits together with the ack of the batch. All handlers of a consumer with a
+                target get a connection, to the target; other handlers get one on request.
         """
         check_types(types)
+        if self._apply or (self._target and transactional is False):
+            raise InvalidArgument(
+                f"consumer {self.name} applies whole batches, without handlers"
+                if self._apply
+                else "a handler of a consumer with a target gets a connection to the target",
+                "Use a consumer without apply for handlers, and one without a target for those "
+                "without a connection.",
+            )
+        gets_connection = bool(self._target or transactional)
 
         def decorate(function: F) -> F:
-            self._handlers.add(types, function, transactional)
+            self._handlers.add(types, function, gets_connection)
             return function
 
         return decorate
@@ -136,23 +169,59 @@ class Consumer:
         Raises:
             HandlerMissing: if a batch has events of a type without a handler.
             TransactionEnded: if a transactional handler committed or rolled back.
+            TargetOutOfStep: if a batch does not follow the last one that the target applied.
+            TargetRefused: if the target refuses what is applied, or the database what `apply` does.
             InvalidArgument: if a handler returned a coroutine or a generator, which nothing runs.
             PgqueError: for errors that do not pass, such as a missing schema, role or consumer, and
-                if the database cannot be reached at the start.
+                if a database cannot be reached at the start.
         """
         self._check_handlers()
         try:
             with stopping_on_signals(self.stop):
+                if self._target is not None:
+                    self._target.connect()
                 with Client(self._url) as client:
                     self._register(client)
-                    self._log_left_batch(client)
                 keep_running(self._batches, self._stopped, _PASSING, self._log_error)
         finally:
+            if self._target is not None:
+                self._target.disconnect()
             # So that it can run again. A `stop` before the start ends the next `run`.
             self._stopped.clear()
 
+    def rewind(self) -> None:
+        """Moves the consumer to where the target ends, forward or back.
+
+        For a consumer that is out of step with its target (`TargetOutOfStep`), while nothing runs
+        it. Events between are delivered again, or passed over because the target has them.
+
+        Raises:
+            TicksUnavailable: if the queue has no longer the tick at which the target ends.
+            InvalidArgument: if that tick is no longer retained.
+            BatchLeased: if a process runs the consumer.
+        """
+        with Client(self._url) as client:
+            self._needed_target().rewind(client)
+
+    def reset(self) -> None:
+        """Makes the target forget where it ends, so that it takes the consumer's next batch.
+
+        Events that the target has applied already are applied again, and those it lacks stay
+        missing, unless you move the consumer with `seek`.
+        """
+        self._needed_target().reset()
+
+    def _needed_target(self) -> Target:
+        if self._target is None:
+            raise InvalidArgument(
+                f"consumer {self.name} applies its batches in the database of the queue",
+                "It needs neither rewind nor reset: the batch is applied and acked in one "
+                "transaction.",
+            )
+        return self._target
+
     def _check_handlers(self) -> None:
-        if not list(self._handlers):
+        if self._apply is None and not list(self._handlers):
             raise InvalidArgument(
                 f"consumer {self.name} has no handler",
                 'Decorate a function with @consumer.on("type"), or @consumer.on() for all types.',
@@ -235,16 +304,38 @@ class Consumer:
 
     def _handle(self, client: Client, batch: Batch, dispatch: Dispatch, messages: Pages) -> None:
         """Handles and finishes the messages."""
-        found = self._handlers.found(messages.types)
-        if any(handler.transactional for handler in found):
-            with client.transaction() as connection:
+        name, failed = self._name_of(batch), messages.failed
+
+        def apply(connection: Connection) -> None:
+            with open_throughout(connection, name):
+                if self._apply is not None:
+                    self._apply([*chain(*messages)], connection)
+                    return
                 for page in messages:
                     dispatch.in_turn(page, connection)
-                self._finish(batch, messages.failed)
-            return
-        for page in messages:
-            dispatch.in_turn(page)
-        self._finish(batch, messages.failed)
+
+        if self._target is not None:
+            with translated(), refusing(name):
+                self._target.apply(client, batch, failed, apply)
+            # Only now: the target has the batch, or had it before.
+            self._finish(batch, failed)
+        elif self._apply is not None:
+            with translated(), refusing(name):
+                self._apply_and_finish(client, batch, failed, apply)
+        elif any(handler.transactional for handler in self._handlers.found(messages.types)):
+            self._apply_and_finish(client, batch, failed, apply)
+        else:
+            for page in messages:
+                dispatch.in_turn(page)
+            self._finish(batch, failed)
+
+    def _apply_and_finish(
+        self, client: Client, batch: Batch, failed: Failed, apply: Callable[[Connection], object]
+    ) -> None:
+        """Applies and acks a batch in one transaction."""
+        with client.transaction() as connection:
+            apply(connection)
+            self._finish(batch, failed)
 
     def _finish(self, batch: Batch, failed: Failed) -> None:
         """Acks the batch, and writes which messages failed, in one transaction."""
@@ -258,21 +349,6 @@ class Consumer:
 
     def _log_error(self, error: Exception, what_follows: str) -> None:
         logger.warning("%s %s", error, what_follows, extra=self._fields())
-
-    def _log_left_batch(self, client: Client) -> None:
-        """Says which batch a process left that was killed."""
-        info = None
-        with suppress(PgqueError):
-            info = client.lease_info(self.queue, self.name)
-        if info is not None and info.owner is not None:
-            logger.warning(
-                "batch %s of %s/%s was claimed by %s and not acked: its events are delivered again",
-                info.batch_id,
-                self.queue,
-                self.name,
-                info.owner,
-                extra=self._fields(),
-            )
 
     def _fields(self) -> dict[str, object]:
         """Returns the fields of a structured log record."""

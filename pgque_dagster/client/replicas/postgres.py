@@ -1,6 +1,6 @@
 """Replicas of tables in PostgreSQL: a batch reaches all of them in one transaction of the target.
 
-The transaction also records the batch (`remote/completed.py`) and, with a copy, its snapshot and
+The transaction also records the batch (`last_batch.py`) and, with a copy, its snapshot and
 the table's shape. So an attempt that finds the batch recorded changes nothing, and only has what it
 finds remembered by the ack. The lock on the record keeps a stale attempt from publishing: the lease
 is checked under the lock, and a later attempt waits for it, or ends the session that holds it.
@@ -17,10 +17,10 @@ from psycopg import sql
 from ..batch import Batch, read_plan
 from ..connection import connect
 from ..consumer.dispatch import is_refusal
-from ..errors import InvalidArgument, TargetOutOfStep, TargetRefused, translated
+from ..errors import InvalidArgument, TargetRefused, translated
+from ..last_batch import LastBatch, Span
 from ..models import Slice
 from ..read_batch import ReadBatch
-from ..remote.completed import BATCHES, Completed, CompletedBatches, Span
 from ..rights import Connection
 from ..session import Session
 from ..source_tables import SourceTable
@@ -86,25 +86,24 @@ def replicate(
     session = batch.session
     standings = find_standings(session, batch.queue, batch.consumer, tables)
     span = Span.of(session, batch.queue, batch.lease)
-    completed = CompletedBatches(batch.queue, batch.consumer)
     with connected_target(session, target) as there:
-        completed.prepare(there)
+        ledger = LastBatch(there, batch.queue, batch.consumer)
         with there.transaction():
-            last = completed.take(there, batch.renew)
+            last = ledger.take(batch.renew)
             # No later attempt has published, and none will as long as the lock is held.
             batch.renew()
             if last.incarnation not in (None, span.incarnation):
-                raise _of_another_life(there, batch, last, span)
+                raise ledger.of_another_life(span, last)
             copied, done = _apply(
                 batch,
                 there,
                 standings,
                 target,
                 log,
-                has_batch=last.has(span),
+                has_batch=last.is_(span),
                 follows=last.tick_id is not None and last.precedes(span),
             )
-            completed.record(there, span, None)
+            ledger.record(span, None)
             for standing in copied:
                 standing.check_unchanged(session)
             batch.run_checks()
@@ -295,16 +294,3 @@ def _refusing(table: TargetTable) -> Iterator[None]:
             "nothing of the batch was applied or acked",
             error.diag.message_hint or "Correct the cause, and run the batch again.",
         ) from error
-
-
-def _of_another_life(
-    there: Connection, batch: Batch, last: Completed, span: Span
-) -> TargetOutOfStep:
-    name = f"{batch.queue}/{batch.consumer}"
-    return TargetOutOfStep(
-        f"the replicas of {name} in database {there.info.dbname} are those of another incarnation "
-        f"of the queue's database, {last.incarnation}; this one is {span.incarnation}",
-        "It was restored or failed over, or is another one. If this one goes on, and the other one "
-        f"does not, run in the target: update {BATCHES} set lineage = '{span.incarnation}' where "
-        f"queue = '{batch.queue}' and consumer = '{batch.consumer}'; the tables are copied again.",
-    )

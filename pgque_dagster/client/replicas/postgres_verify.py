@@ -5,8 +5,8 @@ replica ends at an earlier tick, and the changes between the two are applied to 
 are compared with the table's, which are read in the snapshot of the tick.
 """
 
+from ..last_batch import LastBatch
 from ..plans import tick_range_plan
-from ..remote.completed import CompletedBatches
 from ..session import Session
 from ..source_tables import COPY, SourceTable
 from .postgres import (
@@ -53,12 +53,11 @@ def verify(
     if standing.why_held is not None:
         return held(standing.why_held)
     acked = last_acked_tick(session, queue, consumer)
-    completed = CompletedBatches(queue, consumer)
     with connected_target(session, target) as there:
-        completed.prepare(there)
+        ledger = LastBatch(there, queue, consumer)
         with there.transaction(force_rollback=True):
             there.execute("set transaction isolation level repeatable read")
-            last = completed.read(there)
+            last = ledger.read()
             (replica,) = replicas_of(there, target, [source], f"{queue}/{consumer}")
             if replica.mark is None or not replica.fits or last.tick_id is None:
                 return held(REPLICA_GONE)

@@ -1,21 +1,23 @@
-"""Parses the changes of a table that is captured, or has the trigger jsontriga, into columns.
-
-docs/capture.md and docs/triggers.md have the formats; the latter says what is read as which type.
-`row_parser` reads an event, on the driver or on executors.
-"""
+"""The changes of a captured table as typed columns: docs/capture.md."""
 
 from collections.abc import Callable, Sequence
-from typing import get_args
+from functools import partial
+from typing import Any, Literal, get_args
 
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from ...client.errors import InvalidArgument
 from .parsing import OnMalformedEvent, Parsed, Schema, parse_events, parse_schema
-from .row_parser import ChangeParser, MissingColumns
+from .reader import Column, RowReader, json_column
+
+MissingColumns = Literal["malformed", "null"]
 
 EVENT_COLUMNS = ("ev_id", "ev_type", "ev_data", "ev_extra1")
+_BOOLEANS = {True: "t", False: "f"}
 
 
 class ChangeFormat:
@@ -48,8 +50,16 @@ class ChangeFormat:
                 f"the key is {key!r}, but the schema has {', '.join(fields.names)}",
                 "List columns of the schema, each once: key=['id'].",
             )
-        self._facts = (fields, tuple(key), missing_columns)
-        ChangeParser(*self._facts)
+        self._key = tuple(key)
+        self._fields = t.StructType(
+            [t.StructField(x.name, x.dataType, x.nullable and x.name not in key) for x in fields]
+        )
+        RowReader(self._fields, _captured_column)
+        self._required = [
+            field.name
+            for field in self._fields
+            if not field.nullable or missing_columns == "malformed"
+        ]
         row = t.StructType([t.StructField(x.name, x.dataType) for x in fields])
         self.result = t.StructType(
             [
@@ -62,8 +72,38 @@ class ChangeFormat:
 
     def parser(self) -> Callable[[pa.RecordBatch], Parsed]:
         """Returns a function that parses events."""
-        parser = ChangeParser(*self._facts)
-        return lambda events: parser.parse(*map(events.column, EVENT_COLUMNS[1:]))
+        reader = RowReader(self._fields, _captured_column)
+        new = reader.decoder(self._required)
+        decoders: dict[str, Callable[[Any], Any]] = {
+            "insert": new,
+            "update": new,
+            # The key is enough.
+            "delete": reader.decoder(self._key),
+            "truncate": lambda _: reader.nothing,
+        }
+
+        def decode(operation: str, row: bytes) -> Any:
+            if operation not in decoders:
+                raise msgspec.ValidationError("ev_type is no change of a table")
+            return decoders[operation](row)
+
+        def parse(events: pa.RecordBatch) -> Parsed:
+            operations = events.column("ev_type")
+            rows = events.column("ev_data").cast(pa.binary())
+            read = reader.read(decode, operations.to_pylist(), rows.to_pylist())
+            nothing = pc.or_kleene(read.reasons.is_valid(), pc.equal(operations, "truncate"))
+            columns = dict(zip(self._fields.names, read.columns, strict=True))
+            return Parsed(
+                [
+                    operations,
+                    events.column("ev_extra1"),
+                    _struct({name: columns[name] for name in self._key}, nothing),
+                    _struct(columns, nothing),
+                ],
+                read.reasons,
+            )
+
+        return parse
 
 
 def parse_changes(
@@ -75,9 +115,9 @@ def parse_changes(
     missing_columns: MissingColumns = "malformed",
     on_malformed: OnMalformedEvent = "fail",
 ) -> DataFrame:
-    """Returns the changes of a table from any DataFrame of events, also of a stream.
+    """Returns the changes of a captured table from any DataFrame of events, also of a stream.
 
-    docs/triggers.md says what is read and what is malformed, as for `SparkBatch.changes`. There is
+    docs/capture.md says what is read and what is malformed, as for `SparkBatch.changes`. There is
     no ack here that could set malformed events aside.
 
     Args:
@@ -88,8 +128,8 @@ def parse_changes(
         keep: columns of `events` to put before the others.
         missing_columns: as for `SparkBatch.changes`.
         on_malformed: under `fail`, reading a malformed event fails. `keep` returns such events
-            with the values that could be read, and adds the column ev_malformed: the reason, or
-            null for an event that fits.
+            without key and row, and adds the column ev_malformed: the reason, or null for an event
+            that fits.
 
     Returns:
         A DataFrame of the `keep` columns, operation, table, key and row and, under `keep`,
@@ -102,3 +142,50 @@ def parse_changes(
     """
     form = ChangeFormat(parse_schema(events.sparkSession, schema), key, missing_columns)
     return parse_events(events, form, keep=keep, on_malformed=on_malformed)
+
+
+def _captured_column(kind: t.DataType, path: str) -> Column:
+    """Returns how captured values are read: integers, booleans, times, and all else as text."""
+    column = json_column(kind, path)
+    if isinstance(kind, t.StructType | t.ArrayType | t.MapType):
+        raise InvalidArgument(
+            f"{path} is of type {kind.simpleString()}, which capture publishes as text",
+            "Read it as string, and take what you need from that with Spark.",
+        )
+    if isinstance(kind, t.FloatType | t.DoubleType):
+        return Column(float | str, column.arrow, partial(_floating, kind=column.arrow))
+    if isinstance(kind, t.StringType):
+        return Column(str | int | bool, column.arrow, _texts)
+    if isinstance(kind, t.BinaryType):
+        return Column(str, column.arrow, _bytes)
+    return column
+
+
+def _texts(values: list[Any]) -> pa.Array:
+    """Makes a column of what PostgreSQL prints."""
+    try:
+        return pa.array(values, pa.string())
+    except TypeError:
+        texts = [_BOOLEANS[x] if isinstance(x, bool) else x for x in values]
+        return pa.array([x if x is None else str(x) for x in texts], pa.string())
+
+
+def _floating(values: list[Any], kind: pa.DataType) -> pa.Array:
+    texts = pa.array([x if x is None or isinstance(x, str) else repr(x) for x in values])
+    column = texts.cast(pa.string()).cast(kind)
+    is_finite = pc.invert(pc.match_substring(texts.cast(pa.string()), "Infinity"))
+    if pc.any(pc.and_(pc.is_inf(column), is_finite)).as_py():
+        raise ValueError("a number is out of range")
+    return column
+
+
+def _bytes(values: list[Any]) -> pa.Array:
+    if any(x is not None and x[:2] != "\\x" for x in values):
+        raise ValueError("a text has no bytes in hex")
+    return pa.array([x if x is None else bytes.fromhex(x[2:]) for x in values], pa.binary())
+
+
+def _struct(columns: dict[str, pa.Array], nothing: pa.Array) -> pa.StructArray:
+    return pa.StructArray.from_arrays(
+        list(columns.values()), names=list(columns), mask=nothing.fill_null(True)
+    )

@@ -9,7 +9,6 @@ one bad event does not stop a consumer that works.
 import logging
 from array import array
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Literal, get_args
 
 import pyarrow as pa
@@ -24,7 +23,7 @@ from .parsing import REASON, TEXT
 
 _log = logging.getLogger(__name__)
 
-OnMalformed = Literal["dead_letter", "retry", "fail", "keep"]
+OnMalformed = Literal["dead_letter", "fail", "keep"]
 
 DEFAULT_MAX_MALFORMED = 0.1
 # Fewer malformed events than this never exceed the share: 1 of 3 says nothing about the schema.
@@ -86,16 +85,14 @@ class MalformedEvents:
         self,
         explained: DataFrame | pa.Table,
         policy: OnMalformed,
-        retry_after: timedelta,
         max_malformed: float,
     ) -> None:
-        """Sets events aside at the ack, unless there are too many.
+        """Makes events dead letters with the ack, unless there are too many.
 
         Args:
             explained: ev_id, `REASON` and `TEXT` of all events that one call found malformed: a
                 table if the driver has them, else a DataFrame, which is collected.
-            policy: `dead_letter`, `retry` or `fail`.
-            retry_after: how long to wait before the next delivery, for `retry`.
+            policy: `dead_letter` or `fail`.
             max_malformed: the share of the batch's events that this call and earlier ones together
                 may set aside. 1 allows all, and such a call does not count for other calls.
 
@@ -119,11 +116,7 @@ class MalformedEvents:
         _log.warning(f"{self._how_many(len(ids))}: event {first}: {why}")
         # Equal texts share one object, because most reasons are equal.
         prefixed = {why: f"{_PREFIX}{why}" for why in set(reasons)}
-        stored = [prefixed[why] for why in reasons]
-        if policy == "dead_letter":
-            self._batch.dead_letter(ids, reason=stored)
-        else:
-            self._batch.nack(ids, retry_after=retry_after, reason=stored)
+        self._batch.dead_letter(ids, reason=[prefixed[why] for why in reasons])
 
     def _check(
         self, explained: DataFrame | pa.Table, ids: Sequence[int], max_malformed: float

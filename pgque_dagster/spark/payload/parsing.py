@@ -1,6 +1,6 @@
 """Parses events into typed columns, with a reason for each event that does not fit.
 
-A `Format` says what events contain: JSON payloads (`json_parser`) or changes of tables (`changes`).
+A `Format` says what events contain: JSON payloads (`payloads`) or changes of tables (`changes`).
 Events are parsed on the driver, in the slices of a batch (`slices`), or in any DataFrame.
 """
 
@@ -48,8 +48,7 @@ class Parsed:
     """The parsed events, in their order.
 
     Args:
-        columns: those of `Format.result`. For a malformed event, they have the values that fit, and
-            null elsewhere.
+        columns: those of `Format.result`. A malformed event has null in all fields.
         reasons: why an event is malformed; null if it fits.
     """
 
@@ -222,8 +221,7 @@ def parse_events(
     if on_malformed not in get_args(OnMalformedEvent):
         raise InvalidArgument(
             f"on_malformed is {on_malformed!r}, but this DataFrame has no ack to set events aside",
-            "It may be fail or keep; payload() and changes() of SparkBatch also have dead_letter "
-            "and retry.",
+            "It may be fail or keep; payload() and changes() of SparkBatch also have dead_letter.",
         )
     parsing = EventParsing(form, tuple(keep))
     if missing := [name for name in parsing.needed if name not in events.columns]:

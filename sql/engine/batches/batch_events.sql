@@ -1,7 +1,6 @@
--- The conditions on ev_txid that select a batch. The transactions that finished between two
--- snapshots are a range (those that began after the first) and a list (those in progress at the
--- first). The conditions contain literals, so that the planner sees the values. in_range is a plain
--- comparison if nothing was in progress at the second snapshot.
+-- The conditions on ev_txid that select a batch: the transactions that finished between two snapshots
+-- are a range (those that began after the first) and a list (those in progress at the first). They
+-- contain literals, so that the planner sees the values.
 create or replace function pgque.snapshot_conditions(
     i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out first_txid xid8, out end_txid xid8)
@@ -28,9 +27,9 @@ begin
 end;
 $$;
 
--- What it takes to read the events between two snapshots of a queue: their conditions, and the event
--- tables that hold their transactions. The tables are looked up, not derived from the rotation: an event
--- is read wherever a producer with an old snapshot or an old table name has put it.
+-- The conditions of the events between two snapshots, and the event tables that hold their
+-- transactions. The tables are looked up, not derived from the rotation: an event is read wherever a
+-- producer with an old snapshot or an old table name has put it.
 create or replace function pgque.events_between(
     i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out tables text[])
@@ -48,8 +47,8 @@ begin
 end;
 $$;
 
--- The same for an open batch, each condition without expired events, and its owner condition, with that
--- of a slot's keys, and without events that were set aside.
+-- The same for an open batch, with its owner condition, which has that of a slot's keys, and leaves out
+-- events that were set aside.
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
@@ -59,32 +58,28 @@ as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
     v_b      record;
-    v_fresh  text := '';
 begin
     v_b := pgque.events_between(
         v_sub.sub_queue,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick)).tick_snapshot,
         (pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick)).tick_snapshot);
     tables := v_b.tables;
-    if v_sub.event_cutoff is not null then
-        -- In JSON's format, which every DateStyle reads alike.
-        v_fresh := format(' and ev_time >= %L', to_json(v_sub.event_cutoff) #>> '{}');
-    end if;
-    in_range := v_b.in_range || v_fresh;
-    in_list := v_b.in_list || v_fresh;
+    in_range := v_b.in_range;
+    in_list := v_b.in_list;
     is_owned := format('(ev_owner is null or ev_owner = %s)',
                        coalesce(v_sub.sub_main, v_sub.sub_id));
     if v_sub.sub_role = 'slot' then
         is_owned := format('%s and %s', is_owned, pgque.slot_condition(v_sub));
     end if;
-    is_owned := is_owned || pgque.not_aside(v_sub.sub_id, i_batch_id);
+    is_owned := concat(is_owned, (select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
+                                  from pgque.set_aside a
+                                  where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id));
 end;
 $$;
 
--- The SELECT of some columns of a batch's events, in no order. Its rows are committed and fixed:
--- they are the same on every connection and at every time until the batch is finished, except for
--- those that set_events_aside takes out. For a batch without events it reads only the queue's parent
--- table, which is empty.
+-- The SELECT of some columns of a batch's events, in no order. Until the batch is finished, it returns
+-- the same rows on every connection, except for those that set_events_aside takes out. For a batch
+-- without events it reads only the queue's parent table, which is empty.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
 language plpgsql
@@ -127,12 +122,10 @@ begin
 end;
 $$;
 
--- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is
--- found and read by two statements with cached plans. From 1000 event ids on, a plan made for the
--- batch saves more than planning costs, so batch_event_sql makes a new statement. It also handles
--- slots, batches from which events were set aside, and databases that are not adopted. JIT is off
--- because event tables have no statistics, so the planner might compile the read of a small batch
--- from a large table.
+-- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is found
+-- and read by two statements with cached plans. From there on, a plan made for the batch saves more
+-- than planning costs. batch_event_sql also handles slots, batches from which events were set aside,
+-- and databases that are not adopted. JIT is off because event tables have no statistics.
 create or replace function pgque.get_batch_events(
     x_batch_id bigint,
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
@@ -150,7 +143,7 @@ begin
     if current_setting('transaction_isolation') = 'read committed' then
         select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
                cur.tick_event_seq - prev.tick_event_seq as events,
-               coalesce(s.sub_main, s.sub_id) as owner_id, p.sub_id, p.event_cutoff
+               coalesce(s.sub_main, s.sub_id) as owner_id, p.sub_id
         into v_b
         from (select *
               from pgque.position_log_0 l
@@ -173,7 +166,7 @@ begin
     if v_b is null then
         select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
                cur.tick_event_seq - prev.tick_event_seq as events,
-               coalesce(s.sub_main, s.sub_id) as owner_id, s.sub_id, s.event_cutoff
+               coalesce(s.sub_main, s.sub_id) as owner_id, s.sub_id
         into v_b
         from pgque.find_batch(x_batch_id) s
         cross join lateral pgque.find_tick(s.sub_queue, s.sub_last_tick) prev
@@ -195,8 +188,7 @@ begin
                         where pg_visible_in_snapshot(x, v_b.cur));
     end if;
     return query execute format(  -- quoted: a number
-        'select * from pgque.event_%s_read($1, $2, $3, $4, $5, $6)', v_b.sub_queue)
-    using pg_snapshot_xmax(v_b.prev), pg_snapshot_xmax(v_b.cur), v_running, v_list, v_b.owner_id,
-          coalesce(v_b.event_cutoff, '-infinity');
+        'select * from pgque.event_%s_read($1, $2, $3, $4, $5)', v_b.sub_queue)
+    using pg_snapshot_xmax(v_b.prev), pg_snapshot_xmax(v_b.cur), v_running, v_list, v_b.owner_id;
 end;
 $$;

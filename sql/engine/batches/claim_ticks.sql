@@ -1,12 +1,10 @@
--- Opens the events between two ticks as the consumer's batch, under a lease. For a reader that
--- keeps its own record of its progress, such as a streaming query with a checkpoint. This finishes
--- everything up to i_from_tick: the position follows the record and never goes back. If the open
--- batch spans these ticks, it keeps its id and cutoff: after a crash the reader gets the same
--- events. The same tick twice gives an empty batch, which holds the lease while nothing is read.
--- Without ticks it claims the open batch, or an empty one if none is open. Without an epoch it
--- takes over a consumer whose lease is free or has expired, under a new epoch; with an epoch it
--- renews the lease under that epoch. It returns the fingerprints of both ticks, and refuses a tick
--- whose fingerprint differs from the given one.
+-- Opens the events between two ticks as the consumer's batch, under a lease, for a reader that keeps
+-- its own record of its progress, such as a streaming query with a checkpoint. This finishes everything
+-- up to i_from_tick: the position follows the record and never goes back. If the open batch spans these
+-- ticks, it keeps its id. The same tick twice gives an empty batch, which holds the lease while nothing
+-- is read. Without ticks it claims the open batch, or an empty one. Without an epoch it takes the lease
+-- under a new one, if that is free or has expired; with an epoch it renews it. It returns the
+-- fingerprints of both ticks, and refuses a tick whose fingerprint differs from the given one.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.claim_ticks(
     i_queue text, i_consumer text, i_owner text, i_ttl interval default '1 minute',
@@ -30,7 +28,7 @@ begin
             perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
         end if;
         if i_epoch is null then
-            perform pgque.check_not_leased(v_sub, i_queue, i_consumer, i_owner);
+            perform pgque.check_claimed(v_sub, i_queue, i_consumer, i_owner);
         elsif v_sub.sub_batch is null then
             raise exception using
                 errcode = 'PQ012',
@@ -50,7 +48,6 @@ begin
             v_sub.sub_batch := pgque.next_batch_id();
             v_sub.sub_last_tick := v_from;
             v_sub.sub_next_tick := v_to;
-            v_sub.event_cutoff := pgque.event_cutoff(v_sub.sub_queue);
         end if;
         v_sub.lease_owner := i_owner;
         v_sub.lease_until := clock_timestamp() + i_ttl;
@@ -66,9 +63,8 @@ begin
 end;
 $$;
 
--- A hash that tells a tick from another tick of the same number, which can exist after the server
--- lost its last transactions. For readers that keep their own record of ticks. Null if there is no
--- such tick.
+-- A hash that tells a tick from another tick of the same number, which can exist after the server lost
+-- its last transactions. Null if there is no such tick.
 create or replace function pgque.tick_fingerprint(i_queue text, i_tick_id bigint)
 returns text
 language plpgsql security definer
@@ -90,9 +86,8 @@ begin
 end;
 $$;
 
--- The farthest tick after a given one with at most i_max_count events between them, or the next
--- tick if it encloses more. Null if there is no later tick. Without i_after_tick, it starts at the
--- consumer's position.
+-- The farthest tick after a given one with at most i_max_count events between them, or the next tick if
+-- it encloses more; null if there is none. Without i_after_tick, it starts at the consumer's position.
 create or replace function pgque.next_tick(
     i_queue text, i_consumer text,
     i_after_tick bigint default null, i_max_count integer default null)
@@ -114,8 +109,8 @@ begin
 end;
 $$;
 
--- Refuses ticks that a consumer cannot get: ticks before its position, whose events may be gone,
--- ticks that do not exist, and a range that ends before it begins.
+-- Refuses ticks that a consumer cannot get: ticks before its position, whose events may be gone, ticks
+-- that do not exist, and a range that ends before it begins.
 create or replace function pgque.check_ticks(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_from bigint, i_to bigint)
 returns void

@@ -1,14 +1,12 @@
--- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, else
--- the batch after the shared cursor. In one transaction, it writes a position of its own, then
--- moves the cursor or the dead subconsumer, then opens the batch. Each move succeeds only from the
--- position that was read. So of two concurrent calls one waits for the other and reads again, and
--- no batch is given out twice or lost. A batch that is taken over gets a new id, so that a late ack
--- of the dead subconsumer fails. With an owner, takes the lease on the batch under a new epoch.
--- With a batch id in i_only, accepts only that open batch; without it, registers the subconsumer if
--- it is new.
+-- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, else the
+-- batch after the shared cursor. In one transaction, it writes a position of its own, then moves the
+-- cursor or the dead subconsumer, then opens the batch. Each move succeeds only from the position that
+-- was read, so no batch is given out twice or lost. A batch that is taken over gets a new id, so that a
+-- late ack of the dead subconsumer fails. With an owner, it takes the lease under a new epoch. With a
+-- batch id in i_only, it accepts only that open batch; without it, it registers the subconsumer if that
+-- is new.
 -- locks: waits for concurrent moves of the consumer or of the dead subconsumer; those of
--- register_subconsumer for a new one. writes: position_log, set_aside, nothing when there is no
--- batch.
+-- register_subconsumer for a new one. writes: position_log, set_aside, nothing when there is no batch.
 create or replace function pgque.open_coop_batch(
     i_queue text, i_consumer text, i_subconsumer text,
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
@@ -28,11 +26,8 @@ begin
         end if;
         v_main := pgque.find_subscription(i_queue, i_consumer);
         v_sub := pgque.find_subconsumer(v_main, i_queue, v_name);
-        if i_only is not null then
-            perform pgque.check_only_batch(v_sub, i_queue, v_name, i_only);
-        end if;
+        perform pgque.check_claimed(v_sub, i_queue, v_name, i_owner, i_only);
         continue when v_sub.sub_id is null;
-        perform pgque.check_not_leased(v_sub, i_queue, v_name, i_owner);
         if i_owner is not null then
             v_sub.lease_owner := i_owner;
             v_sub.lease_until := clock_timestamp() + i_ttl;
@@ -52,7 +47,6 @@ begin
             if v_from.sub_next_tick is null then
                 return null;
             end if;
-            v_from.event_cutoff := pgque.event_cutoff(v_main.sub_queue);
         end if;
 
         continue when not pgque.append_position(v_sub);
@@ -61,22 +55,27 @@ begin
         v_sub.sub_batch := pgque.next_batch_id();
         v_sub.sub_last_tick := v_from.sub_last_tick;
         v_sub.sub_next_tick := v_from.sub_next_tick;
-        v_sub.event_cutoff := v_from.event_cutoff;
         if not pgque.append_position(v_sub) then
             raise exception using
                 errcode = 'serialization_failure',
                 message = format('subconsumer "%s" moved while it got a batch', v_name),
                 hint = 'Roll back and try again.';
         end if;
-        perform pgque.move_aside(v_from, v_sub);
+        -- What was taken out of a dead one's batch stays out of it.
+        insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
+        select v_sub.sub_id, v_sub.sub_batch, v_sub.lease_epoch, a.ev_ids
+        from pgque.set_aside a
+        where a.sub_id = v_from.sub_id and a.batch_id = v_from.sub_batch
+        on conflict (sub_id) do update
+        set batch_id = excluded.batch_id, epoch = excluded.epoch, ev_ids = excluded.ev_ids;
         exit;
     end loop;
     return v_sub;
 end;
 $$;
 
--- The subconsumer that has been silent longest, among those with an open batch, no live lease on
--- it, and no sign of life within the interval.
+-- The subconsumer that has been silent longest, among those with an open batch, no live lease on it,
+-- and no sign of life within the interval.
 create or replace function pgque.find_dead_subconsumer(
     i_main_id integer, i_own_id integer, i_dead_interval interval)
 returns pgque.subscription
@@ -103,10 +102,8 @@ $$;
 
 -- A subconsumer's next batch within the limits of the normal form; nulls when there is none. With a
 -- dead interval it first takes over the batch of a subconsumer that showed no sign of life for that
--- long. A call with six arguments also fits the form with a maximum count, whose third argument is
--- an interval. To choose this form, pass a typed text as the third argument, a typed integer as the
--- fifth, or the names of the arguments. PostgreSQL refuses six arguments as ambiguous if all are
--- null or untyped literals.
+-- long. A call with six arguments also fits the form with a maximum count; a typed text as the third
+-- argument, or the names of the arguments, choose this form.
 -- locks: those of open_coop_batch. writes: the same.
 create or replace function pgque.next_batch_custom(
     i_queue text, i_consumer text, i_subconsumer text,
@@ -116,32 +113,27 @@ create or replace function pgque.next_batch_custom(
 returns record
 language plpgsql security definer
 as $$
-declare
-    v_sub pgque.subscription;
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, null);
     if i_dead_interval < '0' then
         perform pgque.refuse_value('nobody is dead after %s', i_dead_interval::text,
                                    'Give an interval of 0 or more, or null to take over nothing.');
     end if;
-    v_sub := pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
-                                   i_min_interval, null, i_dead_interval, null, null, null);
-    batch_id := v_sub.sub_batch;
-    prev_tick_id := v_sub.sub_last_tick;
-    next_tick_id := v_sub.sub_next_tick;
+    select s.sub_batch, s.sub_last_tick, s.sub_next_tick into batch_id, prev_tick_id, next_tick_id
+    from pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
+                               i_min_interval, null, i_dead_interval, null, null, null) s;
 end;
 $$;
 
 -- The same without limits.
--- locks: those of open_coop_batch. writes: the same.
 forward pgque.next_batch(
     i_queue text, i_consumer text, i_subconsumer text, i_dead_interval interval default null)
 returns bigint
 as (pgque.next_batch_custom(i_queue, i_consumer, i_subconsumer, null, null, null,
                             i_dead_interval)).batch_id;
 
--- Records a sign of life, for a worker whose batch takes longer than the dead interval. Returns 1,
--- or 0 if it is not registered.
+-- Records a sign of life, for a worker whose batch takes longer than the dead interval. Returns 1, or 0
+-- if it is not registered.
 -- locks: waits for a concurrent move of the subconsumer. writes: position_log.
 create or replace function pgque.touch_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text)
@@ -164,10 +156,9 @@ begin
 end;
 $$;
 
--- Claims a subconsumer's open or next batch under a lease, as claim_batch does for a normal
--- consumer. For workers that share a consumer and may die. The worker goes on with ack_batch,
--- renew_batch and release_batch. While the lease is live, no other subconsumer takes over the batch
--- by its dead interval. Null when there is no batch.
+-- Claims a subconsumer's open or next batch under a lease, as claim_batch does for a normal consumer.
+-- While the lease is live, no other subconsumer takes the batch over by its dead interval. Null when
+-- there is no batch.
 -- locks: those of open_coop_batch. writes: the same.
 create or replace function pgque.claim_coop(
     i_queue text, i_consumer text, i_subconsumer text, i_owner text,
@@ -180,17 +171,12 @@ create or replace function pgque.claim_coop(
 returns record
 language plpgsql security definer
 as $$
-declare
-    v_sub pgque.subscription;
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     perform pgque.check_lease(i_owner, i_ttl);
-    v_sub := pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
-                                   i_min_interval, i_max_count, null, i_owner, i_ttl, i_batch_id);
-    batch_id := v_sub.sub_batch;
-    epoch := v_sub.lease_epoch;
-    lease_until := v_sub.lease_until;
-    prev_tick_id := v_sub.sub_last_tick;
-    cur_tick_id := v_sub.sub_next_tick;
+    select s.sub_batch, s.lease_epoch, s.lease_until, s.sub_last_tick, s.sub_next_tick
+    into batch_id, epoch, lease_until, prev_tick_id, cur_tick_id
+    from pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
+                               i_min_interval, i_max_count, null, i_owner, i_ttl, i_batch_id) s;
 end;
 $$;

@@ -1,7 +1,6 @@
 -- Opens a cursor over a batch's events and returns the first ones; FETCH in the same transaction
--- returns the others. i_extra_where is SQL from the caller, so this runs with the caller's rights,
--- and as one statement: the caller could send the same text directly. Names in it must be
--- schema-qualified.
+-- returns the others. i_extra_where is SQL from the caller, so this runs with the caller's rights, and
+-- as one statement. Names in it must be schema-qualified.
 -- locks: none. writes: nothing, unless the caller's condition does.
 create or replace function pgque.get_batch_cursor(
     i_batch_id bigint, i_cursor_name text, i_quick_limit integer, i_extra_where text,

@@ -1,8 +1,7 @@
--- Finishes a batch: the consumer's position moves to the batch's last tick. A batch under a live
--- lease is finished by its holder, with ack_batch. The common case is one statement for each half,
--- which takes the batch's newest row in that half for the position. If another row follows that
--- one, the statement writes nothing, and find_batch finds the position or raises the error. A
--- stricter isolation level uses find_batch at once (log_halves.sql).
+-- Finishes a batch: the consumer's position moves to the batch's last tick. A batch under a live lease
+-- is finished by its holder, with ack_batch. The common case is one statement on half 0
+-- (log_halves.sql), which takes the batch's newest row there for the position. If another row follows
+-- that one, it writes nothing, and find_batch finds the position or raises the error.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer
@@ -29,23 +28,7 @@ begin
               and coalesce(p.lease_until <= clock_timestamp(), true)
             on conflict (sub_id, pos_seq) do nothing;
             exit when found;
-            insert into pgque.position_log_1 (
-                sub_id, pos_seq, sub_last_tick, sub_active, lease_epoch, next_half)
-            select p.sub_id, p.pos_seq + 1, case when s.sub_main is null then p.sub_next_tick end,
-                   clock_timestamp(), p.lease_epoch, 1
-            from (select *
-                  from pgque.position_log_1 l
-                  where l.sub_batch = x_batch_id
-                  order by l.pos_seq desc
-                  limit 1) p
-            join pgque.subscription_base s on s.sub_id = p.sub_id
-            where p.next_half = 1
-              and s.sub_role <> 'slot'
-              and coalesce(p.lease_until <= clock_timestamp(), true)
-            on conflict (sub_id, pos_seq) do nothing;
-            exit when found;
         end if;
-
         v_sub := pgque.find_batch(x_batch_id);
         perform pgque.refuse_slot(v_sub);
         perform pgque.check_may_settle(v_sub, null, null);
@@ -55,8 +38,8 @@ begin
 end;
 $$;
 
--- Closes a batch, for finish_batch, ack_batch and a move of the shared cursor. A subconsumer has no
--- position afterwards: the cursor is its main consumer's. False when the position moved meanwhile.
+-- Closes a batch, or a page of it. A subconsumer has no position afterwards: the cursor is its main
+-- consumer's. False when the position moved meanwhile.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean

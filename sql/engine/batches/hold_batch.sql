@@ -1,8 +1,7 @@
--- Marks an open batch as held: all attempts at it failed, and later batches wait until somebody
--- looks into it. consumer_states() and queue_health() show it, with the reason, until the batch is
--- claimed again or finished. i_epoch is the epoch at which the attempts were counted; a batch that
--- was claimed since then is refused, because the outcome of that attempt is not known. Returns 1,
--- or 0 if the batch was held under this epoch before.
+-- Marks an open batch as held: all attempts at it failed, and later batches wait until somebody looks
+-- into it. consumer_states() and queue_health() show it with the reason until the batch is claimed
+-- again or finished. i_epoch is the epoch at which the attempts were counted; a batch that was claimed
+-- since then is refused. Returns 1, or 0 if the batch was held under this epoch before.
 -- locks: waits for a concurrent hold of the same consumer. writes: held_batch.
 create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text)
 returns integer

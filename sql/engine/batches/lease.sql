@@ -1,6 +1,6 @@
--- Opens the next batch under a lease, or takes over the open batch if its lease is free or has
--- expired. The epoch is a fencing token: after a takeover the earlier holder can neither renew nor
--- ack. With i_batch_id only that open batch is claimed. Null when there is no batch.
+-- Opens the next batch under a lease, or takes over the open batch if its lease is free or has expired.
+-- The epoch is a fencing token: after a takeover the earlier holder can neither renew nor ack. With
+-- i_batch_id only that open batch is claimed. Null when there is no batch.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.claim_batch(
     i_queue text, i_consumer text, i_owner text, i_ttl interval default '1 minute',
@@ -12,18 +12,36 @@ create or replace function pgque.claim_batch(
 returns record
 language plpgsql security definer
 as $$
+begin
+    perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
+    perform pgque.check_lease(i_owner, i_ttl);
+    select s.sub_batch, s.lease_epoch, s.lease_until, s.sub_last_tick, s.sub_next_tick
+    into batch_id, epoch, lease_until, prev_tick_id, cur_tick_id
+    from pgque.open_batch(i_queue, i_consumer, i_min_lag, i_min_count, i_min_interval, i_max_count,
+                          i_owner, i_ttl, i_batch_id) s;
+end;
+$$;
+
+-- Opens the next batch of a consumer or of a slot, or returns the open one, for another session to
+-- claim. Nobody holds a lease on it. The epoch is that of the last claim. Null when there is no
+-- batch.
+-- locks: those of open_batch. writes: the same.
+create or replace function pgque.open_to_claim(
+    i_queue text, i_consumer text,
+    i_min_lag interval default null, i_min_count integer default null,
+    i_min_interval interval default null, i_max_count integer default null,
+    out batch_id bigint, out epoch bigint)
+returns record
+language plpgsql security definer
+as $$
 declare
     v_sub pgque.subscription;
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
-    perform pgque.check_lease(i_owner, i_ttl);
     v_sub := pgque.open_batch(i_queue, i_consumer, i_min_lag, i_min_count, i_min_interval,
-                              i_max_count, i_owner, i_ttl, i_batch_id);
+                              i_max_count, null, '0', null);
     batch_id := v_sub.sub_batch;
     epoch := v_sub.lease_epoch;
-    lease_until := v_sub.lease_until;
-    prev_tick_id := v_sub.sub_last_tick;
-    cur_tick_id := v_sub.sub_next_tick;
 end;
 $$;
 
@@ -44,8 +62,7 @@ begin
 end;
 $$;
 
--- Returns an open batch to the holder of its lease; for others, raises an error that names the
--- holder.
+-- Returns an open batch to the holder of its lease; for others, raises an error that names the holder.
 create or replace function pgque.find_leased_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns pgque.subscription
 language plpgsql
@@ -59,8 +76,8 @@ begin
 end;
 $$;
 
--- Refuses a caller that does not hold the newest lease on an open batch. An expired lease stays
--- with its holder until somebody takes the batch over.
+-- Refuses a caller that does not hold the newest lease on an open batch. An expired lease stays with
+-- its holder until somebody takes the batch over.
 create or replace function pgque.check_lease_holder(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void

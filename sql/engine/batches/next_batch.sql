@@ -1,6 +1,7 @@
 -- Returns a consumer's open batch, or opens the next one. With an owner, it takes the lease on the
 -- batch, or takes it over, under a new epoch. With i_only, only the open batch with that id is
--- returned.
+-- returned. The batch of a slot is read under a lease alone, so without a time to live a slot is
+-- refused.
 -- locks: none; of two concurrent sessions the second waits for the first, then sees its batch.
 -- writes: position_log, nothing when there is no batch.
 create or replace function pgque.open_batch(
@@ -15,14 +16,11 @@ declare
 begin
     loop
         v_sub := pgque.find_subscription(i_queue, i_consumer);
-        if v_sub.sub_role <> 'normal' and (v_sub.sub_role <> 'slot' or i_owner is null) then
+        if v_sub.sub_role <> 'normal' and (v_sub.sub_role <> 'slot' or i_ttl is null) then
             perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
         end if;
-        if v_sub.lease_until is not null then
-            perform pgque.check_not_leased(v_sub, i_queue, i_consumer, i_owner);
-        end if;
-        if i_only is not null then
-            perform pgque.check_only_batch(v_sub, i_queue, i_consumer, i_only);
+        if v_sub.lease_until is not null or i_only is not null then
+            perform pgque.check_claimed(v_sub, i_queue, i_consumer, i_owner, i_only);
         end if;
 
         v_sub.lease_ttl := null;  -- a slot is no longer read in pages
@@ -41,13 +39,12 @@ begin
                 return null;
             end if;
             v_sub.sub_batch := pgque.next_batch_id();
-            v_sub.event_cutoff := pgque.event_cutoff(v_sub.sub_queue);
         elsif i_owner is null then
             return v_sub;
         end if;
 
         v_sub.lease_owner := i_owner;
-        v_sub.lease_until := clock_timestamp() + i_ttl;
+        v_sub.lease_until := case when i_owner is not null then clock_timestamp() + i_ttl end;
         v_sub.lease_epoch := v_sub.lease_epoch + (i_owner is not null)::integer;
         exit when pgque.append_position(v_sub);
     end loop;
@@ -55,44 +52,20 @@ begin
 end;
 $$;
 
--- Returns the time before which events have expired for a batch that is opened now; null without an
--- event_ttl. It is computed once per batch and stored with it: computed at each read, it would give
--- different rows each time. Redelivered events keep their time, so they expire as well.
-create or replace function pgque.event_cutoff(i_queue_id integer)
-returns timestamptz
-language plpgsql
-as $$
-begin
-    return (select clock_timestamp() - q.queue_event_ttl
-            from pgque.queue q
-            where q.queue_id = i_queue_id);
-end;
-$$;
-
--- Refuses a subscription whose open batch is not i_only.
-create or replace function pgque.check_only_batch(
-    i_sub pgque.subscription, i_queue text, i_name text, i_only bigint)
-returns void
-language plpgsql immutable
-as $$
-begin
-    if i_sub.sub_batch is distinct from i_only then
-        raise exception using
-            errcode = 'PQ003',
-            message = format('batch %s of %s/%s is not open', i_only, i_queue, i_name),
-            hint = 'It was finished already, or never was this consumer''s.';
-    end if;
-end;
-$$;
-
--- Refuses the call if the open batch is under another owner's live lease.
-create or replace function pgque.check_not_leased(
-    i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text)
+-- Refuses the call if the open batch is under another owner's live lease, or is not i_only.
+create or replace function pgque.check_claimed(
+    i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text,
+    i_only bigint default null)
 returns void
 language plpgsql stable
 as $$
 begin
-    if (i_sub.sub_batch is not null or i_sub.sub_role = 'slot')
+    if i_sub.sub_batch is distinct from coalesce(i_only, i_sub.sub_batch) then
+        raise exception using
+            errcode = 'PQ003',
+            message = format('batch %s of %s/%s is not open', i_only, i_queue, i_consumer),
+            hint = 'It was finished already, or never was this consumer''s.';
+    elsif (i_sub.sub_batch is not null or i_sub.sub_role = 'slot')
        and i_sub.lease_until > clock_timestamp()
        and i_sub.lease_owner is distinct from i_owner then
         raise exception using
@@ -107,10 +80,9 @@ $$;
 
 -- Writes a subscription's next position: i_sub, under the number after its pos_seq, to the half in
 -- next_half. Without a batch it has no lease and no page, unless it is a slot that is handed out in
--- pages (lease_ttl). Returns false if another session took that number first; the caller then has to
--- read the position again. In a stricter isolation than READ COMMITTED that is a serialization
--- failure, and so is a switch of the halves after the transaction's snapshot, which takes the number
--- in both halves. Only switches and the shortest way of next_batch and finish_batch write otherwise.
+-- pages (lease_ttl). Returns false if another session took that number first; the caller then reads the
+-- position again. In a stricter isolation than READ COMMITTED that is a serialization failure, and so
+-- is a switch of the halves after the transaction's snapshot, which takes the number in both halves.
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.append_position(i_sub pgque.subscription)
 returns boolean
@@ -128,9 +100,6 @@ begin
     v_row.lease_epoch := i_sub.lease_epoch;
     v_row.lease_ttl := i_sub.lease_ttl;
     v_row.next_half := i_sub.next_half;
-    if i_sub.sub_batch is not null then
-        v_row.event_cutoff := i_sub.event_cutoff;
-    end if;
     if i_sub.sub_batch is not null or i_sub.lease_ttl is not null then
         v_row.lease_owner := i_sub.lease_owner;
         v_row.lease_until := i_sub.lease_until;
@@ -147,8 +116,7 @@ end;
 $$;
 
 -- Returns a tick that must exist. Compaction keeps every tick that a consumer needs, so only a
--- transaction whose snapshot is older than a compaction can miss one. It gets a serialization
--- failure and has to start again.
+-- transaction whose snapshot is older than a compaction can miss one. It gets a serialization failure.
 create or replace function pgque.find_tick(i_queue_id integer, i_tick_id bigint)
 returns pgque.tick
 language plpgsql
@@ -173,8 +141,8 @@ $$;
 
 -- Opens the next batch, or returns the open one, with its ticks. The batch ends at the nearest tick
 -- that is older than i_min_lag and comes i_min_count events or i_min_interval after the consumer's
--- position. With i_max_count, it ends at the farthest tick that stays within that many events. A
--- null argument sets no limit.
+-- position. With i_max_count, it ends at the farthest tick that stays within that many events. A null
+-- argument sets no limit.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch_custom(
     i_queue_name text, i_consumer_name text,
@@ -185,46 +153,32 @@ create or replace function pgque.next_batch_custom(
 returns record
 language plpgsql security definer
 as $$
-declare
-    v_sub   pgque.subscription;
-    v_cur   pgque.tick;
-    v_prev  pgque.tick;
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
-    v_sub := pgque.open_batch(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
-                              i_min_interval, i_max_count, null, null, null);
-    if v_sub.sub_batch is null then
-        return;
-    end if;
-    v_cur := pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick);
-    v_prev := pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick);
-    batch_id := v_sub.sub_batch;
-    cur_tick_id := v_cur.tick_id;
-    cur_tick_time := v_cur.tick_time;
-    cur_tick_event_seq := v_cur.tick_event_seq;
-    prev_tick_id := v_prev.tick_id;
-    prev_tick_time := v_prev.tick_time;
-    prev_tick_event_seq := v_prev.tick_event_seq;
+    select s.sub_batch, cur.tick_id, prev.tick_id, cur.tick_time, prev.tick_time,
+           cur.tick_event_seq, prev.tick_event_seq
+    into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
+         cur_tick_event_seq, prev_tick_event_seq
+    from (select o.*
+          from pgque.open_batch(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval,
+                                i_max_count, null, null, null) o
+          where o.sub_batch is not null offset 0) s
+    cross join pgque.find_tick(s.sub_queue, s.sub_next_tick) cur
+    cross join pgque.find_tick(s.sub_queue, s.sub_last_tick) prev;
 end;
 $$;
 
 -- PgQ's form, without a maximum count.
--- locks: those of open_batch. writes: the same.
 forward pgque.next_batch_custom(
-    i_queue_name text, i_consumer_name text,
-    i_min_lag interval, i_min_count integer, i_min_interval interval,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
-    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-returns record
+    i_queue_name text, i_consumer_name text, i_min_lag interval, i_min_count integer,
+    i_min_interval interval)
 as pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
 
--- Opens the next batch, or returns the open one; returns null if there is none. Every poll calls
--- this function, so the common case is short: without a new batch it runs one statement, and with a
--- new batch one more. Both use only the first halves of the logs (see log_halves.sql), so
--- maintenance can lock the second ones without waiting for polls. All other cases go to open_batch:
--- another half, a lease, a role other than normal, a stricter isolation, a lost race. It has no SET
--- clause, which would cost a tenth of an empty poll, and qualifies every name and operator.
+-- Opens the next batch, or returns the open one; null if there is none. Every poll calls this function,
+-- so the common case is short: one statement, and with a new batch one more. Both use only the first
+-- halves of the logs (log_halves.sql), so polls do not wait for maintenance of the second ones. All
+-- other cases go to open_batch. It has no SET clause, which would cost a tenth of an empty poll, and
+-- qualifies every name and operator.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
 returns bigint
@@ -239,15 +193,13 @@ declare
     v_batch  pg_catalog.int8;
     v_next   pg_catalog.int8;
     v_half   pg_catalog.int2;
-    v_ttl    pg_catalog.interval;
 begin
     select s.sub_id, p.pos_seq, p.sub_last_tick, p.lease_epoch,
            p.next_half operator(pg_catalog.=) 0 and p.lease_until is null, p.sub_batch, t.tick_id,
            case when t.tick_id is null
                 then (select l.half from pgque.log l
-                      where l.log_name operator(pg_catalog.=) 'tick') end,
-           q.queue_event_ttl
-    into v_sub, v_seq, v_last, v_epoch, v_free, v_batch, v_next, v_half, v_ttl
+                      where l.log_name operator(pg_catalog.=) 'tick') end
+    into v_sub, v_seq, v_last, v_epoch, v_free, v_batch, v_next, v_half
     from pgque.queue q
     join pgque.subscription_base s on s.sub_queue operator(pg_catalog.=) q.queue_id
     join pgque.consumer c on c.co_id operator(pg_catalog.=) s.sub_consumer
@@ -272,12 +224,10 @@ begin
             return v_batch;
         elsif v_next is not null then
             insert into pgque.position_log_0 (
-                sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch,
-                event_cutoff)
+                sub_id, pos_seq, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_epoch)
             values (
                 v_sub, v_seq operator(pg_catalog.+) 1, v_last, pg_catalog.clock_timestamp(),
-                pgque.next_batch_id(), v_next, v_epoch,
-                pg_catalog.clock_timestamp() operator(pg_catalog.-) v_ttl)
+                pgque.next_batch_id(), v_next, v_epoch)
             on conflict (sub_id, pos_seq) do nothing
             returning sub_batch into v_batch;
             if found then

@@ -1,9 +1,7 @@
--- Splits the events between two ticks into slices, as batch_read_plan does for a batch: those that
--- became visible after the first tick and up to the second. Without a consumer, these are the
--- events for everybody; with one, also those redelivered to that consumer. event_ttl hides no
--- events, because no open batch fixes the cutoff. No consumer's position protects the range from
--- rotation, so ticks before queue_first_tick are refused, and a slice that is read too late fails
--- with PQ008.
+-- Splits the events between two ticks into slices, as batch_read_plan does for a batch. Without a
+-- consumer, these are the events for everybody; with one, also those redelivered to that consumer. No
+-- position protects the range from rotation, so ticks before queue_first_tick are refused, and a slice
+-- that is read too late fails with PQ008.
 -- locks: the queue's row, shared, so that rotation waits for the plan. writes: nothing.
 create or replace function pgque.tick_range_read_plan(
     i_queue text, i_from_tick bigint, i_to_tick bigint, i_max_slices integer,

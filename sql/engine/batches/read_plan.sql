@@ -1,12 +1,11 @@
--- Splits an open batch into slices that can be read in parallel: ranges of blocks between the first
--- and the last one that hold rows of the batch. Each slice is one SQL text that any connection with
--- pgque_reader can run by itself; together the slices return each event of the batch once. There
--- are at most i_max_slices slices, but at least one for each table that the batch is in, and none
--- if the batch is empty. A slice fails with PQ008 if its table was truncated or rewritten after
--- planning. slice_from is the part of slice_sql after FROM, for readers that choose their columns.
--- set_columns names those of ev_retry and ev_extra1 to ev_extra4 that are not always null in the
--- slice's table. The other columns are of the whole batch, in each row: how many events it has, the
--- bytes of their payloads and of all their texts, and the times of the oldest and the newest event.
+-- Splits an open batch into slices that can be read in parallel: ranges of blocks between the first and
+-- the last one that hold rows of it. Each slice is one SQL text that any connection with pgque_reader
+-- can run; together they return each event once. There are at most i_max_slices, but at least one for
+-- each table that the batch is in, and none if it is empty. A slice fails with PQ008 if its table was
+-- truncated or rewritten after planning. slice_from is the part of slice_sql after FROM. set_columns
+-- names those of ev_retry and ev_extra1 to ev_extra4 that are not always null in the slice's table. The
+-- other columns are of the whole batch: how many events it has, the bytes of their payloads and of all
+-- their texts, and the times of the oldest and the newest event.
 create or replace function pgque.batch_read_plan(
     i_batch_id bigint, i_max_slices integer,
     out slice_nr integer, out slice_sql text, out batch_events bigint,
@@ -25,8 +24,7 @@ end;
 $$;
 
 -- Plans slices of the rows in some tables that meet a condition. One pass over the rows finds the
--- blocks, the sizes and times of the batch, and the columns that are null throughout, which nobody
--- needs to fetch.
+-- blocks, the sizes and times, and the columns that are null throughout.
 create or replace function pgque.plan_slices(
     i_tables text[], i_where text, i_max_slices integer,
     out slice_nr integer, out slice_sql text, out batch_events bigint,
@@ -96,8 +94,7 @@ end;
 $$;
 
 -- Returns true while a table is the one that a plan was made for, else raises an error. It is a
--- one-time filter in the slice's WHERE: it runs once per read, when the table is locked and cannot
--- change any more.
+-- one-time filter in the slice's WHERE: it runs once per read, when the table is locked.
 create or replace function pgque.check_filenode(i_table text, i_filenode bigint)
 returns boolean
 language plpgsql stable

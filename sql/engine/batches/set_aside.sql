@@ -1,10 +1,9 @@
--- Makes events of an open batch dead letters at once and takes them out of the batch, which stays
--- open: its next reads, and those of later attempts, no longer have them. For a person whom an event
--- stops. Ends the lease of an earlier attempt, which can no longer ack, and is refused while a lease
--- is live. A consumer that works without leases has to be stopped first. Events that were taken out
--- before stay as they are. Returns how many were taken out.
--- locks: waits for a concurrent move of the same consumer.
--- writes: position_log, dead_letter, set_aside.
+-- Makes events of an open batch dead letters at once and takes them out of the batch, which stays open:
+-- its next reads, and those of later attempts, no longer have them. Ends the lease of an earlier
+-- attempt, which can no longer ack, and is refused while a lease is live. A consumer that works without
+-- leases has to be stopped first. Returns how many were taken out now.
+-- locks: waits for a concurrent move of the same consumer. writes: position_log, dead_letter,
+-- set_aside.
 create or replace function pgque.set_events_aside(
     i_batch_id bigint, i_event_ids bigint[], i_reason text)
 returns integer
@@ -43,7 +42,7 @@ $$;
 
 -- Returns the epoch of an open batch since events of it were set aside the last time; null if none
 -- were. A scheduler counts the attempts at the batch from there, and runs it although it may have no
--- other events: an earlier attempt may have stored something, which the next one replaces.
+-- other events: an earlier attempt may have stored something.
 create or replace function pgque.set_aside_epoch(i_batch_id bigint)
 returns bigint
 language plpgsql security definer
@@ -54,33 +53,5 @@ begin
     return (select a.epoch
             from pgque.set_aside a
             where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id);
-end;
-$$;
-
--- Keeps what was taken out of a batch out of it when another subconsumer takes the batch over.
--- locks: none beyond those of the caller, who moved both. writes: set_aside.
-create or replace function pgque.move_aside(i_from pgque.subscription, i_to pgque.subscription)
-returns void
-language plpgsql
-as $$
-begin
-    insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
-    select i_to.sub_id, i_to.sub_batch, i_to.lease_epoch, a.ev_ids
-    from pgque.set_aside a
-    where a.sub_id = i_from.sub_id and a.batch_id = i_from.sub_batch
-    on conflict (sub_id) do update
-    set batch_id = excluded.batch_id, epoch = excluded.epoch, ev_ids = excluded.ev_ids;
-end;
-$$;
-
--- Returns the condition that leaves these events out of a read of the batch, or an empty text.
-create or replace function pgque.not_aside(i_sub_id integer, i_batch_id bigint)
-returns text
-language plpgsql
-as $$
-begin
-    return coalesce((select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
-                     from pgque.set_aside a
-                     where a.sub_id = i_sub_id and a.batch_id = i_batch_id), '');
 end;
 $$;

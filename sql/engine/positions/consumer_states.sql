@@ -1,12 +1,11 @@
 -- The states of many consumers at once, for a scheduler of batches: which batch each has open, who
--- holds its lease, and, if none is open, whether the next one could open within the limits. There
--- is a row for each pair in the order given, also if there is no such queue (queue_exists is false)
--- or consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers. A
--- partitioned consumer has a row of role partitioned, followed by those of its slots (slot/n).
--- lease_epoch counts the claims of the consumer so far; held_reason is set while its open batch is
--- held (hold_batch). active_at is the time of the consumer's last move, read_at the time at which it
--- was read, and deployment the one to which it belongs (enter_deployment). The call opens nothing
--- and waits for nobody, so a consumer in trouble delays no other.
+-- holds its lease, and, if none is open, whether the next one could open within the limits. There is a
+-- row for each pair in the order given, also if there is no such queue (queue_exists is false) or
+-- consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers, a
+-- partitioned one's, of role partitioned, by those of its slots (slot/n). lease_epoch counts the
+-- claims; held_reason is set while the open batch is held; active_at is the time of the last move,
+-- read_at that of this reading, and deployment the one to which the consumer belongs. The call opens
+-- nothing and waits for nobody.
 create or replace function pgque.consumer_states(
     i_queues text[], i_consumers text[],
     i_min_lag interval default null, i_min_count integer default null,
@@ -76,8 +75,8 @@ begin
 end;
 $$;
 
--- Whether an open batch has any event: ticks that are due by time alone may enclose none. It stops
--- at the first event, where a count would read all of them.
+-- Whether an open batch has any event: ticks that are due by time alone may enclose none. It stops at
+-- the first event, where a count would read all of them.
 create or replace function pgque.batch_has_events(i_batch_id bigint)
 returns boolean
 language plpgsql security definer

@@ -1,6 +1,6 @@
--- Records that a consumer moved from one tick to another without finishing the events between them;
--- i_from_tick is null for a new consumer. See pgque.counter_log. Tables that it replicates are then
--- copied again, because they may lack changes.
+-- Records that a consumer moved from one tick to another without finishing the events between them
+-- (counter_log); i_from_tick is null for a new consumer. Tables that it replicates are then copied
+-- again.
 -- locks: none. writes: counter_log, replica_table.
 create or replace function pgque.count_move(
     i_queue_id integer, i_sub_id integer, i_from_tick bigint, i_to_tick bigint)
@@ -21,8 +21,8 @@ end;
 $$;
 
 -- Records where a registration ends, so that the events it finished stay in its queue's sum. It also
--- appends a position, so that no worker finishes a batch at the same time, which the sum would miss.
--- A subconsumer's batches count for its main consumer.
+-- appends a position, so that no worker finishes a batch at the same time. A subconsumer's batches
+-- count for its main consumer.
 -- locks: waits for a concurrent move of the consumer. writes: position_log, counter_log.
 create or replace function pgque.count_end()
 returns trigger
@@ -50,9 +50,8 @@ $$;
 create or replace trigger count_end before delete on pgque.subscription_base
 for each row execute function pgque.count_end();
 
--- Counts the retries that a statement added, in one row per consumer. It is a trigger so that every
--- way of scheduling a retry is counted. A retry that was scheduled before adds no row and is not
--- counted again.
+-- Counts the retries that a statement added, in one row per consumer. It is a trigger so that every way
+-- of scheduling a retry is counted. A retry that was scheduled before is not counted again.
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_retries()
 returns trigger

@@ -1,9 +1,9 @@
--- Makes sure that a consumer belongs to a deployment: the first one that asks gets it, and any
--- other is refused. So a second Dagster with the same assets, such as a branch deployment or a
--- laptop, does not take batches away. The claims themselves do not check this, because consumers
--- need not belong to Dagster. Returns 1 if the consumer belonged to none before, else 0.
--- locks: waits for a concurrent call for the same consumer; those of find_deployed.
--- writes: consumer_deployment.
+-- Makes sure that a consumer belongs to a deployment: the first one that asks gets it, and any other is
+-- refused. So a second Dagster with the same assets does not take batches away. The claims themselves
+-- do not check this, because consumers need not belong to Dagster. Returns 1 if the consumer belonged
+-- to none before, else 0.
+-- locks: waits for a concurrent call for the same consumer; those of find_deployed. writes:
+-- consumer_deployment.
 create or replace function pgque.enter_deployment(
     i_queue text, i_consumer text, i_deployment text)
 returns integer
@@ -38,8 +38,8 @@ $$;
 
 -- Moves a consumer to another deployment. A batch that a run of the earlier one holds stays leased
 -- until that run ends. Returns the earlier deployment, or null.
--- locks: the consumer's row in consumer_deployment; those of find_deployed.
--- writes: consumer_deployment.
+-- locks: the consumer's row in consumer_deployment; those of find_deployed. writes:
+-- consumer_deployment.
 create or replace function pgque.move_to_deployment(
     i_queue text, i_consumer text, i_deployment text)
 returns text
@@ -66,10 +66,9 @@ end;
 $$;
 
 -- Returns the subscriptions that a deployment asks for: of a partitioned consumer, those of all its
--- slots. Refuses a deployment without a name, and a single subconsumer or slot, which belongs where
--- its consumer does.
--- locks: the consumer's row in partition_consumer, shared, so that the slots stay until the caller
--- has written. writes: nothing.
+-- slots. Refuses a deployment without a name, and a single subconsumer or slot.
+-- locks: the consumer's row in partition_consumer, shared, so that the slots stay until the caller has
+-- written. writes: nothing.
 create or replace function pgque.find_deployed(
     i_queue text, i_consumer text, i_deployment text)
 returns integer[]

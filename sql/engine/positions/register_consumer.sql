@@ -1,9 +1,9 @@
--- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null
--- means the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick
--- moves it there and cancels its open batch, unless that is leased, and null leaves it where it is.
+-- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null means
+-- the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick moves it
+-- there and cancels its open batch, unless that is leased.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit; waits for a
--- concurrent move of the consumer.
--- writes: consumer, subscription_base, position_log, counter_log, rotation_floor.
+-- concurrent move of the consumer. writes: consumer, subscription_base, position_log, counter_log,
+-- rotation_floor.
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
@@ -24,7 +24,7 @@ begin
         if v_sub.sub_role in ('coop_member', 'slot') then
             perform pgque.refuse_cooperative(v_sub, x_queue_name, x_consumer_name);
         end if;
-        perform pgque.check_not_leased(v_sub, x_queue_name, x_consumer_name, null);
+        perform pgque.check_claimed(v_sub, x_queue_name, x_consumer_name, null);
         v_from := v_sub.sub_last_tick;
         v_sub.sub_last_tick := x_tick_pos;
         v_sub.sub_batch := null;
@@ -54,10 +54,9 @@ begin
 end;
 $$;
 
--- Registers a consumer at the last tick: it gets the events that are not in a tick yet, and all
--- later ones.
--- locks: those of register_consumer_at. writes: the same.
-forward pgque.register_consumer(x_queue_name text, x_consumer_id text) returns integer
+-- Registers a consumer at the last tick: it gets the events that are not in a tick yet, and all later
+-- ones.
+forward pgque.register_consumer(x_queue_name text, x_consumer_id text)
 as pgque.register_consumer_at(x_queue_name, x_consumer_id, null);
 
 -- Registers a consumer at a position: earliest, latest, a tick's number or a time (seek.sql). A
@@ -108,12 +107,11 @@ end;
 $$;
 
 -- Unregisters a consumer and deletes its waiting retries. Its open batch ends. Its dead letters are
--- deleted too, unless x_keep_dead_letters is true: then they can be inspected and purged, and
--- replayed once a consumer of that name is registered again. Returns 1, or 0 if the consumer was
--- not registered. Refuses a consumer with subconsumers; for a subconsumer, see
--- unregister_subconsumer.
--- locks: the registration's row; waits for a concurrent move of the consumer.
--- writes: subscription_base, retry_queue, dead_letter, and what count_end writes.
+-- deleted too, unless x_keep_dead_letters is true: then they can be inspected and purged, and replayed
+-- once a consumer of that name is registered again. Returns 1, or 0 if the consumer was not registered.
+-- Refuses a consumer with subconsumers.
+-- locks: the registration's row; waits for a concurrent move of the consumer. writes:
+-- subscription_base, retry_queue, dead_letter, and what count_end writes.
 create or replace function pgque.unregister_consumer(
     x_queue_name text, x_consumer_name text, x_keep_dead_letters boolean)
 returns integer
@@ -154,6 +152,5 @@ end;
 $$;
 
 -- PgQ's form: deletes the dead letters with the registration.
--- locks: those of the form above. writes: the same.
-forward pgque.unregister_consumer(x_queue_name text, x_consumer_name text) returns integer
+forward pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
 as pgque.unregister_consumer(x_queue_name, x_consumer_name, false);

@@ -30,10 +30,10 @@ begin
 end;
 $$;
 
--- Finds the tick of such a position, and keeps it and its events until commit. Refuses a position
--- that is no longer retained.
--- locks: tick, against compaction, and the queue's row, against rotation, until commit.
--- writes: rotation_floor.
+-- Finds the tick of such a position, and keeps it and its events until commit. Refuses a position that
+-- is no longer retained.
+-- locks: tick, against compaction, and the queue's row, against rotation, until commit. writes:
+-- rotation_floor.
 create or replace function pgque.hold_tick(i_queue_id integer, i_position text)
 returns bigint
 language plpgsql
@@ -72,10 +72,10 @@ begin
 end;
 $$;
 
--- Returns the ticks between which a reader without a consumer finds events: those after a position,
--- as many as lie between whole ticks within i_max_count, but those of one tick at least. Without a
--- position, the newest ticks with at least i_max_count events, or all that are retained. Moves
--- nothing and keeps nothing: the ticks may be gone when their events are read, which then fails.
+-- Returns the ticks between which a reader without a consumer finds events: those after a position, as
+-- many whole ticks as i_max_count events allow, but one at least. Without a position, the newest ticks
+-- with at least i_max_count events, or all that are retained. Moves nothing and keeps nothing: the
+-- ticks may be gone when their events are read, which then fails.
 -- writes: nothing.
 create or replace function pgque.retained_ticks(
     i_queue text, i_position text default null, i_max_count integer default null,
@@ -166,9 +166,9 @@ $$;
 
 -- Moves a registered consumer to a position (see above) and returns the tick at which it now stands.
 -- Moving forward passes over events, which the consumer then never gets: skipped_events is their
--- number, and if there are any, the call is refused unless i_skip is true. Moving back repeats the
--- events between: repeated_events. Scheduled retries and dead letters stay. Refuses while a batch of
--- the consumer is open.
+-- number, and if there are any, the call is refused unless i_skip is true. Moving back repeats events:
+-- repeated_events. Scheduled retries and dead letters stay. Refuses while a batch of the consumer is
+-- open.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit; waits for a
 -- concurrent move of the consumer. writes: position_log, counter_log, rotation_floor.
 create or replace function pgque.seek(

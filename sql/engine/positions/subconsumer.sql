@@ -6,8 +6,8 @@
 -- Registers a subconsumer, and its main consumer if that is new. A normal consumer becomes a
 -- cooperative one only if i_convert_normal is true and it has no open batch. Returns 1, or 0 if the
 -- subconsumer was already registered.
--- locks: the main's registration, until commit; those of register_consumer.
--- writes: consumer, subscription_base, position_log.
+-- locks: the main's registration, until commit; those of register_consumer. writes: consumer,
+-- subscription_base, position_log.
 create or replace function pgque.register_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
 returns integer
@@ -100,7 +100,9 @@ begin
             when 'normal' then 'Convert it with: select pgque.register_subconsumer(queue, consumer, '
                                'subconsumer, true);'
             when 'coop_main' then 'Its batches come from pgque.next_batch(queue, consumer, '
-                                  'subconsumer, dead_interval) or pgque.receive_coop(...).'
+                                  'subconsumer, dead_interval) or pgque.receive_coop(...). It '
+                                  'becomes a normal one when pgque.unregister_subconsumer has removed '
+                                  'all of them.'
             when 'slot' then 'Use the functions that take queue, consumer and slot: '
                              'pgque.receive_partitioned, pgque.unsubscribe_slot and so on; or claim '
                              'its batches with pgque.claim_batch.'
@@ -108,8 +110,8 @@ begin
 end;
 $$;
 
--- Raises the same error for the batch of a slot, however it is delivered: only the holder of the
--- slot's lease may finish it.
+-- Raises the same error for the batch of a slot, however it is delivered: only the holder of the slot's
+-- lease may finish it.
 create or replace function pgque.refuse_slot(i_sub pgque.subscription)
 returns void
 language plpgsql stable
@@ -124,9 +126,8 @@ begin
 end;
 $$;
 
--- Returns a registered subconsumer with its newest position, or null. The name may belong to
--- another consumer: subconsumer b.c of consumer a has the same name as subconsumer c of consumer
--- a.b.
+-- Returns a registered subconsumer with its newest position, or null. The name may belong to another
+-- consumer: subconsumer b.c of consumer a has the same name as subconsumer c of consumer a.b.
 create or replace function pgque.find_subconsumer(
     i_main pgque.subscription, i_queue text, i_name text)
 returns pgque.subscription
@@ -156,11 +157,10 @@ end;
 $$;
 
 -- Unregisters a subconsumer. After the last one, the main consumer becomes a normal one again. If a
--- batch is open, i_batch_handling 0 refuses and 1 returns its events as nack_batch does: to the
--- main consumer's retries, or to the dead letters if the retries are used up. Returns 1, or 0 if
--- the subconsumer was not registered.
--- locks: the main's registration; waits for a concurrent move of the subconsumer.
--- writes: subscription_base, position_log, retry_queue, dead_letter.
+-- batch is open, i_batch_handling 0 refuses and 1 returns its events as nack_batch does. Returns 1, or
+-- 0 if the subconsumer was not registered.
+-- locks: the main's registration; waits for a concurrent move of the subconsumer. writes:
+-- subscription_base, position_log, retry_queue, dead_letter.
 create or replace function pgque.unregister_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
 returns integer
@@ -186,9 +186,8 @@ begin
 end;
 $$;
 
--- Does the work that unregister_subconsumer and unregister_consumer share. Until commit, the
--- position that it writes prevents the subconsumer from finishing its batch and others from taking
--- it over.
+-- Does the work that unregister_subconsumer and unregister_consumer share. Until commit, the position
+-- that it writes prevents others from finishing the batch or taking it over.
 -- locks: those of unregister_subconsumer. writes: the same.
 create or replace function pgque.end_subconsumer(
     i_main_id integer, i_sub_id integer, i_batch_handling integer)

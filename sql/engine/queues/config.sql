@@ -1,46 +1,36 @@
--- The parameters that users can set, with their types; each is a column of pgque.queue.
-create or replace function pgque.queue_parameters(out param_name text, out param_type text)
-returns setof record
-language plpgsql stable
-as $$
-begin
-    return query
-    select p.name, format_type(a.atttypid, null)
-    from unnest(array[
-        'disable_insert', 'event_ttl', 'external_ticker', 'max_retries', 'retention',
-        'rotation_period', 'ticker_idle_period', 'ticker_max_count', 'ticker_max_lag', 'ticker_paused']) p(name)
-    join pg_attribute a on a.attrelid = 'pgque.queue'::regclass
-                       and a.attname = format('queue_%s', p.name);
-end;
-$$;
+-- The parameters that users can set; each is a column of pgque.queue.
+create or replace view pgque.queue_parameter as
+select p.name as param_name, format_type(a.atttypid, null) as param_type,
+       coalesce(pg_get_expr(d.adbin, d.adrelid), 'null') as param_default
+from unnest(array[
+    'disable_insert', 'external_ticker', 'max_retries', 'retention', 'rotation_period',
+    'ticker_idle_period', 'ticker_max_count', 'ticker_max_lag', 'ticker_paused']) p(name)
+join pg_attribute a on a.attrelid = 'pgque.queue'::regclass
+                   and a.attname = format('queue_%s', p.name)
+left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum;
 
 -- Raises an error about an unknown parameter or an invalid value, with the list of parameters.
 create or replace function pgque.refuse_parameter(i_message text)
 returns void
 language plpgsql stable
 as $$
-declare
-    v_valid text;
 begin
-    select string_agg(format('%s (%s)', p.param_name, p.param_type), ', ' order by p.param_name)
-    into v_valid
-    from pgque.queue_parameters() p;
     raise exception using
         errcode = 'PQ005',
         message = i_message,
         hint = format('Parameters are: %s. An interval is positive, such as ''2 hours''; '
-                      'null resets a parameter to its default.', v_valid);
+                      'null resets a parameter to its default.', (
+                          select string_agg(format('%s (%s)', p.param_name, p.param_type), ', '
+                                            order by p.param_name)
+                          from pgque.queue_parameter p));
 end;
 $$;
 
--- Sets one parameter of a queue; null resets it to its default. Names are PgQ's, without queue_.
--- With event_ttl, every read of a batch leaves out the events that were older when the batch was
--- opened: they are not delivered, not retried and do not become dead letters. A retried event keeps
--- its time, so it expires too. With retention, rotation and compaction leave the events of that time
--- and the ticks over them, although all consumers have finished them; rotation then takes place at
--- most twice per retention. disable_insert closes the queue to every way of sending, including
--- COPY into its tables. A send that is already running is not affected, and neither are sessions
--- with session_replication_role = replica.
+-- Sets one parameter of a queue; null resets it to its default. Names are PgQ's, without queue_. With
+-- retention, rotation and compaction leave the events of that time and the ticks over them, although
+-- all consumers have finished them; rotation then takes place at most twice per retention.
+-- disable_insert closes the queue to every way of sending, including COPY into its tables, except for
+-- sends that are already running and sessions with session_replication_role = replica.
 -- locks: the queue's row. writes: queue, the catalog.
 create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
@@ -50,7 +40,7 @@ as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
 begin
-    if not exists (select from pgque.queue_parameters() p where p.param_name = x_param_name) then
+    if not exists (select from pgque.queue_parameter p where p.param_name = x_param_name) then
         perform pgque.refuse_parameter(
             format('a queue has no parameter "%s"', coalesce(x_param_name, 'null')));
     end if;
@@ -70,8 +60,8 @@ begin
 end;
 $$;
 
--- Closes a queue to producers or opens it again when disable_insert changes. This is a trigger
--- because PgQ's users update the column directly.
+-- Closes a queue to producers or opens it again when disable_insert changes. This is a trigger because
+-- PgQ's users update the column directly.
 -- locks: held by the update. writes: the catalog.
 create or replace function pgque.apply_disable_insert()
 returns trigger

@@ -42,13 +42,16 @@ begin
     for v_nr in 0..2 loop
         v_child := format('event_%s_%s', v_id, v_nr);
         execute format(
-            'create table pgque.%I (like pgque.event_template including defaults) '
-            'with (autovacuum_enabled = false, toast.autovacuum_enabled = false)', v_child);
+            'create table pgque.%I (like pgque.event_template including defaults, '
+            'ev_table integer not null default %L) '
+            'with (autovacuum_enabled = false, toast.autovacuum_enabled = false)',
+            v_child, 4 * v_id + v_nr);
         execute format('alter table pgque.%I alter column ev_id set default nextval(%L)',
                        v_child, format('pgque.%I', v_seq));
         execute format('create index %I on pgque.%I (ev_txid)',
                        format('%s_txid_idx', v_child), v_child);
-        perform pgque.attach_event_child(v_id, v_nr);
+        execute format('alter table pgque.%I attach partition pgque.%I for values in (%L)',
+                       format('event_%s', v_id), v_child, 4 * v_id + v_nr);
     end loop;
     perform pgque.grant_perms(i_queue_name);
     perform pgque.build_functions(v_id);
@@ -74,10 +77,11 @@ returns integer
 language plpgsql security definer
 as $$
 declare
-    v_timeout  constant text := current_setting('lock_timeout');
-    v_queue    pgque.queue;
-    v_left     text;
-    v_table    text;
+    v_timeout    constant text := current_setting('lock_timeout');
+    v_queue      pgque.queue;
+    v_left       text;
+    v_table      text;
+    v_functions  text;
 begin
     if v_timeout = '0' then
         perform set_config('lock_timeout', '1min', true);
@@ -88,16 +92,13 @@ begin
         exit when found;
     end loop;
 
-    select format('consumers: %s', string_agg(format('"%s"', c.co_name), ', ' order by c.co_name))
-    into v_left
-    from pgque.subscription_base s
-    join pgque.consumer c on c.co_id = s.sub_consumer
-    where s.sub_queue = v_queue.queue_id
-    having count(*) > 0;
-    if v_left is null
-       and exists (select from pgque.dead_letter d where d.dl_queue_id = v_queue.queue_id) then
-        v_left := 'dead letters';
-    end if;
+    v_left := coalesce(
+        (select 'consumers: ' || string_agg(format('"%s"', c.co_name), ', ' order by c.co_name)
+         from pgque.subscription_base s
+         join pgque.consumer c on c.co_id = s.sub_consumer
+         where s.sub_queue = v_queue.queue_id),
+        (select 'dead letters' from pgque.dead_letter d
+         where d.dl_queue_id = v_queue.queue_id limit 1));
     if v_left is not null and x_force is not true then
         raise exception using
             errcode = 'PQ007',
@@ -119,9 +120,12 @@ begin
     execute format('truncate pgque.%I', v_table);
     execute format('alter table pgque.%I add constraint queue_was_dropped check (false)', v_table);
     execute format('alter table pgque.%I rename to %I', v_table, format('%s_dropped', v_table));
-    execute format('drop function pgque.%I(xid8, xid8)', format('%s_tables', v_table));
-    execute format('drop function pgque.%I(xid8, xid8, pg_snapshot, xid8[], integer, timestamptz)',
-                   format('%s_read', v_table));
+    select string_agg(format('drop function %s', p.oid::regprocedure), '; ')  -- with that of 0.3
+    into v_functions
+    from pg_proc p
+    where p.pronamespace = 'pgque'::regnamespace
+      and p.proname in (format('%s_tables', v_table), format('%s_read', v_table));
+    execute v_functions;
     -- Last, because the tables are locked now: no transaction that sent under a key still runs.
     delete from pgque.idem i where i.queue_id = v_queue.queue_id;
     perform set_config('lock_timeout', v_timeout, true);
@@ -135,6 +139,5 @@ end;
 $$;
 
 -- The form without force: refuses while the queue has consumers or dead letters.
--- locks: those of drop_queue with force. writes: the same.
-forward pgque.drop_queue(x_queue_name text) returns integer
+forward pgque.drop_queue(x_queue_name text)
 as pgque.drop_queue(x_queue_name, false);

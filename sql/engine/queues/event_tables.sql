@@ -1,22 +1,5 @@
--- Makes a child a partition of its queue's event table.
--- locks: both, exclusively. writes: the catalog.
-create or replace function pgque.attach_event_child(i_queue_id integer, i_nr integer)
-returns void
-language plpgsql
-as $$
-declare
-    v_child  text := format('event_%s_%s', i_queue_id, i_nr);
-    v_table  integer := 4 * i_queue_id + i_nr;
-begin
-    execute format('alter table pgque.%I add column ev_table integer not null default %L',
-                   v_child, v_table);
-    execute format('alter table pgque.%I attach partition pgque.%I for values in (%L)',
-                   format('event_%s', i_queue_id), v_child, v_table);
-end;
-$$;
-
--- Creates a queue's event table, without children, in its group. ATTACH locks the group against
--- other changes only, where CREATE TABLE ... PARTITION OF would wait for producers and block them.
+-- Creates a queue's event table, without children, in its group. ATTACH locks the group against other
+-- changes only, where CREATE TABLE ... PARTITION OF would wait for producers and block them.
 -- locks: pgque.event, against another creation, until the transaction ends. writes: the catalog.
 create or replace function pgque.create_event_parent(i_queue_id integer)
 returns void
@@ -35,8 +18,8 @@ begin
 end;
 $$;
 
--- Creates a table of events as a partition for a range of event tables. A table with the events of
--- one queue is divided by list, a group by range.
+-- Creates a table of events as a partition for a range of event tables. A table with the events of one
+-- queue is divided by list, a group by range.
 -- locks: the parent, against other changes. writes: the catalog.
 create or replace function pgque.attach_event_table(
     i_parent text, i_name text, i_from integer, i_to integer)
@@ -73,11 +56,11 @@ begin
 end;
 $$;
 
--- Drops what dropped queues left, at most ten objects per call, because one
--- queue's tables take about fifty locks. Dropping a partition locks its parent exclusively, which
--- producers of other queues have locked until they commit. So the call waits 10 ms at most for each
--- parent, and the next call repeats it. Returns how much it dropped. What cannot be dropped, because
--- somebody's view reads it for example, is named in a warning.
+-- Drops what dropped queues left, at most ten objects per call, because one queue's tables take about
+-- fifty locks. Dropping a partition locks its parent exclusively, which producers of other queues have
+-- locked until they commit. So the call waits 10 ms at most for each parent, and the next call repeats
+-- it. Returns how much it dropped. What cannot be dropped, because somebody's view reads it for
+-- example, is named in a warning.
 -- locks: a group, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer

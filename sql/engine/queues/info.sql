@@ -36,18 +36,11 @@ end;
 $$;
 
 -- The same for all queues.
-forward pgque.get_queue_info(
-    out queue_name text, out queue_ntables integer, out queue_cur_table integer,
-    out queue_rotation_period interval, out queue_switch_time timestamptz,
-    out queue_external_ticker boolean, out queue_ticker_paused boolean,
-    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
-    out queue_ticker_idle_period interval, out ticker_lag interval,
-    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
-returns setof record
+forward pgque.get_queue_info()
 as pgque.get_queue_info(null);
 
 -- Each consumer with its lag, its open batch, and the number of events between its position and the
--- last tick (an upper estimate: a difference of event ids). No row for names that do not exist.
+-- last tick (a difference of event ids). No row for names that do not exist.
 create or replace function pgque.get_consumer_info(
     i_queue_name text, i_consumer_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
@@ -72,18 +65,11 @@ end;
 $$;
 
 -- The same for one queue.
-forward pgque.get_consumer_info(
-    i_queue_name text,
-    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
-    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
-returns setof record
+forward pgque.get_consumer_info(i_queue_name text)
 as pgque.get_consumer_info(i_queue_name, null);
 
 -- The same for all queues.
-forward pgque.get_consumer_info(
-    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
-    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
-returns setof record
+forward pgque.get_consumer_info()
 as pgque.get_consumer_info(null, null);
 
 -- An open batch: its queue and consumer, and what it spans. A row of nulls for a batch that is not

@@ -1,6 +1,6 @@
 -- Creates a queue with the parameters of set_queue_config, given as one JSON object. If the queue
--- exists, it gets these parameters and keeps the others, so the call can be repeated. Returns 1, or
--- 0 if the queue existed.
+-- exists, it gets these parameters and keeps the others, so the call can be repeated. Returns 1, or 0
+-- if the queue existed.
 -- locks: the queue's row. writes: queue, tick, the catalog.
 create or replace function pgque.create_queue(i_queue text, i_options jsonb)
 returns integer
@@ -19,8 +19,8 @@ begin
 end;
 $$;
 
--- Lists the options, given as for create_queue, whose values differ from the queue's, with the
--- present and the wanted value. A role that may not set options can check them with it.
+-- Lists the options, given as for create_queue, whose values differ from the queue's, with the present
+-- and the wanted value. A role that may not set options can check them with it.
 create or replace function pgque.different_options(
     i_queue text, i_options jsonb, out param_name text, out present text, out wanted text)
 returns setof record
@@ -33,13 +33,9 @@ declare
 begin
     perform pgque.check_options(i_queue, i_options);
     for v_option in
-        select o.key, o.value, format('queue_%s', o.key) as column_name, p.param_type,
-               coalesce(pg_get_expr(d.adbin, d.adrelid), 'null') as default_value
+        select o.key, o.value, p.param_type, p.param_default
         from jsonb_each_text(i_options) o
-        join pgque.queue_parameters() p on p.param_name = o.key
-        join pg_attribute a on a.attrelid = 'pgque.queue'::regclass
-                           and a.attname = format('queue_%s', o.key)
-        left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+        join pgque.queue_parameter p on p.param_name = o.key
         order by o.key
     loop
         param_name := v_option.key;
@@ -48,9 +44,8 @@ begin
                 'select q.%1$I, w.value, q.%1$I is distinct from w.value '
                 'from pgque.queue q cross join (select (%2$s)::%3$s) w (value) '  -- quoted: from the catalog, or a literal
                 'where q.queue_id = $1',
-                v_option.column_name,
-                coalesce(quote_literal(v_option.value), v_option.default_value),
-                v_option.param_type)
+                format('queue_%s', param_name),
+                coalesce(quote_literal(v_option.value), v_option.param_default), v_option.param_type)
             into present, wanted, v_differs using v_queue.queue_id;
         exception
             when data_exception then
@@ -66,8 +61,8 @@ end;
 $$;
 
 -- Refuses options that are not a JSON object, unknown parameters, and a JSON value of another type than
--- its parameter's, such as a number for a period, which would have no unit. A string is accepted here
--- and checked when it is read as the parameter's type.
+-- its parameter's, such as a number for a period, which would have no unit. A string is checked when it
+-- is read as the parameter's type.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
 language plpgsql stable
@@ -87,7 +82,7 @@ begin
                            jsonb_typeof(o.value), o.value) end
         into v_wrong
         from jsonb_each(i_options) o
-        left join pgque.queue_parameters() p on p.param_name = o.key
+        left join pgque.queue_parameter p on p.param_name = o.key
         where p.param_type is null
            or jsonb_typeof(o.value) not in ('string', 'null')
               and (jsonb_typeof(o.value), p.param_type) not in (
@@ -101,11 +96,9 @@ end;
 $$;
 
 -- Stops the ticks of a queue: events can still be sent, and consumers get them after resume_queue.
--- locks: the queue's row. writes: queue.
 forward pgque.pause_queue(i_queue text) returns void
 as pgque.set_queue_config(i_queue, 'ticker_paused', 'true');
 
 -- Lets a paused queue tick again.
--- locks: the queue's row. writes: queue.
 forward pgque.resume_queue(i_queue text) returns void
 as pgque.set_queue_config(i_queue, 'ticker_paused', 'false');

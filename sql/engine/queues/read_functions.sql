@@ -1,11 +1,10 @@
--- Builds the two functions of a queue, event_<n>_tables and event_<n>_read.
--- The first finds the children with events of a range of transactions: it probes the index of each
--- child. Its plan is cached when the tables are small, so sequential scans are disabled.
--- The second reads a batch. It takes the batch's transactions as parameters, a range and a list, so
--- that it is one statement with a cached plan and reading costs no planning. The planner knows no
--- values and expects few rows, which is right for small batches only. Sequential scans and parallel
--- workers are wrong for those, so both are disabled. A session keeps the plan, about 130 kB per
--- queue, so the statement names the table once and the function holds nothing else.
+-- Builds the two functions of a queue. event_<n>_tables probes the index of each child for the events
+-- of a range of transactions. Its plan is cached when the tables are small, so sequential scans are
+-- disabled. event_<n>_read reads a batch, whose transactions are parameters, so that it is one
+-- statement with a cached plan. The planner knows no values and expects few rows, which is right for
+-- small batches only; sequential scans and parallel workers are wrong for those. A session keeps the
+-- plan, about 130 kB per queue, so the statement names the table once and the function holds nothing
+-- else.
 -- locks: none. writes: pg_proc.
 create or replace function pgque.build_functions(i_queue_id integer)
 returns void
@@ -30,7 +29,7 @@ begin
     execute format(  -- quoted: as above
         'create or replace function %s('
         'i_from xid8, i_end xid8, i_running pg_snapshot, i_list xid8[], '
-        'i_owner integer, i_cutoff timestamptz, '
+        'i_owner integer, '
         'out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer, '
         'out ev_type text, out ev_data text, '
         'out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text) '
@@ -44,7 +43,8 @@ begin
         'or e.ev_txid operator(pg_catalog.=) any (i_list)) '
         'and (i_running is null or pg_catalog.pg_visible_in_snapshot(e.ev_txid, i_running)) '
         'and (e.ev_owner is null or e.ev_owner operator(pg_catalog.=) i_owner) '
-        'and e.ev_time operator(pg_catalog.>=) i_cutoff order by 1; end; $fn$', v_read, i_queue_id);
-    execute format('revoke all on function %s, %s from public', v_tables, v_read);  -- quoted: as above
+        'order by 1; end; $fn$', v_read, i_queue_id);
+    execute format('revoke all on function %s, %s(xid8, xid8, pg_snapshot, xid8[], integer) '  -- quoted: as above
+                   'from public', v_tables, v_read);
 end;
 $$;

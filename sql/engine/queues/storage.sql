@@ -1,8 +1,7 @@
--- Sets the rights on a queue's tables and sequence; call it again after a restore without
--- privileges. Writers may insert only the columns that they fill, so that COPY into the current
--- table cannot forge ids, times or transactions. They have this right on the current table and on
--- the previous one, because a COPY that looked up its table earlier may still use that one. They do
--- not have it on the table that rotation empties next, and on no table while disable_insert is set.
+-- Sets the rights on a queue's tables and sequence; call it again after a restore without privileges.
+-- Writers may insert only the columns that they fill, so that COPY cannot forge ids, times or
+-- transactions, into the current table and the previous one, whose name a COPY may have looked up
+-- earlier; into no table while disable_insert is set.
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_perms(x_queue_name text)
 returns integer
@@ -54,9 +53,9 @@ begin
 end;
 $$;
 
--- Sets the storage parameters of a queue's tables as create_queue does: full pages, and no
--- autovacuum, which has nothing to do because TRUNCATE empties the tables. Returns 1, or 0 if the
--- queue does not exist.
+-- Sets the storage parameters of a queue's tables as create_queue does: full pages, and no autovacuum,
+-- which has nothing to do because TRUNCATE empties the tables. Returns 1, or 0 if the queue does not
+-- exist.
 -- locks: its event tables, against other schema changes. writes: the catalog.
 create or replace function pgque.tune_storage(i_queue_name text)
 returns integer

@@ -284,11 +284,9 @@ begin
           and exists (select from pgque.retry_queue r
                       where r.ev_queue = q.queue_id and r.ev_retry_after <= clock_timestamp())
     loop
-        if not v_queue.queue_ticker_paused and not v_queue.queue_external_ticker then
-            perform pgque.make_ticks(array(
-                select d from pgque.tick_due d
-                where d.queue_id = v_queue.queue_id
-                  and exists (select from pgque.tick_request r where r.queue_id = d.queue_id)));
+        if not v_queue.queue_ticker_paused and not v_queue.queue_external_ticker
+           and exists (select from pgque.tick_request r where r.queue_id = v_queue.queue_id) then
+            perform pgque.make_ticks(v_queue.queue_id, v_queue.queue_id);
             continue when exists (select from pgque.tick_request r
                                   where r.queue_id = v_queue.queue_id);
         end if;

@@ -14,9 +14,9 @@ where r.rotated_at is null
 -- or up to a second, if others keep the lock (set_lock_wait). A snapshot older than the switch finds
 -- every row where it was.
 
--- Moves the subscriptions that go on in the other half to half i_half: writes their newest
--- positions to both halves, under the next number. A session that read a position before finds that
--- number taken. Returns how many subscriptions it moved.
+-- Moves the subscriptions that go on in the other half to half i_half: writes their newest positions to
+-- both halves, under the next number. A session that read a position before finds that number taken.
+-- Returns how many subscriptions it moved.
 -- locks: held by the caller. writes: position_log.
 create or replace function pgque.move_positions(i_half smallint)
 returns bigint
@@ -28,8 +28,8 @@ begin
     with moved as (
         insert into pgque.position_log_0
         select p.sub_id, p.pos_seq + 1, p.sub_last_tick, p.sub_active, p.sub_batch, p.sub_next_tick,
-               p.lease_owner, p.lease_until, p.lease_epoch, p.event_cutoff, i_half, p.lease_ttl,
-               p.page_from, p.page_to, p.held_at
+               p.lease_owner, p.lease_until, p.lease_epoch, null, i_half, p.lease_ttl,
+               p.page_from, p.page_to
         from pgque.subscription_base s
         cross join lateral (
             select *
@@ -47,9 +47,9 @@ begin
 end;
 $$;
 
--- Switches the log of positions to the other half, if that half is empty: away from half 0 when it
--- has outgrown its subscriptions, and back from half 1 at once. Returns how many positions stay
--- behind that nobody needs, at least 1, or 0 if it did not switch.
+-- Switches the log of positions to the other half, if that half is empty: away from half 0 when it has
+-- outgrown its subscriptions, and back from half 1 at once. Returns how many positions stay behind that
+-- nobody needs, at least 1, or 0 if it did not switch.
 -- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log,
 -- log_rotation.
 create or replace function pgque.maint_compact_positions()
@@ -89,9 +89,8 @@ exception
 end;
 $$;
 
--- The first tick of each queue that must stay: the position of its slowest consumer, the start of
--- its retention, and always the last two ticks. The next tick and the next registration start at the
--- newest tick, and the last two give the event rate.
+-- The first tick of each queue that must stay: the position of its slowest consumer, the start of its
+-- retention, and always the last two ticks, which give the event rate.
 create or replace view pgque.needed_tick as
 select q.queue_id,
        least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
@@ -100,12 +99,11 @@ select q.queue_id,
        as first_tick
 from pgque.queue q;
 
--- Copies the ticks that are still needed to the other half, where nobody reads them before the
--- switch. It takes no lock on the log, because a consumer that lags may need a million ticks. From
--- half 0 it copies only if it leaves more ticks behind than it copies, so that the cost per tick is
--- constant, however far a consumer lags; from half 1 it copies at once. It goes queue by queue: the
--- log has no statistics, and the planner would join it as a whole with all queues. Returns 1 when it
--- made a copy.
+-- Copies the ticks that are still needed to the other half, without a lock on the log, because a
+-- consumer that lags may need a million ticks. From half 0 it copies only if it leaves more ticks
+-- behind than it copies, so that the cost per tick is constant; from half 1 it copies at once. It goes
+-- queue by queue: the log has no statistics, and the planner would join it as a whole with all queues.
+-- Returns 1 when it made a copy.
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
 returns integer
@@ -155,8 +153,8 @@ exception
 end;
 $$;
 
--- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched;
--- 0 otherwise, also when a copy waits for the next call because the lock was not available.
+-- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched; 0
+-- otherwise, also when a copy waits for the next call because the lock was not available.
 -- locks: those of maint_copy_ticks; tick_log against tickers and registrations. writes: tick_log,
 -- history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()

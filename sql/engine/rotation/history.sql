@@ -9,9 +9,9 @@ begin
 end;
 $$;
 
--- Saves to the history a part of the ticks that a compaction has not copied to a half because
--- nobody needs them: the last tick of each minute, if events came since the tick saved before it,
--- and a queue's first tick, to count from.
+-- Saves to the history a part of the ticks that a compaction has not copied to a half because nobody
+-- needs them: the last tick of each minute in which events came, and a queue's first tick, to count
+-- from.
 -- locks: held by the caller. writes: history.
 create or replace function pgque.keep_tick_history(i_half smallint)
 returns void
@@ -61,8 +61,8 @@ end;
 $$;
 
 -- Adds up the counters to one row per consumer and one row per queue for its ended registrations.
--- Retries and dead letters go to the history by minute, from which rows that are older than
--- history_period are deleted. Returns how many counters it removed.
+-- Retries and dead letters go to the history by minute, from which rows that are older than a day are
+-- deleted. Returns how many counters it removed.
 -- locks: the rows it deletes. writes: counter_log, history, log_rotation.
 create or replace function pgque.maint_compact_counters()
 returns integer

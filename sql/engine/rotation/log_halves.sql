@@ -13,8 +13,7 @@
 -- level they always read both: their snapshot may be older than a switch that they waited for.
 
 -- Lets this transaction commit without waiting for a standby. Maintenance holds locks that other
--- sessions wait for, and nobody relies on its commit: a standby that lags, or never answers, would
--- only delay those sessions.
+-- sessions wait for, and nobody relies on its commit.
 create or replace function pgque.commit_locally()
 returns void
 language plpgsql
@@ -27,8 +26,8 @@ end;
 $$;
 
 -- Sets how long the calling function waits for a lock on a log: 10 ms, which nobody notices.
--- Overlapping transactions may keep it taken for longer than that, so one attempt in ten waits for
--- 100 ms, and one in a hundred for a second.
+-- Overlapping transactions may keep it taken for longer, so one attempt in ten waits for 100 ms, and
+-- one in a hundred for a second.
 create or replace function pgque.set_lock_wait()
 returns void
 language plpgsql

@@ -1,8 +1,7 @@
--- Lists the steps of maintenance that are due, in their order: functions of this schema, with no or one
--- argument. Ticks are copied first, so that no lock is held during the copy. The logs are switched late,
--- since in maint() their locks are kept until commit. The half with the old ticks is emptied after that,
--- since readers wait for its lock, and event tables are dropped later still, since producers wait for
--- theirs.
+-- Lists the steps of maintenance that are due, in their order. Ticks are copied first, so that no lock
+-- is held during the copy. The logs are switched late, since in maint() their locks are kept until
+-- commit. The half with the old ticks is emptied after that, since readers wait for its lock, and event
+-- tables are dropped later still, since producers wait for theirs.
 create or replace function pgque.maint_steps(out func_name text, out func_arg text)
 returns setof record
 language plpgsql stable
@@ -55,9 +54,9 @@ begin
 end;
 $$;
 
--- Lists what there is to maintain now, for schedulers that run each step in a transaction of its
--- own: functions with no or one argument, to be called again while they return more than 0, and
--- tables to vacuum.
+-- Lists what there is to maintain now, for schedulers that run each step in a transaction of its own:
+-- functions with no or one argument, to be called again while they return more than 0, and tables to
+-- vacuum.
 create or replace function pgque.maint_operations(out func_name text, out func_arg text)
 returns setof record
 language plpgsql security definer
@@ -71,8 +70,8 @@ exception when lock_not_available then
 end;
 $$;
 
--- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events,
--- positions and ticks are not among them, because their tables are truncated.
+-- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events, positions
+-- and ticks are not among them, because their tables are truncated.
 create or replace function pgque.maint_tables_to_vacuum()
 returns setof text
 language plpgsql security definer
@@ -124,12 +123,10 @@ begin
 end;
 $$;
 
--- Does all maintenance in one call, for any scheduler: rotation of events, retries, delayed events
--- that are due, expired idempotency keys, what dead writers left, rotation of the logs. Returns how
--- many things it did. What it cannot lock within a second, it leaves for the next call. A step that
--- fails stops no other step and raises a warning; if nothing else was done, the call fails with its
--- error. Call it in a transaction of its own: a transaction that switches a log commits without waiting
--- for a synchronous standby.
+-- Does all maintenance in one call, for any scheduler. Returns how many things it did. What it cannot
+-- lock within a second, it leaves for the next call. A step that fails stops no other step and raises a
+-- warning; if nothing else was done, the call fails with its error. Call it in a transaction of its
+-- own: a transaction that switches a log commits without waiting for a synchronous standby.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer

@@ -2,8 +2,8 @@
 -- steps of a rotation are in different transactions, no lock outlasts its step, and a step that
 -- fails stops no other.
 
--- Returns how long maint_loop waits between two rounds. It waits less while a log is on its second
--- half, where reading costs more.
+-- Returns how long maint_loop waits between two rounds: less while a log is on its second half, where
+-- reading costs more.
 create or replace function pgque.maint_pause()
 returns interval
 language plpgsql security definer
@@ -18,9 +18,9 @@ exception when lock_not_available then
 end;
 $$;
 
--- Runs maintenance for one slot of a scheduler, every 10 seconds (see maint_pause), in READ
--- COMMITTED, whatever the session's default. A step that fails does not end the slot; the slot
--- raises the last error at its end.
+-- Runs maintenance for one slot of a scheduler, every 10 seconds (see maint_pause), in READ COMMITTED,
+-- whatever the session's default. A step that fails does not end the slot; the slot raises the last
+-- error at its end.
 -- locks: none between steps. writes: what the steps write.
 create or replace procedure pgque.maint_loop(i_slot interval)
 language plpgsql

@@ -1,5 +1,5 @@
--- Returns the newest tick that every consumer of a queue has passed, or the last tick if no
--- consumer is registered. Nobody needs the events that its snapshot sees.
+-- Returns the newest tick that every consumer of a queue has passed, or the last tick if no consumer is
+-- registered. Nobody needs the events that its snapshot sees.
 create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
 language plpgsql
@@ -11,10 +11,10 @@ begin
 end;
 $$;
 
--- Returns the newest tick that is older than a queue's retention, or the first tick if none is, or
--- null without a retention. Every event that was committed within the retention comes after it,
--- because a tick's snapshot is older than its time. A week may have millions of ticks, so this is a
--- binary search by id; ids may have gaps.
+-- Returns the newest tick that is older than a queue's retention, or the first tick if none is, or null
+-- without a retention. Every event that was committed within the retention comes after it, because a
+-- tick's snapshot is older than its time. A week may have millions of ticks, so this is a binary search
+-- by id; ids may have gaps.
 create or replace function pgque.find_retention_tick(i_queue pgque.queue)
 returns bigint
 language plpgsql
@@ -62,9 +62,8 @@ begin
 end;
 $$;
 
--- Returns the shortest time between two rotations of a queue. A table is truncated two rotations
--- after its last event, so with half the retention this event is just old enough, and the oldest
--- event gets one and a half times as old as the retention.
+-- Returns the shortest time between two rotations of a queue. A table is truncated two rotations after
+-- its last event, so with half the retention this event is just old enough.
 create or replace function pgque.rotation_interval(i_queue pgque.queue)
 returns interval
 language sql immutable
@@ -73,8 +72,8 @@ as $$
                     i_queue.queue_retention operator(pg_catalog./) 2)
 $$;
 
--- Returns the tick up to which every snapshot sees the events as consumed, or null while a snapshot
--- may not. It notes up to where events may be truncated; the note counts when no snapshot is left from
+-- Returns the tick up to which every snapshot sees the events as consumed, or null while a snapshot may
+-- not. It notes up to where events may be truncated; the note counts when no snapshot is left from
 -- before it.
 -- locks: held by the caller. writes: rotation_floor, snapshot_wait.
 create or replace function pgque.settle_floor(i_queue_id integer)
@@ -107,14 +106,13 @@ begin
 end;
 $$;
 
--- Rotation, step 1: empties a child of the queue's event table that is not current, and makes it
--- the current one. It takes the oldest child, or the other one if the oldest is still needed.
--- Returns 1, or 0 if it is too early (rotation_interval), if step 2 of the last rotation has not
--- run, if an old snapshot may need events that all consumers have passed, or if neither child can be
--- emptied. The child that comes next is closed to writers. If the oldest child was skipped, that one
--- stays closed instead. Returns 0, too, if the queue does not exist.
--- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively.
--- writes: queue, rotation_floor, the catalog; truncates the child.
+-- Rotation, step 1: empties a child of the queue's event table that is not current, and makes it the
+-- current one. It takes the oldest child, or the other one if the oldest is still needed. Returns 1, or
+-- 0 if it is too early (rotation_interval), if step 2 of the last rotation has not run, if an old
+-- snapshot may need events, if neither child can be emptied, or if the queue does not exist. The child
+-- that comes next is closed to writers. If the oldest child was skipped, that one stays closed instead.
+-- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively. writes:
+-- queue, rotation_floor, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
 returns integer
 language plpgsql security definer
@@ -163,7 +161,7 @@ end;
 $$;
 
 -- The size of a queue's event tables. It is 0 if no event was sent since the last rotations: then
--- maintenance does not rotate the queue, which would only write to the catalog.
+-- maintenance does not rotate the queue.
 create or replace function pgque.event_bytes(i_queue pgque.queue)
 returns bigint
 language plpgsql stable
@@ -174,9 +172,8 @@ begin
 end;
 $$;
 
--- Truncates an event table, unless a session uses it or it holds an event that the floor tick did
--- not see. This is checked under the exclusive lock, so the truncated events are known to be
--- consumed. Returns whether the table is empty now.
+-- Truncates an event table, unless a session uses it or it holds an event that the floor tick did not
+-- see, which is checked under the exclusive lock. Returns whether the table is empty now.
 -- locks: the table, exclusively, without waiting. writes: truncates it.
 create or replace function pgque.empty_event_table(i_table text, i_floor pg_snapshot)
 returns boolean
@@ -205,8 +202,7 @@ end;
 $$;
 
 -- Rotation, step 2, in a later transaction than step 1: notes that the switch is committed, which
--- allows the next one. A crash between the steps, or a transaction that has locked the queue's row,
--- only delays the next rotation.
+-- allows the next one.
 -- locks: rows of the queues it notes, without waiting. writes: queue.
 create or replace function pgque.maint_rotate_tables_step2()
 returns integer

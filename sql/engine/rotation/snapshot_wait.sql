@@ -4,14 +4,12 @@
 
 -- Whether all snapshots see a change, such as a transaction's, so that what nobody needs since then may
 -- be truncated. Called again under the same name until it returns true. The first call for a change
--- records who holds a snapshot, since a transaction that begins later has a newer one; it has to be in a
--- later transaction than the change if i_change is that transaction. Autovacuum reads no event, and may
--- take hours over a large table. A standby that reports its snapshots (hot_standby_feedback) counts, too.
--- It returns true after the snapshot patience in any case. While it waits, it moves
--- marked_by to its own transaction each minute: a report on a standby that began after the change locks
--- the tables as well, and the replay of a TRUNCATE would wait for it.
--- locks: none; the caller holds one under which nobody else asks for this name. writes:
--- snapshot_wait.
+-- records who holds a snapshot; it has to be in a later transaction than the change if i_change is that
+-- transaction. Autovacuum reads no event, and may take hours over a large table. A standby that reports
+-- its snapshots (hot_standby_feedback) counts, too. It returns true after the snapshot patience in any
+-- case. While it waits, it moves marked_by to its own transaction each minute: a report on a standby
+-- that began after the change locks the tables as well, and the replay of a TRUNCATE would wait for it.
+-- locks: none; the caller holds one under which nobody else asks for this name. writes: snapshot_wait.
 create or replace function pgque.is_seen_by_all(i_name text, i_change text)
 returns boolean
 language plpgsql

@@ -39,8 +39,8 @@ end;
 $$;
 
 -- Queues whose next tick is due, with their last tick and the last event id given out. A tick is
--- due for enough new events; for any new events, or events that the last tick left behind, once
--- that tick is older than the lag; after the idle period; on request; and at once for a queue's
+-- due for enough new events; for any new events, or events that the last tick may have left behind,
+-- once that tick is older than the lag; after the idle period; on request; and at once for a queue's
 -- first event, or if the clock was set back behind the last tick.
 create or replace view pgque.tick_due as
 select q.queue_id,
@@ -49,7 +49,10 @@ select q.queue_id,
        seq.last_event_id,
        last_tick.tick_event_seq as last_tick_event_seq,
        q.queue_seq as event_seq,
-       s.left_some
+       s.left_some,
+       seq.last_event_id > last_tick.tick_event_seq as has_new,
+       clock_timestamp() - last_tick.tick_time
+           < greatest(q.queue_ticker_max_lag, interval '200 ms') as is_busy
 from pgque.queue q
 join pgque.tick_state s on s.queue_id = q.queue_id
 cross join lateral (
@@ -73,114 +76,115 @@ where not q.queue_external_ticker
        or exists (select from pgque.tick_request r where r.queue_id = q.queue_id));
 
 -- Lists the sequences from which an unfinished transaction may have taken an id: nextval() locks
--- the sequence before it gives an id out, until its transaction ends. written_seqs are locked by a
--- transaction that has an id and so may have written events. touched_seqs are locked by one that
--- only reads the sequence, as a ticker does, or has not written yet. PostgreSQL walks through the whole
--- table of locks, so it is read only if another transaction of this database has an id, or runs a
--- statement, which holds a snapshot from before it draws an id until it has one. Only an id that somebody
--- draws with nextval(), in a statement of its own, could be missed.
-create or replace function pgque.unfinished_seqs(out written_seqs oid[], out touched_seqs oid[])
-returns record
+-- the sequence before it gives an id out, until its transaction ends. Such a transaction has an id, or
+-- runs a statement, which holds a snapshot from before it draws an event's id until it has one. Only an
+-- id that somebody draws with nextval(), in a statement of its own, could be missed. PostgreSQL
+-- walks through the whole table of locks, so it is read only if there is such a transaction.
+create or replace function pgque.unfinished_seqs()
+returns oid[]
 language plpgsql
 as $$
+declare
+    v_database  constant oid := (select d.oid from pg_database d where d.datname = current_database());
+    v_running   integer[];
 begin
     perform pg_stat_clear_snapshot();  -- or an earlier answer of this transaction is given again
-    if not exists (select
-                   from pg_stat_get_activity(null) a
-                   join pg_database d on d.oid = a.datid and d.datname = current_database()
-                   where (a.backend_xid is not null or a.backend_xmin is not null)
-                     and a.pid <> pg_backend_pid())
-       and not exists (select from pg_prepared_xact()) then
-        written_seqs := '{}';
-        touched_seqs := '{}';
-        return;
+    v_running := array(select a.pid
+                       from pg_stat_get_activity(null) a
+                       where a.datid = v_database and a.pid <> pg_backend_pid()
+                         and (a.backend_xid is not null or a.backend_xmin is not null));
+    if v_running = '{}' and not exists (select from pg_prepared_xact()) then
+        return '{}';
     end if;
-    with held as materialized (
-        select l.locktype, l.mode, l.relation, l.virtualtransaction
-        from pg_locks l
-        where l.granted
-          and l.pid is distinct from pg_backend_pid()
-          and (l.locktype = 'transactionid' and l.mode = 'ExclusiveLock'
-               or l.locktype = 'relation' and l.mode = 'RowExclusiveLock'
-                  and l.database = (select d.oid from pg_database d
-                                    where d.datname = current_database()))
-    )
-    select coalesce(array_agg(h.relation) filter (where w.virtualtransaction is not null), '{}'),
-           coalesce(array_agg(h.relation) filter (where w.virtualtransaction is null), '{}')
-    into written_seqs, touched_seqs
-    from held h
-    left join (
-        select distinct x.virtualtransaction from held x where x.locktype = 'transactionid'
-    ) w on w.virtualtransaction = h.virtualtransaction
-    where h.locktype = 'relation';
+    return array(select l.relation
+                 from pg_locks l
+                 where l.granted and l.locktype = 'relation' and l.mode = 'RowExclusiveLock'
+                   and l.database = v_database
+                   and (l.pid = any (v_running) or l.pid is null));  -- null: a prepared transaction
 end;
 $$;
 
--- Ticks those of the given queues that no other transaction is ticking. Locked rows are skipped, so
--- that a ticker inside a long transaction delays no other queue. Only a role with rights on the
--- table tick_state can take this lock.
+-- Ticks those queues between two ids that are due and that no other transaction is ticking; returns
+-- the new ticks' ids. Locked rows are skipped, so that a ticker inside a long transaction delays no
+-- other queue. Only a role with rights on the table tick_state can take this lock.
+--
 -- A tick leaves an event behind if the event's id counts and its transaction is not in the
--- snapshot. Either that transaction took the id before the tick fell due: then it still held the
--- sequence when we read the locks, before the snapshot. Or it took the id later: then the sequence
--- advanced. A ticker that may have an older snapshot, or has events of its own, cannot tell and
--- assumes that events were left behind. If no id was given out since a tick that left nothing
--- behind, this one leaves nothing behind either.
+-- snapshot. Either that transaction took the id before the tick fell due: then it was unfinished when
+-- we looked for such transactions, before the snapshot. Or it took the id later: then the sequence
+-- advanced. If no id was given out since a tick that left nothing behind, this one leaves nothing
+-- behind either.
+--
+-- Whoever does not look assumes that a tick with new events left some behind. That is never wrong for
+-- an event, but makes a tick too many when the queue becomes quiet. So a busy queue is not looked at,
+-- and neither is one of which this is assumed already. A queue is looked at when it has its first
+-- events for some time, and by the tick that is due after the lag without new events. A ticker that may
+-- have an older snapshot, or has events of its own, cannot tell either.
 -- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request, tick_state;
 -- notifies.
-create or replace function pgque.make_ticks(i_due pgque.tick_due[])
-returns table (ticked_queue integer, new_tick bigint)
+create or replace function pgque.make_ticks(i_first_queue integer, i_last_queue integer)
+returns bigint[]
 language plpgsql
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_unsure   constant boolean := pg_current_xact_id_if_assigned() is not null
-                   or current_setting('transaction_isolation') in ('repeatable read', 'serializable');
-    v_written  oid[];
-    v_touched  oid[];
+    v_strict      constant boolean := current_setting('transaction_isolation') not like 'read %';
+    v_unsure      constant boolean := v_strict or pg_current_xact_id_if_assigned() is not null;
+    v_due         pgque.tick_due[];
+    v_look        boolean;
+    v_requests    bigint[];
+    v_unfinished  oid[];  -- null: they were not looked for
+    v_ticks       bigint[];
+    v_ticked      integer[];
+    v_changed     integer[];
 begin
-    perform pgque.check_tick_half();
-    if i_due = '{}' then
-        return;
+    if v_strict then
+        perform pgque.check_tick_half();
     end if;
-    select u.written_seqs, u.touched_seqs into v_written, v_touched from pgque.unfinished_seqs() u;
-    return query
+    select array_agg(d), bool_or(d.has_new <> d.left_some and (d.left_some or not d.is_busy)),
+           (select array_agg(r.request_id) from pgque.tick_request r)
+    into v_due, v_look, v_requests
+    from pgque.tick_due d
+    where d.queue_id between i_first_queue and i_last_queue;
+    if v_due is null then
+        return '{}';
+    elsif v_look and not v_unsure then
+        v_unfinished := pgque.unfinished_seqs();
+    end if;
     with due as materialized (
         select d.queue_id, d.queue_name, d.last_tick_id, d.left_some, d.event_seq,
                d.last_event_id as seen_event_id, d.last_tick_event_seq,
                coalesce(pg_sequence_last_value(d.event_seq), 0) as last_event_id
         from pgque.tick_state s
-        join unnest(i_due) d on d.queue_id = s.queue_id
+        join unnest(v_due) d on d.queue_id = s.queue_id
         for update of s skip locked
     ), ticked as (
         insert into pgque.tick_log (
             tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half)
         select d.queue_id, d.last_tick_id + 1, clock_timestamp(),
-               (select pgque.tick_snapshot()), d.last_event_id,
-               (select l.half from pgque.log l where l.log_name = 'tick')
+               case when v_unsure then pgque.tick_snapshot() else pg_current_snapshot() end,
+               d.last_event_id, (select l.half from pgque.log l where l.log_name = 'tick')
         from due d
         on conflict (tick_queue, tick_id, half) do nothing
         returning tick_queue, tick_id
-    ), answered as (
-        delete from pgque.tick_request r using ticked t where r.queue_id = t.tick_queue
-    ), noted as (
-        update pgque.tick_state s
-        set left_some = not s.left_some
-        from ticked t
-        join (
-            select d.queue_id,
-                   d.left_some and (v_unsure or d.event_seq = any (v_written))
-                   or d.last_event_id > d.last_tick_event_seq
-                      and (v_unsure or d.last_event_id > d.seen_event_id
-                           or d.event_seq = any (v_written) or d.event_seq = any (v_touched))
-                   as left_some
-            from due d
-        ) d on d.queue_id = t.tick_queue
-        where s.queue_id = t.tick_queue and s.left_some <> d.left_some
     )
-    select t.tick_queue, t.tick_id
+    select array_agg(t.tick_id), array_agg(t.tick_queue),
+           array_agg(t.tick_queue) filter (where d.left_some <> (
+               (d.left_some or d.last_event_id > d.last_tick_event_seq)
+               and (coalesce(d.event_seq = any (v_unfinished), true)
+                    or d.last_event_id > d.seen_event_id))),
+           count(pg_notify('pgque_' || d.queue_name, t.tick_id::text))
+    into v_ticks, v_ticked, v_changed
     from ticked t
-    join due d on d.queue_id = t.tick_queue
-    cross join lateral pg_notify('pgque_' || d.queue_name, t.tick_id::text);
+    join due d on d.queue_id = t.tick_queue;
+    if v_changed is not null then
+        update pgque.tick_state s set left_some = not s.left_some
+        where s.queue_id = any (v_changed);
+    end if;
+    if v_requests is not null then
+        delete from pgque.tick_request r
+        where r.queue_id = any (v_ticked) and r.request_id = any (v_requests);
+    end if;
+    return coalesce(v_ticks, '{}');
 end;
 $$;
 
@@ -194,7 +198,7 @@ as $$
 begin
     perform pgque.check_adopted();
     perform pgque.follow_timeline() where not pgque.is_timeline_followed();
-    return (select count(*) from pgque.make_ticks(array(select d from pgque.tick_due d)));
+    return cardinality(pgque.make_ticks(0, 2147483647));
 exception when lock_not_available then
     perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
     return null;
@@ -218,9 +222,7 @@ begin
     if v_queue.queue_ticker_paused or v_queue.queue_external_ticker then
         perform pgque.refuse_tick(v_queue);
     end if;
-    return (select t.new_tick
-            from pgque.make_ticks(array(select d from pgque.tick_due d
-                                        where d.queue_id = v_queue.queue_id)) t);
+    return (pgque.make_ticks(v_queue.queue_id, v_queue.queue_id))[1];
 exception when lock_not_available then
     perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
     return null;

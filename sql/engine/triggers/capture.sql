@@ -1,6 +1,6 @@
 -- Trigger of capture(): each statement that changes the table makes an event for each row that it
--- changed. docs/capture.md has the format. It runs with the rights of whoever changes the table. The
--- arguments are the queue, and the table as events name it.
+-- changed (docs/capture.md). It runs with the rights of whoever changes the table. The arguments are
+-- the queue, and the table as events name it.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.capture_change()
 returns trigger
@@ -74,8 +74,8 @@ begin
 end;
 $$;
 
--- The condition that the rows o and n of a table have one key, as it is now; null for an insert,
--- which needs none. Refuses an update of a table that has lost its key.
+-- The condition that the rows o and n of a table have one key, as it is now; null for an insert, which
+-- needs none. Refuses an update of a table that has lost its key.
 create or replace function pgque.capture_condition(i_relid oid, i_op text)
 returns text
 language plpgsql stable
@@ -135,9 +135,9 @@ $$;
 
 -- Has each change of a table sent to a queue, from the commit of this transaction on: by statement
 -- triggers on the table and its partitions. Called again, it adds partitions that came later and
--- follows a new name. Returns how many tables have the triggers. The role needs pgque_writer and
--- the right to create triggers on the table. Writers of the table wait while it waits for earlier
--- ones, for a second at most; then it tries again, ten times.
+-- follows a new name. Returns how many tables have the triggers. The role needs pgque_writer and the
+-- right to create triggers on the table. It waits for writers of the table for a second at most, ten
+-- times.
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(i_table regclass, i_queue text)
 returns integer

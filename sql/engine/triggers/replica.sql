@@ -1,8 +1,8 @@
 -- Replicas: the changes of captured tables, applied to a copy of each (docs/replicas.md).
 
--- Remembers that a consumer has copied a table as a snapshot shows it. Called in the transaction of
--- the ack, so it counts only if the copy's attempt is the one that was acked. From then on, the
--- consumer leaves out the changes that the snapshot contains.
+-- Remembers that a consumer has copied a table as a snapshot shows it. Called in the transaction of the
+-- ack, so it counts only if the copy's attempt is the one that was acked. From then on, the consumer
+-- leaves out the changes that the snapshot contains.
 -- locks: none. writes: replica_table.
 create or replace function pgque.set_replicated(
     i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
@@ -45,8 +45,8 @@ begin
 end;
 $$;
 
--- The tables that a consumer has copied, without those that it copied in an earlier life of the
--- database: transaction ids of another cluster mean nothing here, so these are copied again.
+-- The tables that a consumer has copied, without those of an earlier life of the database, whose
+-- transaction ids mean nothing here.
 create or replace function pgque.replicated_tables(
     i_queue text, i_consumer text,
     out table_name text, out copied pg_snapshot, out shape text)

@@ -16,7 +16,6 @@ from pgque_dagster.client import (
     Event,
     HandlerMissing,
     Limits,
-    RemoteConsumer,
 )
 from pgque_dagster.client.consumer import consumer as consumers
 from tests.client.consumer.support import (
@@ -194,16 +193,13 @@ class TestTransactional:
         assert q.retried() == ["raises", "nacks"]
         assert q.payloads("dead_letter") == ["dead"]
 
-    @pytest.mark.parametrize("kind", [Consumer, RemoteConsumer])
-    def test_an_event_that_only_the_commit_refuses_fails_alone(
-        self, q: Queue, kind: type[Consumer]
-    ) -> None:
+    def test_an_event_that_only_the_commit_refuses_fails_alone(self, q: Queue) -> None:
         q.db.execute("create table known (id text primary key)")
         q.db.execute("insert into known values ('1'), ('2')")
         q.db.execute("alter table done add foreign key (id) references known initially deferred")
         # Its error is expected at the statement.
         q.db.execute("alter table done add unique (id) deferrable")
-        consumer = kind(q.url, "q", "c")
+        consumer = Consumer(q.url, "q", "c")
 
         @consumer.on(transactional=True)
         def handle(message: Delivery, connection: Any) -> None:

@@ -140,13 +140,13 @@ def test_a_process_that_is_killed_leaves_its_batch_to_the_next(
         process.kill()
     consumer = q.consumer()
     handled = collect(consumer)
+    caplog.set_level("INFO", "pgque.consumer")
     with running(consumer):
         wait_until(lambda: f":{process.pid}:" in caplog.text)
         assert handled == []
         expire_leases(q.db)
         wait_until(q.is_acked)
     assert handled == ["long", "short"]
-    assert "delivered again" in caplog.text
 
 
 def test_a_broken_connection_in_a_batch_is_made_again(

@@ -50,7 +50,8 @@ def test_a_wrong_column_type_fails_the_run_and_the_corrected_schema_reads_the_wh
     assert store.stored == []
     assert f"8 of 8 events of batch {batch_id} of orders/revenue are malformed" in error
     for event_id in ids[:3]:
-        assert f"event {event_id}: total is no int (it has the fields total: DECIMAL" in error
+        told = "Expected `int | null`, got `float` - at `$.total` (it has the fields total: DECIMAL"
+        assert f"event {event_id}: {told}" in error
     assert f"event {ids[3]}" not in error
 
     assert orders.run(reading("total double"), manager=store).success

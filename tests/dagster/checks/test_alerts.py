@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from pgque_dagster import Alert, PgqueResource, build_pgque_alerts
-from pgque_dagster.checks.alert_cursor import AlertCursor, GivenUp, Problem
+from pgque_dagster.checks.alert_cursor import AlertCursor, Problem
 from pgque_dagster.client import Client
 from pgque_dagster.client.batch import hold
 from tests.support.checks import give_up, make_older
@@ -54,12 +54,8 @@ def make_rotation_stuck(sql: Callable[[str], None], client: Client, *queues: str
     sql("update pgque.queue set queue_switch_time = now() - interval '1 day'")
 
 
-def given_up_long_ago(on_call: OnCall, ever: int, age: timedelta) -> None:
-    """As if the last of the dead letters had been given up so long ago."""
-    cursor = AlertCursor.read(on_call.cursor)
-    assert cursor.given_up["orders"].ever == ever
-    long_ago = {"orders": GivenUp(ever, datetime.now(UTC) - age)}
-    on_call.cursor = AlertCursor(cursor.notified, long_ago).write()
+def make_dead_letters_older(sql: Callable[[str], None], age: str) -> None:
+    sql(f"update pgque.dead_letter set dl_time = dl_time - interval '{age}'")
 
 
 def test_a_held_batch_is_told_once_and_once_when_it_is_over(client: Client) -> None:
@@ -117,20 +113,27 @@ def test_a_consumer_is_behind_from_the_lag_that_was_asked_for(
     assert strict.evaluate() == ["-consumer_lag:revenue"]
 
 
-def test_more_dead_letters_ring_once_and_are_over_an_hour_after_the_last(client: Client) -> None:
+def test_more_dead_letters_ring_once_and_are_over_an_hour_after_the_last(
+    client: Client, sql: Callable[[str], None]
+) -> None:
     on_call = OnCall(client)
     assert on_call.evaluate() == []
     give_up(client, "a")
 
     assert on_call.evaluate() == ["dead_letters"]
-    assert "dlq_" in on_call.notified[0].detail
+    assert "1 are stored. Inspect them: `select * from pgque.dlq_" in on_call.notified[0].detail
+    make_dead_letters_older(sql, "61 minutes")
     give_up(client, "b")
     assert on_call.evaluate() == []
-    given_up_long_ago(on_call, 2, timedelta(minutes=61))
+    make_dead_letters_older(sql, "61 minutes")
     assert on_call.evaluate() == ["-dead_letters"]
     assert on_call.evaluate() == []
+    # Between two looks, of which the second one comes late.
     give_up(client, "c")
+    make_dead_letters_older(sql, "61 minutes")
     assert on_call.evaluate() == ["dead_letters"]
+    client.purge_dead_letters("orders", timedelta(0))
+    assert on_call.evaluate() == ["-dead_letters"]
 
 
 def test_dead_letters_ring_at_the_first_look_if_they_still_wait(client: Client) -> None:
@@ -179,7 +182,9 @@ def test_an_alert_that_could_not_be_told_makes_the_evaluation_red_and_is_told_ag
     assert on_call.evaluate() == ["held_batch:revenue:1"]
 
 
-def test_growth_that_could_not_be_told_is_not_forgotten(client: Client) -> None:
+def test_growth_that_could_not_be_told_is_not_forgotten(
+    client: Client, sql: Callable[[str], None]
+) -> None:
     on_call = OnCall(client)
     on_call.evaluate()
     give_up(client, "a")
@@ -187,7 +192,7 @@ def test_growth_that_could_not_be_told_is_not_forgotten(client: Client) -> None:
     hold_batch(client)
     on_call.fails_on = "dead_letters"
     assert on_call.evaluate() == ["held_batch:revenue:2"]
-    given_up_long_ago(on_call, 1, timedelta(days=1))
+    make_dead_letters_older(sql, "1 day")
     on_call.fails_on = None
 
     assert on_call.evaluate() == ["dead_letters"]
@@ -205,11 +210,11 @@ def test_a_cursor_reads_what_it_wrote_and_another_knows_nothing() -> None:
     now = datetime(2026, 1, 2, tzinfo=UTC)
     cursor = AlertCursor(
         {Problem("orders", "held_batch:été"): now, Problem("", "database"): now},
-        {"orders": GivenUp(3, now), "returns": GivenUp(0, None)},
+        {"orders": 3},
     )
 
     assert AlertCursor.read(cursor.write()) == cursor
-    for other in (None, "", "[]", "{}", '{"version": 9}', '{"version": 1, "told": [1]}'):
+    for other in (None, "", "[]", "{}", '{"version": 9}', '{"version": 2, "notified": [1]}'):
         assert AlertCursor.read(other) == AlertCursor()
 
 

@@ -221,7 +221,9 @@ def test_the_retries_of_a_window_are_named_by_attributes() -> None:
             {"schedule": {"cron_schedule": "0 * * * *"}, "sensor": {"max_age": "5s"}},
             "`schedule` takes the place of `sensor`",
         ),
-        ({"payload": {"schema": "id int", "on_malformed": "ignore"}}, "'dead_letter', 'retry'"),
+        ({"payload": {"schema": "id int", "on_malformed": "ignore"}}, "'dead_letter', 'fail'"),
+        ({"sink": {"type": "postgers", "base_dir": "d"}}, "'postgers'"),
+        ({"sink": {"type": "postgres", "mode": "merge"}}, "'merge'"),
         *(
             ({"payload": {"schema": "id int", "max_malformed": share}}, "max_malformed")
             for share in (-0.1, 1.1, float("nan"), True, "a tenth")
@@ -294,13 +296,10 @@ def test_the_options_of_a_sink_reach_its_io_manager(orders: Orders, sink: dict[s
     ("sink", "wrong"),
     [
         ({"base_dir": "d"}, []),
-        ({"basedir": "d"}, ["'basedir' was unexpected", "'base_dir' is a required"]),
-        ({"type": "postgers", "base_dir": "d"}, ["'postgers'"]),
+        ({"basedir": "d"}, ["{'basedir': 'd'} is not valid"]),
         ({"type": "postgres", "mode": "upsert", "key": ["product"]}, []),
-        ({"type": "postgres", "mode": "merge", "key": "product"}, ["'merge'", "'product'"]),
-        ({"type": "postgres", "base_dir": "d"}, ["'base_dir' was unexpected"]),
+        ({"type": "postgres", "warehouse": "d", "base_dir": "d"}, ["is not valid"]),
         ({"type": "delta", "base_dir": "d", "schema_evolution": "add_columns"}, []),
-        ({"type": "delta", "base_dir": "d", "schema_evolution": "guess"}, ["'guess'"]),
         ({"type": "iceberg", "warehouse": "s3://bucket", "catalog": {"type": "rest"}}, []),
     ],
 )

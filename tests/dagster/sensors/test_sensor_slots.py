@@ -1,6 +1,5 @@
 """Assets with `partitions`: one run in each slot, so that the events of a key stay in order."""
 
-import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -292,28 +291,33 @@ def test_a_consumer_without_slots_keeps_its_position(
 def test_a_consumer_that_is_shared_by_subconsumers_is_not_opened_until_it_is_its_own(
     client: Client, instance: dg.DagsterInstance, spark: SparkSession
 ) -> None:
-    """A run that was requested for a batch of a subconsumer still ends."""
     shared = Holder("orders", "revenue", "1")
     publish(client, "x")
     client.run(shared.register_subconsumer())
-    batch = shared.claim(client, owner="a run", ttl=timedelta(minutes=1))
-    assert batch is not None
-    batch.release()
     sensor = build_pgque_sensor([revenue])
 
     reason = str(evaluate(sensor, client.url, instance))
-    tags = {"pgque/batch_id": str(batch.batch_id), "pgque/subconsumer": "1"}
-    (statement,) = re.findall("select .*?;", reason)
-    store = StoringIOManager()
-    by_hand = materialize(revenue, client.url, spark)
-    assert statement in by_hand.failure_data_for_node("revenue").error.to_string()  # type: ignore[union-attr]
-    assert materialize(revenue, client.url, spark, io_manager=store, tags=tags).success
+    by_hand = materialize(revenue, client.url, spark).failure_data_for_node("revenue")
     with client.transaction() as db:
-        db.execute(statement.encode())
-    publish(client, "y")
+        db.execute("select pgque.unregister_subconsumer('orders', 'revenue', '1')")
 
-    assert len(store.stored) == 1
+    for error in (reason, by_hand.error.to_string()):  # type: ignore[union-attr]
+        assert "is shared by subconsumers" in error
+        assert "when pgque.unregister_subconsumer has removed all of them" in error
     assert the_request(evaluate(sensor, client.url, instance))
+
+
+def test_a_batch_that_is_opened_is_leased_by_nobody(
+    parted: Client, instance: dg.DagsterInstance
+) -> None:
+    before = states(parted)
+    publish(parted, "x")
+    requests(evaluate(TWO, parted.url, instance))
+
+    after = states(parted)
+    assert all(state.batch_id for state in after)
+    assert {(state.owner, state.lease_until) for state in after} == {(None, None)}
+    assert [state.epoch for state in after] == [state.epoch for state in before]
 
 
 def test_a_consumer_with_slots_is_not_registered_without(

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,19 +48,21 @@ logger.spark.level = info
 @pytest.fixture(scope="module")
 def urls() -> Iterator[dict[str, str]]:
     """A database over TCP, by a role and a password for each way to tell where it is."""
-    with (
-        tempfile.TemporaryDirectory(prefix="pgque-test-") as folder,
-        EmbeddedPostgres(Path(folder) / "postgres", tcp=True) as server,
-    ):
-        installer.install(server.tcp_url)
-        with connect(server.tcp_url) as db:
+    with tempfile.TemporaryDirectory(prefix="pgque-test-") as folder:
+        server = EmbeddedPostgres(Path(folder) / "postgres")
+        with server, connect(server.url) as db, socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+            installer.install(server.url)
             for way, password in PASSWORDS.items():
                 db.execute(f"create role {way} superuser login password '{password}'".encode())
             db.execute(b"create table balance (account text primary key, amount bigint not null)")
-        yield {
-            way: re.sub("//postgres:[^@]*@", f"//{way}:{password}@", server.tcp_url)
-            for way, password in PASSWORDS.items()
-        }
+            db.execute(b"alter system set listen_addresses = '127.0.0.1'")
+            db.execute(f"alter system set port = {port}".encode())
+        with server:
+            yield {
+                way: f"postgresql://{way}:{password}@127.0.0.1:{port}/postgres"
+                for way, password in PASSWORDS.items()
+            }
 
 
 @pytest.fixture(scope="module")

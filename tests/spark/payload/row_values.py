@@ -1,4 +1,4 @@
-"""Values as PostgreSQL prints them, with what docs/triggers.md says of each Spark type."""
+"""Values as `pgque.capture` publishes them, with what docs/capture.md says of each Spark type."""
 
 import math
 from datetime import UTC, date, datetime
@@ -26,22 +26,23 @@ from tests.spark.payload.payload_values import (
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
-# Texts, and what is read of each.
-TAKEN: list[tuple[t.DataType, dict[str, Any]]] = [
-    (STRING, {text: text for text in ("", "t", "1.10", "infinity", "a\n\u00e9&=+%")}),
-    (BOOLEAN, {"t": True, "f": False}),
-    (INT8, {"127": 127, "-128": -128, "0": 0, "7.00": 7}),
-    (INT16, {"32767": 32767, "-32768": -32768, "1e+03": 1000}),
-    (INT32, {"2147483647": 2**31 - 1, "-2147483648": -(2**31), "123456789": 123456789}),
-    (INT64, {"9223372036854775807": 2**63 - 1, "-9223372036854775808": -(2**63)}),
+# JSON, and what is read of each.
+TAKEN: list[tuple[t.DataType, dict[Any, Any]]] = [
+    (STRING, {**{text: text for text in ("", "t", "1.10", "infinity", "a\n\u00e9&=+%")},
+              7: "7", 2**63 - 1: str(2**63 - 1)}),
+    (BOOLEAN, {True: True}),
+    (INT8, {127: 127, -128: -128, 0: 0}),
+    (INT16, {32767: 32767, -32768: -32768}),
+    (INT32, {2147483647: 2**31 - 1, -2147483648: -(2**31), 123456789: 123456789}),
+    (INT64, {2**63 - 1: 2**63 - 1, -(2**63): -(2**63)}),
     (MONEY, {"1.5": Decimal("1.50"), "-999.99": Decimal("-999.99"), "1.500": Decimal("1.50"),
-             "0": Decimal("0.00"), "1e+02": Decimal("100.00")}),
+             "0": Decimal("0.00"), "1e+02": Decimal("100.00"), 7: Decimal("7.00")}),
     (WIDE, {"12345678901234567890.123456789012345678":
             Decimal("12345678901234567890.123456789012345678")}),
     (
         DOUBLE,
         {
-            "0.1": 0.1, "-0": -0.0, "0.30000000000000004": 0.30000000000000004,
+            7: 7.0, "0.1": 0.1, "-0": -0.0, "0.30000000000000004": 0.30000000000000004,
             "1e+20": 1e20, "5e-324": 5e-324, "1.7976931348623157e+308": 1.7976931348623157e308,
             "NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf,
             # Python prints another text, 1e+23.
@@ -70,35 +71,32 @@ TAKEN: list[tuple[t.DataType, dict[str, Any]]] = [
     (
         INSTANT,
         {
-            "2026-01-31 12:00:00+00": NOON,
             "2026-01-31T12:00:00+00:00": NOON,
-            "2026-01-31 17:30:00+05:30": NOON,
-            "2026-01-31 07:00:00.5-05": NOON.replace(microsecond=500_000),
-            "1883-01-01 07:03:58-04:56:02": datetime(1883, 1, 1, 12, tzinfo=UTC),
-            "1883-01-01T13:00:08+01:00:08": datetime(1883, 1, 1, 12, tzinfo=UTC),
-            "0001-01-01 00:00:00+00": datetime(1, 1, 1, tzinfo=UTC),
-            "9999-12-31 23:59:59.999999+00": datetime.max.replace(tzinfo=UTC),
+            "2026-01-31T12:00:00.5+00:00": NOON.replace(microsecond=500_000),
+            "0001-01-01T00:00:00+00:00": datetime(1, 1, 1, tzinfo=UTC),
+            "9999-12-31T23:59:59.999999+00:00": datetime.max.replace(tzinfo=UTC),
         },
     ),
-    (LOCAL, {"2026-01-31 12:00:00": datetime(2026, 1, 31, 12),
+    (LOCAL, {"2026-01-31T12:00:00": datetime(2026, 1, 31, 12),
              "2026-03-29T02:30:00.000001": datetime(2026, 3, 29, 2, 30, 0, 1)}),
 ]  # fmt: skip
 
-# Texts that are none of the type.
-REFUSED: list[tuple[t.DataType, list[str]]] = [
-    (BOOLEAN, ["true", "false", "T", "1", "0", "yes", "on", "", " t"]),
-    (INT8, ["128", "-129", "7.5", "", "t", "NaN", "007", "+7", " 7", "7 ", "7e", "0x7", "1_0"]),
-    (INT16, ["32768"]),
-    (INT32, ["2147483648", "1.5"]),
-    (INT64, ["9223372036854775808", "1" * 5000, "1e400"]),
-    (MONEY, ["1.005", "1000", "$1.50", "1,5", "NaN", "Infinity", "-Infinity", "", "t", "1" * 5000]),
+# JSON that is none of the type.
+REFUSED: list[tuple[t.DataType, list[Any]]] = [
+    (STRING, [1.5, [], {}]),
+    (BOOLEAN, ["t", "true", 1, 0, ""]),
+    (INT8, [128, -129, "7", "7.00", "", True, 7.5]),
+    (INT16, [32768]),
+    (INT32, [2147483648, "1.5"]),
+    (INT64, [2**63, "7"]),
+    (MONEY, ["1.005", "1000", 1000, "$1.50", "1,5", "NaN", "Infinity", "-Infinity", "", "t", True]),
     (WIDE, ["0.1234567890123456789", "1e-19"]),
     (
         DOUBLE,
-        ["1e400", "1" * 5000, "nan", "inf", "Infinity ", "", "1,5", "$1.00"],
+        ["1e400", "1" * 5000, "Infinity ", "", "1,5", "$1.00", True, "x"],
     ),
-    (FLOAT, ["1e39", "-1e39", "infinity"]),
-    (BINARY, ["", "00ff", r"\x0", r"\x0g", r"\000\377", r"\x00 ff", "\\x00\n", "AAE="]),
+    (FLOAT, ["1e39", "-1e39"]),
+    (BINARY, ["", "00ff", r"\x0", r"\x0g", r"\000\377", "AAE=", 7]),
     (
         DATE,
         [
@@ -111,8 +109,8 @@ REFUSED: list[tuple[t.DataType, list[str]]] = [
         [
             "0044-03-15 07:03:58-04:56:02 BC", "infinity", "-infinity", "10000-01-01 00:00:00+00",
             "31.01.2026 12:00:00 UTC", "01/31/2026 12:00:00 UTC", "Sat Jan 31 12:00:00 2026 UTC",
-            "2026-01-31", "2026-01-31 12:00:00+30", "2026-01-31 12:00:00+01:00:60",
-            "0001-01-01 00:00:00+00:00:01", "9999-12-31 23:59:59-00:00:01", "12:00:00+00", "",
+            "2026-01-31", "2026-01-31 12:00:00+30", "1883-01-01T07:03:58-04:56:02",
+            "0001-01-01T00:00:00+00:01", "9999-12-31T23:59:59-00:01", "12:00:00+00", "", 7,
         ],
     ),
     (LOCAL, ["0044-03-15 12:00:00 BC", "infinity", "2026-01-31", "31.01.2026 12:00:00"]),

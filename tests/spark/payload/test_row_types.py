@@ -1,19 +1,18 @@
-"""Every type of PostgreSQL, captured or published by both triggers, and read as every Spark type.
+"""Every type of PostgreSQL, captured, and read as every Spark type.
 
 A value is the row's, as PostgreSQL itself compares the two, or the event is malformed.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from pgque_dagster.spark.payload.row_parser import ChangeParser
+from pgque_dagster.spark.payload.changes import ChangeFormat
 from tests.spark.payload import payload_values as values
-from tests.spark.payload.payload_oracle import fraction, nearest_float
 from tests.spark.payload.payload_values import (
     BINARY,
     BOOLEAN,
@@ -30,9 +29,8 @@ from tests.spark.payload.payload_values import (
     WIDE,
 )  # fmt: skip
 from tests.support.queues import Connection, connect, make_queue, rows
-from tests.support.triggers import attach, take_events
+from tests.support.triggers import take_events
 
-TRIGGERS = ["jsontriga", "capture"]
 ALL = [
     *(BOOLEAN, INT8, INT16, INT32, INT64, FLOAT, DOUBLE, WIDE, STRING, BINARY),
     *(DATE, INSTANT, LOCAL),
@@ -52,13 +50,13 @@ create type pair as (a int, b text);
 Matrix = tuple[str, list[t.DataType], list[str], list[str], list[str]]
 MATRIX: list[Matrix] = [
     ("bool", [BOOLEAN], ["t", "f"], [], []),
-    ("yes", [BOOLEAN], ["t", "f"], [], []),
+    ("yes", [], [], ["t", "f"], []),
     ("int2", [INT16, INT32, INT64, WIDE, DOUBLE], ["0", "-32768", "32767"], [], []),
     ("int4", [INT32, INT64, WIDE, DOUBLE], ["0", "-2147483648", "2147483647"], [], []),
-    ("whole", [INT32, INT64, WIDE, DOUBLE], ["0", "-2147483648", "2147483647"], [], []),
+    ("whole", [WIDE, DOUBLE], ["0", "-2147483648", "2147483647"], [], []),
     ("int8", [INT64, WIDE],
      ["0", "-9223372036854775808", "9223372036854775807", "9007199254740993"], ["5"], []),
-    ("oid", [INT64, WIDE], ["0", "4294967295"], [], []),
+    ("oid", [WIDE], ["0", "4294967295"], [], []),
     ("float4", [FLOAT, DOUBLE],
      ["0.1", "-0", "1e-45", "3.4028235e38", "16777217", "NaN", "-Infinity", "0.33333334"],
      ["1", "1e10"], []),
@@ -75,6 +73,7 @@ MATRIX: list[Matrix] = [
     ("text", [STRING], ["", " ", "null", "NULL", "a,\"b\",(c)\\ \n\t", "é€😀", "a=b&c +%25",
                         "x" * 200_000], ["7", "t", r"\x00", "2026-01-31"], []),
     ("note", [STRING], ["", "a b"], ["7"], []),
+    ("moment", [STRING], ["2026-01-31 12:00Z", "infinity"], [], []),
     ("varchar(5)", [STRING], ["ab"], [], []),
     ("char(5)", [STRING], ["ab"], [], []),
     ('"char"', [STRING], ["x"], [], []),
@@ -96,7 +95,7 @@ MATRIX: list[Matrix] = [
             [],
             ["0044-03-15 12:00Z BC", "infinity", "-infinity", "10000-01-02Z"],
         )
-        for name in ("timestamptz", "moment")
+        for name in ("timestamptz",)
     ),
     *(
         (name, [STRING], texts, sometimes, [])
@@ -117,7 +116,6 @@ MATRIX: list[Matrix] = [
     ),
 ]  # fmt: skip
 
-REASON = re.compile(r"v is no [a-z0-9_(,)]+|v has (a|no) time zone")
 SETTINGS = ["SQL, DMY", "German", "ISO, MDY"]
 ZONES = ["Asia/Kolkata", "America/New_York", "UTC"]
 
@@ -130,14 +128,11 @@ def db(database_url: str) -> Iterator[Connection]:
         yield connection
 
 
-def publish(db: Connection, function: str, type_name: str, texts: list[str]) -> pa.Table:
+def publish(db: Connection, type_name: str, texts: list[str]) -> pa.RecordBatch:
     """A table of a column v, its rows in order, and the events of their inserts."""
     db.execute("drop table if exists t")
     db.execute(f"create table t (id int primary key, v {type_name}, text text)".encode())
-    if function == "capture":
-        db.execute("select pgque.capture('t', 'q')")
-    else:
-        attach(db, function)
+    db.execute("select pgque.capture('t', 'q')")
     for nr, text in enumerate(texts):
         # What the value is does not depend on the session, nor what is published of it.
         db.execute(
@@ -151,28 +146,26 @@ def publish(db: Connection, function: str, type_name: str, texts: list[str]) -> 
         db.execute("drop table given")
     db.execute("set datestyle = 'ISO, YMD'; set timezone = 'UTC'; set bytea_output = 'hex'")
     db.execute("set extra_float_digits = 1; update t set text = format('%s', v)")
-    events = [event for event in take_events(db) if '"UPDATE"' not in (event.type or "")]
-    events = [event for event in events if not (event.type or "").startswith("update")]
+    events = [event for event in take_events(db) if event.type == "insert"]
     assert len(events) == len(texts)
-    return pa.table(
-        {
-            "type": pa.array([event.type for event in events]),
-            "data": pa.array([event.data for event in events]),
-            "table": pa.array([event.extra1 for event in events]),
-        }
-    )
+    return inserts([event.data for event in events])
+
+
+def inserts(rows: list[str | None]) -> pa.RecordBatch:
+    columns = {"ev_type": ["insert"] * len(rows), "ev_data": rows, "ev_extra1": ["t"] * len(rows)}
+    return pa.record_batch({name: pa.array(values) for name, values in columns.items()})
 
 
 def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def read(events: pa.Table, data_type: t.DataType) -> list[tuple[Any, str | None]]:
+def read(events: pa.RecordBatch, data_type: t.DataType) -> list[tuple[Any, str | None]]:
     """The value or the reason of each."""
-    parser = ChangeParser(values.fields(id=INT32, v=data_type), ["id"], "malformed")
-    parsed = parser.parse(*events.columns)
+    form = ChangeFormat(values.fields(id=INT32, v=data_type), ["id"], "malformed")
+    parsed = form.parser()(events)
     return [
-        (row["v"], reason)
+        (row and row["v"], reason)
         for row, reason in zip(
             parsed.columns[3].to_pylist(), parsed.reasons.to_pylist(), strict=True
         )
@@ -183,7 +176,9 @@ def is_equal(db: Connection, nr: int, type_name: str, data_type: t.DataType, val
     """Whether PostgreSQL finds that a value is what the table holds, or is the nearest float."""
     if data_type in (FLOAT, DOUBLE):
         ((text,),) = rows(db, "select text from t where id = %s", nr)
-        return repr(value) == repr(nearest(text, data_type))
+        # Not by a double, of which the nearest float may be another one.
+        nearest = float(text) if data_type == DOUBLE else float(np.float32(np.longdouble(text)))
+        return repr(value) == repr(nearest)
     same = {
         BOOLEAN: "text::bool = %s::bool",
         STRING: "text = %s",
@@ -199,19 +194,11 @@ def is_equal(db: Connection, nr: int, type_name: str, data_type: t.DataType, val
     return bool(equal)
 
 
-def nearest(text: str, data_type: t.DataType) -> float:
-    """The value of the type that is nearest to a number."""
-    if data_type == DOUBLE or text in ("NaN", "Infinity", "-Infinity"):
-        return float(text)
-    return nearest_float(fraction(text), text.startswith("-"))
-
-
-@pytest.mark.parametrize("function", TRIGGERS)
-def test_a_value_is_the_tables_or_the_event_is_malformed(db: Connection, function: str) -> None:
+def test_a_value_is_the_tables_or_the_event_is_malformed(db: Connection) -> None:
     wrong = []
     for type_name, fitting, taken, sometimes, refused in MATRIX:
         texts = [*taken, *sometimes, *refused]
-        events = publish(db, function, type_name, texts)
+        events = publish(db, type_name, texts)
         for data_type in ALL:
             for nr, (value, reason) in enumerate(read(events, data_type)):
                 must_fit = data_type == STRING or (nr < len(taken) and data_type in fitting)
@@ -219,10 +206,10 @@ def test_a_value_is_the_tables_or_the_event_is_malformed(db: Connection, functio
                 if reason is None:
                     fits = not must_not and is_equal(db, nr, type_name, data_type, value)
                 else:
-                    fits = not must_fit and bool(REASON.fullmatch(reason))
+                    fits = not must_fit and reason.endswith(" - at `$.v`")
                 if not fits:
                     wrong.append((type_name, texts[nr], data_type.simpleString(), value, reason))
-    assert wrong == []
+    assert not wrong, "\n".join(map(str, wrong))
 
 
 FLOATS = """
@@ -242,9 +229,8 @@ union all select (sin(n) * 10::float8 ^ (n % 37))::float4 from generate_series(-
 @pytest.mark.parametrize(("data_type", "sql"), [(DOUBLE, FLOATS), (FLOAT, SINGLES)])
 def test_every_float_is_read_as_itself(db: Connection, data_type: t.DataType, sql: str) -> None:
     found = rows(db, f"select v::text, v::float8 from ({sql}) x (v) where v <> 0")
-    types = pa.array(["insert"] * len(found))
-    texts = pa.array([f'{{"id":1,"v":"{text}"}}' for text, _ in found])
+    events = inserts([f'{{"id":1,"v":"{text}"}}' for text, _ in found])
 
-    read_back = read(pa.table({"type": types, "data": texts, "table": types}), data_type)
+    read_back = read(events, data_type)
 
     assert read_back == [(value, None) for _, value in found]

@@ -288,11 +288,11 @@ def test_two_replicas_do_not_share_a_table(postgres: PostgresReplication) -> Non
 def lose_a_batch(postgres: PostgresReplication) -> None:
     """Takes the target back to before the last batch."""
     postgres.sql("insert into t values (2)")
-    kept = postgres.there("select tick_id, fingerprint, batch_id from pgque_completed_batch")
+    kept = postgres.there("select tick_id, fingerprint, batch_id from pgque_sink_ledger")
     postgres.catch_up()
     ((tick, fingerprint, batch),) = kept
     postgres.there(
-        f"update pgque_completed_batch set tick_id = {tick}, fingerprint = '{fingerprint}',"
+        f"update pgque_sink_ledger set tick_id = {tick}, fingerprint = '{fingerprint}',"
         f" batch_id = {batch}; delete from t where id = 2"
     )
 
@@ -301,7 +301,7 @@ def test_a_target_without_its_record_gets_another_copy(postgres: PostgresReplica
     postgres.sql("create table t (id int primary key); insert into t values (1), (2)")
     postgres.capture("public.t")
     postgres.catch_up()
-    postgres.there("drop table pgque_completed_batch; delete from t where id = 1")
+    postgres.there("drop table pgque_sink_ledger; delete from t where id = 1")
     postgres.sql("insert into t values (3)")
     postgres.catch_up()
     postgres.check()

@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument
+from pgque_dagster.client.rights import Connection
 from pgque_dagster.spark import PostgresSink, once_per_batch
-from pgque_dagster.spark.sinks.postgres.ledger import Connection
 from tests.conftest import Server
 from tests.support.databases import empty_database
 from tests.support.events import publish

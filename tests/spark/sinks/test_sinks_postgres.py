@@ -11,10 +11,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pgque_dagster.client import Client, InvalidArgument, StagingLost, TransactionOutdated
+from pgque_dagster.client import Client, InvalidArgument, StagingLost, TransactionOutdated, ledger
 from pgque_dagster.spark import PostgresSink, SparkBatch
 from pgque_dagster.spark.address import DatabaseAddress
-from pgque_dagster.spark.sinks.postgres import ledger, stage
+from pgque_dagster.spark.sinks.postgres import stage
 from tests.conftest import Server
 from tests.support.databases import empty_database
 from tests.support.events import claim, publish

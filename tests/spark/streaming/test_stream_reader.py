@@ -79,8 +79,6 @@ def test_the_next_micro_batch_finishes_one_that_spark_did_not_commit(
 def test_a_micro_batch_that_is_planned_again_has_the_same_events(
     client: Client, reader: PgqueStreamReader
 ) -> None:
-    """Also those that would expire if they were read for the first time."""
-    client.configure_queue("orders", event_ttl="1 hour")
     start = reader.initialOffset()
     publish(client, ["a"])
     end = reader.latestOffset()
@@ -90,7 +88,6 @@ def test_a_micro_batch_that_is_planned_again_has_the_same_events(
     assert read(reader, end, end) == []
     reader.stop()
     publish(client, ["b"])
-    client.configure_queue("orders", event_ttl="1 millisecond")
     assert read(reader, start, end) == ["a"]
 
 

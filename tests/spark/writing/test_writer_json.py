@@ -12,7 +12,7 @@ from pyspark.sql import types as t
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import SparkBatch
-from pgque_dagster.spark.payload.json_parser import PayloadParser
+from pgque_dagster.spark.payload.reader import json_column
 from tests.spark.writing.test_writer import write
 from tests.support.events import claim, tick
 
@@ -97,7 +97,7 @@ def given(schema: t.StructType) -> pa.Table:
 
 
 def arrow_type(data_type: t.DataType) -> pa.DataType:
-    return PayloadParser(t.StructType().add("x", data_type)).parse(pa.array(["{}"])).columns[0].type
+    return json_column(data_type, "x").arrow
 
 
 def test_each_value_of_each_type_is_read_back_as_it_was(

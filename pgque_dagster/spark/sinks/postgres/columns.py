@@ -5,7 +5,6 @@ values of its pair, the rows are staged unchanged and each value is compared wit
 column's type.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -76,22 +75,6 @@ select distinct on (p.attnum)
 from part p
 join pg_type t on t.oid = p.type
 order by p.attnum, p.depth desc
-"""
-
-# Through jsonb, because PostgreSQL 14 does not have the column.
-_NULLS_NOT_DISTINCT = """
-select exists (
-    select
-    from pg_index i
-    where i.indrelid = {target}::regclass and i.indisunique
-        and i.indpred is null and i.indexprs is null
-        and (to_jsonb(i) ->> 'indnullsnotdistinct')::boolean
-        and {key}::text[] = (
-            select array_agg(a.attname::text order by a.attname::text collate "C")
-            from pg_attribute a
-            where a.attrelid = i.indrelid and a.attnum = any (i.indkey[:i.indnkeyatts - 1])
-        )
-)
 """
 
 
@@ -178,12 +161,3 @@ def _way_out(name: str, spark: str, target: _Target) -> str:
         return f"Make it text with to_json({name})."
     names = [_IN_SQL.get(kind, kind) for kind in takes]
     return f"It takes {', '.join(names)}. Cast {name} in Spark, or change the table's column."
-
-
-def takes_null_keys(connection: Connection, target: sql.Identifier, key: Sequence[str]) -> bool:
-    """Says whether a unique index on the key treats nulls as equal."""
-    query = sql.SQL(_NULLS_NOT_DISTINCT).format(
-        target=target.as_string(connection), key=sorted(key)
-    )
-    ((found,),) = connection.execute(query).fetchall()
-    return bool(found)

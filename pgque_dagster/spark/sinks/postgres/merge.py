@@ -23,14 +23,12 @@ class Merge:
             to them.
         key: the columns of a unique index; empty for append.
         columns: the columns of the rows.
-        null_keys: whether the index treats nulls as equal, so that the key may contain nulls.
     """
 
     target: sql.Identifier
     mode: Mode
     key: tuple[str, ...]
     columns: tuple[Column, ...]
-    null_keys: bool = False
 
     @property
     def rights(self) -> str:
@@ -59,7 +57,7 @@ class Merge:
         found = {}
         for column in self.columns:
             parts = [column.check]
-            if column.name in self.key and column.nullable and not self.null_keys:
+            if column.name in self.key and column.nullable:
                 parts.append("{c} is null")
             given = [f"({part})" for part in parts if part]
             if given:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -11,11 +11,11 @@ from pyspark.sql import DataFrame
 
 from ....client.connection import connect
 from ....client.errors import InvalidArgument
+from ....client.ledger import NAME as LEDGER
+from ....client.ledger import AlreadyApplied, Ledger
 from ....client.rights import Connection
 from ...streaming.reader import TickOffset
 from ...written import Written
-from .ledger import NAME as LEDGER
-from .ledger import AlreadyApplied, Ledger
 
 _QUERY_ID = "sql.streaming.queryId"
 # Spark runs the jobs of a streaming query under the id of its run.
@@ -63,7 +63,8 @@ def once_per_batch(
 
     def once(frame: DataFrame, batch_id: int) -> None:
         batch = micro_batch(frame, batch_id, query)
-        ledger = Ledger(None, name, written_of(frame, batch[0]), _ANOTHER_NAME)
+        note = partial(written_of(frame, batch[0]).add, name, hint=_ANOTHER_NAME)
+        ledger = Ledger(None, name, note)
         with connect(url) as connection:
             if ledger.has(connection, batch):
                 return

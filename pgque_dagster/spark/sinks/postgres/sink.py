@@ -1,6 +1,7 @@
 """Stores the results of batches in a PostgreSQL table, exactly once."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import get_args
 
 from psycopg import sql
@@ -8,14 +9,14 @@ from pyspark.sql import DataFrame
 
 from ....client.connection import connect
 from ....client.errors import InvalidArgument, TransactionOutdated, translated
+from ....client.ledger import AlreadyApplied, Ledger
 from ....client.rights import Connection, needing
 from ...address import DatabaseAddress
 from ...batch import SparkBatch, attempt_of
 from ...cluster.lost_lease import cancelled_without_lease
 from ...written import Written
 from ..modes import check_mode, refuse_window
-from .columns import fit, takes_null_keys
-from .ledger import AlreadyApplied, Ledger
+from .columns import fit
 from .merge import Merge, Mode
 from .once import micro_batch, written_of
 from .stage import Stage
@@ -51,7 +52,7 @@ class PostgresSink:
     Args:
         table: the table, as `name` or `schema.name`; it must exist.
         key: columns of a primary key or unique index, for `upsert` and `add`. A null in them is
-            refused, unless the index has NULLS NOT DISTINCT.
+            refused.
         mode: `append` inserts the rows; `upsert` replaces the values of rows with the same key;
             `add` adds the values of rows with the same key, within the batch and to the table.
         url: another database than the queue's, or how driver and executors find it.
@@ -172,7 +173,8 @@ class PostgresSink:
         url = address.resolve()
         with connect(url) as connection:
             schema, table = self._resolve(connection)
-            ledger = Ledger(schema, self._sink(schema, table), written, _ANOTHER_NAME)
+            sink = self._sink(schema, table)
+            ledger = Ledger(schema, sink, partial(written.add, sink, hint=_ANOTHER_NAME))
             if ledger.has(connection, batch):
                 return
             stage = self._stage(connection, batch[0], frame, schema, table, epoch)
@@ -208,13 +210,7 @@ class PostgresSink:
                 f"Rows for {self._table} need the key; there is: {', '.join(frame.columns)}.",
             )
         target = sql.Identifier(schema, table)
-        merge = Merge(
-            target,
-            self._mode,
-            self._key,
-            fit(connection, target, frame.schema),
-            takes_null_keys(connection, target, self._key),
-        )
+        merge = Merge(target, self._mode, self._key, fit(connection, target, frame.schema))
         stage = Stage(self._stage_schema or schema, merge, batch, epoch)
         stage.create(connection)
         return stage

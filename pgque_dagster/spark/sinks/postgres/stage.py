@@ -29,8 +29,8 @@ _SECONDS_FOR_TASKS = 10
 _SHOWN = 100
 _NULL_KEY = "is part of the key and has a null"
 _NULL_KEY_HINT = (
-    "Nothing is stored. A unique index treats two nulls as different: filter the rows out and make "
-    "the column NOT NULL, or create the index with NULLS NOT DISTINCT (PostgreSQL 15 or newer)."
+    "Nothing is stored. A unique index treats two nulls as different: filter the rows out, or give "
+    "them a value with coalesce, and make the column NOT NULL."
 )
 
 

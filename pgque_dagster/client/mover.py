@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .. import producing, queues
-from ..client import Client
-from ..connection import connect
-from ..consumer import Delivery
-from ..errors import InvalidArgument, QueueNotFound
-from ..queues import with_near_names
-from ..rights import Connection
-from .consumer import RemoteConsumer
+from . import producing, queues
+from .client import Client
+from .connection import connect
+from .consumer import Consumer, Delivery
+from .errors import InvalidArgument, QueueNotFound
+from .queues import with_near_names
+from .rights import Connection
 
 # Public functions, so that it needs no role of pgque in the target but pgque_writer.
 _DATABASE = (
@@ -18,7 +17,7 @@ _DATABASE = (
 )
 
 
-class QueueMover(RemoteConsumer):
+class QueueMover(Consumer):
     """Moves the events of a queue to a queue of another database, each exactly once.
 
     Order, types, payloads, keys and the other extra fields stay as they are. The events get new
@@ -31,9 +30,7 @@ class QueueMover(RemoteConsumer):
         name: the consumer's name.
         target: the database of the target queue; None for the same database.
         target_queue: the queue to move to; None for one of the same name.
-        keep_time: keeps the time at which each event was sent. This needs `pgque_admin` in the
-            target, because other roles may not choose an event's time.
-        **options: those of `RemoteConsumer`, except `apply` and `check`.
+        **options: those of `Consumer`, except `apply`.
     """
 
     def __init__(
@@ -44,28 +41,35 @@ class QueueMover(RemoteConsumer):
         *,
         target: str | None = None,
         target_queue: str | None = None,
-        keep_time: bool = False,
         **options: Any,
     ) -> None:
         to = target_queue or queue
+        self._to = (target or url, to)
 
-        def check(connection: Connection) -> None:
-            if to == queue and _is_same_database(url, connection):
+        def move(messages: Sequence[Delivery], connection: Connection) -> None:
+            if messages:
+                Client(connection).run(producing.copy_messages(to, messages))
+
+        super().__init__(url, queue, name, target=target, apply=move, **options)
+
+    def run(self) -> None:
+        """Moves batches, as `Consumer.run` handles them.
+
+        Raises:
+            QueueNotFound: if the target has no such queue.
+            CallRefused: if it takes no events.
+            InvalidArgument: if it is the queue itself.
+        """
+        target, to = self._to
+        with connect(target) as connection:
+            if to == self.queue and _is_same_database(self._url, connection):
                 raise InvalidArgument(
-                    f"{name} would send the events of queue {queue} to that queue again, without "
+                    f"{self.name} would send the events of queue {to} to that queue again, without "
                     "an end",
                     "Choose another target queue, or another database.",
                 )
             _check_queue(connection, to)
-
-        def move(messages: Sequence[Delivery], connection: Connection) -> None:
-            client = Client(connection)
-            if messages and keep_time:
-                client.run(producing.insert_messages(to, messages))
-            elif messages:
-                client.run(producing.copy_messages(to, messages))
-
-        super().__init__(url, queue, name, target=target, apply=move, check=check, **options)
+        super().run()
 
 
 def _is_same_database(url: str, connection: Connection) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from pgque_dagster.client import RemoteConsumer
+from pgque_dagster.client import Consumer
 from tests.client.consumer.support import DONE, Queue, done, run_until_error
 from tests.conftest import Server, execute
 from tests.support.databases import empty_database
@@ -21,7 +21,7 @@ class Target(NamedTuple):
     db: Connection
     q: Queue
 
-    def consumer(self, kind: str = "batch", **options: Any) -> RemoteConsumer:
+    def consumer(self, kind: str = "batch", **options: Any) -> Consumer:
         """The consumer c, which applies events here."""
         return make(kind, self.q.url, self.url, **options)
 

@@ -7,17 +7,19 @@ from uuid import uuid4
 
 import pytest
 
-from pgque_dagster.client import DatabaseError, LeaseLost
+from pgque_dagster.client import DatabaseError, LeaseLost, last_batch
 from pgque_dagster.client.connection import connect as connect_client
-from pgque_dagster.client.remote import completed
-from pgque_dagster.client.remote.completed import CompletedBatches, Span
+from pgque_dagster.client.last_batch import LastBatch, Span
 from pgque_dagster.client.rights import Connection as TargetConnection
-from tests.client.remote.conftest import Target
+from tests.client.target.conftest import Target
 from tests.support.logins import as_login
 from tests.support.queues import value
 
 BATCH = Span(1, 1, 2, uuid4(), "before", "after")
-ROW = CompletedBatches("q", "c")
+
+
+def row(connection: TargetConnection) -> LastBatch:
+    return LastBatch(connection, "q", "c")
 
 
 def holds_the_lease() -> None:
@@ -32,10 +34,10 @@ def lost_the_lease() -> None:
 def holder(target: Target) -> Iterator[TargetConnection]:
     """The session of an earlier attempt, in a transaction that holds the row."""
     connection = connect_client(target.url)
-    ROW.prepare(connection)
+    ledger = row(connection)
     connection.execute("begin")
-    assert ROW.lock(connection, BATCH, holds_the_lease) is None
-    ROW.record(connection, BATCH, None)
+    assert ledger.lock(BATCH, holds_the_lease) is None
+    ledger.record(BATCH, None)
     yield connection
     connection.close()
 
@@ -52,31 +54,35 @@ def is_alive(target: Target, holder: TargetConnection) -> bool:
 def test_who_holds_the_lease_ends_the_session_of_an_earlier_attempt(
     holder: TargetConnection, target: Target
 ) -> None:
-    with connect_client(target.url) as connection, connection.transaction():
-        before = value(connection, "show lock_timeout")
-        assert ROW.lock(connection, BATCH, holds_the_lease) is None
-        assert value(connection, "show lock_timeout") == before
+    with connect_client(target.url) as connection:
+        ledger = row(connection)
+        with connection.transaction():
+            before = value(connection, "show lock_timeout")
+            assert ledger.lock(BATCH, holds_the_lease) is None
+            assert value(connection, "show lock_timeout") == before
     assert not is_alive(target, holder)
 
 
 def test_who_lost_the_lease_ends_no_session(holder: TargetConnection, target: Target) -> None:
     with connect_client(target.url) as connection:
+        ledger = row(connection)
         with pytest.raises(LeaseLost), connection.transaction():
-            ROW.lock(connection, BATCH, lost_the_lease)
+            ledger.lock(BATCH, lost_the_lease)
         assert is_alive(target, holder)
         holder.execute("commit")
-        assert ROW.read(connection).has(BATCH)
+        assert ledger.read().is_(BATCH)
 
 
 def test_a_session_that_must_not_be_ended_is_named(
     holder: TargetConnection, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completed, "_LOCK_WAIT", "100ms")
+    monkeypatch.setattr(last_batch, "LOCK_WAIT", "100ms")
     login = as_login(target.url)
-    target.db.execute("grant select, insert, update on pgque_completed_batch to login")
+    target.db.execute("grant select, insert, update on pgque_sink_ledger to login")
     with connect_client(login) as connection:
+        ledger = row(connection)
         with pytest.raises(DatabaseError) as caught, connection.transaction():
-            ROW.lock(connection, BATCH, holds_the_lease)
+            ledger.lock(BATCH, holds_the_lease)
         assert f"process {holder.info.backend_pid}" in str(caught.value)
     assert is_alive(target, holder)
 
@@ -87,14 +93,14 @@ def test_an_attempt_that_comes_after_later_batches_is_late_and_not_out_of_step(
     """Its process was stopped before it took the lock, and others have gone on."""
     later = Span(2, 2, 3, BATCH.incarnation, "after", "last")
     with connect_client(target.url) as connection:
-        ROW.prepare(connection)
+        ledger = row(connection)
         for batch in (BATCH, later):
             with connection.transaction():
-                ROW.lock(connection, batch, holds_the_lease)
-                ROW.record(connection, batch, None)
+                ledger.lock(batch, holds_the_lease)
+                ledger.record(batch, None)
         with pytest.raises(LeaseLost), connection.transaction():
-            ROW.lock(connection, BATCH, lost_the_lease)
-        assert ROW.read(connection).has(later)
+            ledger.lock(BATCH, lost_the_lease)
+        assert ledger.read().is_(later)
 
 
 def test_consumers_that_start_together_create_the_table_once(target: Target) -> None:
@@ -103,11 +109,11 @@ def test_consumers_that_start_together_create_the_table_once(target: Target) -> 
     def prepare() -> None:
         with connect_client(target.url) as connection:
             together.wait(60)
-            ROW.prepare(connection)
+            row(connection)
 
     with ThreadPoolExecutor(4) as pool:
         for _ in range(25):
             for started in [pool.submit(prepare) for _ in range(4)]:
                 started.result()
-            assert value(target.db, "select count(*) from pgque_completed_batch") == 1
-            target.db.execute("drop table pgque_completed_batch")
+            assert value(target.db, "select count(*) from pgque_sink_ledger") == 1
+            target.db.execute("drop table pgque_sink_ledger")

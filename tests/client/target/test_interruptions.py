@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.consumer.support import DONE, Queue, expire_leases, running, wait_until
-from tests.client.remote.conftest import Target
+from tests.client.target.conftest import Target
 from tests.support.moving_driver import BEFORE_ACK, BEFORE_COMMIT
 from tests.support.queues import PATIENCE_SECONDS, connect, rows, tick, value
 

@@ -50,4 +50,4 @@ def test_the_examples_of_the_page_run_one_after_another(database_url: str, other
             ("shipping", "order.paid"),
             ("unsorted", "order.lost"),
         ]
-        assert value(target, "select count(*) from pgque_completed_batch") == 2
+        assert value(target, "select count(*) from pgque_sink_ledger") == 2

@@ -7,16 +7,16 @@ import pytest
 from pgque_dagster.client import (
     Client,
     ConnectionFailed,
+    Consumer,
     Delivery,
     InvalidArgument,
     PermissionDenied,
-    RemoteConsumer,
     TargetOutOfStep,
     TargetRefused,
     TransactionEnded,
 )
 from tests.client.consumer.support import Queue, run_until_error
-from tests.client.remote.conftest import Target
+from tests.client.target.conftest import Target
 from tests.conftest import Server, administer
 from tests.support.databases import as_user
 from tests.support.logins import as_login
@@ -34,13 +34,24 @@ def test_events_are_applied_in_a_database_without_the_queue(q: Queue, target: Ta
     assert target.done() == ["a", "b", "c"]
 
 
-def test_a_consumer_in_the_database_of_the_queue_needs_no_table(q: Queue) -> None:
+def test_whole_batches_in_the_database_of_the_queue_need_no_table(q: Queue) -> None:
+    def apply(messages: Any, connection: Any) -> None:
+        for message in messages:
+            insert(message, connection)
+
     q.send("a", "b")
-    consumer = RemoteConsumer(q.url, "q", "c")
-    consumer.on()(insert)
-    q.run(consumer)
+    q.run(Consumer(q.url, "q", "c", apply=apply))
     assert q.done() == ["a", "b"]
-    assert value(q.db, "select to_regclass('pgque_completed_batch')") is None
+    assert value(q.db, "select to_regclass('pgque_sink_ledger')") is None
+
+
+def test_a_consumer_with_a_target_has_no_other_handlers_and_no_subconsumers(target: Target) -> None:
+    with pytest.raises(InvalidArgument, match="gets a connection to the target"):
+        target.consumer().on("a", transactional=False)
+    with pytest.raises(InvalidArgument, match="no subconsumers"):
+        target.consumer(subconsumer="s")
+    with pytest.raises(InvalidArgument, match="neither rewind nor reset"):
+        Consumer(target.q.url, "q", "c").reset()
 
 
 def test_an_event_that_fails_leaves_nothing_and_is_applied_later(q: Queue, target: Target) -> None:
@@ -53,7 +64,7 @@ def test_an_event_that_fails_leaves_nothing_and_is_applied_later(q: Queue, targe
     target.apply()
     assert target.done() == ["a", "b", "bad", "0", "1", "2"]
     # The table does not grow.
-    assert value(target.db, "select count(*) from pgque_completed_batch") == 1
+    assert value(target.db, "select count(*) from pgque_sink_ledger") == 1
 
 
 def test_an_event_that_only_the_commit_refuses_fails_alone(q: Queue, target: Target) -> None:
@@ -120,7 +131,7 @@ class TestOutOfStep:
         q.send("b")
         lease = q.claim().lease
         target.db.execute(
-            "update pgque_completed_batch set batch_id = %s, prev_tick_id = %s, tick_id = %s,"
+            "update pgque_sink_ledger set batch_id = %s, prev_tick_id = %s, tick_id = %s,"
             " fingerprint = %s",
             (
                 lease.batch_id,
@@ -152,20 +163,18 @@ class TestBadInput:
     def test_a_target_without_the_right_to_create_names_the_statements(
         self, q: Queue, target: Target
     ) -> None:
-        def check(connection: Any) -> None:
-            connection.execute("select from done")
-
         target.db.execute("revoke create on schema public from public")
         login = as_login(target.url, "pgque_reader")
         with pytest.raises(PermissionDenied) as caught:
             target._replace(url=login).consumer().run()
         statements = str(caught.value).partition(" or: ")[2]
-        assert "create table public.pgque_completed_batch" in statements.replace('"', "")
+        assert "create table public.pgque_sink_ledger" in statements.replace('"', "")
         target.db.execute(statements.encode())
-        consumer = RemoteConsumer(q.url, "q", "c", target=login, check=check)
-        consumer.on()(insert)
-        with pytest.raises(PermissionDenied, match="done"):
-            consumer.run()
+        target.db.execute("grant insert on done to login_reader")
+        target.db.execute("grant usage on sequence done_nr_seq to login_reader")
+        q.send("a")
+        target._replace(url=login).apply()
+        assert target.done() == ["a"]
 
     def test_a_target_that_cannot_be_reached_is_an_error_at_the_start(self, target: Target) -> None:
         unknown = as_user(target.url, "nobody_of_that_name")
@@ -180,7 +189,7 @@ class TestBadInput:
             connection.execute("insert into nowhere values (1)")
 
         q.send("a")
-        error = run_until_error(RemoteConsumer(q.url, "q", "c", target=target.url, apply=wrong))
+        error = run_until_error(Consumer(q.url, "q", "c", target=target.url, apply=wrong))
         assert isinstance(error, TargetRefused)
         assert "nowhere" in str(error)
         assert target.done() == []
@@ -198,7 +207,7 @@ class TestBadInput:
         )
         q.send("a")
         url = None if is_same else target.url
-        error = run_until_error(RemoteConsumer(q.url, "q", "c", target=url, apply=wrong))
+        error = run_until_error(Consumer(q.url, "q", "c", target=url, apply=wrong))
         assert isinstance(error, TargetRefused) and "duplicate key" in str(error)
         assert not q.is_acked()
 
@@ -212,7 +221,7 @@ class TestBadInput:
 
         q.send("a")
         whole = apply if is_bulk else None
-        consumer = RemoteConsumer(q.url, "q", "c", target=target.url, apply=whole)
+        consumer = Consumer(q.url, "q", "c", target=target.url, apply=whole)
         if is_bulk:
             with pytest.raises(InvalidArgument, match="without handlers"):
                 consumer.on()(print)
