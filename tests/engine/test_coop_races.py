@@ -1,34 +1,20 @@
 """Cooperative consumers at once: whatever the order, no event is lost or doubled."""
 
-import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
-from random import Random
-from threading import Event
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.support.queues import (
-    PATIENCE_SECONDS,
     Connection,
-    events,
     finish,
     make_queue,
     next_batch,
     payloads,
     refused,
-    send,
-    tick,
     value,
 )
 from tests.support.races import Another, Step, race
 from tests.support.workers import age_worker, next_of, queue_with_ticks, register, roles, unregister
-
-DEAD = "40 ms"
-EVENTS = 1000
 
 
 def asks(worker: str, dead: str | None = None) -> Step:
@@ -176,104 +162,3 @@ def test_an_old_snapshot_is_told_to_start_again(
         next_of(old, "w2")
     old.execute("rollback")
     assert payloads(db, next_of(db, "w2")) == ["b"]
-
-
-class Crew:
-    """Four workers of one consumer who die, come back late, give events back; and the books."""
-
-    def __init__(self, another: Another, seed: int) -> None:
-        self.another = another
-        self.seed = seed
-        self.stopped = Event()
-        self.refused = 0
-
-    def work(self, db: Connection, name: str) -> list[str]:
-        """A worker until the end; returns what it consumed."""
-        random = Random(f"{self.seed} {name}")
-        consumed: list[str] = []
-        while not self.stopped.is_set():
-            with suppress(psycopg.errors.DeadlockDetected):
-                batch = next_of(db, name, DEAD)
-                if batch is not None:
-                    consumed += self.handle(db, batch, random)
-        return consumed
-
-    def handle(self, db: Connection, batch: int, random: Random) -> list[str]:
-        fate = random.random()
-        try:
-            texts = {row[0]: row[5] for row in events(db, batch)}
-            if fate < 0.1:  # dead for as long as it takes to be replaced, then acks nevertheless
-                time.sleep(random.uniform(0, 0.1))
-            elif fate < 0.15:  # forgets its batch, and asks for the next one later
-                time.sleep(0.06)
-                return []
-            elif fate < 0.2:
-                with db.transaction(force_rollback=True):
-                    finish(db, batch)
-                return []
-            with db.transaction():
-                if fate > 0.9 and texts:
-                    event = random.choice(list(texts))
-                    value(db, "select pgque.nack_batch(%s, %s, '0')", batch, [event])
-                    del texts[event]
-                finish(db, batch)
-        except psycopg.Error as error:
-            assert error.sqlstate == "PQ003", error
-            self.refused += 1
-            return []
-        return list(texts.values())
-
-    def run(self) -> Counter[str]:
-        """Until enough events are sent and a late ack is refused; how often each was consumed."""
-        db = self.another()
-        make_queue(
-            db, consumers=(), rotation_period="10 ms", max_retries="1000", ticker_max_count="5",
-            ticker_max_lag="5 ms", ticker_idle_period="20 ms",
-        )  # fmt: skip
-        register(db, "w0")
-        db.execute("update pgque.config set metadata_rotation_period = '0'")
-        sent: list[str] = []
-        names = ["w0", "w1", "w2", "w3"]
-        with ThreadPoolExecutor() as pool:
-            crew = [pool.submit(self.work, self.another(), name) for name in names]
-            try:
-                deadline = time.monotonic() + PATIENCE_SECONDS
-                while len(sent) < EVENTS or not self.refused:
-                    assert time.monotonic() < deadline, f"{len(sent)} sent, {self.refused} refused"
-                    if any(each.done() for each in crew):
-                        break
-                    sent += self.produce(db, len(sent))
-            finally:
-                self.stopped.set()
-            consumed = Counter(text for each in as_completed(crew) for text in each.result())
-        time.sleep(0.05)
-        consumed.update(self.clean_up(db))
-        assert set(sent) == set(consumed), "an event was lost or invented"
-        return consumed
-
-    def produce(self, db: Connection, start: int) -> list[str]:
-        """A few events, a tick, and at times all maintenance."""
-        texts = [str(start + number) for number in range(start % 7)] or [str(start)]
-        send(db, *texts)
-        value(db, "select pgque.ticker()")
-        if start % 5 == 0:
-            value(db, "select pgque.maint()")
-        return texts
-
-    def clean_up(self, db: Connection) -> list[str]:
-        """What the crew left: open batches of the dead, retries, the rest of the queue."""
-        found: list[str] = []
-        for _ in range(3):
-            value(db, "select pgque.maint_retry_events()")
-            tick(db)
-            while (batch := next_of(db, "heir", "0")) is not None:
-                found += payloads(db, batch)
-                finish(db, batch)
-        return found
-
-
-def test_a_crew_that_dies_at_random_consumes_each_event_once(another: Another) -> None:
-    crew = Crew(another, seed=1)
-    consumed = crew.run()
-    assert {text: count for text, count in consumed.items() if count != 1} == {}
-    assert crew.refused > 0 and len(consumed) >= EVENTS

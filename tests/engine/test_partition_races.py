@@ -14,10 +14,8 @@ import pytest
 from tests.support.queues import Connection, connect, empty_halves, rows, tick, value
 from tests.support.slot_batches import PATIENCE_SECONDS, finish, subscribe, take
 from tests.support.slots import (
-    Message,
     ack,
     claim,
-    nack,
     queue_with_slots,
     receive,
     release,
@@ -26,7 +24,7 @@ from tests.support.slots import (
 
 SLOTS = 4
 KEYS = [f"key {number}" for number in range(8)]
-FEW, MANY = 12, 60  # events of each key
+EVENTS = 60  # of each key
 MAX_RETRIES = 2
 LEASE = "0.3 seconds"
 SETTLED = "select count(*) from done where outcome <> 'failed'"
@@ -142,50 +140,6 @@ def queue(db: Connection) -> Connection:
     return db
 
 
-class TestFailures:
-    """Workers fail events, stall, and die with their slot and page."""
-
-    def worker(self) -> Role:
-        def work(db: Connection, random: Random) -> None:
-            """Takes a slot under a new name, handles some pages, and leaves it in some way."""
-            name = f"worker {random.getrandbits(64)}"
-            slot = random.randrange(SLOTS)
-            with losing_quietly("PQ012", "40001"):
-                if claim(db, slot, name, LEASE) is None:
-                    return pause(random, 0.01)
-                for _ in range(random.randint(1, 6)):
-                    page = receive(db, slot, SLOTS, name, random.choice([1, 3, 10, 100]))
-                    if random.random() < 0.1:
-                        return pause(random, 0.02)  # dies: nobody releases the slot
-                    if random.random() < 0.05:
-                        time.sleep(0.4)  # stalls, and loses the lease if somebody waits for it
-                    with db.transaction(force_rollback=random.random() < 0.1):
-                        handle(db, random, slot, name, page)
-                release(db, slot, name)
-            return None
-
-        def handle(
-            db: Connection, random: Random, slot: int, name: str, page: list[Message]
-        ) -> None:
-            for message_id, _, _, payload, retries, _, key, *_ in page:
-                outcome = "done"
-                if random.random() < (0.5 if retries else 0.1):
-                    outcome = "dead" if (retries or 0) == MAX_RETRIES else "failed"
-                    nack(db, message_id, slot, SLOTS, name, after="0.05 seconds")
-                note(db, key, int(payload), outcome)
-            ack(db, slot, SLOTS, name)
-
-        return work
-
-    def test_events_are_settled_once(self, queue: Connection, database_url: str) -> None:
-        found = play(database_url, FEW, *[self.worker()] * SLOTS)
-        for key, outcomes in found.items():
-            first_tries = list(dict.fromkeys(number for number, _ in outcomes))
-            assert first_tries == list(range(FEW)), (key, outcomes)
-            settled = [number for number, outcome in outcomes if outcome != "failed"]
-            assert sorted(settled) == list(range(FEW)), (key, outcomes)
-
-
 class TestSlotsThatChange:
     """Another number of slots, again and again, while workers go on with pages or batches."""
 
@@ -234,7 +188,7 @@ class TestSlotsThatChange:
         subscribe(queue, SLOTS)
         self.changes = 0
         work = self.work_by_pages if way == "pages" else self.work_by_batches
-        outcomes = play(database_url, MANY, self.change, work, work)
-        expected = [(number, "done") for number in range(MANY)]
+        outcomes = play(database_url, EVENTS, self.change, work, work)
+        expected = [(number, "done") for number in range(EVENTS)]
         assert outcomes == dict.fromkeys(KEYS, expected)
         assert self.changes > 0
