@@ -55,8 +55,6 @@ from .models import SetAside as SetAside
 from .models import Sought as Sought
 from .models import Status as Status
 from .mover import QueueMover as QueueMover
-from .partitions import PartitionedConsumer as PartitionedConsumer
-from .partitions import Slot as Slot
 from .ranges import Position as Position
 from .read_batch import AckResult as AckResult
 from .running import Ticker as Ticker

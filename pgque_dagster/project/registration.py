@@ -24,8 +24,8 @@ from ..client import (
 )
 from ..client.holder import ConsumerState, consumer_states
 from ..client.installation import scheduler
-from ..client.partitions import subscribe_slots
 from ..client.queues import different_options, log_serial_queue, log_topic, logged_as
+from ..client.registrations import subscribe_slots
 from ..client.rights import grant
 from ..client.ticks import is_new, register_at
 
@@ -184,7 +184,7 @@ def refuse_subconsumers(states: Sequence[ConsumerState]) -> None:
     """Refuses a consumer that subconsumers share, as earlier versions made them.
 
     Args:
-        states: of the consumer, then of its parts.
+        states: of the consumer, then of its subconsumers.
 
     Raises:
         CallRefused: saying how the consumer becomes one that an asset can have.
@@ -194,9 +194,9 @@ def refuse_subconsumers(states: Sequence[ConsumerState]) -> None:
         return
     calls = (
         sql.SQL("select pgque.unregister_subconsumer({}, {}, {});")
-        .format(main.queue, main.consumer, str(member.part))
+        .format(main.queue, main.consumer, str(each.member))
         .as_string(None)
-        for member in members
+        for each in members
     )
     raise CallRefused(
         f'consumer "{main.consumer}" on queue "{main.queue}" is shared by subconsumers, and an '

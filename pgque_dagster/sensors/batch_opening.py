@@ -8,7 +8,7 @@ import dagster as dg
 
 from ..client import Client, ConsumerInfo, Limits
 from ..client.holder import ConsumerState, Holder, consumer_states
-from ..client.partitions import repartition, subscribe_slots
+from ..client.registrations import repartition, subscribe_slots
 from ..project.consumers import AssetConsumer
 from ..project.keys import CONSUMER, INCARNATION, QUEUE
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
@@ -139,7 +139,7 @@ def _count(slots: Sequence[ConsumerState]) -> int:
 
 def _open(client: Client, state: ConsumerState, limits: Limits) -> ConsumerState | None:
     """Opens the next batch of a consumer or slot; returns its state, or None."""
-    if state.part is None:
+    if state.member is None:
         batch_id = client.next_batch(state.queue, state.consumer, limits)
         return None if batch_id is None else replace(state, batch_id=batch_id, owner=None)
     # Only a claim opens a batch of a slot.
