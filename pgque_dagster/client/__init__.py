@@ -48,7 +48,6 @@ from .models import Limits as Limits
 from .models import Message as Message
 from .models import Metric as Metric
 from .models import QueueStats as QueueStats
-from .models import Received as Received
 from .models import ScheduledEvent as ScheduledEvent
 from .models import Sent as Sent
 from .models import SetAside as SetAside

@@ -12,9 +12,7 @@ def test_a_worker_takes_a_page_of_a_slot_and_acks_it_with_what_it_wrote(database
     with connect(database_url) as db, Client(database_url) as client:
         client.create_queue("orders")
         db.execute("create table mails (id text)")
-        db.execute(
-            "select pgque.subscribe_slot('orders', 'mailer', slot, 8) from generate_series(0, 7) slot"
-        )
+        value(db, "select pgque.subscribe_slots('orders', 'mailer', 8, 'earliest')")
         for key in keys:
             client.send("orders", key, partition_key=key)
         tick(db, "orders")
