@@ -48,15 +48,12 @@ from .models import Limits as Limits
 from .models import Message as Message
 from .models import Metric as Metric
 from .models import QueueStats as QueueStats
-from .models import Received as Received
 from .models import ScheduledEvent as ScheduledEvent
 from .models import Sent as Sent
 from .models import SetAside as SetAside
 from .models import Sought as Sought
 from .models import Status as Status
 from .mover import QueueMover as QueueMover
-from .partitions import PartitionedConsumer as PartitionedConsumer
-from .partitions import Slot as Slot
 from .ranges import Position as Position
 from .read_batch import AckResult as AckResult
 from .running import Ticker as Ticker

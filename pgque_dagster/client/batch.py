@@ -14,7 +14,7 @@ from uuid import UUID
 from . import plans
 from .errors import BatchNotOpen, InvalidArgument
 from .lease import LeaseKeeper, renew_batch
-from .models import BatchInfo, History, Lease, LeaseInfo, Limits, Message, ReadPlan, Received
+from .models import BatchInfo, History, Lease, LeaseInfo, Limits, Message, ReadPlan
 from .operation import (
     AsyncFace,
     Call,
@@ -47,31 +47,6 @@ def next_batch(queue: str, consumer: str, limits: Limits = NO_LIMITS) -> Call[in
         (queue, consumer, *astuple(limits)),
         first,
     )
-
-
-def receive(queue: str, consumer: str, limits: Limits = NO_LIMITS) -> Steps[Received | None]:
-    """Opens the next batch that has events, without a lease, and returns all its events.
-
-    Until `finish_batch`, it returns the same events. `claim` is for several processes that consume
-    as one consumer.
-
-    Args:
-        queue: the queue's name.
-        consumer: the consumer's name.
-        limits: which batch to open.
-
-    Returns:
-        The batch and its events, or None when there is no batch. Batches without events are
-        finished.
-    """
-    while True:
-        batch_id = yield next_batch(queue, consumer, limits)
-        if batch_id is None:
-            return None
-        messages = yield batch_events(batch_id)
-        if messages:
-            return Received(batch_id, messages)
-        yield finish_batch(batch_id)
 
 
 def claim(

@@ -33,7 +33,6 @@ class _Operations(Generic[B]):
     consumers = method(registrations.consumers)
 
     next_batch = method(batch.next_batch)
-    receive = method(batch.receive)
     finish_batch = method(batch.finish_batch)
     batch_info = method(batch.batch_info)
     lease_info = method(batch.lease_info)

@@ -16,7 +16,7 @@ class ConsumerState:
     """The state of a consumer, of a subconsumer or of a slot.
 
     Attributes:
-        part: the subconsumer, or the slot such as 3/8; None for the consumer itself.
+        member: the subconsumer, or the slot such as 3/8; None for the consumer itself.
         role: None if the consumer is not registered.
         batch_id: the open batch; None if no batch is open.
         owner: who holds, or last held, its lease.
@@ -31,7 +31,7 @@ class ConsumerState:
 
     queue: str
     consumer: str
-    part: str | None
+    member: str | None
     queue_exists: bool
     role: str | None
     batch_id: int | None
@@ -48,12 +48,12 @@ class ConsumerState:
     @property
     def slot(self) -> str | None:
         """The slot, if it is one of a partitioned consumer."""
-        return self.part if self.role == "slot" else None
+        return self.member if self.role == "slot" else None
 
     @property
     def subconsumer(self) -> str | None:
         """The subconsumer, if it is one of a cooperative consumer."""
-        return None if self.role == "slot" else self.part
+        return None if self.role == "slot" else self.member
 
 
 def consumer_states(

@@ -166,6 +166,15 @@ class LastBatch:
         self._row.write(earlier)
         return earlier
 
+    def take_over(self, check_lease: Callable[[], object]) -> None:
+        """Takes the row of an earlier version over, in a transaction of its own.
+
+        For a caller whose transaction may end with an error that tells somebody to change the row.
+        """
+        if self._earlier is not None:
+            with self._db.transaction():
+                self.take(check_lease)
+
     def lock(self, batch: Span, check_lease: Callable[[], object]) -> Applied | None:
         """Locks the row as `take` does. Returns the batch, if it is applied already; else None.
 

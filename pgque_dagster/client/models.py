@@ -67,14 +67,6 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Received:
-    """A batch that was opened without a lease, with all of its events."""
-
-    batch_id: int
-    messages: list[Message]
-
-
-@dataclass(frozen=True)
 class Event:
     """An event for `send_batch` and `copy_events`, with a type and a key of its own.
 

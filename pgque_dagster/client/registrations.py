@@ -87,6 +87,25 @@ def check_consumer(queue: str, consumer: str) -> Call[None]:
     return Call("select count(*) from pgque.get_lease_info(%s, %s)", (queue, consumer), nothing)
 
 
+def subscribe_slots(
+    queue: str, consumer: str, slots: int, start_at: Position | None = None
+) -> Call[bool]:
+    """Subscribes all slots of a consumer; False if it had slots. Refuses another number of them.
+
+    Raises:
+        InvalidArgument: if `start_at` is no position.
+    """
+    start = None if start_at is None else write_position(start_at)
+    return Call(
+        "select pgque.subscribe_slots(%s, %s, %s, %s) = 1", (queue, consumer, slots, start), first
+    )
+
+
+def repartition(queue: str, consumer: str, slots: int) -> Call[int]:
+    """Asks for another number of slots; how many slots have not arrived where that happens."""
+    return Call("select pgque.repartition(%s, %s, %s)", (queue, consumer, slots), first)
+
+
 def enter_deployment(queue: str, consumer: str, deployment: str) -> Call[bool]:
     """Refuses a consumer of another deployment; True if it belonged to none before."""
     return Call(

@@ -69,7 +69,7 @@ def report_queues(
     states = {
         (state.queue, state.consumer): state
         for state in client.run(consumer_states(names, Limits()))
-        if state.part is None
+        if state.member is None
     }
     health = client.health()
     reports: dict[dg.AssetKey, Metadata] = {}

@@ -23,8 +23,8 @@ from ..client import (
 )
 from ..client.holder import consumer_states
 from ..client.installation import scheduler
-from ..client.partitions import subscribe_slots
 from ..client.queues import different_options, log_serial_queue, log_topic, logged_as
+from ..client.registrations import subscribe_slots
 from ..client.rights import grant
 from ..client.ticks import is_new, register_at
 

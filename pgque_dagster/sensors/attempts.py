@@ -163,7 +163,7 @@ def _unclaimed(runs: int) -> str:
 def name_batch(state: ConsumerState) -> str:
     """Returns the open batch's name in messages: `batch 812 of orders/revenue`."""
     kind = "slot" if state.slot else "subconsumer"
-    suffix = "" if state.part is None else f", {kind} {state.part}"
+    suffix = "" if state.member is None else f", {kind} {state.member}"
     return f"batch {state.batch_id} of {state.queue}/{state.consumer}{suffix}"
 
 

@@ -8,7 +8,7 @@ import dagster as dg
 
 from ..client import Client, ConsumerInfo, Limits
 from ..client.holder import ConsumerState, Holder, consumer_states
-from ..client.partitions import repartition, subscribe_slots
+from ..client.registrations import repartition, subscribe_slots
 from ..project.consumers import AssetConsumer
 from ..project.keys import CONSUMER, INCARNATION, QUEUE
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick

@@ -281,7 +281,7 @@ def _end_first(run_id: str) -> str:
 
 
 def _what_to_do(each: _OpenBatch) -> str:
-    if each.state.part is not None:
+    if each.state.member is not None:
         return "correct the cause and re-execute that run"
     assets = ",".join(key.to_user_string() for key in each.consumer.asset_keys)
     return (

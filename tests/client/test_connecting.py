@@ -41,13 +41,13 @@ CONNECTORS: list[Callable[[str], Any]] = [
 
 def use_client(url: str) -> None:
     with Client(url) as client:
-        client.receive("q", "c")
+        client.claim("q", "c", owner="me")
 
 
 def use_async_client(url: str) -> None:
     async def main() -> None:
         async with AsyncClient(url) as client:
-            await client.receive("q", "c")
+            await client.claim("q", "c", owner="me")
 
     asyncio.run(main())
 

@@ -31,16 +31,19 @@ def ascii_url(server: Server) -> Iterator[str]:
 
 def test_events_of_any_encoding_are_read_as_text(ascii_url: str) -> None:
     with Client(ascii_url) as client:
-        received = client.receive("q", "c")
-    assert received is not None
-    (message,) = received.messages
+        batch = client.claim("q", "c", owner="me")
+        assert batch is not None
+        (message,) = batch.events()
+        batch.release()
     assert (message.type, message.payload) == ("order", '{"name":"Zo\u00eb"}')
 
     async def read() -> str | None:
         async with AsyncClient(ascii_url) as client:
-            again = await client.receive("q", "c")
+            again = await client.claim("q", "c", owner="me")
             assert again is not None
-            return again.messages[0].payload
+            (message,) = await again.events()
+            await again.release()
+            return message.payload
 
     assert asyncio.run(read()) == '{"name":"Zo\u00eb"}'
     consumer = Consumer(ascii_url, "q", "c")
@@ -54,8 +57,10 @@ def test_events_of_any_encoding_are_read_as_text(ascii_url: str) -> None:
     with connect(ascii_url) as db:
         tick(db)
     with Client(ascii_url) as client:
+        refused = client.claim("q", "c", owner="me")
+        assert refused is not None
         with pytest.raises(MalformedPayload):
-            client.receive("q", "c")
+            refused.events()
         assert client.consumers("q")[0].pending_events == 1
 
 

@@ -28,7 +28,6 @@ from pgque_dagster.client import (
     MalformedPayload,
     NewerInstalled,
     OlderInstalled,
-    PartitionedConsumer,
     PermissionDenied,
     PgqueError,
     QueueInUse,
@@ -297,11 +296,9 @@ def test_the_database_error_is_the_cause_and_leaves_the_client_usable(client: Cl
 
 
 def test_a_length_of_time_is_a_timedelta_above_zero(q: Queue) -> None:
-    slots = PartitionedConsumer(q.client, "q", "p", slots=1)
     uses: list[Callable[[Any], object]] = [
         lambda ttl: q.client.claim("q", "c", owner="me", ttl=ttl),
         lambda ttl: q.client.send_idem("q", "x", "key", ttl=ttl),
-        lambda ttl: slots.claim(0, worker="me", ttl=ttl),
     ]
     for ttl in (60, 60.0, "1 minute", None, timedelta(seconds=-1), timedelta(0)):
         for use in uses:

@@ -43,10 +43,8 @@ class Customer(pydantic.BaseModel):
 def sent(q: Queue, payload: Any) -> Message:
     q.client.send("q", payload)
     q.tick()
-    received = q.client.receive("q", "c")
-    assert received is not None
-    q.client.finish_batch(received.batch_id)
-    (message,) = received.messages
+    (message,) = q.receive()
+    q.claim("a reader").ack()
     return message
 
 

@@ -29,10 +29,10 @@ def test_clients_that_share_connections_run_their_own_statements(pooled: str) ->
             ticker.force_next_tick("q")
             ticker.ticker()
             with reader.transaction(), sender.transaction():  # takes both connections
-                batch = reader.receive("q", "c")
+                batch = reader.claim("q", "c", owner="me")
                 assert batch is not None
-                received += [message.payload for message in batch.messages]
-                reader.finish_batch(batch.batch_id)
+                received += [message.payload for message in batch.events()]
+                batch.ack()
     assert received == [str(number) for number in range(ROUNDS)]
 
 

@@ -92,7 +92,7 @@ class TestGivenConnection:
     @pytest.mark.parametrize(
         ("setting", "read"),
         [
-            ("datestyle=german", lambda client: client.receive("q", "c")),
+            ("datestyle=german", lambda client: client.claim("q", "c", owner="me")),
             ("intervalstyle=iso_8601", lambda client: client.consumers("q")),
         ],
     )
@@ -304,7 +304,7 @@ class TestTasks:
         assert len(q.sent()) >= 3
 
     @pytest.mark.parametrize("times", [1, 2])
-    @pytest.mark.parametrize("name", ["copy_events", "send_batch", "receive"])
+    @pytest.mark.parametrize("name", ["copy_events", "send_batch", "consumers"])
     def test_a_cancelled_call_leaves_a_client_that_works_and_no_transaction(
         self, q: Queue, name: str, times: int
     ) -> None:
@@ -317,7 +317,7 @@ class TestTasks:
         async def main() -> None:
             async with AsyncClient(q.url) as client:
                 for steps in range(12):
-                    args = ["c"] if name == "receive" else [["x" * 10_000] * 500]
+                    args = [] if name == "consumers" else [["x" * 10_000] * 500]
                     call = asyncio.create_task(getattr(client, name)("q", *args))
                     for _ in range(times):
                         for _ in range(steps):

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pgque_dagster.client import Batch, Client, Limits
 from pgque_dagster.client.errors import BatchNotOpen
 from pgque_dagster.client.holder import Holder
-from pgque_dagster.client.partitions import repartition, subscribe_slots
+from pgque_dagster.client.registrations import repartition, subscribe_slots
 from pgque_dagster.spark import ParquetSink, SparkBatch
 from tests.support.events import tick
 

@@ -115,8 +115,12 @@ class Queue:
 
     def receive(self) -> list[Message]:
         """The events of the next batch, if there is one."""
-        received = self.client.receive("q", "c")
-        return received.messages if received else []
+        while batch := self.client.claim("q", "c", owner="a reader"):
+            if messages := batch.events():
+                batch.release()
+                return messages
+            batch.ack()
+        return []
 
     def drain(self) -> list[str]:
         """The payloads of all batches, which it finishes."""

@@ -112,9 +112,7 @@ class TestSignals:
         assert process.wait(PATIENCE_SECONDS) == 0
         names = {file.name for file in tmp_path.iterdir()} - {"go", "told"}
         assert names == {"began-long", "ended-long", "began-short", "ended-short", "returned"}
-        received = q.client.receive("q", "c")
-        assert received is not None
-        assert [message.payload for message in received.messages] == ["next batch"]
+        assert [message.payload for message in q.receive()] == ["next batch"]
 
     def test_a_second_signal_ends_it_at_once_and_releases_the_batch(
         self, q: Queue, start: Callable[[], "subprocess.Popen[bytes]"], tmp_path: Path

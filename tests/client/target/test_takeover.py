@@ -155,6 +155,18 @@ def test_a_process_that_is_killed_while_it_takes_over_loses_nothing(target: Targ
     assert earlier(target) == -1
 
 
+def test_a_takeover_of_its_own_holds_if_the_batch_is_then_refused(target: Target) -> None:
+    stored(target)
+    with connect_client(target.url) as connection:
+        ledger = LastBatch(connection, "q", "c")
+        ledger.take_over(lambda: None)
+        with pytest.raises(ZeroDivisionError), connection.transaction():
+            assert ledger.take(lambda: None) == LAST
+            _ = 1 / 0
+    assert earlier(target) == -1
+    assert value(target.db, "select tick_id from pgque_sink_ledger where sink = 'queue q'") == 8
+
+
 def test_a_ledger_of_0_3_0_that_belongs_to_another_role_comes_with_the_statement(
     q: Queue, target: Target
 ) -> None:

@@ -13,11 +13,7 @@ from pgque_dagster.checks import build_consumer_lag_checks
 from pgque_dagster.client import Batch, Client, InvalidArgument
 from pgque_dagster.client.holder import ConsumerState, Holder, consumer_states
 from pgque_dagster.client.models import Limits
-from pgque_dagster.client.partitions import (
-    PartitionedConsumer,
-    repartition,
-    subscribe_slots,
-)
+from pgque_dagster.client.registrations import repartition, subscribe_slots
 from pgque_dagster.project.consumers import AssetConsumer
 from pgque_dagster.project.keys import queue_key
 from pgque_dagster.project.queue_report import report_queues
@@ -122,7 +118,8 @@ def test_the_runs_of_the_slots_together_compute_each_event_once(
 def test_a_slot_that_is_not_subscribed_is_named_when_the_others_are_idle(
     parted: Client, instance: dg.DagsterInstance
 ) -> None:
-    PartitionedConsumer(parted, "orders", "parted", slots=2).unsubscribe(1)
+    with parted.transaction() as db:
+        db.execute("select pgque.unsubscribe_slot('orders', 'parted', 1)")
     publish(parted, "x")
     found = requests(evaluate(TWO, parted.url, instance))
     assert found.keys() == {"0/2"}
@@ -369,8 +366,8 @@ def test_a_worker_by_pages_keeps_the_sensor_off_its_slot(
     parted: Client, instance: dg.DagsterInstance
 ) -> None:
     publish(parted, "x")
-    pages = PartitionedConsumer(parted, "orders", "parted", slots=2)
-    assert pages.claim(0, worker="w")
+    with parted.transaction() as db:
+        db.execute("select pgque.claim_slot('orders', 'parted', 0, 'w', '30 seconds')")
     assert requests(evaluate(TWO, parted.url, instance)).keys() == {"1/2"}
 
 

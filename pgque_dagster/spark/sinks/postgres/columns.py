@@ -99,7 +99,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class _Target:
+class _TableColumn:
     """A column of the table: its full type, and the name of a built-in type (else None)."""
 
     type: str
@@ -125,7 +125,7 @@ def fit(connection: Connection, target: sql.Identifier, schema: StructType) -> t
         # So that types are named with their schema.
         connection.execute("set local search_path to pg_catalog")
         rows = connection.execute(sql.SQL(_QUERY).format(table)).fetchall()
-    targets = {name: _Target(*rest) for name, *rest in rows}
+    targets = {name: _TableColumn(*rest) for name, *rest in rows}
     missing = [name for name in schema.names if name not in targets]
     if missing:
         raise InvalidArgument(
@@ -135,7 +135,7 @@ def fit(connection: Connection, target: sql.Identifier, schema: StructType) -> t
     return tuple(_fit(field.name, field.dataType, targets[field.name], table) for field in schema)
 
 
-def _fit(name: str, kind: DataType, target: _Target, table: str) -> Column:
+def _fit(name: str, kind: DataType, target: _TableColumn, table: str) -> Column:
     spark = kind.typeName()
     if spark == "void":
         return Column(name, target.type, target.type, None, target.nullable)
@@ -155,7 +155,7 @@ def _fit(name: str, kind: DataType, target: _Target, table: str) -> Column:
     )
 
 
-def _way_out(name: str, spark: str, target: _Target) -> str:
+def _way_out(name: str, spark: str, target: _TableColumn) -> str:
     takes = [kind for kind, (_, taken) in _TAKEN.items() if target.base in taken] or ["string"]
     if "string" in takes and spark in _NESTED:
         return f"Make it text with to_json({name})."

@@ -5,13 +5,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache, partial
 
-import psycopg
-from psycopg.pq import TransactionStatus
 from pyspark.sql import DataFrame
 
 from ....client.connection import connect
+from ....client.consumer.target import open_throughout
 from ....client.errors import InvalidArgument
-from ....client.ledger import NAME as LEDGER
 from ....client.ledger import AlreadyApplied, Ledger
 from ....client.rights import Connection
 from ...streaming.reader import TickOffset
@@ -71,25 +69,13 @@ def once_per_batch(
             try:
                 # Begun here, so that connection.transaction() in apply makes savepoints.
                 with connection.transaction():
-                    try:
+                    with open_throughout(connection, f"micro-batch {batch[0]} of {name}"):
                         apply(frame, batch_id, connection)
-                    except psycopg.Rollback as error:  # It would end the block without an error.
-                        raise _ended(name) from error
-                    if connection.info.transaction_status == TransactionStatus.IDLE:
-                        raise _ended(name)
                     ledger.record(connection, batch)
             except AlreadyApplied:
                 ledger.has(connection, batch)
 
     return once
-
-
-def _ended(name: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"the effect {name} ended the transaction that it shares with its row in {LEDGER}",
-        "Leave commit and rollback to once_per_batch: raise an exception to undo all, or use "
-        "connection.transaction(), which is a savepoint here.",
-    )
 
 
 def micro_batch(frame: DataFrame, batch_id: int, query: str | None) -> tuple[str, ...]:
