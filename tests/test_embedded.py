@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from pgque_dagster.embedded import EmbeddedPostgres, EmbeddedPostgresError
 
@@ -61,11 +62,12 @@ def test_each_version_answers_on_its_socket_and_keeps_its_data(folder: Path, ver
         assert query(server.url, "show fsync") == "on"
         assert query(server.url, "show max_prepared_transactions") == "8"
         assert query(server.url, "show listen_addresses") == ""
-        url = server.create_database('it\'s "mine" 100%')
-        execute(url, "create table kept as select 42 as answer")
+        name = 'it\'s "mine" 100%'
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        execute(server.database_url(name), "create table kept as select 42 as answer")
     with EmbeddedPostgres(folder, version=version) as server:
-        again = server.create_database('it\'s "mine" 100%')
-        assert query(again, "select answer from kept") == 42
+        assert query(server.database_url(name), "select answer from kept") == 42
     other = 34 - version
     with pytest.raises(
         EmbeddedPostgresError, match=f"holds data of PostgreSQL {version}, not {other}"

@@ -23,7 +23,6 @@ from ..client import (
     WrongConsumerRole,
 )
 from ..client.holder import ConsumerState, consumer_states
-from ..client.installation import scheduler
 from ..client.partitions import subscribe_slots
 from ..client.queues import different_options, log_serial_queue, log_topic, logged_as
 from ..client.rights import grant
@@ -204,26 +203,6 @@ def refuse_subconsumers(states: Sequence[ConsumerState]) -> None:
         "Let them finish their batches, for example by executing their runs again, and then run: "
         + " ".join(calls),
     )
-
-
-def ensure_scheduled(client: Client) -> None:
-    """Creates the pg_cron jobs. For a role that may not, only checks that they exist.
-
-    Raises:
-        PermissionDenied: if there are none and the role lacks pgque_admin.
-        SchedulerMissing: if the database has no pg_cron.
-    """
-    try:
-        client.start()
-    except PermissionDenied as error:
-        if client.run(scheduler()) is None:
-            raise _denied(
-                client,
-                "pg_cron has no jobs that tick the queues",
-                "create them",
-                "Let",
-                "select pgque.start();",
-            ) from error
 
 
 def _denied(client: Client, what: str, action: str, advice: str, command: str) -> PermissionDenied:

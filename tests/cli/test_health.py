@@ -15,7 +15,7 @@ from tests.support.queues import connect, make_queue, tick
 from tests.support.released import RELEASES, Release
 from tests.support.replicas import replicas, wait_for
 
-OF_THE_DATABASE = {"connection", "roles", "settings", "schema"}
+OF_THE_DATABASE = {"connection", "roles", "schema"}
 
 
 def health(url: str) -> tuple[int, dict[str, str], dict[str, str]]:

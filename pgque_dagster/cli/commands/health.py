@@ -20,10 +20,7 @@ from ..database import Database
 from ..errors import NO, one_line, without_passwords
 from ..output import show_rows
 
-_SERVER = (
-    "select current_setting('server_version'), current_user::text, pg_is_in_recovery(),"
-    " current_setting('default_transaction_isolation'), current_setting('statement_timeout')"
-)
+_SERVER = "select current_setting('server_version'), current_user::text, pg_is_in_recovery()"
 _ROLES = (
     "select r.rolname::text from pg_roles r where r.rolname in"
     " ('pgque_reader', 'pgque_writer', 'pgque_admin') and pg_has_role(r.oid, 'member') order by 1"
@@ -72,7 +69,7 @@ def _server(client: Client) -> Iterator[HealthCheck]:
         row = connection.execute(_SERVER).fetchone()
         roles = [name for (name,) in connection.execute(_ROLES)]
     assert row is not None
-    version, user, is_standby, isolation, timeout = row
+    version, user, is_standby = row
     yield HealthCheck(None, "connection", "ok", f"PostgreSQL {version} as {user}")
     if is_standby:
         yield HealthCheck(
@@ -90,12 +87,6 @@ def _server(client: Client) -> Iterator[HealthCheck]:
         if roles
         else f"{user} is no member of pgque_reader, pgque_writer or pgque_admin: grant pgque_writer"
         " to who sends, pgque_reader to who consumes, pgque_admin to who runs the ticker",
-    )
-    yield HealthCheck(
-        None,
-        "settings",
-        "ok",
-        f"default_transaction_isolation {isolation}, statement_timeout {timeout}",
     )
 
 
