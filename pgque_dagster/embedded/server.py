@@ -23,7 +23,7 @@ from typing import IO, Self
 from urllib.parse import quote
 
 from . import host as host
-from .data_folder import default_folder, starting_command
+from .data_folder import default_folder
 from .host import EmbeddedPostgresError
 
 __all__ = ["EmbeddedPostgres", "EmbeddedPostgresError"]
@@ -265,8 +265,7 @@ class EmbeddedPostgres:
         status = _read_status(self._pid_file)
         if status is None:
             raise EmbeddedPostgresError(
-                f"the embedded PostgreSQL in {self._folder} is not running:"
-                f" {starting_command(self._folder)} starts it"
+                f"the embedded PostgreSQL in {self._folder} is not running: call start()"
             )
         return status
 
