@@ -5,15 +5,11 @@ the runs went; `--write` puts both into docs/benchmarks.md.
 """
 
 import argparse
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
@@ -21,6 +17,7 @@ import psutil
 import psycopg
 
 from benchmarks.measure import Result, to_markdown, write_section
+from benchmarks.project import daemon, write_project
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
@@ -84,20 +81,16 @@ def main() -> None:
 
 def measure(project: Path, events: int) -> str:
     """Fills a queue, drains it, and returns the tables."""
-    (project / "shop.py").write_text(_PROJECT)
-    (project / "workspace.yaml").write_text("load_from:\n  - python_module: shop\n")
+    write_project(project, _PROJECT)
     home = project / "home"
     home.mkdir()
     with EmbeddedPostgres(project / "postgres") as server:
         last = fill(server.url, events)
-        environment = {
-            **os.environ,
-            "PGQUE_URL": server.url,
-            "DAGSTER_HOME": str(home),
-            "PYSPARK_PYTHON": sys.executable,
-        }
         started = time.time()
-        with _daemon(project, environment, home / "log") as daemon, Memory(daemon) as memory:
+        with (
+            daemon(project, home, {"PGQUE_URL": server.url}) as pid,
+            Memory(psutil.Process(pid)) as memory,
+        ):
             _wait(server.url, last)
     with dg.DagsterInstance.from_config(str(home)) as instance:
         runs = _runs(instance)
@@ -137,32 +130,6 @@ def fill(url: str, events: int) -> int:
         last = connection.execute("select max(ev_id) from pgque.event").fetchone()
     assert last is not None
     return int(last[0])
-
-
-@contextmanager
-def _daemon(folder: Path, environment: dict[str, str], log: Path) -> Iterator[psutil.Process]:
-    command = [str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", "workspace.yaml"]
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            yield psutil.Process(process.pid)
-        except TimeoutError:
-            sys.stderr.write(log.read_text()[-4000:])
-            raise
-        finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
 
 
 def _wait(url: str, last: int) -> None:

@@ -10,14 +10,12 @@ import argparse
 import json
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -26,9 +24,10 @@ import psutil
 import psycopg
 
 from benchmarks.measure import Result, to_markdown
-from demo import processes
+from benchmarks.project import daemon, write_project
+from demo.play import ticking
 from pgque_dagster import installer
-from pgque_dagster.client import Client, Ticker
+from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
 from tests.support.clusters import connect_server
 
@@ -107,14 +106,12 @@ def measure(rounds: int) -> Iterator[Result]:
     """Yields the latencies as they are measured."""
     with tempfile.TemporaryDirectory(prefix="pgque-bench-") as folder:
         project = Path(folder)
-        (project / "shop.py").write_text(_PROJECT)
-        (project / "workspace.yaml").write_text("load_from:\n  - python_module: shop\n")
-        with EmbeddedPostgres(project / "postgres") as server, _ticking(server.url):
+        write_project(project, _PROJECT)
+        with EmbeddedPostgres(project / "postgres") as server, _queue(server.url):
             sensor = partial(
                 _latencies,
                 url=server.url,
                 project=project,
-                command=_daemon(),
                 rounds=rounds,
                 warm_up=2,
                 pause=_EVALUATION_SECONDS,
@@ -153,31 +150,21 @@ def _bare_spark(rounds: int = 5) -> Result:
     )
 
 
-def _daemon() -> list[str]:
-    return [str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", "workspace.yaml"]
-
-
 @contextmanager
-def _ticking(url: str) -> Iterator[None]:
+def _queue(url: str) -> Iterator[None]:
+    """Creates the queue, and ticks it while the block runs."""
     installer.install(url)
     with Client(url) as client:
         client.create_queue("orders", ticker_max_lag="0")
         client.register_consumer("orders", "revenue")
-    ticker = Ticker(url)
-    thread = threading.Thread(target=ticker.run)
-    thread.start()
-    try:
+    with ticking(url):
         yield
-    finally:
-        ticker.stop()
-        thread.join()
 
 
 def _latencies(
     name: str,
     targets: tuple[float | None, float | None],
     *,
-    command: Sequence[str],
     url: str,
     project: Path,
     rounds: int,
@@ -189,14 +176,11 @@ def _latencies(
     home = Path(tempfile.mkdtemp(prefix="home-", dir=project))
     (home / "dagster.yaml").write_text(f"telemetry:\n  enabled: false\n{settings}")
     environment = {
-        **os.environ,
         "PGQUE_URL": url,
-        "DAGSTER_HOME": str(home),
-        "PYSPARK_PYTHON": sys.executable,
         "SPARK_CONFIG": json.dumps(_LOCAL if spark is None else {"spark.remote": spark}),
     }
     seconds, memory = [], dict.fromkeys(_PARTS, 0.0)
-    with _serving(command, project, environment, home / "log") as session:
+    with daemon(project, home, environment) as session:
         for number in range(warm_up + rounds):
             taken = _one_batch(url)
             for part, megabytes in _memory(session).items():
@@ -238,34 +222,6 @@ def _part(process: psutil.Process) -> str:
 
 def _percentile(values: Sequence[float], rank: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[rank - 1]
-
-
-@contextmanager
-def _serving(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path
-) -> Iterator[int]:
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            yield process.pid
-        except TimeoutError:
-            sys.stderr.write(log.read_text()[-4000:])
-            raise
-        finally:
-            os.killpg(process.pid, signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(30)
-            for member in processes.session_members(process.pid):
-                with suppress(ProcessLookupError):
-                    os.kill(member, signal.SIGKILL)
-            process.wait()
 
 
 def _one_batch(url: str) -> float:

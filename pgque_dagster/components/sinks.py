@@ -1,12 +1,14 @@
 """The sinks of a consumer: the IO managers in YAML."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 import dagster as dg
 from pydantic import model_validator
 
 from ..assets.io_managers import ParquetBatchIOManager, PostgresBatchIOManager
 from ..assets.lake_io_managers import DeltaBatchIOManager, IcebergBatchIOManager
+from ..spark.sinks.modes import DeltaMode, check_mode
+from ..spark.sinks.postgres.merge import Mode
 from .options import Options, mirror, option
 
 
@@ -14,17 +16,14 @@ class SinkOptions(Options):
     """A sink: the options of an IO manager, which `stored_by` names."""
 
     stored_by: ClassVar[type[dg.ConfigurableIOManager]]
-    # Modes in which rows are replaced by a key.
-    keyed: ClassVar[tuple[str, ...]] = ()
+    # Its modes, of which all but the first need a key.
+    modes: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="after")
-    def _check_key(self) -> Self:
-        if self.keyed:
-            mode, key = getattr(self, "mode", None), getattr(self, "key", None)
-            if mode in self.keyed and not key:
-                raise ValueError(f"mode is {mode}: name the columns of a unique index in `key`")
-            if mode == "append" and key:
-                raise ValueError("mode is append, which has no key: leave out `key`, or set mode")
+    def _check_mode(self) -> Self:
+        if self.modes:
+            given = self.arguments()
+            check_mode(given["mode"], given["key"], self.modes)
         return self
 
     def io_manager(self) -> dg.IOManagerDefinition:
@@ -56,7 +55,7 @@ class PostgresSinkOptions(SinkOptions, mirror(PostgresBatchIOManager, leave_out=
     """Options of `PostgresBatchIOManager`; its database is the queue's."""
 
     stored_by = PostgresBatchIOManager
-    keyed = ("upsert", "add")
+    modes = get_args(Mode)
     type: Annotated[
         Literal["postgres"],
         option("A table of the queue's database, merged in the transaction of the ack."),
@@ -67,7 +66,7 @@ class DeltaSinkOptions(SinkOptions, mirror(DeltaBatchIOManager, leave_out=_RESOU
     """Options of `DeltaBatchIOManager`."""
 
     stored_by = DeltaBatchIOManager
-    keyed = ("upsert", "replace")
+    modes = get_args(DeltaMode)
     type: Annotated[Literal["delta"], option("A Delta table, at <base_dir>/<asset>.")]
 
 

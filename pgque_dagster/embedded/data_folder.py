@@ -1,7 +1,6 @@
 """Finds the folder of a project's embedded PostgreSQL: one server for all folders of a project."""
 
 import os
-import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,13 +22,6 @@ def default_folder(version: int) -> Path:
     holding = (folder for folder in folders if _holds_server(folder / name))
     roots = (folder for folder in folders if (folder / "pyproject.toml").exists())
     return next(holding, next(roots, here)) / name
-
-
-def starting_command(data_dir: Path) -> str:
-    """Returns what starts a folder's server: a command if it is in a project, else a call."""
-    if data_dir.parent.name != ".pgque":
-        return "start()"
-    return f"`PGQUE_HOME={shlex.quote(str(data_dir.parent.parent))} pgque ticker`"
 
 
 def _holds_server(data_dir: Path) -> bool:

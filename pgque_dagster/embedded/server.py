@@ -22,11 +22,8 @@ from types import TracebackType
 from typing import IO, Self
 from urllib.parse import quote
 
-import psycopg
-from psycopg import sql
-
 from . import host as host
-from .data_folder import default_folder, starting_command
+from .data_folder import default_folder
 from .host import EmbeddedPostgresError
 
 __all__ = ["EmbeddedPostgres", "EmbeddedPostgresError"]
@@ -107,19 +104,6 @@ class EmbeddedPostgres:
         status = self._status()
         socket_dir = quote(status.socket_dir, safe="")
         return f"postgresql://postgres@/{quote(name, safe='')}?host={socket_dir}&port={status.port}"
-
-    def create_database(self, name: str) -> str:
-        """Creates the database `name` unless it exists.
-
-        Returns:
-            Its connection URI.
-        """
-        with (
-            psycopg.connect(self.url, autocommit=True) as connection,
-            suppress(psycopg.errors.DuplicateDatabase),
-        ):
-            connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-        return self.database_url(name)
 
     def binary(self, name: str) -> Path:
         """Path of a program of the server's package, such as `pgbench` or `psql`."""
@@ -281,8 +265,7 @@ class EmbeddedPostgres:
         status = _read_status(self._pid_file)
         if status is None:
             raise EmbeddedPostgresError(
-                f"the embedded PostgreSQL in {self._folder} is not running:"
-                f" {starting_command(self._folder)} starts it"
+                f"the embedded PostgreSQL in {self._folder} is not running: call start()"
             )
         return status
 

@@ -22,7 +22,6 @@ from ..client import (
     QueueNotFound,
 )
 from ..client.holder import consumer_states
-from ..client.installation import scheduler
 from ..client.queues import different_options, log_serial_queue, log_topic, logged_as
 from ..client.registrations import subscribe_slots
 from ..client.rights import grant
@@ -177,26 +176,6 @@ def ensure_consumer(
         client.lease_info(queue, consumer)
     except ConsumerNotFound:
         register(client, queue, consumer, start_at)
-
-
-def ensure_scheduled(client: Client) -> None:
-    """Creates the pg_cron jobs. For a role that may not, only checks that they exist.
-
-    Raises:
-        PermissionDenied: if there are none and the role lacks pgque_admin.
-        CallRefused: if the database has no pg_cron.
-    """
-    try:
-        client.start()
-    except PermissionDenied as error:
-        if client.run(scheduler()) is None:
-            raise _denied(
-                client,
-                "pg_cron has no jobs that tick the queues",
-                "create them",
-                "Let",
-                "select pgque.start();",
-            ) from error
 
 
 def _denied(client: Client, what: str, action: str, advice: str, command: str) -> PermissionDenied:

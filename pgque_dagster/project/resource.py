@@ -15,13 +15,13 @@ from pydantic import ConfigDict, Field
 from .. import installer
 from ..client import Client
 from .deployment import deployment_name
-from .registration import addon_of, ensure_queue, ensure_scheduled
+from .registration import addon_of, ensure_queue
 
 if TYPE_CHECKING:
     from ..embedded import EmbeddedPostgres
 
 InstallPolicy = Literal["never", "if_missing", "upgrade"]
-TickingPolicy = Literal["pg_cron", "external", "sensor"]
+TickingPolicy = Literal["external", "sensor"]
 
 # How long a process relies on the last check of what is declared.
 _TRUSTED_SECONDS = 60.0
@@ -73,9 +73,9 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     )
     ticking: TickingPolicy = Field(
         default="external",
-        description="Who ticks and maintains: pg_cron of this database, whose jobs are created; "
-        "something external such as `pgque ticker`; or the sensors of this package, "
-        "with that of build_pgque_ticker_sensor.",
+        description="Who ticks and maintains: something external, such as `pgque ticker` or the "
+        "jobs of pg_cron that `select pgque.start()` creates; or the sensors of this package, with "
+        "that of build_pgque_ticker_sensor.",
     )
     queues: list[str] = Field(
         default_factory=list,
@@ -147,8 +147,6 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         with Client(url) as client:
             for queue in queues:
                 ensure_queue(client, queue, self.queue_options.get(queue, {}))
-            if self.ticking == "pg_cron":
-                ensure_scheduled(client)
 
 
 @cache

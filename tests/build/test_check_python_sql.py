@@ -4,7 +4,6 @@ from pathlib import Path
 
 import check_python_sql
 import pytest
-from assemble import ROOT
 
 
 def findings(tmp_path: Path, text: str) -> list[str]:
@@ -42,7 +41,3 @@ def test_a_table_or_view_in_a_statement_is_refused(tmp_path: Path, text: str, na
 )
 def test_functions_and_other_names_are_not_refused(tmp_path: Path, text: str) -> None:
     assert findings(tmp_path, text) == []
-
-
-def test_the_package_keeps_the_rule() -> None:
-    assert check_python_sql.check(ROOT) == []

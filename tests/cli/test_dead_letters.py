@@ -45,25 +45,6 @@ def test_add_takes_events_out_of_the_open_batch(
     assert (batch.batch_id, batch.events()) == (batch_id, [])
 
 
-def test_add_refuses_events_that_are_not_in_the_open_batch(
-    refused: Refused, client: Client, open_batch: tuple[int, list[int]]
-) -> None:
-    batch_id, ids = open_batch
-
-    error = refused("dead-letters", "add", "orders", "billing", str(ids[0]), "998", "999")
-
-    assert f"batch {batch_id} has no event 998, 999" in error
-    assert client.dead_letters("orders") == []
-
-
-def test_add_refuses_while_somebody_works_on_the_batch(
-    refused: Refused, client: Client, open_batch: tuple[int, list[int]]
-) -> None:
-    client.claim("orders", "billing", owner="run 7")
-
-    assert '"run 7"' in refused("dead-letters", "add", "orders", "billing", str(open_batch[1][0]))
-
-
 @pytest.mark.usefixtures("client")
 def test_add_refuses_a_consumer_without_an_open_batch(refused: Refused) -> None:
     assert "billing on queue orders has no open batch" in refused(

@@ -27,7 +27,7 @@ _METRIC = re.compile(r"\bpgque_\w+")
 
 def test_health_tells_what_is_not_well(pgque: Pgque, client: Client) -> None:
     well = pgque("health")
-    assert (well.exit_code, well.output) == (0, "all 19 checks are well\n")
+    assert (well.exit_code, well.output) == (0, "all 12 checks are well\n")
     assert "consumer_lag:billing" in pgque("health", "--all").output
     for age, code in (("3 minutes", 0), ("1 hour", 3)):
         with client.transaction() as connection:

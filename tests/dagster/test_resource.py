@@ -10,7 +10,6 @@ import pytest
 
 from pgque_dagster import PgqueResource, installer
 from pgque_dagster.client import (
-    CallRefused,
     Client,
     ConnectionFailed,
     NewerInstalled,
@@ -109,13 +108,6 @@ def test_an_older_schema_is_upgraded_where_that_is_allowed(database_url: str) ->
     with PgqueResource(url=database_url, install="upgrade").client() as client:
         assert client.run(queue_names()) == ["orders"]
     assert installer.installed_version(database_url) != "0.1.0"
-
-
-def test_pg_cron_that_is_missing_is_told_when_the_policy_asks_for_it(database_url: str) -> None:
-    resource = PgqueResource(url=database_url, ticking="pg_cron")
-
-    with pytest.raises(CallRefused):
-        resource.database_url()
 
 
 def test_a_client_leaves_no_connection_behind(database_url: str) -> None:

@@ -103,25 +103,3 @@ def test_options_that_differ_are_named_to_who_may_not_set_them(database_url: str
         """'{"max_retries": 9, "ticker_max_lag": "7 seconds"}'); """
         'or: grant pgque_admin to "login_reader";'
     )
-
-
-def test_a_reader_starts_where_pg_cron_ticks_already(database_url: str) -> None:
-    declared(database_url).database_url()
-    with connect(database_url) as db:
-        db.execute("update pgque.config set scheduler = 'pg_cron'")
-
-    assert declared(as_login(database_url, "pgque_reader"), ticking="pg_cron").database_url()
-
-
-def test_a_reader_is_told_what_to_run_where_pg_cron_has_no_jobs(database_url: str) -> None:
-    declared(database_url).database_url()
-    resource = declared(as_login(database_url, "pgque_reader"), ticking="pg_cron")
-
-    with pytest.raises(PermissionDenied) as denied:
-        resource.database_url()
-
-    assert str(denied.value) == (
-        'pg_cron has no jobs that tick the queues, and role "login_reader" may not create them. '
-        "Let a role that has pgque_admin run: select pgque.start(); "
-        'or: grant pgque_admin to "login_reader";'
-    )

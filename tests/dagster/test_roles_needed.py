@@ -131,7 +131,6 @@ class Shop:
         return {
             "queues": declare(queues=["a new one"]),
             "queue_options": declare(queue_options={"orders": {"max_retries": 17}}),
-            "ticking: pg_cron": declare(ticking="pg_cron"),
             "pgque_asset": materialize(revenue),
             "pgque_multi_asset": materialize(several),
             "pgque_window_asset": materialize(window, partition_key="2026-01-01-00:00"),

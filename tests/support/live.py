@@ -87,7 +87,7 @@ class Live:
         self.output = place.output
         self._server = server
         self._running = ExitStack()
-        self.url = server.create_database("shop")
+        self.url = server.url
         self.points = Points(place.folder / "points")
         installer.install(self.url)
         with Client(self.url) as client:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict
 
+from demo.processes import free_port
 from tests.support.queues import PATIENCE_SECONDS
 
 SETTINGS = """\
@@ -30,9 +31,7 @@ default_pool_size = 2
 def pooler(url: str) -> Iterator[str]:
     """Yields the URL of the same database behind a pooler with two connections."""
     target = conninfo_to_dict(url)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     parts = " ".join(f"{key}={value}" for key, value in target.items())
     with tempfile.TemporaryDirectory() as folder:  # pytest closes its folders to other users
         file = Path(folder) / "pgbouncer.ini"

@@ -1,18 +1,17 @@
 """Commands for dead letters: list, show, add, replay, purge."""
 
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import click
 
 from ...client import Client, PgqueError
 from ...client.dead_letters import export_page
 from ..app import command, group
-from ..output import shortened, show_result, show_rows, table, to_json, wants_json
+from ..output import as_table, shortened, show_result, show_rows, to_json, wants_json
 from ..times import Age
 
 _ID = click.IntRange(1, 2**63 - 1)
-_COUNT = click.IntRange(min=1)
 
 
 @group(
@@ -32,7 +31,13 @@ def dead_letters() -> None:
     into=dead_letters,
     name="list",
 )
-@click.option("--limit", type=_COUNT, default=20, show_default=True, help="Maximum number to show.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Maximum number to show.",
+)
 def list_(client: Client, queue: str, limit: int) -> None:
     """Show the newest dead letters of QUEUE."""
     rows = [
@@ -61,8 +66,12 @@ def show(client: Client, queue: str, dead_letter: int) -> None:
             "`pgque dead-letters list` shows the newest.",
         )
     values = asdict(found[0])
-    rows = [(name.replace("_", " "), value) for name, value in values.items() if value is not None]
-    click.echo(to_json(values) if wants_json() else table(("field", "value"), rows))
+    rows = [
+        {"field": name.replace("_", " "), "value": value}
+        for name, value in values.items()
+        if value is not None
+    ]
+    click.echo(to_json(values) if wants_json() else as_table(rows, ""))
 
 
 @command(
@@ -95,7 +104,7 @@ def add(client: Client, queue: str, consumer: str, events: tuple[int, ...], reas
 
 @command(
     "pgque dead-letters replay orders",
-    "pgque dead-letters replay orders --reason 'not JSON%' --since 2h --limit 100",
+    "pgque dead-letters replay orders --reason 'not JSON%'",
     "pgque dead-letters replay --id 17 --id 18",
     into=dead_letters,
 )
@@ -104,37 +113,17 @@ def add(client: Client, queue: str, consumer: str, events: tuple[int, ...], reas
     "--id", "ids", type=_ID, multiple=True, help="Replay only this dead letter. Repeatable."
 )
 @click.option("--reason", help="Only dead letters with this reason; % matches any text.")
-@click.option("--type", help="Only events of this type.")
-@click.option(
-    "--since", type=Age(), help="Only dead letters of this age or younger: 90s, 15m, 12h, 30d."
-)
-@click.option("--limit", type=_COUNT, help="Replay at most this many, the oldest first.")
-def replay(
-    client: Client,
-    queue: str | None,
-    ids: tuple[int, ...],
-    reason: str | None,
-    type: str | None,
-    since: timedelta | None,
-    limit: int | None,
-) -> None:
+def replay(client: Client, queue: str | None, ids: tuple[int, ...], reason: str | None) -> None:
     """Send dead letters of QUEUE, or those given by --id, to their consumers again."""
-    filtered = any(option is not None for option in (reason, type, since, limit))
-    if (queue is None) == (not ids) or (ids and filtered):
-        raise click.UsageError("Give a queue, optionally with filters, or one or more --id.")
+    if (queue is None) == (not ids) or (ids and reason is not None):
+        raise click.UsageError("Give a queue, optionally with --reason, or one or more --id.")
     if queue is None:
         with client.transaction():
             for dead_letter_id in ids:
                 client.replay_dead_letter(dead_letter_id)
         show_result(f"dead letters replayed: {len(ids)}", replayed=len(ids))
         return
-    replayed, failed, first_error = client.replay_dead_letters(
-        queue,
-        reason=reason,
-        type=type,
-        since=datetime.now(UTC) - since if since is not None else None,
-        limit=limit,
-    )
+    replayed, failed, first_error = client.replay_dead_letters(queue, reason=reason)
     show_result(f"dead letters replayed: {replayed}", replayed=replayed, failed=failed)
     if failed:
         raise PgqueError(f"{failed} dead letters were not replayed; the first error: {first_error}")

@@ -1,7 +1,6 @@
 """`pgque health`: says what is wrong and what to do."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 import click
 
@@ -10,7 +9,6 @@ from ...client import (
     Client,
     NewerInstalled,
     OlderInstalled,
-    PermissionDenied,
     PgqueError,
     SchemaMissing,
 )
@@ -20,10 +18,7 @@ from ..database import Database
 from ..errors import NO, one_line, without_passwords
 from ..output import show_rows
 
-_SERVER = (
-    "select current_setting('server_version'), current_user::text, pg_is_in_recovery(),"
-    " current_setting('default_transaction_isolation'), current_setting('statement_timeout')"
-)
+_SERVER = "select current_setting('server_version'), current_user::text, pg_is_in_recovery()"
 _ROLES = (
     "select r.rolname::text from pg_roles r where r.rolname in"
     " ('pgque_reader', 'pgque_writer', 'pgque_admin') and pg_has_role(r.oid, 'member') order by 1"
@@ -39,7 +34,8 @@ _ROLES = (
 def health(database: Database, show_all: bool) -> None:
     """Look for what keeps the queues from working: connection, versions, roles, ticker, consumers.
 
-    Every finding says what to do. Exits with 3 if something is critical.
+    Every finding says what to do. Exits with 3 if something is critical. `pgque status` shows the
+    state of all.
     """
     checks = list(_examine(database))
     rows = [
@@ -62,7 +58,7 @@ def _examine(database: Database) -> Iterator[HealthCheck]:
             schema = _schema(database.url)
             yield schema
             if schema.status != "critical":
-                yield from _inside(client)
+                yield from _queues(client)
     except PgqueError as error:
         yield HealthCheck(None, "connection", "critical", without_passwords(one_line(error)))
 
@@ -72,7 +68,7 @@ def _server(client: Client) -> Iterator[HealthCheck]:
         row = connection.execute(_SERVER).fetchone()
         roles = [name for (name,) in connection.execute(_ROLES)]
     assert row is not None
-    version, user, is_standby, isolation, timeout = row
+    version, user, is_standby = row
     yield HealthCheck(None, "connection", "ok", f"PostgreSQL {version} as {user}")
     if is_standby:
         yield HealthCheck(
@@ -91,12 +87,6 @@ def _server(client: Client) -> Iterator[HealthCheck]:
         else f"{user} is no member of pgque_reader, pgque_writer or pgque_admin: grant pgque_writer"
         " to who sends, pgque_reader to who consumes, pgque_admin to who runs the ticker",
     )
-    yield HealthCheck(
-        None,
-        "settings",
-        "ok",
-        f"default_transaction_isolation {isolation}, statement_timeout {timeout}",
-    )
 
 
 def _schema(url: str) -> HealthCheck:
@@ -109,23 +99,8 @@ def _schema(url: str) -> HealthCheck:
     return HealthCheck(None, "schema", "ok", f"version {__version__}")
 
 
-def _inside(client: Client) -> Iterator[HealthCheck]:
-    looks = {"lineage": _incarnation, "queues": Client.health, "components": _components}
-    for name, look in looks.items():
-        try:
-            yield from look(client)
-        except PgqueError as error:
-            yield HealthCheck(None, name, "critical", one_line(error))
-
-
-def _incarnation(client: Client) -> Iterator[HealthCheck]:
-    yield HealthCheck(None, "incarnation", "ok", str(client.incarnation()))
-
-
-def _components(client: Client) -> Iterator[HealthCheck]:
-    with suppress(PermissionDenied):
-        for part in client.status():
-            detail = f"{part.status}: {part.detail}"
-            if (part.component, part.status) == ("scheduler", "none"):
-                detail += "; keep `pgque ticker` running, or call pgque.ticker() and pgque.maint()"
-            yield HealthCheck(None, part.component, "ok", detail)
+def _queues(client: Client) -> Iterator[HealthCheck]:
+    try:
+        yield from client.health()
+    except PgqueError as error:
+        yield HealthCheck(None, "queues", "critical", one_line(error))

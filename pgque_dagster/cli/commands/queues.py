@@ -6,17 +6,6 @@ from ...client import Client
 from ..app import command
 from ..output import show_result
 
-_PARAMETERS = """\b
-Parameters, with their defaults:
-  ticker_max_lag      longest time from an event to its tick (3 seconds)
-  ticker_max_count    events after which a tick is made at once (500)
-  ticker_idle_period  time between ticks of a quiet queue (1 minute)
-  rotation_period     age at which an event table is emptied (2 hours)
-  retention           how long events stay after all have consumed them (0)
-  max_retries         deliveries before an event is a dead letter (5)
-docs/reference.md has all of them.
-"""
-
 
 @command("pgque create-queue orders")
 def create_queue(client: Client, queue: str) -> None:
@@ -29,12 +18,14 @@ def create_queue(client: Client, queue: str) -> None:
     "pgque configure orders ticker_max_lag='1 second'",
     "pgque configure orders retention='7 days' max_retries=3",
     "pgque configure orders retention=",
-    help=f"Set parameters of QUEUE. NAME= resets a parameter to its default.\n\n{_PARAMETERS}",
 )
 @click.argument("queue")
 @click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE...")
 def configure(client: Client, queue: str, settings: tuple[str, ...]) -> None:
-    """Sets parameters, all or none."""
+    """Set parameters of QUEUE, all or none. NAME= resets one to its default.
+
+    The error for an unknown NAME lists them all; docs/reference.md describes them.
+    """
     parameters = {name: value or None for name, value in map(_split, settings)}
     client.configure_queue(queue, **parameters)
     show_result(f"configured queue {queue}", configured=parameters)

@@ -24,8 +24,8 @@ from pgque_dagster import (
 )
 from pgque_dagster.client import Client
 from pgque_dagster.components.batch_consumer import AssetOptions, ScheduleOptions
+from pgque_dagster.components.computed import Payload
 from pgque_dagster.components.options import Options, read_duration
-from pgque_dagster.components.payload import Payload
 from pgque_dagster.components.sinks import IcebergSinkOptions
 from tests.support.assets import revenue
 

@@ -2,13 +2,13 @@
 
 import json
 import re
-import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from demo.processes import free_port
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
@@ -50,8 +50,8 @@ def urls() -> Iterator[dict[str, str]]:
     """A database over TCP, by a role and a password for each way to tell where it is."""
     with tempfile.TemporaryDirectory(prefix="pgque-test-") as folder:
         server = EmbeddedPostgres(Path(folder) / "postgres")
-        with server, connect(server.url) as db, socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
+        with server, connect(server.url) as db:
             installer.install(server.url)
             for way, password in PASSWORDS.items():
                 db.execute(f"create role {way} superuser login password '{password}'".encode())

@@ -1,0 +1,46 @@
+"""A project of Dagster's, whose daemon runs while it is measured."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from demo import processes
+from demo.interrupts import Interrupts
+
+
+def write_project(folder: Path, definitions: str) -> None:
+    """Writes the module `shop` with the definitions, and the workspace that loads it."""
+    (folder / "shop.py").write_text(definitions)
+    (folder / "workspace.yaml").write_text("load_from:\n  - python_module: shop\n")
+
+
+@contextmanager
+def daemon(folder: Path, home: Path, environment: Mapping[str, str]) -> Iterator[int]:
+    """Runs Dagster's daemon while the block runs, and then ends it with all its runs.
+
+    Args:
+        folder: the project.
+        home: of the instance; its log is there, too. Its end is printed after a TimeoutError.
+        environment: what the definitions read.
+
+    Yields:
+        The id of its process, which is that of its session.
+    """
+    log = home / "log"
+    command = [Path(sys.executable).with_name("dagster-daemon"), "run", "-w", "workspace.yaml"]
+    whole = {
+        **os.environ,
+        "DAGSTER_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        **environment,
+    }
+    with processes.running(
+        command, interrupts=Interrupts(), log=log, cwd=folder, env=whole
+    ) as process:
+        try:
+            yield process.pid
+        except TimeoutError:
+            sys.stderr.write(log.read_text()[-4000:])
+            raise
