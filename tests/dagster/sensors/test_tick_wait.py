@@ -26,8 +26,8 @@ from tests.support.sensing import record_run
 PATIENCE_SECONDS = 30
 # An evaluation that waits has looked for batches.
 WAITS = (
-    "select count(*) from pg_stat_activity where state = 'idle' and query = 'COMMIT'"
-    " and pid not in (pg_backend_pid(), %s)"
+    "select count(*) from pg_stat_activity where state = 'idle'"
+    " and query ~ '^COMMIT$|incarnation' and pid not in (pg_backend_pid(), %s)"
 )
 
 
