@@ -13,9 +13,8 @@ import dagster as dg
 from ..client import Client, DeadLetter, Limits, PgqueError
 from ..client.holder import consumer_states
 from ..client.ranges import duration_problem
-from ..project.queue_report import consumer_lag
+from ..project.queue_report import consumer_lag, name_batch
 from ..project.resource import PgqueResource
-from ..sensors.attempts import name_batch
 from .alert_cursor import AlertCursor, Problem
 from .dead_letters import what_to_do_about
 from .lag import too_far_behind

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from ..client import DeadLetterCount
 from ..client.ranges import count_problem
 from ..project.keys import dead_letters_key
+from ..project.queue_report import Metadata, dead_letter_table
 from ..project.resource import PgqueResource
-from .tables import shortened, table
 
 
 def build_dead_letter_checks(
@@ -52,10 +51,10 @@ def build_dead_letter_checks(
             problem = None
             if number > max_dead_letters:
                 problem = f"{number} dead letters, {max_dead_letters} allowed"
-            metadata: dict[str, dg.MetadataValue | int] = {
+            metadata: Metadata = {
                 "dead_letters": number,
                 "allowed": max_dead_letters,
-                "by_consumer_and_reason": _reasons(counts),
+                "by_consumer_and_reason": dead_letter_table(counts),
             }
             if problem is not None:
                 metadata["what_to_do"] = dg.MetadataValue.md(what_to_do_about(queue))
@@ -69,21 +68,6 @@ def build_dead_letter_checks(
         return dead_letters
 
     return [build(queue) for queue in queues]
-
-
-def _reasons(counts: Sequence[DeadLetterCount]) -> dg.TableMetadataValue:
-    return table(
-        {"consumer": "string", "reason": "string", "dead_letters": "int", "oldest": "string"},
-        [
-            (
-                count.consumer,
-                shortened(count.reason),
-                count.count,
-                count.oldest.isoformat(timespec="seconds"),
-            )
-            for count in counts
-        ],
-    )
 
 
 def what_to_do_about(queue: str) -> str:

@@ -7,9 +7,8 @@ import dagster as dg
 
 from ..client import HealthCheck
 from ..project.keys import identifier, queue_key
-from ..project.queue_report import consumer_lag
+from ..project.queue_report import consumer_lag, markdown_table
 from ..project.resource import PgqueResource
-from .tables import table
 
 # The checks of `queue_health()`. Rows named `<check>:<consumer>` are combined into one check.
 CHECKS: Mapping[str, str] = {
@@ -109,8 +108,8 @@ def _result(
     )
 
 
-def _consumers(rows: Iterable[HealthCheck]) -> dg.TableMetadataValue:
-    return table(
-        {"consumer": "string", "status": "string", "detail": "string"},
+def _consumers(rows: Iterable[HealthCheck]) -> dg.MetadataValue:
+    return markdown_table(
+        ("consumer", "status", "detail"),
         [(each.check.partition(":")[2], each.status, each.detail) for each in rows],
     )

@@ -11,9 +11,8 @@ from ..client.holder import Holder, consumer_states
 from ..client.ranges import duration_problem
 from ..project.consumers import AssetConsumer, consumers_of
 from ..project.keys import identifier, queue_key
-from ..project.queue_report import consumer_lag
+from ..project.queue_report import consumer_lag, name_batch
 from ..project.resource import PgqueResource
-from ..sensors.attempts import name_batch
 
 
 def build_consumer_lag_checks(

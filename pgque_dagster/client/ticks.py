@@ -43,15 +43,6 @@ class TickClaim:
     end: Tick
 
 
-def register_at(queue: str, consumer: str, tick: int) -> Call[bool]:
-    """Registers a consumer at a retained tick; False if it is registered."""
-    return Call(
-        "select pgque.register_consumer_at(%s, %s, %s) = 1",
-        (queue, consumer, tick),
-        first,
-    )
-
-
 def is_new(queue: str, age: timedelta) -> Call[bool]:
     """Whether a queue is younger than `age` by the database's clock, and has not rotated."""
     return Call(

@@ -6,16 +6,13 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from ..client import InvalidArgument
 from ..client.client import Client
+from ..client.ranges import PATTERN, parse_duration
 from ..project.consumers import consumers_of_location
 from ..project.keys import dead_letters_key
 from ..project.queue_report import Metadata, report_queues
 from ..project.resource import PgqueResource
 from ..project.step_errors import log_error_line
-
-# How many dead letters are replayed in one transaction.
-_CHUNK = 1000
 
 
 def build_pgque_jobs() -> list[dg.JobDefinition]:
@@ -71,9 +68,9 @@ class ReplayConfig(QueueConfig):
     type: str | None = Field(default=None, min_length=1, description="Only events of this type.")
     since: str | None = Field(
         default=None,
-        description="Only those given up at this time or later, such as 2026-05-01T12:00:00+02:00.",
+        pattern=PATTERN,
+        description="Only those of this age or younger: 90s, 15m, 12h, 30d.",
     )
-    until: str | None = Field(default=None, description="Only those given up before this time.")
     limit: int | None = Field(
         default=None, ge=1, description="The maximum number; the oldest are replayed first."
     )
@@ -109,7 +106,13 @@ def replay_dead_letters(
 ) -> None:
     """Sends dead letters again, each to the consumer that gave it up and to no other."""
     with log_error_line(context.log), pgque.client() as client:
-        replayed, failed, first_error = _replay(context, client, config)
+        replayed, failed, first_error = client.replay_dead_letters(
+            config.queue,
+            reason=config.reason,
+            type=config.type,
+            since=datetime.now(UTC) - parse_duration(config.since) if config.since else None,
+            limit=config.limit,
+        )
         left, page = _left(context, client, config.queue)
     counts = {"replayed": replayed, "not_replayed": failed, "left": left}
     _report(context, config.queue, counts, page)
@@ -131,58 +134,6 @@ def purge_dead_letters(
         purged = client.purge_dead_letters(config.queue, timedelta(days=config.older_than_days))
         left, page = _left(context, client, config.queue)
     _report(context, config.queue, {"purged": purged, "left": left}, page)
-
-
-def _replay(
-    context: dg.OpExecutionContext, client: Client, config: ReplayConfig
-) -> tuple[int, int, str | None]:
-    """Replays one chunk per transaction, so that a run that dies leaves whole chunks done."""
-    since, until = _time("since", config.since), _time("until", config.until)
-    # Events that are given up again meanwhile get higher ids, and are not replayed twice.
-    counts = client.dead_letter_counts(config.queue)
-    max_id = max((each.max_id for each in counts), default=0)
-    total = sum(each.count for each in counts)
-    if config.limit is not None:
-        total = min(total, config.limit)
-    replayed, failed, first_error = 0, 0, None
-    while replayed + failed < total:
-        # The failed ones are now the oldest, so each chunk starts with them again.
-        limit = failed + min(_CHUNK, total - replayed - failed)
-        sent, failed, first_error = client.replay_dead_letters(
-            config.queue,
-            reason=config.reason,
-            type=config.type,
-            since=since,
-            until=until,
-            limit=limit,
-            max_id=max_id,
-        )
-        replayed += sent
-        context.log.info(f"Replayed {replayed} dead letters of queue {config.queue}.")
-        if sent + failed < limit:
-            break
-    return replayed, failed, first_error
-
-
-def _time(field: str, text: str | None) -> datetime | None:
-    """Reads a time of the config.
-
-    Raises:
-        InvalidArgument: if it is not a time, or has no time zone.
-    """
-    if text is None:
-        return None
-    hint = (
-        f"Write {field} with a time zone, such as "
-        f"{datetime.now(UTC).isoformat(timespec='seconds')}."
-    )
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidArgument(f"{field} {text!r} is not a time", hint) from error
-    if time.tzinfo is None:
-        raise InvalidArgument(f"{field} {text!r} has no time zone", hint)
-    return time
 
 
 def _left(context: dg.OpExecutionContext, client: Client, queue: str) -> tuple[int, Metadata]:

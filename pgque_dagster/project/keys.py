@@ -28,6 +28,11 @@ TABLE = "dagster/table_name"
 # The rows of a batch, since Dagster shows `dagster/row_count` as the rows of the whole table.
 ROWS = "pgque/rows"
 
+SWITCHING_ON = (
+    "Sensors are STOPPED until somebody switches them on: by Running on this page, by `dagster "
+    "sensor start`, or by default_status=RUNNING in the code."
+)
+
 _OWNER = re.compile(r"(?:step \w+ of )?dagster run (\S+)")
 
 

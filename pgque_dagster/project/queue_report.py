@@ -19,8 +19,6 @@ PURGE_JOB = "pgque_purge_dead_letters"
 CHECK_TICKS = "check that `pgque ticker` or pg_cron runs, and that the queue is not paused"
 """What to do about events that wait long for a tick."""
 
-_HELD = "held_batch:"
-_LATE = timedelta(minutes=2)
 _CELL = 600
 
 Metadata = dict[str, dg.MetadataValue | str | int | float]
@@ -51,6 +49,13 @@ def waiting_for_tick(info: ConsumerInfo) -> str:
         f"up to {info.unticked_events} events wait for a tick, the first for "
         f"{max(0, int(age.total_seconds()))} s"
     )
+
+
+def name_batch(state: ConsumerState) -> str:
+    """Returns the open batch's name in messages: `batch 812 of orders/revenue`."""
+    kind = "slot" if state.slot else "subconsumer"
+    suffix = "" if state.member is None else f", {kind} {state.member}"
+    return f"batch {state.batch_id} of {state.queue}/{state.consumer}{suffix}"
 
 
 def report_queues(
@@ -93,13 +98,15 @@ def _queue_report(
     consumers: Sequence[AssetConsumer],
 ) -> Metadata:
     slowest = max(map(consumer_lag, infos), default=timedelta(0))
-    held = [row.check.removeprefix(_HELD) for row in problems if row.check.startswith(_HELD)]
+    held = [
+        info.name
+        for info in infos
+        if (state := states.get((info.queue, info.name))) and state.held_reason is not None
+    ]
     return {
         QUEUE: stats.queue,
-        "pgque/consumers": dg.MetadataValue.md(
-            _consumer_table(infos, states, set(held), consumers)
-        ),
-        "pgque/what_is_wrong": dg.MetadataValue.md(_problem_list(stats, infos, problems)),
+        "pgque/consumers": _consumer_table(infos, states, consumers),
+        "pgque/what_is_wrong": dg.MetadataValue.md(_problem_list(stats, problems)),
         "pgque/depth": stats.depth,
         "pgque/events_per_second": stats.events_per_second,
         "pgque/slowest_consumer_lag_seconds": slowest.total_seconds(),
@@ -113,16 +120,20 @@ def _queue_report(
 
 
 def _dead_letter_report(queue: str, counts: Sequence[DeadLetterCount]) -> Metadata:
+    return {
+        QUEUE: queue,
+        "pgque/dead_letters": sum(each.count for each in counts),
+        "pgque/by_consumer_and_reason": dead_letter_table(counts),
+    }
+
+
+def dead_letter_table(counts: Sequence[DeadLetterCount]) -> dg.MetadataValue:
+    """Returns the numbers of dead letters by consumer and reason."""
     rows = [
         (each.consumer, each.reason or "", each.count, f"{each.oldest.astimezone(UTC):%F %T} UTC")
         for each in counts
     ]
-    table = _markdown(("consumer", "reason", "dead letters", "oldest"), rows)
-    return {
-        QUEUE: queue,
-        "pgque/dead_letters": sum(each.count for each in counts),
-        "pgque/by_consumer_and_reason": dg.MetadataValue.md(table if rows else "none"),
-    }
+    return markdown_table(("consumer", "reason", "dead letters", "oldest"), rows)
 
 
 def assets_of(
@@ -136,11 +147,8 @@ def assets_of(
 def _consumer_table(
     infos: Sequence[ConsumerInfo],
     states: Mapping[tuple[str, str], ConsumerState],
-    held: set[str],
     consumers: Sequence[AssetConsumer],
-) -> str:
-    if not infos:
-        return "none: the queue keeps no events. A sensor that is switched on registers them."
+) -> dg.MetadataValue:
     rows = []
     for info in sorted(infos, key=consumer_lag, reverse=True):
         keys = assets_of(consumers, info.queue, info.name)
@@ -149,28 +157,24 @@ def _consumer_table(
                 info.name,
                 short(consumer_lag(info)),
                 waiting_events(info),
-                _doing(states.get((info.queue, info.name)), is_held=info.name in held),
+                _doing(states.get((info.queue, info.name))),
                 f"{short(info.last_seen)} ago",
                 ", ".join(key.to_user_string() for key in keys),
             )
         )
-    columns = ("consumer", "behind", "events", "batch", "active", "asset")
-    # The page cuts off what is on the right. Most assets have the name of their consumer.
-    shown = len(columns) if any(row[-1] not in ("", row[0]) for row in rows) else len(columns) - 1
-    return _markdown(columns[:shown], [row[:shown] for row in rows])
+    # The page cuts off what is on the right.
+    return markdown_table(("consumer", "behind", "events", "batch", "active", "asset"), rows)
 
 
-def _doing(state: ConsumerState | None, *, is_held: bool) -> str:
+def _doing(state: ConsumerState | None) -> str:
     if state is None or state.batch_id is None:
         return "none"
-    if is_held:
+    if state.held_reason is not None:
         return f"{state.batch_id}, HELD"
     return f"{state.batch_id}, {'in a run' if state.is_live else 'waits for a run'}"
 
 
-def _problem_list(
-    stats: QueueStats, infos: Sequence[ConsumerInfo], problems: Sequence[HealthCheck]
-) -> str:
+def _problem_list(stats: QueueStats, problems: Sequence[HealthCheck]) -> str:
     order = ("critical", "warning")
     found: list[tuple[str, str]] = [
         (f"{row.status}: {row.check}", row.detail)
@@ -178,10 +182,6 @@ def _problem_list(
     ]
     if stats.ticker_paused:
         found.insert(0, ("paused", f"resume the queue: pgque resume {stats.queue}"))
-    late = max(infos, key=consumer_lag, default=None)
-    if late and not found and (lag := consumer_lag(late)) > _LATE:
-        what = "no check fails yet; see that its sensor is on and its runs succeed"
-        found.append((f"{late.name} is {short(lag)} behind", what))
     if stats.dead_letters:
         found.append(
             (
@@ -193,10 +193,13 @@ def _problem_list(
     return "\n".join(f"- **{_cell(name)}**: {_cell(text)}" for name, text in found) or "nothing"
 
 
-def _markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Returns a table. What would end a cell, or a line, is escaped."""
+def markdown_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]]
+) -> dg.MarkdownMetadataValue:
+    """Returns a table; `none` without rows. What would end a cell, or a line, is escaped."""
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+    table = "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+    return dg.MetadataValue.md(table if rows else "none")
 
 
 def _cell(value: object) -> str:

@@ -14,7 +14,6 @@ from psycopg import sql
 
 from ..client import (
     Client,
-    ConsumerNotFound,
     InvalidArgument,
     Limits,
     PermissionDenied,
@@ -25,7 +24,7 @@ from ..client.holder import consumer_states
 from ..client.queues import different_options, log_serial_queue, log_topic, logged_as
 from ..client.registrations import subscribe_slots
 from ..client.rights import grant
-from ..client.ticks import is_new, register_at
+from ..client.ticks import is_new
 
 _NEW = timedelta(hours=1)
 _FIRST_TICK = 1
@@ -125,28 +124,19 @@ def register(
         QueueNotFound: if there is no such queue.
         InvalidArgument: if the position is no longer retained.
     """
-    if partitions is not None:
-        return _register_slots(client, queue, consumer, start_at, partitions)
-    if start_at is not None:
-        client.register_consumer(queue, consumer, start_at=start_at)
-        return f"start_at {start_at}"
-    with client.transaction():
-        # One transaction, because a consumer that already exists is not moved to the first tick.
-        if client.register_consumer(queue, consumer) and client.run(is_new(queue, _NEW)):
-            with suppress(InvalidArgument), client.transaction():
-                client.run(register_at(queue, consumer, _FIRST_TICK))
-                return "the first tick"
-    return "the last tick"
 
+    def register_at(position: Position | None) -> None:
+        if partitions is not None:
+            client.run(subscribe_slots(queue, consumer, partitions, position))
+        else:
+            client.register_consumer(queue, consumer, start_at=position or "latest")
 
-def _register_slots(
-    client: Client, queue: str, consumer: str, start_at: Position | None, partitions: int
-) -> str:
     if start_at is None and client.run(is_new(queue, _NEW)):
+        # The first tick may be gone already.
         with suppress(InvalidArgument), client.transaction():
-            client.run(subscribe_slots(queue, consumer, partitions, _FIRST_TICK))
+            register_at(_FIRST_TICK)
             return "the first tick"
-    client.run(subscribe_slots(queue, consumer, partitions, start_at))
+    register_at(start_at)
     return "the last tick" if start_at is None else f"start_at {start_at}"
 
 
@@ -164,18 +154,13 @@ def ensure_consumer(
         InvalidArgument: if it is missing and its position is no longer retained; or if it has
             another number of slots.
     """
-    if partitions is not None:
-        (state, *_) = client.run(consumer_states([(queue, consumer)], Limits()))
-        if state.role == "partitioned":
-            # Checks the number.
-            client.run(subscribe_slots(queue, consumer, partitions))
-        else:
-            register(client, queue, consumer, start_at, partitions)
-        return
-    try:
-        client.lease_info(queue, consumer)
-    except ConsumerNotFound:
-        register(client, queue, consumer, start_at)
+    (state, *_) = client.run(consumer_states([(queue, consumer)], Limits()))
+    if state.role is None or (state.role == "partitioned" and partitions is None):
+        # Raises if it has slots.
+        register(client, queue, consumer, start_at, partitions)
+    elif partitions is not None:
+        # Checks the number.
+        client.run(subscribe_slots(queue, consumer, partitions))
 
 
 def _denied(client: Client, what: str, action: str, advice: str, command: str) -> PermissionDenied:

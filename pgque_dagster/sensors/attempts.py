@@ -17,6 +17,7 @@ import dagster as dg
 from ..client.holder import ConsumerState
 from ..project.batch_run import BatchRun
 from ..project.keys import run_of_owner
+from ..project.queue_report import name_batch, short
 
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
@@ -160,13 +161,6 @@ def _unclaimed(runs: int) -> str:
     )
 
 
-def name_batch(state: ConsumerState) -> str:
-    """Returns the open batch's name in messages: `batch 812 of orders/revenue`."""
-    kind = "slot" if state.slot else "subconsumer"
-    suffix = "" if state.member is None else f", {kind} {state.member}"
-    return f"batch {state.batch_id} of {state.queue}/{state.consumer}{suffix}"
-
-
 def _why_busy(record: dg.RunRecord, state: ConsumerState) -> str | None:
     """Returns why an unfinished run keeps others from the batch; None if it lost its lease."""
     run = record.dagster_run
@@ -206,10 +200,7 @@ def _ended(status: dg.DagsterRunStatus) -> str:
 
 
 def _age(record: dg.RunRecord, state: ConsumerState) -> str:
-    seconds = max(0, int((state.read_at - record.create_timestamp).total_seconds()))
-    if seconds < 120:
-        return f"{seconds} s"
-    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+    return short(state.read_at - record.create_timestamp)
 
 
 def _clock(time: datetime | None) -> str:

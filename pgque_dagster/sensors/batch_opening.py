@@ -47,16 +47,15 @@ def open_batches(
         CallRefused: if subconsumers share the consumer.
     """
     main = states[0]
-    name = f"{main.queue}/{main.consumer}"
     if not main.queue_exists:
-        return f'{name}: queue "{main.queue}" does not exist. {how_to_create(main.queue)}'
+        return f'queue "{main.queue}" does not exist. {how_to_create(main.queue)}'
     if main.role is None:
-        return f"{name}: {_register(instance, client, main, consumer)}"
+        return _register(instance, client, main, consumer)
     named = [(main.queue, main.consumer)]
     if consumer.partitions is not None or main.role == "partitioned":
         opened = _open_slots(client, states, limits, consumer.partitions)
         if isinstance(opened, str):
-            return f"{name}: {opened}"
+            return opened
         named = [(slot.queue, Holder.of(slot).name) for slot in states[1:]]
     elif main.batch_id is not None:
         return [main]
@@ -64,7 +63,7 @@ def open_batches(
         # Opening for a consumer of another role raises the error that names its role.
         is_due = main.is_due or main.role != "normal"
         opened = [*filter(None, [_open(client, main, limits) if is_due else None])]
-    return opened or f"{name}: no batch yet{_what_they_wait_for(named, waiting(), limits)}"
+    return opened or f"no batch yet{_what_they_wait_for(named, waiting(), limits)}"
 
 
 def _what_they_wait_for(

@@ -10,15 +10,15 @@ from typing import get_args
 
 import dagster as dg
 
-from ..client import Limits, PgqueError
+from ..client import Client, Limits, PgqueError
 from ..client.ranges import DEFAULT_MAX_EVENTS, count_problem, duration_problem
 from ..project.consumers import AssetConsumer, consumers_of
+from ..project.keys import SWITCHING_ON
 from ..project.resource import PgqueResource
 from .attempts import AttemptPolicy
-from .describing import SWITCHING_ON
 from .executors import repository_of, without_step_process
 from .run_requests import BatchPolicy, Findings, OnExhausted, find_batches
-from .tick_wait import WAITS, is_notified, listening, share_of_wait
+from .tick_wait import WAITS, is_notified, listen, share_of_wait
 
 # Dagster ends an evaluation after a minute.
 _LONGEST_WAIT = timedelta(seconds=30)
@@ -122,7 +122,7 @@ def build_pgque_sensor(
                     )
 
                 seconds = share_of_wait(tick_wait, repository)
-                findings = _find_within(seconds, find, client.url, consumers, ticks=ticks)
+                findings = _find_within(seconds, find, client, consumers, ticks=ticks)
         except PgqueError as error:
             # Skip, because raising would record a failed evaluation every few seconds.
             context.log.warning(str(error))
@@ -140,7 +140,7 @@ def build_pgque_sensor(
 def _find_within(
     seconds: float,
     find: Callable[[], Findings],
-    url: str,
+    client: Client,
     consumers: Sequence[AssetConsumer],
     *,
     ticks: bool,
@@ -149,17 +149,16 @@ def _find_within(
 
     With `ticks`, nobody else ticks, so `find` does, and is called each second.
     """
-    if not seconds:
-        return find()
-    with listening(url, sorted({consumer.queue for consumer in consumers})) as listener:
-        ends_at = time.monotonic() + seconds
-        findings = find()
-        while not findings.requests and (left := ends_at - time.monotonic()) > 0:
-            looks = findings.is_consuming or ticks
-            wait = min(left, _WAIT_FOR_RUNS) if looks else left
-            if is_notified(listener, wait) or looks:
-                findings = find()
-        return findings
+    ends_at = time.monotonic() + seconds
+    if seconds:
+        listener = listen(client, sorted({consumer.queue for consumer in consumers}))
+    findings = find()
+    while not findings.requests and (left := ends_at - time.monotonic()) > 0:
+        looks = findings.is_consuming or ticks
+        wait = min(left, _WAIT_FOR_RUNS) if looks else left
+        if is_notified(listener, wait) or looks:
+            findings = find()
+    return findings
 
 
 def _description(consumers: Sequence[AssetConsumer], policy: BatchPolicy) -> str:

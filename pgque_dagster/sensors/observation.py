@@ -8,10 +8,9 @@ import dagster as dg
 from ..client import PgqueError
 from ..client.ranges import duration_problem
 from ..project.consumers import consumers_of_location
-from ..project.keys import queue_key
+from ..project.keys import SWITCHING_ON, queue_key
 from ..project.queue_report import report_queues
 from ..project.resource import PgqueResource
-from .describing import SWITCHING_ON
 
 
 def build_pgque_observation_sensor(

@@ -28,13 +28,13 @@ from ..client.registrations import enter_deployment
 from ..project.batch_run import BatchRun
 from ..project.consumers import AssetConsumer
 from ..project.keys import BATCH_ID, INCARNATION
+from ..project.queue_report import name_batch
 from .attempts import (
     UNFINISHED,
     AttemptPolicy,
     Exhausted,
     RunAttempt,
     Wait,
-    name_batch,
     next_attempt,
 )
 from .batch_opening import open_batches
@@ -70,15 +70,8 @@ class Findings:
     next_first: str = ""
 
 
-@dataclass(frozen=True)
-class _OpenBatch:
-    consumer: AssetConsumer
-    state: ConsumerState
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """Identifies the batch among those of one incarnation."""
-        return self.state.queue, self.state.consumer, str(self.state.batch_id)
+# A consumer, and its state or that of one of its slots, with an open batch.
+_OpenBatch = tuple[AssetConsumer, ConsumerState]
 
 
 def find_batches(
@@ -122,18 +115,20 @@ def find_batches(
     findings.is_consuming = any(
         record.dagster_run.status in UNFINISHED for records in runs.values() for record in records
     )
-    for each in opened:
+    for consumer, state in opened:
         if time.monotonic() >= ends_at:
-            _resume_from(each.consumer, findings)
+            _resume_from(consumer, findings)
             break
         try:
-            decision = _decide(client, each, runs.get(each.key, ()), policy)
+            of_batch = runs.get(state.batch_id or 0, ())
+            decision = _decide(client, consumer, state, of_batch, policy)
         except ConnectionFailed:
             raise
         except PgqueError as error:
-            decision = f"{each.consumer}: {error}"
+            decision = f"{consumer}: {error}"
         if isinstance(decision, RunAttempt):
-            findings.requests.append(_request(each, decision, incarnation, run_config))
+            request = _request(consumer, state, decision, incarnation, run_config)
+            findings.requests.append(request)
         else:
             findings.reasons.append(decision)
     return findings
@@ -176,11 +171,11 @@ def _open_due(
         except ConnectionFailed:
             raise
         except PgqueError as error:
-            found = f"{consumer}: {error}"
+            found = str(error)
         if isinstance(found, str):
-            findings.reasons.append(found)
+            findings.reasons.append(f"{consumer}: {found}")
         else:
-            opened += [_OpenBatch(consumer, state) for state in found]
+            opened += [(consumer, state) for state in found]
     return opened
 
 
@@ -192,32 +187,31 @@ def _enter(client: Client, main: ConsumerState, deployment: str | None) -> None:
 
 def _recorded_runs(
     instance: dg.DagsterInstance, opened: Sequence[_OpenBatch], incarnation: str
-) -> Mapping[tuple[str, str, str], list[dg.RunRecord]]:
-    """Returns the runs of all open batches, by the batch.
+) -> Mapping[int, list[dg.RunRecord]]:
+    """Returns the runs of all open batches, by the id of the batch.
 
     The incarnation is part of the query, because batch ids repeat in other databases.
     """
-    runs: dict[tuple[str, str, str], list[dg.RunRecord]] = {}
+    runs: dict[int, list[dg.RunRecord]] = {}
     if not opened:
         return runs
-    ids = [str(each.state.batch_id) for each in opened]
+    ids = [str(state.batch_id) for _, state in opened]
     for record in instance.get_run_records(
         dg.RunsFilter(tags={BATCH_ID: ids, INCARNATION: incarnation})
     ):
         run = BatchRun.read(record.dagster_run.tags)
         if run is not None:
-            key = (run.holder.queue, run.holder.consumer, str(run.batch_id))
-            runs.setdefault(key, []).append(record)
+            runs.setdefault(run.batch_id, []).append(record)
     return runs
 
 
 def _decide(
     client: Client,
-    each: _OpenBatch,
+    consumer: AssetConsumer,
+    state: ConsumerState,
     runs: Sequence[dg.RunRecord],
     policy: BatchPolicy,
 ) -> RunAttempt | str:
-    state = each.state
     assert state.batch_id is not None
     decision = next_attempt(state, runs, policy.retry)
     if isinstance(decision, Exhausted) and state.held_reason is None:
@@ -227,28 +221,28 @@ def _decide(
     if isinstance(decision, Wait):
         return decision.reason
     if isinstance(decision, Exhausted):
-        return _exhausted(client, each, decision, policy.on_exhausted)
+        return _exhausted(client, consumer, state, decision, policy.on_exhausted)
     # A batch that already had a run has events.
     if not runs and not client.run(needs_run(state.batch_id)):
         _claim(client, state).ack()
-        return f"{each.consumer}: no batch yet, its ticks had no event"
+        return f"{consumer}: no batch yet, its ticks had no event"
     return decision
 
 
 def _request(
-    each: _OpenBatch,
+    consumer: AssetConsumer,
+    state: ConsumerState,
     attempt: RunAttempt,
     incarnation: str,
     run_config: Mapping[str, Any] | None,
 ) -> dg.RunRequest:
-    state = each.state
     assert state.batch_id is not None
     run = BatchRun(
         Holder.of(state), state.batch_id, incarnation, attempt.number, state.epoch, state.read_at
     )
     return dg.RunRequest(
         run_key=run.key,
-        asset_selection=list(each.consumer.asset_keys),
+        asset_selection=list(consumer.asset_keys),
         # Dagster's own retries would compete with the sensor's next attempt.
         tags={**run.tags, "dagster/max_retries": "0"},
         run_config=run_config,
@@ -256,15 +250,20 @@ def _request(
 
 
 def _exhausted(
-    client: Client, each: _OpenBatch, exhausted: Exhausted, on_exhausted: OnExhausted
+    client: Client,
+    consumer: AssetConsumer,
+    state: ConsumerState,
+    exhausted: Exhausted,
+    on_exhausted: OnExhausted,
 ) -> str:
-    state = each.state
     assert state.batch_id is not None and state.epoch is not None
     attempts = f"after {exhausted.attempts} attempt{'' if exhausted.attempts == 1 else 's'}"
     attempts += f", the last in run {exhausted.last_run_id[:8]}"
     unfinished = exhausted.unfinished_run_id
     if on_exhausted == "hold" or unfinished is not None:
-        what_to_do = _what_to_do(each) if on_exhausted == "hold" else _end_first(str(unfinished))
+        what_to_do = (
+            _what_to_do(consumer, state) if on_exhausted == "hold" else _end_first(str(unfinished))
+        )
         reason = f"{attempts}; {what_to_do}"
         if state.held_reason is None:
             client.run(hold(state.batch_id, state.epoch, reason))
@@ -280,10 +279,10 @@ def _end_first(run_id: str) -> str:
     )
 
 
-def _what_to_do(each: _OpenBatch) -> str:
-    if each.state.member is not None:
+def _what_to_do(consumer: AssetConsumer, state: ConsumerState) -> str:
+    if state.member is not None:
         return "correct the cause and re-execute that run"
-    assets = ",".join(key.to_user_string() for key in each.consumer.asset_keys)
+    assets = ",".join(key.to_user_string() for key in consumer.asset_keys)
     return (
         f"correct the cause and materialize {assets} by hand: use Materialize on its page, or run "
         f"dg launch --assets {assets} in a dg project"

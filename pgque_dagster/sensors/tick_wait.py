@@ -1,37 +1,33 @@
 """Lets an evaluation wait for the next tick, since Dagster evaluates a sensor every 5 seconds."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
 import psycopg
 from psycopg import sql
 
-from ..client.connection import connect
+from ..client import Client
 from ..client.errors import translated
-
-ListeningConnection = psycopg.Connection[tuple[object, ...]]
 
 # Marks the sensors that share the time of an evaluation round.
 WAITS = "pgque/waits_for_ticks"
 
 
-@contextmanager
-def listening(url: str, queues: Sequence[str]) -> Iterator[ListeningConnection]:
-    """Opens a connection that gets a NOTIFY for each tick of the queues.
+def listen(client: Client, queues: Sequence[str]) -> psycopg.Connection[Any]:
+    """Has the client's connection get a NOTIFY for each tick of the queues, and returns it.
 
-    Yields:
-        The connection. Behind a transaction pooler it gets none.
+    Behind a transaction pooler it gets none.
     """
-    with connect(url) as connection:
+    with client.transaction() as connection:
         for queue in queues:
             connection.execute(sql.SQL("listen {}").format(sql.Identifier(f"pgque_{queue}")))
-        yield connection
+    return connection
 
 
-def is_notified(listener: ListeningConnection, seconds: float) -> bool:
-    """Waits for a tick. Returns whether there was one."""
+def is_notified(listener: psycopg.Connection[Any], seconds: float) -> bool:
+    """Waits for a tick. Returns whether there was one, also since the last wait."""
     with translated():
         return bool(list(listener.notifies(timeout=seconds, stop_after=1)))
 

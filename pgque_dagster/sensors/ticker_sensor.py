@@ -4,8 +4,8 @@ import dagster as dg
 
 from ..client import PgqueError
 from ..client.ranges import count_problem
+from ..project.keys import SWITCHING_ON
 from ..project.resource import PgqueResource
-from .describing import SWITCHING_ON
 
 _DAEMON_SECONDS = 5  # between the evaluations of Dagster's daemon
 

@@ -1,6 +1,6 @@
 """Jobs on queues: replay, purge and export of dead letters, pause and resume."""
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,12 @@ from pgque_dagster.client import (
     CallRefused,
     Client,
     EventNotInBatch,
-    InvalidArgument,
     QueueNotFound,
 )
-from pgque_dagster.jobs import queue_jobs
 from tests.support.checks import give_up
 from tests.support.events import claim, publish, tick
 
 JOBS = {job.name: job for job in build_pgque_jobs()}
-TOMORROW = (datetime.now(UTC) + timedelta(days=1)).isoformat()
 
 
 def run(client: Client, name: str, **config: Any) -> dict[str, object]:
@@ -68,10 +65,7 @@ def test_the_jobs_load_and_each_field_of_their_config_is_explained() -> None:
         assert all(field.description for field in fields.values()), job.name
 
 
-def test_a_replay_in_many_chunks_sends_each_once_and_says_how_many(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue_jobs, "_CHUNK", 2)
+def test_a_replay_sends_each_once_and_says_how_many(client: Client) -> None:
     give_up(client, *"abcde")
 
     seen = run(client, "replay_dead_letters")
@@ -79,25 +73,6 @@ def test_a_replay_in_many_chunks_sends_each_once_and_says_how_many(
     assert seen.items() >= {"replayed": 5, "not_replayed": 0, "left": 0}.items()
     assert waiting(client) == list("abcde")
     assert left(client) == []
-
-
-def test_events_that_are_given_up_again_during_the_replay_are_not_replayed_again(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    give_up(client, *"abcde", reason="other")
-    give_up(client, "f", "g", reason="bad")
-    replay = Client.replay_dead_letters
-
-    def replay_and_give_up(self: Client, *args: Any, **options: Any) -> Any:
-        done = replay(self, *args, **options)
-        tick(client)
-        give_up(client, reason="bad")
-        return done
-
-    monkeypatch.setattr(queue_jobs, "_CHUNK", 2)
-    monkeypatch.setattr(Client, "replay_dead_letters", replay_and_give_up)
-
-    assert run(client, "replay_dead_letters", reason="bad")["replayed"] == 2
 
 
 @pytest.mark.parametrize(
@@ -108,24 +83,22 @@ def test_events_that_are_given_up_again_during_the_replay_are_not_replayed_again
         ({"reason": "bad", "limit": 5}, "a"),
         ({"type": "default", "limit": 2}, "ab"),
         ({"type": "other"}, ""),
-        ({"until": TOMORROW}, "abc"),
-        ({"since": TOMORROW}, ""),
+        ({"since": "2h"}, "bc"),
     ],
 )
-def test_only_what_fits_is_replayed(client: Client, config: dict[str, Any], replayed: str) -> None:
+def test_only_what_fits_is_replayed(
+    client: Client, sql: Callable[[str], None], config: dict[str, Any], replayed: str
+) -> None:
     for payload, reason in (("a", "bad"), ("b", "bad luck"), ("c", "late")):
         give_up(client, payload, reason=reason)
+    sql("update pgque.dead_letter set dl_time = dl_time - interval '3 hours' where ev_data = 'a'")
 
     assert run(client, "replay_dead_letters", **config)["replayed"] == len(replayed)
     assert left(client) == sorted(set("abc") - set(replayed))
     assert not replayed or waiting(client) == list(replayed)
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 1000])
-def test_dead_letters_that_cannot_be_replayed_stay_and_stop_no_others(
-    client: Client, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
-    monkeypatch.setattr(queue_jobs, "_CHUNK", chunk)
+def test_dead_letters_that_cannot_be_replayed_stay_and_stop_no_others(client: Client) -> None:
     client.register_consumer("orders", "gone")
     give_up(client, "a", "b", "c", consumer="gone")
     give_up(client)
@@ -146,11 +119,7 @@ def test_what_cannot_be_done_is_refused_and_leaves_the_dead_letters(
 
     with pytest.raises(CallRefused):
         run(client, "replay_dead_letters")
-    for field in ("since", "until"):
-        for text, words in (("soon", "is not a time"), ("2026-05-01 12:00", "has no time zone")):
-            with pytest.raises(InvalidArgument, match=rf"{field} .*{words}.*\+00:00"):
-                run(client, "replay_dead_letters", **{field: text})
-    for config in ({"limit": 0}, {"reason": ""}, {"type": ""}):
+    for config in ({"limit": 0}, {"reason": ""}, {"type": ""}, {"since": "soon"}):
         with pytest.raises(Exception, match="|".join(config)):
             run(client, "replay_dead_letters", **config)
     with pytest.raises(Exception, match="older_than_days"):

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -24,7 +24,11 @@ from tests.support.events import claim, publish
 from tests.support.sensing import record_run
 
 PATIENCE_SECONDS = 30
-LISTENS = "select count(*) from pg_stat_activity where query = 'listen \"pgque_orders\"'"
+# An evaluation that waits has looked for batches.
+WAITS = (
+    "select count(*) from pg_stat_activity where state = 'idle'"
+    " and query ~ '^COMMIT$|incarnation' and pid not in (pg_backend_pid(), %s)"
+)
 
 
 @pgque_asset(queue="orders", consumer="stock")
@@ -50,27 +54,22 @@ def evaluate(
     return sensor.evaluate_tick(context)
 
 
-def wait_until_somebody_listens(url: str) -> None:
+def wait_until_somebody_waits(client: Client) -> None:
+    """Waits for a session, besides that of the client, that has looked for batches."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    with psycopg.connect(url, autocommit=True) as db:
-        while db.execute(LISTENS).fetchone() == (0,) and time.monotonic() < deadline:
+    with client.transaction() as own, psycopg.connect(client.url, autocommit=True) as db:
+        while db.execute(WAITS, [own.info.backend_pid]).fetchone() == (0,):
+            assert time.monotonic() < deadline
             time.sleep(0.05)
 
 
-def ack_while_somebody_listens(url: str) -> None:
-    wait_until_somebody_listens(url)
-    with Client(url) as client:
-        claim(client).ack()
-
-
 @contextmanager
-def publishing_while_somebody_listens(url: str) -> Iterator[None]:
-    def publish_then() -> None:
-        wait_until_somebody_listens(url)
-        with Client(url) as client:
-            publish(client, ["a"])
+def once_somebody_waits(client: Client, act: Callable[[Client], object]) -> Iterator[None]:
+    def act_then() -> None:
+        wait_until_somebody_waits(client)
+        act(client)
 
-    thread = threading.Thread(target=publish_then)
+    thread = threading.Thread(target=act_then)
     thread.start()
     try:
         yield
@@ -83,7 +82,7 @@ def test_an_evaluation_gets_the_batch_of_a_tick_for_which_it_waits(
 ) -> None:
     sensor = build_pgque_sensor([revenue], tick_wait=timedelta(seconds=PATIENCE_SECONDS))
 
-    with publishing_while_somebody_listens(client.url):
+    with once_somebody_waits(client, lambda client: publish(client, ["a"])):
         data = evaluate(sensor, definitions(client.url, sensor), instance)
 
     assert [request.asset_selection for request in data.run_requests] == [[revenue.key]]
@@ -96,15 +95,8 @@ def test_an_evaluation_ticks_by_itself_if_nobody_else_does(
     resources = {"pgque": PgqueResource(url=client.url, ticking="sensor"), "pyspark": None}
     found = dg.Definitions([revenue, stock], sensors=[sensor], resources=resources)
 
-    def send_then() -> None:
-        wait_until_somebody_listens(client.url)
-        with Client(client.url) as sender:
-            sender.send("orders", "a")
-
-    sending = threading.Thread(target=send_then)
-    sending.start()
-    data = evaluate(sensor, found, instance)
-    sending.join()
+    with once_somebody_waits(client, lambda client: client.send("orders", "a")):
+        data = evaluate(sensor, found, instance)
 
     assert [request.asset_selection for request in data.run_requests] == [[revenue.key]]
 
@@ -121,12 +113,10 @@ def test_an_evaluation_gets_the_next_batch_once_the_open_one_is_acked(
     found = definitions(client.url, sensor)
     (first,) = evaluate(sensor, found, instance).run_requests
     record_run(instance, revenue, client.url, first.tags, dg.DagsterRunStatus.STARTED)
-    acking = threading.Thread(target=ack_while_somebody_listens, args=[client.url])
-    acking.start()
 
-    (second,) = evaluate(sensor, found, instance).run_requests
+    with once_somebody_waits(client, lambda client: claim(client).ack()):
+        (second,) = evaluate(sensor, found, instance).run_requests
 
-    acking.join()
     assert int(second.tags["pgque/batch_id"]) > int(first.tags["pgque/batch_id"])
 
 
