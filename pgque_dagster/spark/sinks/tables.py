@@ -15,16 +15,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
 from ...client import BatchNotOpen, InvalidArgument, LeaseLost, PgqueError
 from ...client.read_batch import ReadBatch
 from ..batch import SparkBatch
 from ..cluster.lost_lease import cancelled_without_lease
-from .files.data_files import DataFile, with_constants, write_files
+from .files.data_files import DataFile, write_files
 from .files.statistics import check_required
 from .files.storage import Storage, StorageFailed, needing_extra, way_out, written_for
-from .modes import BATCH_ID, SchemaEvolution
+from .modes import SchemaEvolution
 from .publication import BatchIdentity, WriteAttempt, publish
 
 Table = TypeVar("Table")
@@ -243,16 +242,13 @@ class TableOutput(ABC, Generic[Table]):
         check_required(name, facts.required, self.files)
         return check_fit(name, facts, self._columns, self._target.evolution)
 
-    def store(
-        self, batch: SparkBatch, frame: DataFrame, storage: Storage, target_file_bytes: int
-    ) -> StoredBatch:
+    def store(self, batch: SparkBatch, frame: DataFrame, storage: Storage) -> StoredBatch:
         """Writes the rows into files and publishes them. `begin` comes before.
 
         Args:
             batch: the batch.
             frame: its rows.
             storage: the location of the table.
-            target_file_bytes: a task begins another file when one has this size.
 
         Raises:
             LeaseLost: if another owner took the batch over. Nothing is stored.
@@ -268,8 +264,7 @@ class TableOutput(ABC, Generic[Table]):
                 frame,
                 storage,
                 f"{FOLDER}/{batch.batch_id}-{self.attempt.epoch}-{self.attempt.id}",
-                constants={BATCH_ID: batch.batch_id},
-                target_file_bytes=target_file_bytes,
+                batch_id=batch.batch_id,
             )
         try:
             self.check_files()
@@ -311,24 +306,6 @@ class TableOutput(ABC, Generic[Table]):
             "rows of the batches that the database delivers again (docs/restore.md says how to "
             f"find them), then {facts.adopt}",
         )
-
-
-def with_batch_id(schema: StructType) -> StructType:
-    """Returns the columns of a table: `batch_id` tells which rows are of which batch.
-
-    Args:
-        schema: of the DataFrame.
-
-    Raises:
-        InvalidArgument: if the DataFrame has a column of this name, in any case.
-    """
-    for name in schema.names:
-        if name.lower() == BATCH_ID:
-            raise InvalidArgument(
-                f"the column {name} is the sink's own, with the batch of each row",
-                "Give it another name: withColumnRenamed().",
-            )
-    return with_constants(schema, [BATCH_ID])
 
 
 def check_fit(

@@ -155,7 +155,7 @@ def test_a_column_with_one_value_is_in_all_rows_of_the_files(
 ) -> None:
     frame = spark.range(3).repartition(2)
 
-    write_files(frame, Storage.of(tmp_path), "files", constants={"batch_id": 2**40})
+    write_files(frame, Storage.of(tmp_path), "files", batch_id=2**40)
 
     stored = spark.read.parquet(str(tmp_path / "files"))
     assert stored.columns == ["id", "batch_id"]
@@ -186,18 +186,16 @@ def test_no_rows_are_no_files(spark: SparkSession, tmp_path: Path) -> None:
     assert write_files(spark.range(0), Storage.of(tmp_path), "files") == []
 
 
-@pytest.mark.parametrize("size", [1, 2**10])
-def test_a_task_begins_another_file_at_the_target_size(
-    spark: SparkSession, tmp_path: Path, size: int
+def test_a_task_writes_one_file_with_a_row_group_for_each_64_mib_of_its_rows(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    # More than the 64 MiB of Arrow data of a row group, in batches of 10,000 rows.
     rows = 25_000
     wide = spark.range(0, rows, 1, 1).selectExpr("id", "repeat(md5(cast(id as string)), 110) as a")
 
-    files = write_files(wide, Storage.of(tmp_path), "files", target_file_bytes=size)
+    (file,) = write_files(wide, Storage.of(tmp_path), "files")
 
-    assert len(files) > 1
-    assert sum(file.rows for file in files) == rows
+    assert file.metadata.num_row_groups == 2
+    assert file.rows == rows
 
 
 def test_a_task_that_fails_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:

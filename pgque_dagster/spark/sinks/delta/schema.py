@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from ...reading.arrow import nullable
-from ..files.data_files import HELD_BY_DELTA, UNBOUNDED, DataFile, check_columns
+from ..files.data_files import HELD_BY_DELTA, DataFile, check_columns
 from ..files.statistics import column_statistics
 
 
@@ -34,8 +34,8 @@ def delta_statistics(file: DataFile) -> str:
     """Returns the statistics of a file as JSON for Delta: readers skip files by them."""
     columns = column_statistics(file.metadata)
     bounds = {"minValues": _nested(columns, "min"), "maxValues": _nested(columns, "max")}
-    if UNBOUNDED.items() <= file.metadata.metadata.items():
-        bounds = {}  # Of all columns, as the others are not found without that of the text.
+    if all(each["min"] is None for each in columns.values()):
+        bounds = {}
     mark = uuid.uuid4().hex
 
     def marked(value: Decimal) -> str:

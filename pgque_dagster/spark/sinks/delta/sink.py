@@ -14,16 +14,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from ....client import InvalidArgument
+from ....client.ranges import count_problem
 from ...batch import SparkBatch
-from ..files.data_files import TARGET_FILE_BYTES
+from ..files.data_files import with_batch_id
 from ..files.file_reader import ListedFile, read_table_files
 from ..files.storage import Storage
 from ..modes import (
     DeltaMode,
     SchemaEvolution,
+    check_evolution,
     check_mode,
     check_retention,
-    check_table_options,
     refuse_window,
 )
 from ..publication import BatchIdentity
@@ -31,7 +32,6 @@ from ..tables import (
     INCARNATION,
     WRITTEN,
     StoredBatch,
-    with_batch_id,
 )
 from .merge import RESERVED
 from .output import DeltaOutput, DeltaTarget
@@ -75,11 +75,10 @@ class DeltaSink:
         storage_options: credentials and the like for a URL, as Delta's library names them, such as
             `aws_access_key_id`. By default, each process takes them from its environment, such as
             AWS_ACCESS_KEY_ID.
-        target_file_bytes: a task begins another file when one has this size.
 
     Raises:
-        InvalidArgument: if the mode needs a key and there is none, or the reverse, if nothing here
-            can open the URL or the path, or if `target_file_bytes` is no number above 0.
+        InvalidArgument: if the mode needs a key and there is none, or the reverse, or if nothing
+            here can open the URL or the path.
     """
 
     def __init__(
@@ -90,10 +89,9 @@ class DeltaSink:
         key: Sequence[str] = (),
         schema_evolution: SchemaEvolution = "fail",
         storage_options: Mapping[str, str] | None = None,
-        target_file_bytes: int = TARGET_FILE_BYTES,
     ) -> None:
         check_mode(mode, key)
-        check_table_options(schema_evolution, target_file_bytes)
+        check_evolution(schema_evolution)
         self._storage = Storage.of(location, storage_options)
         if not self._storage.is_url and set(self._storage.location) & {"%", "\\"}:
             raise InvalidArgument(
@@ -102,7 +100,6 @@ class DeltaSink:
                 "Use a path without these characters.",
             )
         self._target = DeltaTarget(self._storage, schema_evolution, mode, tuple(key))
-        self._target_file_bytes = target_file_bytes
 
     @property
     def location(self) -> str:
@@ -140,7 +137,7 @@ class DeltaSink:
             except self._target.not_found:
                 table = self._create(output.batch, fields)
             output.begin(table)
-        stored = output.store(batch, frame, self._storage, self._target_file_bytes)
+        stored = output.store(batch, frame, self._storage)
         if merged:
             output.remove_files(self._storage)
         return stored
@@ -164,11 +161,11 @@ class DeltaSink:
         listed = [ListedFile(unquote(file["path"]), file["size_bytes"]) for file in files]
         return read_table_files(spark, self._storage, listed, schema)
 
-    def optimize(self, *, target_file_bytes: int | None = None) -> dict[str, Any]:
+    def optimize(self, *, target_file_bytes: int = 128 * 2**20) -> dict[str, Any]:
         """Unites small files.
 
         Args:
-            target_file_bytes: the size of the new files; None for the sink's own.
+            target_file_bytes: the size of the new files.
 
         Returns:
             The metrics of Delta's library.
@@ -176,9 +173,9 @@ class DeltaSink:
         Raises:
             InvalidArgument: if there is no table, or `target_file_bytes` is no number above 0.
         """
-        size = self._target_file_bytes if target_file_bytes is None else target_file_bytes
-        check_table_options(self._target.evolution, size)
-        return self._load().optimize.compact(target_size=size)
+        if problem := count_problem("target_file_bytes", target_file_bytes, at_most=2**63 - 1):
+            raise InvalidArgument(problem, "Pass a number of bytes, such as 128 * 2**20.")
+        return self._load().optimize.compact(target_size=target_file_bytes)
 
     def vacuum(
         self, *, retention: timedelta = timedelta(days=7), dry_run: bool = False

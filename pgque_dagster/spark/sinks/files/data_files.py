@@ -6,29 +6,25 @@ here; the files of tasks that Spark did not accept are published by nobody.
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructField, StructType
 
 from ....client.errors import InvalidArgument
 from ...cluster.executor_errors import clear_executor_errors
-from .storage import Storage, StorageFailed
+from ..modes import BATCH_ID
+from .storage import Storage
 
-TARGET_FILE_BYTES = 128 * 2**20
 # Of Arrow data; in a file, it takes a fraction of that.
 _ROW_GROUP_BYTES = 64 * 2**20
-# Only texts that begin with it are above it. Arrow's statistics may lack them: they leave out texts
-# of more than 4 KiB. So a file with such a text is marked.
-HIGHEST_TEXT = chr(0x10FFFF) * 32
-UNBOUNDED = {b"pgque.has_text_above_highest": b"true"}
 _RESULT = "path string, rows bigint, size bigint, footer binary"
 # Spark reads from these which of its types the columns are, and that dates are not rebased.
 SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
@@ -90,38 +86,31 @@ def write_files(
     storage: Storage,
     folder: str,
     *,
-    constants: Mapping[str, int] = {},
-    target_file_bytes: int = TARGET_FILE_BYTES,
+    batch_id: int | None = None,
 ) -> list[DataFile]:
-    """Writes the rows of a DataFrame; each task writes one file or more, or none if it has no rows.
+    """Writes the rows of a DataFrame; each task writes one file, or none if it has no rows.
 
     Args:
         frame: the rows.
         storage: the location. Executors need the same access to it as the driver.
         folder: a folder in it that no other attempt uses.
-        constants: columns that the files have besides those of the DataFrame, each with the value
-            of all rows. Tasks add them, so that Spark does not send them to Python.
-        target_file_bytes: a task begins another file when one has this size.
+        batch_id: the value of a column `batch_id` that the files have besides; None for none.
+            Tasks add it, so that Spark does not send it to Python.
 
     Raises:
         InvalidArgument: if the files cannot hold a column, or two columns differ only in case.
         StorageFailed: if a file cannot be written.
     """
-    schema = with_constants(frame.schema, constants)
+    schema = frame.schema if batch_id is None else with_batch_id(frame.schema)
     check_columns(schema)
     metadata = {SPARK_SCHEMA: schema.json(), _SPARK_VERSION: frame.sparkSession.version}
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer = _TaskFiles(storage, folder, constants, metadata, target_file_bytes)
-        files = writer.write(batches)
-        yield pa.RecordBatch.from_pydict(
-            {
-                "path": pa.array([file.path for file in files], pa.string()),
-                "rows": pa.array([file.rows for file in files], pa.int64()),
-                "size": pa.array([file.size for file in files], pa.int64()),
-                "footer": pa.array([file.footer for file in files], pa.binary()),
-            }
-        )
+        groups = (_as_stored(rows, batch_id) for rows in _row_groups(batches))
+        first = next(groups, None)
+        if first is not None:
+            path = f"{folder}/part-{uuid.uuid4().hex}.parquet"
+            yield _write_file(storage, path, chain([first], groups), first.schema, metadata)
 
     # The results of the accepted attempts at tasks. The files of others are in no list.
     with clear_executor_errors():
@@ -129,15 +118,22 @@ def write_files(
     return [DataFile(row.path, row.rows, row.size, bytes(row.footer)) for row in written]
 
 
-def with_constants(schema: StructType, constants: Iterable[str]) -> StructType:
-    """Returns the columns of the files that `write_files` writes.
+def with_batch_id(schema: StructType) -> StructType:
+    """Returns the columns of a table: `batch_id` tells which rows are of which batch.
 
     Args:
         schema: of the DataFrame.
-        constants: the names of columns that the tasks add.
+
+    Raises:
+        InvalidArgument: if the DataFrame has a column of this name, in any case.
     """
-    added = (StructField(name, LongType(), nullable=False) for name in constants)
-    return StructType([*schema.fields, *added])
+    for name in schema.names:
+        if name.lower() == BATCH_ID:
+            raise InvalidArgument(
+                f"the column {name} is the sink's own, with the batch of each row",
+                "Give it another name: withColumnRenamed().",
+            )
+    return StructType([*schema.fields, StructField(BATCH_ID, LongType(), nullable=False)])
 
 
 def check_columns(
@@ -214,80 +210,49 @@ def _stored(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-class _TaskFiles:
-    """The files of one task."""
+def _as_stored(rows: pa.Table, batch_id: int | None) -> pa.Table:
+    if batch_id is not None:
+        column = pa.repeat(pa.scalar(batch_id, pa.int64()), rows.num_rows)
+        rows = rows.append_column(BATCH_ID, column)
+    return rows.cast(stored_schema(rows.schema))
 
-    def __init__(
-        self,
-        storage: Storage,
-        folder: str,
-        constants: Mapping[str, int],
-        metadata: dict[str, str],
-        target_bytes: int,
-    ) -> None:
-        self._storage = storage
-        self._folder = folder
-        self._constants = constants
-        self._metadata = metadata
-        self._target_bytes = target_bytes
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
-        """Writes the rows of the task."""
-        written: list[DataFile] = []
-        groups = map(self._stored, _row_groups(batches))
-        try:
-            group = next(groups, None)
-            while group is not None:
-                file, group = self._write_file(group, groups)
-                written.append(file)
-        except BaseException:
-            # As a courtesy: what remains is swept later.
-            with suppress(StorageFailed):
-                self._storage.remove(file.path for file in written)
-            raise
-        return written
-
-    def _stored(self, rows: pa.Table) -> pa.Table:
-        for name, value in self._constants.items():
-            column = pa.repeat(pa.scalar(value, pa.int64()), rows.num_rows)
-            rows = rows.append_column(name, column)
-        return rows.cast(stored_schema(rows.schema))
-
-    def _write_file(
-        self, group: pa.Table, groups: Iterator[pa.Table]
-    ) -> tuple[DataFile, pa.Table | None]:
-        """Writes a file, and returns it with the row group that is too much for it."""
-        path = f"{self._folder}/part-{uuid.uuid4().hex}.parquet"
-        following: pa.Table | None = group
-        with ExitStack() as stack:
-            output = stack.enter_context(self._storage.create(path))
-            writer = pq.ParquetWriter(
-                output,
-                group.schema,
-                store_schema=False,
-                # As Spark stores them, and as Iceberg demands.
-                store_decimal_as_integer=True,
-            )
-            stack.callback(_abandon, writer)
-            writer.add_key_value_metadata(self._metadata)
-            while following is not None:
-                # One row group, because its size is limited by bytes already.
-                writer.write_table(following, row_group_size=following.num_rows)
-                if any(
-                    pc.any(pc.starts_with(column, HIGHEST_TEXT)).as_py()
-                    for column in following.columns
-                    if column.type in (pa.string(), pa.large_string())
-                ):
-                    writer.add_key_value_metadata(UNBOUNDED)
-                following = next(groups, None)
-                if output.tell() >= self._target_bytes:
-                    break
-            writer.close()
-            metadata = writer.writer.metadata
-            size = output.tell()
-        footer = pa.BufferOutputStream()
-        metadata.write_metadata_file(footer)
-        return DataFile(path, metadata.num_rows, size, footer.getvalue().to_pybytes()), following
+def _write_file(
+    storage: Storage,
+    path: str,
+    groups: Iterable[pa.Table],
+    schema: pa.Schema,
+    metadata: dict[str, str],
+) -> pa.RecordBatch:
+    """Writes the file of a task; returns what `write_files` collects."""
+    with storage.create(path) as output, ExitStack() as stack:
+        writer = pq.ParquetWriter(
+            output,
+            schema,
+            store_schema=False,
+            # As Spark stores them, and as Iceberg demands.
+            store_decimal_as_integer=True,
+        )
+        stack.callback(_abandon, writer)
+        writer.add_key_value_metadata(metadata)
+        for group in groups:
+            # One row group, because its size is limited by bytes already.
+            writer.write_table(group, row_group_size=group.num_rows)
+        writer.close()
+        stored = writer.writer.metadata
+        size = output.tell()
+    footer = pa.BufferOutputStream()
+    stored.write_metadata_file(footer)
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "path": path,
+                "rows": stored.num_rows,
+                "size": size,
+                "footer": footer.getvalue().to_pybytes(),
+            }
+        ]
+    )
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -1,8 +1,8 @@
 """Statistics of the columns of a file, which its metadata has.
 
 Readers skip files by them. If only some columns have a minimum and a maximum, the Arrow dataset of
-Delta's library finds no rows by a condition on the others, so a column has both wherever JSON can
-hold them.
+Delta's library finds no rows by a condition on the others. So a column has both wherever JSON can
+hold them, and no column has them if Arrow leaves out those of a text, of more than 4 KiB.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from ....client import InvalidArgument
-from .data_files import HIGHEST_TEXT, DataFile
+from .data_files import DataFile
 
 # Longer texts are cut.
 _LONGEST_TEXT = 32
@@ -42,6 +42,7 @@ def check_required(table: str, required: Sequence[str], files: Sequence[DataFile
 def column_statistics(metadata: pq.FileMetaData) -> dict[tuple[str, ...], dict[str, Any]]:
     """Returns min, max and the number of nulls of each column, and of each part of a struct."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
+    lacks_text = False
     for place in range(metadata.num_columns):
         column = metadata.schema.column(place)
         if column.max_repetition_level:
@@ -53,10 +54,11 @@ def column_statistics(metadata: pq.FileMetaData) -> dict[tuple[str, ...], dict[s
             metadata.row_group(group).column(place) for group in range(metadata.num_row_groups)
         ]
         united = _united([group.statistics for group in groups])
-        is_text = column.logical_type.type == "STRING"
-        if is_text and united["min"] is None and united["nulls"] != metadata.num_rows:
-            united["min"], united["max"] = "", HIGHEST_TEXT
+        if column.logical_type.type == "STRING" and united["min"] is None:
+            lacks_text = lacks_text or united["nulls"] != metadata.num_rows
         found[tuple(path)] = united
+    if lacks_text:
+        found = {path: {**each, "min": None, "max": None} for path, each in found.items()}
     return found
 
 

@@ -14,12 +14,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from ....client import Client, InvalidArgument
 from ...batch import SparkBatch, attempt_of
-from ..files.data_files import TARGET_FILE_BYTES
+from ..files.data_files import with_batch_id
 from ..files.file_reader import ListedFile, read_table_files
 from ..files.storage import Storage
-from ..modes import SchemaEvolution, check_retention, check_table_options
+from ..modes import SchemaEvolution, check_evolution, check_retention
 from ..publication import BatchIdentity
-from ..tables import INCARNATION, StoredBatch, with_batch_id
+from ..tables import INCARNATION, StoredBatch
 from .catalog import file_options, open_catalog
 from .output import IcebergOutput, IcebergTarget
 from .schema import changed_columns, iceberg_columns
@@ -58,11 +58,10 @@ class IcebergSink:
             lacks are null.
         storage_options: credentials and the like for a URL, such as `aws_access_key_id`. By
             default, each process takes them from its environment, such as AWS_ACCESS_KEY_ID.
-        target_file_bytes: a task begins another file when one has this size.
 
     Raises:
-        InvalidArgument: if the table's name has no namespace, if nothing here can open the URL or
-            the path, or if `target_file_bytes` is no number above 0.
+        InvalidArgument: if the table's name has no namespace, or if nothing here can open the URL
+            or the path.
     """
 
     def __init__(
@@ -74,14 +73,13 @@ class IcebergSink:
         catalog_schema: str = "iceberg_catalog",
         schema_evolution: SchemaEvolution = "fail",
         storage_options: Mapping[str, str] | None = None,
-        target_file_bytes: int = TARGET_FILE_BYTES,
     ) -> None:
         if len(table.split(".")) < 2 or not all(table.split(".")):
             raise InvalidArgument(
                 f"{table!r} is no name of an Iceberg table",
                 "Give it a namespace, such as sales.revenue.",
             )
-        check_table_options(schema_evolution, target_file_bytes)
+        check_evolution(schema_evolution)
         self._warehouse = Storage.of(warehouse, storage_options)
         if set(f"{self._warehouse.location}/{table}") & set("%#?"):
             raise InvalidArgument(
@@ -92,7 +90,6 @@ class IcebergSink:
         self._target = IcebergTarget(self._warehouse, schema_evolution, table)
         self._catalog = dict(catalog or {})
         self._catalog_schema = catalog_schema
-        self._target_file_bytes = target_file_bytes
 
     @property
     def table(self) -> str:
@@ -127,7 +124,7 @@ class IcebergSink:
                 table = self._table_of(catalog, identity, columns)
                 output.begin(table)
             storage = self._storage_of(table.location())
-            return output.store(batch, frame, storage, self._target_file_bytes)
+            return output.store(batch, frame, storage)
 
     def read(self, spark: SparkSession, url: str) -> DataFrame:
         """Returns the table's newest snapshot, which executors read in parallel.
