@@ -53,7 +53,6 @@ class AssetOptions(
     mirror(
         pgque_asset,
         lease_ttl=lambda text: duration(text, positive=True, at_most=LONGEST_LEASE),
-        timeout=positive,
         partitions=lambda text: number(text, at_most=MOST_PARTITIONS, or_null=True),
     )
 ):

@@ -10,7 +10,7 @@ from ..assets.decorators import pgque_asset
 from ..assets.windows import pgque_window_asset
 from .computed import Computed, Dependencies
 from .mirror import mirror
-from .options import Options, duration, number, option, positive, template
+from .options import Options, duration, number, option, template
 from .scaffolding import WindowScaffolder
 
 
@@ -25,7 +25,7 @@ class RetryOptions(Options):
         return dg.RetryPolicy(max_retries=self.max_retries, delay=self.delay.total_seconds())
 
 
-class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset], timeout=positive)):
+class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset])):
     """Options of `pgque_window_asset`."""
 
     deps: Dependencies = Field(default=[])
