@@ -35,7 +35,6 @@ class Consumption:
     consumer: str
     lease_ttl: timedelta
     slices: int
-    timeout: timedelta | None
     batch_safe: bool = False
     start_at: str | None = None
     partitions: int | None = None
@@ -50,8 +49,6 @@ class Consumption:
             problems.append(count_problem("partitions", self.partitions, at_most=MOST_PARTITIONS))
             if "#" in self.consumer:
                 problems.append("the name of a consumer with partitions must not contain #")
-        if self.timeout is not None:
-            problems.append(duration_problem("timeout", self.timeout, positive=True))
         for problem in filter(None, problems):
             self._refuse(problem)
 

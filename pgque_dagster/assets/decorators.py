@@ -29,7 +29,6 @@ def pgque_asset(
     partitions: int | None = None,
     lease_ttl: timedelta = timedelta(minutes=1),
     slices: int = 4,
-    timeout: timedelta | None = None,
     batch_safe: bool = False,
     name: str | None = None,
     key_prefix: Sequence[str] | str | None = None,
@@ -72,9 +71,6 @@ def pgque_asset(
         lease_ttl: how long the lease of a run that died lasts. Until then no other run may claim
             the batch. A live run renews its lease.
         slices: the maximum number of partitions in which a large batch is read.
-        timeout: how long the work on one batch may take. After it, the batch's Spark jobs are
-            cancelled, the run fails and the batch is released, whatever the function waits for. An
-            IO manager that waits for something other than Spark is not interrupted.
         batch_safe: says that the IO manager keeps the outputs of batches apart, and that storing
             one again changes nothing. Without it, an IO manager that does not say so itself, by an
             attribute `batch_safe`, is refused when it is to store a value: most IO managers replace
@@ -121,7 +117,6 @@ def pgque_asset(
             consumer or name or compute_fn.__name__,
             lease_ttl,
             slices,
-            timeout,
             batch_safe=batch_safe,
             start_at=read_start(start_at),
             partitions=partitions,
@@ -171,7 +166,6 @@ def pgque_multi_asset(
     partitions: int | None = None,
     lease_ttl: timedelta = timedelta(minutes=1),
     slices: int = 4,
-    timeout: timedelta | None = None,
     batch_safe: bool = False,
     name: str | None = None,
     deps: Sequence[Any] = (),
@@ -195,7 +189,6 @@ def pgque_multi_asset(
         partitions: as for `pgque_asset`.
         lease_ttl: as for `pgque_asset`.
         slices: as for `pgque_asset`.
-        timeout: as for `pgque_asset`.
         batch_safe: as for `pgque_asset`; for `outs` only.
         name: the step's name; by default the function's name.
         deps: upstream assets of all of them, besides the queue.
@@ -225,7 +218,6 @@ def pgque_multi_asset(
             consumer or name or compute_fn.__name__,
             lease_ttl,
             slices,
-            timeout,
             batch_safe=batch_safe,
             start_at=read_start(start_at),
             partitions=partitions,

@@ -28,7 +28,6 @@ from ..project.resource import PgqueResource
 from ..spark.address import DatabaseAddress
 from ..spark.cluster.executor_errors import clear_executor_errors
 from ..spark.cluster.session import open_session
-from ..spark.cluster.time_limit import TimeLimit
 from .claims import claim_batch
 from .consumption import Consumption
 from .current_batch import working_on
@@ -113,9 +112,8 @@ class Step:
             with (
                 clear_executor_errors(),
                 working_on(self.context.run.run_id, outputs.keys.values(), spark_batch),
-                TimeLimit(spark_batch.spark, self.consumption.timeout, name) as limit,
             ):
-                for event in limit.iterate(lambda: outputs.events(self.call(spark_batch))):
+                for event in outputs.events(self.call(spark_batch)):
                     outputs.admit(event)
                     yield outputs.described(event, report.with_output(), report.data_version)
                     outputs.mark_stored(event)
@@ -147,7 +145,6 @@ def consume(
         QueueNotFound: if there is no such queue.
         ConsumerNotFound: if the consumer was removed while its batch waited for this run.
         CallRefused: if the consumer belongs to another deployment of Dagster.
-        ComputeTimedOut: if the compute function took longer than `timeout`.
         LeaseLost: if another owner took over the batch.
     """
     refuse_rivals(context, str(consumption))

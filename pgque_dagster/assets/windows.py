@@ -31,7 +31,6 @@ def pgque_window_asset(
     queue: str,
     partitions_def: dg.TimeWindowPartitionsDefinition,
     slices: int = 4,
-    timeout: timedelta | None = None,
     leave_out_failed: bool = False,
     name: str | None = None,
     key_prefix: Sequence[str] | str | None = None,
@@ -65,7 +64,6 @@ def pgque_window_asset(
         queue: the queue's name.
         partitions_def: the windows, such as HourlyPartitionsDefinition.
         slices: as for `pgque_asset`.
-        timeout: how long the work on one window may take.
         leave_out_failed: allows the function to leave events out: malformed ones, and those that it
             passes to `nack` or `dead_letter`. They are counted in the metadata `pgque/left_out`.
             Without it, such an event fails the run, because a window has no dead letters.
@@ -124,7 +122,6 @@ def pgque_window_asset(
             consumer="window",
             lease_ttl=timedelta(minutes=1),
             slices=slices,
-            timeout=timeout,
             # The IO manager gets a partition, which it must keep apart for any asset.
             batch_safe=True,
         )

@@ -4,7 +4,6 @@ It only saves work: such an attempt cannot publish or ack, whether its jobs are 
 """
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,49 +14,6 @@ from pyspark.sql.utils import is_remote
 from ...client.read_batch import ReadBatch
 
 _CANCEL_SECONDS = 1.0
-
-
-class JobTag:
-    """A tag for the jobs of one piece of work.
-
-    Args:
-        spark: the session of the jobs.
-    """
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._tag = f"pgque-{uuid.uuid4().hex}"
-
-    def add(self) -> None:
-        """Tags the jobs that the calling thread starts from now on."""
-        if is_remote():
-            self._spark.addTag(self._tag)
-        else:
-            self._spark.sparkContext.addJobTag(self._tag)
-
-    def remove(self) -> None:
-        """Ends what `add` began."""
-        if is_remote():
-            self._spark.removeTag(self._tag)
-        else:
-            self._spark.sparkContext.removeJobTag(self._tag)
-
-    def cancel_until(self, is_done: Callable[[], bool]) -> None:
-        """Cancels the jobs with the tag, until the work is done.
-
-        Repeatedly, because the work may start another job after one is cancelled.
-
-        Args:
-            is_done: says whether the work is done.
-        """
-        # Errors are ignored, because the session may end before an abandoned body does.
-        with suppress(Exception):
-            while not is_done():
-                if is_remote():
-                    self._spark.interruptTag(self._tag)
-                else:
-                    self._spark.sparkContext.cancelJobsWithTag(self._tag)
-                time.sleep(_CANCEL_SECONDS)
 
 
 @contextmanager
@@ -76,14 +32,26 @@ def cancelled_without_lease(spark: SparkSession, claim: ReadBatch) -> Iterator[N
     if keeper is None:
         yield
         return
-    tag, left = JobTag(spark), threading.Event()
+    tag, left = f"pgque-{uuid.uuid4().hex}", threading.Event()
+    interrupt: Callable[[str], object]
+    if is_remote():
+        add, remove, interrupt = spark.addTag, spark.removeTag, spark.interruptTag
+    else:
+        context = spark.sparkContext
+        add, remove = context.addJobTag, context.removeJobTag
+        interrupt = context.cancelJobsWithTag
 
     def cancel() -> None:
-        if keeper.wait_until_lost(left):
-            tag.cancel_until(left.is_set)
+        # Errors are ignored, because the session may end before the block does.
+        with suppress(Exception):
+            is_lost = keeper.wait_until_lost(left)
+            # Repeatedly, because the block may start another job after one is cancelled.
+            while is_lost and not left.is_set():
+                interrupt(tag)
+                left.wait(_CANCEL_SECONDS)
 
     threading.Thread(target=cancel, name=f"pgque-jobs-{claim.batch_id}", daemon=True).start()
-    tag.add()
+    add(tag)
     try:
         yield
     except Exception:
@@ -92,4 +60,4 @@ def cancelled_without_lease(spark: SparkSession, claim: ReadBatch) -> Iterator[N
         raise
     finally:
         left.set()
-        tag.remove()
+        remove(tag)

@@ -2,14 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import dagster as dg
 import pytest
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
 from pgque_dagster import SparkBatch
 from tests.dagster.orders import Orders, consuming, error_of, materialized, texts
@@ -101,55 +98,6 @@ def test_the_lease_is_renewed_while_the_body_works(orders: Orders) -> None:
 
     assert orders.run(slow).success
     assert not [t for t in threading.enumerate() if t.name.startswith("pgque-lease")]
-
-
-def never_ends(batch: SparkBatch) -> DataFrame:
-    def sleep(number: int) -> int:
-        time.sleep(600)
-        return number
-
-    return batch.spark.range(1).select(f.udf(sleep, "bigint")("id"))
-
-
-@pytest.mark.parametrize(
-    "body",
-    [lambda batch: threading.Event().wait(), lambda batch: never_ends(batch).collect(), never_ends],
-    ids=["waiting", "computing", "storing"],
-)
-def test_what_never_ends_is_ended_and_its_batch_given_back(
-    orders: Orders, body: Callable[[SparkBatch], Any]
-) -> None:
-    @consuming(lease_ttl=timedelta(minutes=1), timeout=timedelta(seconds=1))
-    def endless(batch: SparkBatch) -> Any:
-        return body(batch)
-
-    orders.publish(["a"])
-    store = StoringIOManager(lambda frame: frame.collect())
-
-    error = error_of(orders.run(endless, manager=store))
-
-    # Spark itself may say first that it was interrupted while storing.
-    assert body is never_ends or "of orders/revenue did not finish within 0:00:01" in error
-    assert store.stored == []
-    assert orders.is_free()
-
-
-def test_a_body_in_time_is_not_disturbed_and_its_errors_are_its_own(orders: Orders) -> None:
-    @consuming(timeout=timedelta(minutes=5))
-    def failing(batch: SparkBatch) -> None:
-        raise ValueError("boom")
-
-    @consuming(timeout=timedelta(minutes=5))
-    def working(context: dg.AssetExecutionContext, batch: SparkBatch) -> Iterator[Any]:
-        yield dg.Output(batch.event_count, metadata={"run": context.run.run_id})
-
-    orders.publish(["a"])
-    store = StoringIOManager()
-
-    assert "ValueError: boom" in error_of(orders.run(failing))
-    assert orders.run(working, manager=store).success
-    assert store.stored == [1]
-    assert orders.is_consumed()
 
 
 def test_a_body_gets_what_it_names_beside_the_batch(orders: Orders) -> None:

@@ -51,8 +51,6 @@ def totals(batch: SparkBatch) -> list[str]:
         (one, {"slices": True}, "slices"),
         (one, {"lease_ttl": timedelta()}, "lease_ttl is 0:00:00"),
         (one, {"lease_ttl": TOO_LONG}, "lease_ttl"),
-        (one, {"timeout": timedelta(seconds=-1)}, "timeout is -1 day"),
-        (one, {"timeout": TOO_LONG}, "timeout"),
     ],
 )
 def test_an_option_that_can_mean_nothing_is_refused_with_the_alternative(
