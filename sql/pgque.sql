@@ -2562,7 +2562,6 @@ end;
 $$;
 
 -- The same with the row url-encoded.
--- As pgque.jsontriga, with changes.
 create or replace function pgque.logutriga()
 returns trigger
 language plpgsql
@@ -2591,7 +2590,6 @@ end;
 $$;
 
 -- The same with a fragment of SQL, which its consumer completes.
--- As pgque.jsontriga, with changes.
 create or replace function pgque.sqltriga()
 returns trigger
 language plpgsql
@@ -4655,15 +4653,15 @@ $$;
 create or replace function pgque.next_batch_custom(
     i_queue_name text, i_consumer_name text, i_min_lag interval, i_min_count integer,
     i_min_interval interval,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint, out cur_tick_time
-    timestamptz, out prev_tick_time timestamptz, out cur_tick_event_seq bigint, out
-    prev_tick_event_seq bigint)
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
 end;
 $$;
 
@@ -4986,8 +4984,7 @@ $$;
 -- there is no batch.
 -- locks: those of open_coop_batch. writes: the same.
 create or replace function pgque.claim_coop(
-    i_queue text, i_consumer text, i_subconsumer text, i_owner text,
-    i_ttl interval default '1 minute',
+    i_queue text, i_consumer text, i_subconsumer text, i_owner text, i_ttl interval default '1 minute',
     i_min_lag interval default null, i_min_count integer default null,
     i_min_interval interval default null, i_max_count integer default null,
     i_batch_id bigint default null,
@@ -5001,8 +4998,9 @@ begin
     perform pgque.check_lease(i_owner, i_ttl);
     select s.sub_batch, s.lease_epoch, s.lease_until, s.sub_last_tick, s.sub_next_tick
     into batch_id, epoch, lease_until, prev_tick_id, cur_tick_id
-    from pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
-                               i_min_interval, i_max_count, null, i_owner, i_ttl, i_batch_id) s;
+    from pgque.open_coop_batch(
+        i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count, i_min_interval, i_max_count, null,
+        i_owner, i_ttl, i_batch_id) s;
 end;
 $$;
 
@@ -5859,9 +5857,27 @@ create or replace function pgque.get_batch_cursor(
 returns setof record
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_cursor  refcursor := i_cursor_name::refcursor;
 begin
-    return query
-    select * from pgque.get_batch_cursor(i_batch_id, i_cursor_name, i_quick_limit, null);
+    if coalesce(i_cursor_name, '') = '' or i_quick_limit is null or i_quick_limit < 0
+       or exists (select from pg_cursors c where c.name = i_cursor_name) then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no cursor "%s" with %s events at once',
+                             coalesce(i_cursor_name, 'null'), coalesce(i_quick_limit::text, 'null')),
+            hint = 'Name a cursor that is not open, and ask for 0 or more events.';
+    end if;
+
+    open v_cursor no scroll for execute format(  -- quoted: the caller's own SQL, see above
+        e'select * from (%s) e where (%s\n) order by 1',
+        pgque.batch_event_sql(i_batch_id), 'true');
+    for v_nr in 1..i_quick_limit loop
+        fetch v_cursor into ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data,
+                            ev_extra1, ev_extra2, ev_extra3, ev_extra4;
+        exit when not found;
+        return next;
+    end loop;
 end;
 $$;
 
@@ -7715,11 +7731,12 @@ end;
 $$;
 
 -- The same for all queues.
-create or replace function pgque.get_queue_info(out queue_name text, out queue_ntables integer, out queue_cur_table integer, out
-    queue_rotation_period interval, out queue_switch_time timestamptz, out queue_external_ticker
-    boolean, out queue_ticker_paused boolean, out queue_ticker_max_count integer, out
-    queue_ticker_max_lag interval, out queue_ticker_idle_period interval, out ticker_lag
-    interval, out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
+create or replace function pgque.get_queue_info(out queue_name text, out queue_ntables integer, out queue_cur_table integer,
+    out queue_rotation_period interval, out queue_switch_time timestamptz,
+    out queue_external_ticker boolean, out queue_ticker_paused boolean,
+    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
+    out queue_ticker_idle_period interval, out ticker_lag interval,
+    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -7756,8 +7773,9 @@ $$;
 
 -- The same for one queue.
 create or replace function pgque.get_consumer_info(i_queue_name text,
-    out queue_name text, out consumer_name text, out lag interval, out last_seen interval, out
-    last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint,
+    out pending_events bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -7768,8 +7786,9 @@ end;
 $$;
 
 -- The same for all queues.
-create or replace function pgque.get_consumer_info(out queue_name text, out consumer_name text, out lag interval, out last_seen interval, out
-    last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+create or replace function pgque.get_consumer_info(out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint,
+    out pending_events bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -7829,15 +7848,15 @@ $$;
 
 -- next_batch_custom without limits.
 create or replace function pgque.next_batch_info(i_queue_name text, i_consumer_name text,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint, out cur_tick_time
-    timestamptz, out prev_tick_time timestamptz, out cur_tick_event_seq bigint, out
-    prev_tick_event_seq bigint)
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, null::interval, null, null, null);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, null::interval, null, null, null);
 end;
 $$;
 
@@ -7890,7 +7909,6 @@ $$;
 -- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and stored in
 -- PostgreSQL's form. An untyped literal is text.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
--- As pgque.insert_event, with changes.
 create or replace function pgque.send(
     queue_name text, type_name text, payload text)
 returns bigint
@@ -8656,22 +8674,21 @@ $$;
 
 -- ===== api/receive_coop.sql ======================================================================
 
--- receive for a worker that shares a consumer with others: returns messages of the worker's open or
--- next batch.
--- locks: those of open_coop_batch and finish_batch. writes: the same.
+-- receive for a worker that shares a consumer with others: returns messages of the worker's open or next
+-- batch.
 create or replace function pgque.receive_coop(
-    i_queue text, i_consumer text, i_subconsumer text,
-    i_max_return integer default 100, i_dead_interval interval default null)
+    i_queue text, i_consumer text, i_subconsumer text, i_max_return integer default 100,
+    i_dead_interval interval default null)
 returns setof pgque.message
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_batch bigint;
+    v_batch pg_catalog.int8;
 begin
     if i_max_return is null then
         return;
-    elsif i_max_return < 1 then
-        perform pgque.refuse_value('no batch returns %s messages', i_max_return::text,
+    elsif i_max_return operator(pg_catalog.<) 1 then
+        perform pgque.refuse_value('no batch returns %s messages', i_max_return::pg_catalog.text,
                                    'Ask for 1 or more.');
     end if;
     loop
