@@ -2782,15 +2782,15 @@ set timezone = 'UTC'
 set row_security = off
 as $$
 declare
-    c_table   constant regclass := coalesce(pg_partition_root(tg_relid), tg_relid);
-    c_depth   constant text := format('%s:%s;', lpad(pg_trigger_depth()::text, 3, '0'),
-                                      hashtext(tg_argv[1]));
+    c_table    constant regclass := coalesce(pg_partition_root(tg_relid), tg_relid);
+    c_depth    constant text := format('%s:%s;', lpad(pg_trigger_depth()::text, 3, '0'),
+                                       hashtext(tg_argv[1]));
     v_is_same  text;  -- the condition that two rows o and n have one key
     v_rows     text;
     v_gone     text;
     v_written  text := case when tg_op <> 'DELETE' then 'new_table' end;
     v_type     text := lower(tg_op);
-    v_from     text;
+    v_send     text;
 begin
     if not pg_has_role('pgque_writer', 'usage') then
         raise exception using
@@ -2819,16 +2819,18 @@ begin
         v_gone := concat('old_table o', case tg_op when 'UPDATE' then format(
             ' where not exists (select from new_table n where %s)', v_is_same) end);
     end if;
-    for v_type, v_from in
-        select r.* from unnest(array['delete', v_type], array[v_gone, v_written]) r (kind, source)
-        where r.source is not null
-    loop
-        execute format(  -- quoted: current_event_table, capture_columns, and what is made of their like above
-            'insert into %s (ev_type, ev_data, ev_extra1) '
-            'select $2, row_to_json(pgque_row)::text, $1 from (select %s from %s) pgque_row',
-            pgque.current_event_table(tg_argv[0]), pgque.capture_columns(tg_relid), v_from)
+    v_send := format(
+        'insert into %s (ev_type, ev_data, ev_extra1) '
+        'select $2, row_to_json(pgque_row)::text, $1 from (select %s',
+        pgque.current_event_table(tg_argv[0]), pgque.capture_columns(tg_relid));
+    if v_gone is not null then
+        execute format('%s from %s) pgque_row', v_send, v_gone)  -- quoted: above
+        using tg_argv[1], 'delete';
+    end if;
+    if v_written is not null then
+        execute format('%s from %s) pgque_row', v_send, v_written)  -- quoted: above
         using tg_argv[1], v_type;
-    end loop;
+    end if;
     if pg_trigger_depth() > 1 then
         perform set_config('pgque.changed_within', replace(coalesce(
             current_setting('pgque.changed_within', true), ''), c_depth, '') || c_depth, true);
@@ -2909,7 +2911,7 @@ as $$
 declare
     c_attempts  constant integer := 10;
     c_timeout   constant text := current_setting('lock_timeout');
-    v_name      constant text := pgque.capture_name(i_queue);
+    v_name      constant text := 'pgque_capture_' || left(md5(i_queue), 12);  -- a queue's may be too long
     v_new       record;
     v_tables    regclass[];
 begin
@@ -2967,7 +2969,7 @@ returns integer
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_name     constant text := pgque.capture_name(i_queue);
+    v_name     constant text := 'pgque_capture_' || left(md5(i_queue), 12);
     v_trigger  record;
     v_tables   regclass[] := array[]::regclass[];
 begin
@@ -3064,14 +3066,6 @@ as $$
     select format('%I.%I', n.nspname, c.relname)
     from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where c.oid = i_table;
-$$;
-
--- How the names of a queue's triggers begin. A queue's name may be too long for the name of a trigger.
-create or replace function pgque.capture_name(i_queue text)
-returns text
-language sql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-    select 'pgque_capture_' || left(md5(i_queue), 12);
 $$;
 
 -- The tables that capture() has sent to a queue, or to all, and what is wrong with each: changes that
@@ -5673,8 +5667,8 @@ returns record
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
-    v_b      record;
+    v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
+    v_b    record;
 begin
     v_b := pgque.events_between(
         v_sub.sub_queue,
@@ -5683,12 +5677,14 @@ begin
     tables := v_b.tables;
     in_range := v_b.in_range;
     in_list := v_b.in_list;
-    is_owned := format('(ev_owner is null or ev_owner = %s)',
-                       coalesce(v_sub.sub_main, v_sub.sub_id));
-    is_owned := concat(is_owned, (select format(' and pgque.slot_of_key(ev_extra1, %s) = %s%s', b.n, b.slot,
-                                                ' and ev_id > ' || v_sub.page_from)
-                                  from pgque.slot b
-                                  where b.sub_id = v_sub.sub_id), (select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
+    is_owned := format('(ev_owner is null or ev_owner = %s)', coalesce(v_sub.sub_main, v_sub.sub_id));
+    if v_sub.sub_role = 'slot' then
+        is_owned := (select format('%s and pgque.slot_of_key(ev_extra1, %s) = %s%s', is_owned, b.n, b.slot,
+                                   ' and ev_id > ' || v_sub.page_from)
+                     from pgque.slot b
+                     where b.sub_id = v_sub.sub_id);
+    end if;
+    is_owned := concat(is_owned, (select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
                                   from pgque.set_aside a
                                   where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id));
 end;
@@ -6847,10 +6843,9 @@ end;
 $$;
 
 -- Copies the ticks that are still needed to the other half, without a lock on the log, because a
--- consumer that lags may need a million ticks. From half 0 it copies only if it leaves more ticks
--- behind than it copies, so that the cost per tick is constant; from half 1 it copies at once. It goes
--- queue by queue: the log has no statistics, and the planner would join it as a whole with all queues.
--- Returns 1 when it made a copy.
+-- consumer that lags may need a million ticks. From half 0 it copies only if that pays; from half 1 it
+-- copies at once. It goes queue by queue: the log has no statistics, and the planner would join it as a
+-- whole with all queues. Returns 1 when it made a copy.
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
 returns integer
@@ -11154,7 +11149,7 @@ begin
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
              'capture capture_change capture_columns capture_condition
-             capture_name capture_relations capture_table capture_truncate captured_tables
+             capture_relations capture_table capture_truncate captured_tables
              change_fragment change_type check_captured check_change_key check_trigger
              describe_change is_changed_within jsontriga key_of_table logutriga read_arguments
              refuse_trigger row_as_text send_change split_row sqltriga table_columns

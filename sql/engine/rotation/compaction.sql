@@ -120,10 +120,9 @@ end;
 $$;
 
 -- Copies the ticks that are still needed to the other half, without a lock on the log, because a
--- consumer that lags may need a million ticks. From half 0 it copies only if it leaves more ticks
--- behind than it copies, so that the cost per tick is constant; from half 1 it copies at once. It goes
--- queue by queue: the log has no statistics, and the planner would join it as a whole with all queues.
--- Returns 1 when it made a copy.
+-- consumer that lags may need a million ticks. From half 0 it copies only if that pays; from half 1 it
+-- copies at once. It goes queue by queue: the log has no statistics, and the planner would join it as a
+-- whole with all queues. Returns 1 when it made a copy.
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
 returns integer

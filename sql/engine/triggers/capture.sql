@@ -13,15 +13,15 @@ set timezone = 'UTC'
 set row_security = off
 as $$
 declare
-    c_table   constant regclass := coalesce(pg_partition_root(tg_relid), tg_relid);
-    c_depth   constant text := format('%s:%s;', lpad(pg_trigger_depth()::text, 3, '0'),
-                                      hashtext(tg_argv[1]));
+    c_table    constant regclass := coalesce(pg_partition_root(tg_relid), tg_relid);
+    c_depth    constant text := format('%s:%s;', lpad(pg_trigger_depth()::text, 3, '0'),
+                                       hashtext(tg_argv[1]));
     v_is_same  text;  -- the condition that two rows o and n have one key
     v_rows     text;
     v_gone     text;
     v_written  text := case when tg_op <> 'DELETE' then 'new_table' end;
     v_type     text := lower(tg_op);
-    v_from     text;
+    v_send     text;
 begin
     if not pg_has_role('pgque_writer', 'usage') then
         raise exception using
@@ -50,16 +50,18 @@ begin
         v_gone := concat('old_table o', case tg_op when 'UPDATE' then format(
             ' where not exists (select from new_table n where %s)', v_is_same) end);
     end if;
-    for v_type, v_from in
-        select r.* from unnest(array['delete', v_type], array[v_gone, v_written]) r (kind, source)
-        where r.source is not null
-    loop
-        execute format(  -- quoted: current_event_table, capture_columns, and what is made of their like above
-            'insert into %s (ev_type, ev_data, ev_extra1) '
-            'select $2, row_to_json(pgque_row)::text, $1 from (select %s from %s) pgque_row',
-            pgque.current_event_table(tg_argv[0]), pgque.capture_columns(tg_relid), v_from)
+    v_send := format(
+        'insert into %s (ev_type, ev_data, ev_extra1) '
+        'select $2, row_to_json(pgque_row)::text, $1 from (select %s',
+        pgque.current_event_table(tg_argv[0]), pgque.capture_columns(tg_relid));
+    if v_gone is not null then
+        execute format('%s from %s) pgque_row', v_send, v_gone)  -- quoted: above
+        using tg_argv[1], 'delete';
+    end if;
+    if v_written is not null then
+        execute format('%s from %s) pgque_row', v_send, v_written)  -- quoted: above
         using tg_argv[1], v_type;
-    end loop;
+    end if;
     if pg_trigger_depth() > 1 then
         perform set_config('pgque.changed_within', replace(coalesce(
             current_setting('pgque.changed_within', true), ''), c_depth, '') || c_depth, true);
@@ -140,7 +142,7 @@ as $$
 declare
     c_attempts  constant integer := 10;
     c_timeout   constant text := current_setting('lock_timeout');
-    v_name      constant text := pgque.capture_name(i_queue);
+    v_name      constant text := 'pgque_capture_' || left(md5(i_queue), 12);  -- a queue's may be too long
     v_new       record;
     v_tables    regclass[];
 begin
@@ -198,7 +200,7 @@ returns integer
 language plpgsql
 as $$
 declare
-    v_name     constant text := pgque.capture_name(i_queue);
+    v_name     constant text := 'pgque_capture_' || left(md5(i_queue), 12);
     v_trigger  record;
     v_tables   regclass[] := array[]::regclass[];
 begin
@@ -295,14 +297,6 @@ as $$
     select format('%I.%I', n.nspname, c.relname)
     from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where c.oid = i_table;
-$$;
-
--- How the names of a queue's triggers begin. A queue's name may be too long for the name of a trigger.
-create or replace function pgque.capture_name(i_queue text)
-returns text
-language sql immutable
-as $$
-    select 'pgque_capture_' || left(md5(i_queue), 12);
 $$;
 
 -- The tables that capture() has sent to a queue, or to all, and what is wrong with each: changes that
