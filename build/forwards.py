@@ -64,7 +64,7 @@ _COPY = re.compile(
 _CHANGE = re.compile(r"replace \((.*?)\) with \((.*?)\)\n(?=replace|$)", re.DOTALL)
 _ENGINE_FOLDERS = ("engine", "api", "ops")
 _CHOICE = re.compile(r"\{([^}]*)\}")
-_OUT = re.compile(r"\bout (\w+)")
+_OUT = re.compile(r"\bout\s+(\w+)")
 _ROWS = "return query select * from"
 _FUNCTION = """\
 create or replace function {schema}{name}({arguments})
@@ -132,7 +132,8 @@ def _function(
         if root is None:
             return found[0]
         parts["type"], outs = _result(root, found["call"])
-        wrapped = fill(", ".join(outs), 96, subsequent_indent="    ")
+        whole = ", ".join(each.replace(" ", "\0") for each in outs)
+        wrapped = fill(whole, 96, subsequent_indent="    ").replace("\0", " ")
         parts["arguments"] = ",\n    ".join(filter(None, [parts["arguments"], wrapped]))
     if found["kind"] == "overload":
         comment = f"-- A form of {parts['call'].partition('(')[0]}.\n"
@@ -224,7 +225,8 @@ def _listed(root: Path, found: re.Match[str]) -> str:
 
 def _copied(root: Path, found: re.Match[str]) -> str:
     """Writes functions of the engine out under another schema."""
-    written = []
+    written: list[str] = []
+    is_described = found.string[: found.start()].rpartition("\n\n")[2].startswith("--")
     for name, types, new_name in _RENAMED.findall(found["names"]):
         head = _signature(root, found["engine"], name, types)
         text = head.string[head.start() :].partition("\n$$;")[0] + "\n$$;"
@@ -237,7 +239,8 @@ def _copied(root: Path, found: re.Match[str]) -> str:
             if text.count(old) != 1:
                 raise LookupError(f"{found['engine']}.{name} does not have this text once: {old}")
             text = text.replace(old, new)
-        written.append(f"-- As {found['engine']}.{name}, with changes.\n{text}")
+        comment = f"-- As {found['engine']}.{name}, with changes.\n"
+        written.append(text if is_described and not written else comment + text)
     return "\n\n".join(written)
 
 

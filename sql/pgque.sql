@@ -166,29 +166,42 @@ begin
 end;
 $$;
 
--- Raises the error for a lock that was not free in time, with the sessions that have held locks on the
--- queues' tables for at least the lock_timeout.
+-- Names the sessions and prepared transactions that began longer than i_age ago, as far as we may see
+-- that, and hold a lock on one of our tables whose name matches, or are among i_transactions (virtual
+-- transaction ids); null if there are none.
+create or replace function pgque.lock_holders(
+    i_tables text, i_transactions text[], i_age interval)
+returns text
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
+        from pg_locks l
+        left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+             and c.relkind in ('r', 'p', 'v', 'm') and c.relname ~ i_tables
+             and l.database = (select d.oid from pg_database d where d.datname = current_database())
+        left join pg_stat_activity a on a.pid = l.pid
+        where l.granted
+          and (c.oid is not null
+               or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
+          and (a.xact_start > clock_timestamp() - i_age) is not true
+          and l.pid is distinct from pg_backend_pid());
+end;
+$$;
+
+-- Raises the error for a lock that was not free in time, with the sessions that have held locks on
+-- the queues' tables for at least the lock_timeout.
 create or replace function pgque.refuse_locked(i_what text, i_hint text)
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_holders text;
 begin
-    select string_agg(distinct coalesce(l.pid::text, 'a prepared transaction'), ', ')
-    into v_holders
-    from pg_locks l
-    join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-    left join pg_stat_activity a on a.pid = l.pid
-    where l.granted
-      and l.pid is distinct from pg_backend_pid()
-      and l.database = (select d.oid from pg_database d where d.datname = current_database())
-      and coalesce(a.xact_start, '-infinity')
-          <= clock_timestamp() - current_setting('lock_timeout')::interval;
     raise exception using
         errcode = 'lock_not_available',
-        message = format('transactions that are open on the queues hold %s up: %s', i_what,
-                         coalesce(v_holders, 'they ended just now')),
+        message = format('transactions that are open on the queues hold %s up: %s', i_what, coalesce(
+            pgque.lock_holders('', null, current_setting('lock_timeout')::interval),
+            'they ended just now')),
         hint = format('These are process ids (pg_stat_activity). %s', i_hint);
 end;
 $$;
@@ -742,37 +755,30 @@ from pgque.partition_consumer c
 join pgque.queue q on q.queue_id = c.queue_id
 join pgque.partition_slot_base b on b.queue_id = c.queue_id and b.co_name = c.co_name;
 
--- Each slot with its newest position.
-create or replace view pgque.slot_state as
-select b.queue_name, b.queue_id, b.co_name, b.slot, b.n, b.is_subscribed, b.sub_id,
-       p.pos_seq, p.sub_last_tick, p.sub_batch, p.sub_next_tick,
-       p.lease_owner, p.lease_until, p.lease_ttl, p.lease_epoch,
-       p.page_from, p.page_to, p.event_cutoff, p.next_half
-from pgque.slot b
-join pgque.subscription p on p.sub_id = b.sub_id;
-
 -- The leases of subscribed slots.
 create or replace view pgque.partition_slot as
-select s.queue_id, s.co_name, s.slot, s.lease_owner, s.lease_until, s.lease_ttl,
-       s.lease_epoch as epoch
-from pgque.slot_state s
-where s.is_subscribed;
+select b.queue_id, b.co_name, b.slot, p.lease_owner, p.lease_until, p.lease_ttl,
+       p.lease_epoch as epoch
+from pgque.slot b
+join pgque.subscription p on p.sub_id = b.sub_id
+where b.is_subscribed;
 
 -- For operators: the lease holder of each slot and how far the slot is behind. pending_events counts
 -- the events of all keys since the slot's position, as get_consumer_info does: an upper estimate.
 create or replace view pgque.partition_slot_status as
-select s.queue_name, s.co_name as consumer, s.slot, s.n, s.lease_owner, s.lease_until,
-       s.lease_epoch as epoch, s.sub_last_tick as last_tick,
+select b.queue_name, b.co_name as consumer, b.slot, b.n, p.lease_owner, p.lease_until,
+       p.lease_epoch as epoch, p.sub_last_tick as last_tick,
        newest.tick_event_seq - t.tick_event_seq as pending_events,
        clock_timestamp() - t.tick_time as lag,
-       s.is_subscribed as subscribed,
+       b.is_subscribed as subscribed,
        0::bigint as held_events  -- for the command drain of version 0.3; it goes with 0.5
-from pgque.slot_state s
-join pgque.tick t on t.tick_queue = s.queue_id and t.tick_id = s.sub_last_tick
+from pgque.slot b
+join pgque.subscription p on p.sub_id = b.sub_id
+join pgque.tick t on t.tick_queue = b.queue_id and t.tick_id = p.sub_last_tick
 cross join lateral (
     select n.tick_event_seq
     from pgque.tick n
-    where n.tick_queue = s.queue_id
+    where n.tick_queue = b.queue_id
     order by n.tick_id desc
     limit 1
 ) newest;
@@ -1750,22 +1756,15 @@ $$;
 -- What maintenance may drop, each by a statement under a lock on its group: event tables of dropped
 -- queues, with the sequences of their ids. The constraint shows that a queue was dropped: while a dump
 -- is restored, the queues come after the events.
-create or replace function pgque.left_objects(out parent text, out statement text)
-returns setof record
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select t.inhparent::regclass::text,
-           format('drop table pgque.%I; drop sequence if exists pgque.%I', c.relname,
-                  replace(c.relname, 'dropped', 'id_seq'))
-    from pg_inherits g
-    join pg_inherits t on t.inhparent = g.inhrelid
-    join pg_class c on c.oid = t.inhrelid
-    join pg_constraint d on d.conrelid = c.oid and d.conname = 'queue_was_dropped'
-    where g.inhparent = 'pgque.event'::regclass;
-end;
-$$;
+create or replace view pgque.left_object as
+select t.inhparent::regclass::text as parent,
+       format('drop table pgque.%I; drop sequence if exists pgque.%I', c.relname,
+              replace(c.relname, 'dropped', 'id_seq')) as statement
+from pg_inherits g
+join pg_inherits t on t.inhparent = g.inhrelid
+join pg_class c on c.oid = t.inhrelid
+join pg_constraint d on d.conrelid = c.oid and d.conname = 'queue_was_dropped'
+where g.inhparent = 'pgque.event'::regclass;
 
 -- Drops what dropped queues left, at most ten objects per call, because one queue's tables take about
 -- fifty locks. Dropping a partition locks its parent exclusively, which producers of other queues have
@@ -1784,13 +1783,13 @@ declare
     v_dropped  integer := 0;
 begin
     perform pgque.check_read_committed('maintenance');
-    for v_left in select l.parent, l.statement from pgque.left_objects() l loop
+    for v_left in select l.parent, l.statement from pgque.left_object l loop
         continue when v_left.parent = any (v_busy);
         begin
             perform pgque.commit_locally();
             execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
             -- Until the lock was taken, another session may have dropped it.
-            if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
+            if exists (select from pgque.left_object l where l.statement = v_left.statement) then
                 execute v_left.statement;
                 v_dropped := v_dropped + 1;
             end if;
@@ -2352,31 +2351,6 @@ begin
 end;
 $$;
 
--- Fills the event's fields that have no expression from the table's own columns _pgq_ev_type,
--- _pgq_ev_extra1 and so on.
-create or replace function pgque.add_field_columns(i_trigger text, i_names text[], i_fields text[])
-returns text[]
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    c_columns constant text[] := array['_pgq_ev_type', '_pgq_ev_data', '_pgq_ev_extra1',
-                                      '_pgq_ev_extra2', '_pgq_ev_extra3', '_pgq_ev_extra4'];
-    v_name    text;
-begin
-    for v_name in select name from unnest(i_names) name where starts_with(name, '_pgq_ev_') loop
-        if v_name <> all (c_columns) then
-            perform pgque.refuse_trigger(
-                false, i_trigger,
-                format('finds the column %L, which is no field of an event', v_name),
-                format('Rename the column; the fields are: %s.', array_to_string(c_columns, ', ')));
-        end if;
-        i_fields[array_position(c_columns, v_name)] :=
-            coalesce(i_fields[array_position(c_columns, v_name)], v_name);
-    end loop;
-    return i_fields;
-end;
-$$;
-
 -- Refuses a trigger that cannot do what its arguments say, and a change that is denied.
 create or replace function pgque.check_trigger(
     i_trigger text, i_flags text[], i_condition text, i_fields text[], i_when text, i_level text,
@@ -2406,23 +2380,6 @@ begin
 end;
 $$;
 
--- Refuses names in pkey= and ignore= that are not columns. A misspelt name would send a column that was
--- meant to be ignored, or leave a column out of the key.
-create or replace function pgque.check_columns(i_trigger text, i_names text[], i_named text[])
-returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if not i_named <@ i_names then
-        perform pgque.refuse_trigger(
-            false, i_trigger, format('names the column %L, which the table has not', (
-                select name from unnest(i_named) name where name <> all (i_names) limit 1)),
-            format('Its columns are: %s. Drop the trigger and create it anew.',
-                   array_to_string(i_names, ', ')));
-    end if;
-end;
-$$;
-
 -- Checks the key of an update or delete: the table must have one, and an update must not change it.
 -- Consumers that apply the change elsewhere find the row by its key.
 create or replace function pgque.check_change_key(
@@ -2433,7 +2390,7 @@ as $$
 declare
     v_changed text;
 begin
-    if i_op <> 'INSERT' and i_key = '{}' then
+    if i_key = '{}' then
         perform pgque.refuse_trigger(
             true, i_trigger, format('%s on a table without a primary key', i_op),
             'Add a primary key, or name the columns that identify a row: pkey=column,...');
@@ -2605,7 +2562,6 @@ end;
 $$;
 
 -- The same with the row url-encoded.
--- As pgque.jsontriga, with changes.
 create or replace function pgque.logutriga()
 returns trigger
 language plpgsql
@@ -2634,7 +2590,6 @@ end;
 $$;
 
 -- The same with a fragment of SQL, which its consumer completes.
--- As pgque.jsontriga, with changes.
 create or replace function pgque.sqltriga()
 returns trigger
 language plpgsql
@@ -2718,32 +2673,41 @@ begin
         return;
     end if;
     v_args := pgque.read_arguments(v_trigger, i_args);
-    perform pgque.check_trigger(v_trigger, v_args.flags, v_args.condition, v_args.fields, i_when,
-                                i_level, i_op);
+    if v_args.flags <> '{}' or i_level <> 'ROW' then
+        perform pgque.check_trigger(v_trigger, v_args.flags, v_args.condition, v_args.fields, i_when,
+                                    i_level, i_op);
+    end if;
     queue := v_args.queue;
     skip := 'skip' = any (v_args.flags);
     t := pgque.table_columns(i_relid);
     t.key := coalesce(v_args.key, t.key);
-    perform pgque.check_columns(v_trigger, t.names, v_args.key || v_args.ignored);
+    -- A misspelt name would send a column that was meant to be ignored, or leave one out of the key.
+    if not (v_args.key || v_args.ignored) <@ t.names then
+        perform pgque.refuse_trigger(
+            false, v_trigger, format('names the column %L, which the table has not', (
+                select name from unnest(v_args.key || v_args.ignored) name
+                where name <> all (t.names) limit 1)),
+            format('Its columns are: %s. Drop the trigger and create it anew.',
+                   array_to_string(t.names, ', ')));
+    end if;
     if i_op <> 'TRUNCATE' then
         -- Nobody may write a generated column, and before the change it has no value.
-        select array_agg(name <> all (v_args.ignored) and not starts_with(name, '_pgq_ev_')
-                         and generated <> 'v'
+        select array_agg(name <> all (v_args.ignored) and generated <> 'v'
                          and (generated = '' or i_format <> 'sql' and i_when <> 'BEFORE') order by nr)
         into v_sent
         from unnest(t.names, t.generated) with ordinality c (name, generated, nr);
-        perform pgque.check_change_key(v_trigger, i_op, t.key, t.names, v_old, v_new);
-        -- An update of ignored columns, or of the event's own fields, makes no event. An update that
-        -- changed nothing at all makes one, as in PgQ.
+        if i_op <> 'INSERT' then
+            perform pgque.check_change_key(v_trigger, i_op, t.key, t.names, v_old, v_new);
+        end if;
+        -- An update of ignored columns alone makes no event. An update that changed nothing at all
+        -- makes one, as in PgQ.
         if i_op = 'UPDATE' and v_args.ignored <> '{}' and not (
                select bool_or(sent) is not false
                from unnest(t.names, v_sent, v_old, v_new) c (name, sent, was, becomes)
-               where was is distinct from becomes
-                 and (sent or name = any (v_args.ignored) or starts_with(name, '_pgq_ev_'))) then
+               where was is distinct from becomes and (sent or name = any (v_args.ignored))) then
             return;
         end if;
-        expressions := pgque.trigger_expressions(
-            v_args.condition, pgque.add_field_columns(v_trigger, t.names, v_args.fields));
+        expressions := pgque.trigger_expressions(v_args.condition, v_args.fields);
     end if;
     fields := array[
         pgque.change_type(i_format, i_op, i_schema, i_table, t.key),
@@ -2818,13 +2782,15 @@ set timezone = 'UTC'
 set row_security = off
 as $$
 declare
-    c_table   constant regclass := coalesce(pg_partition_root(tg_relid), tg_relid);
-    c_depth   constant text := format('%s:%s;', lpad(pg_trigger_depth()::text, 3, '0'),
-                                      hashtext(tg_argv[1]));
-    v_insert   text;
-    v_columns  text;
-    v_rows     text;
+    c_table    constant regclass := coalesce(pg_partition_root(tg_relid), tg_relid);
+    c_depth    constant text := format('%s:%s;', lpad(pg_trigger_depth()::text, 3, '0'),
+                                       hashtext(tg_argv[1]));
     v_is_same  text;  -- the condition that two rows o and n have one key
+    v_rows     text;
+    v_gone     text;
+    v_written  text := case when tg_op <> 'DELETE' then 'new_table' end;
+    v_type     text := lower(tg_op);
+    v_send     text;
 begin
     if not pg_has_role('pgque_writer', 'usage') then
         raise exception using
@@ -2837,39 +2803,33 @@ begin
         perform pgque.capture_truncate(tg_argv[0], tg_argv[1], tg_relid, tg_when);
         return null;
     end if;
-    v_insert := format('insert into %s (ev_type, ev_data, ev_extra1)',  -- quoted: current_event_table
-                       pgque.current_event_table(tg_argv[0]));
-    v_columns := pgque.capture_columns(tg_relid);
     v_is_same := pgque.capture_condition(tg_relid, tg_op);
     if pgque.is_changed_within(c_depth) then
         -- Triggers changed rows of this table within the statement, and their events are there
         -- already. So what counts is what the rows are now, and not what the statement made them.
         v_rows := case tg_op when 'INSERT' then 'new_table' when 'DELETE' then 'old_table'
                              else '(select * from old_table union all select * from new_table)' end;
-        execute format(
-            '%s select ''delete'', row_to_json(pgque_row)::text, $1 from (select %s from %s o '  -- quoted: by
-            'where not exists (select from %s n where %s)) pgque_row',  -- quoted: capture() and its like
-            v_insert, v_columns, v_rows, c_table, v_is_same) using tg_argv[1];
-        execute format(
-            '%s select ''update'', row_to_json(pgque_row)::text, $1 from (select %s from %s n '  -- quoted: by
-            'where exists (select from %s o where %s)) pgque_row',  -- quoted: capture() and its like
-            v_insert, v_columns, c_table, v_rows, v_is_same) using tg_argv[1];
-    else
+        v_gone := format('%s o where not exists (select from %s n where %s)',
+                         v_rows, c_table, v_is_same);
+        v_written := format('%s n where exists (select from %s o where %s)',
+                            c_table, v_rows, v_is_same);
+        v_type := 'update';
+    elsif tg_op <> 'INSERT' then
         -- Which old row became which new row is unknown, and does not matter.
-        if tg_op <> 'INSERT' then
-            execute format(
-                '%s select ''delete'', row_to_json(pgque_row)::text, $1 '  -- quoted: above
-                'from (select %s from old_table o %s) pgque_row',  -- quoted: capture_columns, below
-                v_insert, v_columns, case when tg_op = 'UPDATE' then format(
-                    'where not exists (select from new_table n where %s)',  -- quoted: its
-                    v_is_same) end) using tg_argv[1];
-        end if;
-        if tg_op <> 'DELETE' then
-            execute format(
-                '%s select $2, row_to_json(pgque_row)::text, $1 '  -- quoted: above
-                'from (select %s from new_table) pgque_row',  -- quoted: capture_columns
-                v_insert, v_columns) using tg_argv[1], lower(tg_op);
-        end if;
+        v_gone := concat('old_table o', case tg_op when 'UPDATE' then format(
+            ' where not exists (select from new_table n where %s)', v_is_same) end);
+    end if;
+    v_send := format(
+        'insert into %s (ev_type, ev_data, ev_extra1) '
+        'select $2, row_to_json(pgque_row)::text, $1 from (select %s',
+        pgque.current_event_table(tg_argv[0]), pgque.capture_columns(tg_relid));
+    if v_gone is not null then
+        execute format('%s from %s) pgque_row', v_send, v_gone)  -- quoted: above
+        using tg_argv[1], 'delete';
+    end if;
+    if v_written is not null then
+        execute format('%s from %s) pgque_row', v_send, v_written)  -- quoted: above
+        using tg_argv[1], v_type;
     end if;
     if pg_trigger_depth() > 1 then
         perform set_config('pgque.changed_within', replace(coalesce(
@@ -2951,7 +2911,7 @@ as $$
 declare
     c_attempts  constant integer := 10;
     c_timeout   constant text := current_setting('lock_timeout');
-    v_name      constant text := pgque.capture_name(i_queue);
+    v_name      constant text := 'pgque_capture_' || left(md5(i_queue), 12);  -- a queue's may be too long
     v_new       record;
     v_tables    regclass[];
 begin
@@ -3009,7 +2969,7 @@ returns integer
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_name     constant text := pgque.capture_name(i_queue);
+    v_name     constant text := 'pgque_capture_' || left(md5(i_queue), 12);
     v_trigger  record;
     v_tables   regclass[] := array[]::regclass[];
 begin
@@ -3106,14 +3066,6 @@ as $$
     select format('%I.%I', n.nspname, c.relname)
     from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where c.oid = i_table;
-$$;
-
--- How the names of a queue's triggers begin. A queue's name may be too long for the name of a trigger.
-create or replace function pgque.capture_name(i_queue text)
-returns text
-language sql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-    select 'pgque_capture_' || left(md5(i_queue), 12);
 $$;
 
 -- The tables that capture() has sent to a queue, or to all, and what is wrong with each: changes that
@@ -4317,14 +4269,15 @@ begin
 end;
 $$;
 
--- Raises the same error for the batch of a slot, however it is delivered: only the holder of the slot's
--- lease may finish it.
-create or replace function pgque.refuse_slot(i_sub pgque.subscription)
+-- Raises the same error for the batch of a slot: only the holder of the slot's lease may finish it. With
+-- i_as_pages, for a slot that is handed out in pages alone: a page is not the whole batch.
+create or replace function pgque.refuse_slot(
+    i_sub pgque.subscription, i_as_pages boolean)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if i_sub.sub_role = 'slot' then
+    if i_sub.sub_role = 'slot' and (i_sub.lease_ttl is not null or not i_as_pages) then
         perform pgque.refuse_cooperative(i_sub, q.queue_name, c.co_name)
         from pgque.queue q
         cross join pgque.consumer c
@@ -4699,15 +4652,15 @@ $$;
 create or replace function pgque.next_batch_custom(
     i_queue_name text, i_consumer_name text, i_min_lag interval, i_min_count integer,
     i_min_interval interval,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint, out cur_tick_time
-    timestamptz, out prev_tick_time timestamptz, out cur_tick_event_seq bigint, out
-    prev_tick_event_seq bigint)
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
 end;
 $$;
 
@@ -4831,7 +4784,7 @@ begin
             exit when found;
         end if;
         v_sub := pgque.find_batch(x_batch_id);
-        perform pgque.refuse_slot(v_sub);
+        perform pgque.refuse_slot(v_sub, false);
         perform pgque.check_may_settle(v_sub, null, null);
         exit when pgque.close_batch(v_sub);
     end loop;
@@ -5030,8 +4983,7 @@ $$;
 -- there is no batch.
 -- locks: those of open_coop_batch. writes: the same.
 create or replace function pgque.claim_coop(
-    i_queue text, i_consumer text, i_subconsumer text, i_owner text,
-    i_ttl interval default '1 minute',
+    i_queue text, i_consumer text, i_subconsumer text, i_owner text, i_ttl interval default '1 minute',
     i_min_lag interval default null, i_min_count integer default null,
     i_min_interval interval default null, i_max_count integer default null,
     i_batch_id bigint default null,
@@ -5045,8 +4997,9 @@ begin
     perform pgque.check_lease(i_owner, i_ttl);
     select s.sub_batch, s.lease_epoch, s.lease_until, s.sub_last_tick, s.sub_next_tick
     into batch_id, epoch, lease_until, prev_tick_id, cur_tick_id
-    from pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
-                               i_min_interval, i_max_count, null, i_owner, i_ttl, i_batch_id) s;
+    from pgque.open_coop_batch(
+        i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count, i_min_interval, i_max_count, null,
+        i_owner, i_ttl, i_batch_id) s;
 end;
 $$;
 
@@ -5124,7 +5077,7 @@ as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
-    perform pgque.refuse_pages(v_sub);
+    perform pgque.refuse_slot(v_sub, true);
     perform pgque.check_lease_holder(v_sub, i_owner, i_epoch);
     return v_sub;
 end;
@@ -5270,9 +5223,14 @@ begin
         end if;
         v_from := coalesce(i_from_tick, v_sub.sub_last_tick);
         v_to := coalesce(i_to_tick, case when i_from_tick is null then v_sub.sub_next_tick end, v_from);
-        perform pgque.check_ticks(v_sub, i_queue, i_consumer, v_from, v_to);
-        prev_fingerprint := pgque.check_fingerprint(i_queue, i_consumer, v_from, i_from_fingerprint);
-        cur_fingerprint := pgque.check_fingerprint(i_queue, i_consumer, v_to, i_to_fingerprint);
+        if v_to < v_from then
+            raise exception using
+                errcode = 'PQ005',
+                message = format('no events lie between tick %s and the earlier tick %s', v_from, v_to),
+                hint = 'Give the earlier tick first.';
+        end if;
+        prev_fingerprint := pgque.check_tick(v_sub, i_queue, i_consumer, v_from, i_from_fingerprint);
+        cur_fingerprint := pgque.check_tick(v_sub, i_queue, i_consumer, v_to, i_to_fingerprint);
 
         if v_sub.sub_batch is null or (v_sub.sub_last_tick, v_sub.sub_next_tick) <> (v_from, v_to) then
             v_sub.sub_batch := pgque.next_batch_id();
@@ -5332,63 +5290,40 @@ begin
         perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
     end if;
     perform pgque.check_batch_limits(null, null, null, i_max_count);
-    perform pgque.check_ticks(v_sub, i_queue, i_consumer, v_after, v_after);
+    perform pgque.check_tick(v_sub, i_queue, i_consumer, v_after, null);
     return (pgque.find_next_tick(v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_after),
                                  null, null, null, coalesce(i_max_count, 2147483647),
                                  case when i_max_count is not null then v_sub.sub_id end)).tick_id;
 end;
 $$;
 
--- Refuses ticks that a consumer cannot get: ticks before its position, whose events may be gone, ticks
--- that do not exist, and a range that ends before it begins.
-create or replace function pgque.check_ticks(
-    i_sub pgque.subscription, i_queue text, i_consumer text, i_from bigint, i_to bigint)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_position  pgque.tick := pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick);
-    v_last      bigint;
-begin
-    if i_from < v_position.tick_id then
-        raise exception using
-            errcode = 'PQ023',
-            message = format('consumer "%s" on queue "%s" has finished tick %s: it does not get what '
-                             'follows tick %s again', i_consumer, i_queue, v_position.tick_id, i_from),
-            hint = 'The record of ticks (a checkpoint) is older than the consumer''s position. Use the '
-                   'newest record, or begin a new one at the position.';
-    end if;
-    if i_to < i_from then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no events lie between tick %s and the earlier tick %s', i_from, i_to),
-            hint = 'Give the earlier tick first.';
-    end if;
-    if not exists (select from pgque.tick t where t.tick_queue = i_sub.sub_queue and t.tick_id = i_from)
-       or not exists (select from pgque.tick t where t.tick_queue = i_sub.sub_queue and t.tick_id = i_to)
-    then
-        select max(t.tick_id) into v_last from pgque.tick t where t.tick_queue = i_sub.sub_queue;
-        raise exception using
-            errcode = 'PQ023',
-            message = format('queue "%s" has no ticks %s and %s; its last one is %s',
-                             i_queue, i_from, i_to, v_last),
-            hint = 'The record of ticks (a checkpoint) comes from another database, from before a '
-                   'restore, or from a server that was lost before a standby was promoted. Begin a '
-                   'new one at the consumer''s position, as docs/restore.md says.';
-    end if;
-end;
-$$;
-
--- Refuses a tick that is not the one in the reader's record. Returns the tick's fingerprint.
-create or replace function pgque.check_fingerprint(
-    i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
+-- Refuses a tick that a consumer cannot get: one before its position, whose events may be gone, one that
+-- does not exist, and one that is not the tick of the reader's record. Returns the tick's fingerprint.
+create or replace function pgque.check_tick(
+    i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
 returns text
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_found constant text := pgque.tick_fingerprint(i_queue, i_tick);
+    v_position  constant pgque.tick := pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick);
+    v_found     constant text := pgque.tick_fingerprint(i_queue, i_tick);
 begin
-    if i_fingerprint <> v_found then
+    if i_tick < v_position.tick_id then
+        raise exception using
+            errcode = 'PQ023',
+            message = format('consumer "%s" on queue "%s" has finished tick %s: it does not get what '
+                             'follows tick %s again', i_consumer, i_queue, v_position.tick_id, i_tick),
+            hint = 'The record of ticks (a checkpoint) is older than the consumer''s position. Use the '
+                   'newest record, or begin a new one at the position.';
+    elsif v_found is null then
+        raise exception using
+            errcode = 'PQ023',
+            message = format('queue "%s" has no tick %s; its last one is %s', i_queue, i_tick,
+                             (pgque.find_newest_tick(i_sub.sub_queue)).tick_id),
+            hint = 'The record of ticks (a checkpoint) comes from another database, from before a '
+                   'restore, or from a server that was lost before a standby was promoted. Begin a '
+                   'new one at the consumer''s position, as docs/restore.md says.';
+    elsif i_fingerprint <> v_found then
         raise exception using
             errcode = 'PQ023',
             message = format('tick %s of queue "%s" is not the one that the record (a checkpoint) of '
@@ -5419,7 +5354,7 @@ begin
         perform pgque.refuse_value('no reason to hold batch %s', i_batch_id::text,
                                    'Say what failed and what to do: whoever is on call reads it.');
     end if;
-    perform pgque.refuse_pages(v_sub);
+    perform pgque.refuse_slot(v_sub, true);
     if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then
         raise exception using
             errcode = 'PQ012',
@@ -5464,7 +5399,7 @@ begin
     perform pgque.check_reasons(i_event_ids, array[i_reason]);
     loop
         v_sub := pgque.find_batch(i_batch_id);
-        perform pgque.refuse_pages(v_sub);
+        perform pgque.refuse_slot(v_sub, true);
         perform pgque.check_may_settle(v_sub, null, null);
         v_sub.lease_owner := null;
         v_sub.lease_until := null;
@@ -5555,19 +5490,16 @@ declare
     v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
     v_earlier  text;
 begin
-    insert into pgque.consumer_deployment (sub_id, deployment)
+    insert into pgque.consumer_deployment as d (sub_id, deployment)
     select id, i_deployment from unnest(v_sub_ids) id order by id
-    on conflict do nothing;
-    perform from pgque.consumer_deployment d where d.sub_id = any (v_sub_ids)
-    order by d.sub_id
-    for update;
+    on conflict (sub_id) do update set deployment = d.deployment;  -- locks it
     select min(d.deployment) into v_earlier
     from pgque.consumer_deployment d
     where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment;
     update pgque.consumer_deployment d
     set deployment = i_deployment, since = clock_timestamp()
     where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment;
-    return case when found then v_earlier end;
+    return v_earlier;
 end;
 $$;
 
@@ -5763,8 +5695,8 @@ returns record
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
-    v_b      record;
+    v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
+    v_b    record;
 begin
     v_b := pgque.events_between(
         v_sub.sub_queue,
@@ -5773,10 +5705,12 @@ begin
     tables := v_b.tables;
     in_range := v_b.in_range;
     in_list := v_b.in_list;
-    is_owned := format('(ev_owner is null or ev_owner = %s)',
-                       coalesce(v_sub.sub_main, v_sub.sub_id));
+    is_owned := format('(ev_owner is null or ev_owner = %s)', coalesce(v_sub.sub_main, v_sub.sub_id));
     if v_sub.sub_role = 'slot' then
-        is_owned := format('%s and %s', is_owned, pgque.slot_condition(v_sub));
+        is_owned := (select format('%s and pgque.slot_of_key(ev_extra1, %s) = %s%s', is_owned, b.n, b.slot,
+                                   ' and ev_id > ' || v_sub.page_from)
+                     from pgque.slot b
+                     where b.sub_id = v_sub.sub_id);
     end if;
     is_owned := concat(is_owned, (select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
                                   from pgque.set_aside a
@@ -5947,9 +5881,27 @@ create or replace function pgque.get_batch_cursor(
 returns setof record
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_cursor  refcursor := i_cursor_name::refcursor;
 begin
-    return query
-    select * from pgque.get_batch_cursor(i_batch_id, i_cursor_name, i_quick_limit, null);
+    if coalesce(i_cursor_name, '') = '' or i_quick_limit is null or i_quick_limit < 0
+       or exists (select from pg_cursors c where c.name = i_cursor_name) then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('no cursor "%s" with %s events at once',
+                             coalesce(i_cursor_name, 'null'), coalesce(i_quick_limit::text, 'null')),
+            hint = 'Name a cursor that is not open, and ask for 0 or more events.';
+    end if;
+
+    open v_cursor no scroll for execute format(  -- quoted: the caller's own SQL, see above
+        e'select * from (%s) e where (%s\n) order by 1',
+        pgque.batch_event_sql(i_batch_id), 'true');
+    for v_nr in 1..i_quick_limit loop
+        fetch v_cursor into ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data,
+                            ev_extra1, ev_extra2, ev_extra3, ev_extra4;
+        exit when not found;
+        return next;
+    end loop;
 end;
 $$;
 
@@ -6897,11 +6849,30 @@ select q.queue_id,
        as first_tick
 from pgque.queue q;
 
+-- Whether a copy leaves more ticks behind than it copies, so that the cost per tick is constant, however
+-- far a consumer lags.
+create or replace function pgque.are_ticks_obsolete()
+returns boolean
+language plpgsql set search_path = pgque, pg_catalog, pg_temp
+as $$
+declare
+    v_all     bigint := (select count(*) from pgque.tick);
+    v_needed  bigint := (
+        select coalesce(sum(t.ticks), 0)
+        from pgque.needed_tick n
+        cross join lateral (
+            select count(*) as ticks
+            from pgque.tick t
+            where t.tick_queue = n.queue_id and t.tick_id >= n.first_tick) t);
+begin
+    return v_all - v_needed > greatest(v_needed, 1000);
+end;
+$$;
+
 -- Copies the ticks that are still needed to the other half, without a lock on the log, because a
--- consumer that lags may need a million ticks. From half 0 it copies only if it leaves more ticks
--- behind than it copies, so that the cost per tick is constant; from half 1 it copies at once. It goes
--- queue by queue: the log has no statistics, and the planner would join it as a whole with all queues.
--- Returns 1 when it made a copy.
+-- consumer that lags may need a million ticks. From half 0 it copies only if that pays; from half 1 it
+-- copies at once. It goes queue by queue: the log has no statistics, and the planner would join it as a
+-- whole with all queues. Returns 1 when it made a copy.
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
 returns integer
@@ -6909,9 +6880,7 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
-    v_half    smallint;
-    v_all     bigint;
-    v_needed  bigint;
+    v_half  smallint;
 begin
     perform pgque.check_read_committed('compaction');
     perform from pgque.log_rotation r
@@ -6921,15 +6890,7 @@ begin
         return 0;
     end if;
     v_half := (select l.half from pgque.log l where l.log_name = 'tick');
-    select count(*) into v_all from pgque.tick t;
-    select coalesce(sum(t.ticks), 0) into v_needed
-    from pgque.needed_tick n
-    cross join lateral (
-        select count(*) as ticks
-        from pgque.tick t
-        where t.tick_queue = n.queue_id and t.tick_id >= n.first_tick
-    ) t;
-    if v_half = 0 and v_all - v_needed <= greatest(v_needed, 1000) then
+    if v_half = 0 and not pgque.are_ticks_obsolete() then
         return 0;
     end if;
 
@@ -6977,30 +6938,22 @@ begin
         perform pgque.set_lock_wait();
         lock table only pgque.tick_log in exclusive mode;
         -- Adds the ticks that came since the copy, and earlier ones that a registration needs again.
-        with queue as materialized (
-            select n.queue_id, n.first_tick,
-                   (select min(c.tick_id) from pgque.tick_log c
-                    where c.half = v_other and c.tick_queue = n.queue_id) as first_copied,
-                   (select max(c.tick_id) from pgque.tick_log c
-                    where c.half = v_other and c.tick_queue = n.queue_id) as last_copied
-            from pgque.needed_tick n
-        ), span as (
-            select q.queue_id, coalesce(q.last_copied + 1, q.first_tick) as first_tick,
-                   9223372036854775807 as end_tick
-            from queue q
-            union all
-            select q.queue_id, q.first_tick, q.first_copied
-            from queue q
-            where q.first_tick < q.first_copied
-        )
         insert into pgque.tick_log
         select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, v_other
-        from span s
+        from (select n.queue_id, n.first_tick,
+                     (select min(c.tick_id) from pgque.tick_log c
+                      where c.half = v_other and c.tick_queue = n.queue_id) as first_copied,
+                     (select max(c.tick_id) from pgque.tick_log c
+                      where c.half = v_other and c.tick_queue = n.queue_id) as last_copied
+              from pgque.needed_tick n offset 0) q
         cross join lateral (
-            select *
-            from pgque.tick l
-            where l.tick_queue = s.queue_id and l.tick_id >= s.first_tick and l.tick_id < s.end_tick
-            order by l.tick_id
+            select l.* from pgque.tick l
+            where l.tick_queue = q.queue_id
+              and l.tick_id >= coalesce(q.last_copied + 1, q.first_tick)
+            union all
+            select l.* from pgque.tick l
+            where l.tick_queue = q.queue_id
+              and l.tick_id >= q.first_tick and l.tick_id < q.first_copied
         ) t;
         update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
         where l.log_name = 'tick';
@@ -7015,17 +6968,6 @@ end;
 $$;
 
 -- ===== engine/rotation/history.sql ===============================================================
-
--- The minimum period that throughput and error rates cover, for the functions that drop history and
--- those that read it.
-create or replace function pgque.history_period()
-returns interval
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return interval '1 day';
-end;
-$$;
 
 -- Saves to the history a part of the ticks that a compaction has not copied to a half because nobody
 -- needs them: the last tick of each minute in which events came, and a queue's first tick, to count
@@ -7090,7 +7032,7 @@ as $$
 declare
     v_removed integer;
 begin
-    delete from pgque.history h where h.counted_at < clock_timestamp() - pgque.history_period();
+    delete from pgque.history h where h.counted_at < clock_timestamp() - interval '1 day';
     if (select count(*) from pgque.counter_log)
        < 1000 + 2 * ((select count(*) from pgque.subscription_base)
                      + (select count(*) from pgque.queue)) then
@@ -7367,13 +7309,6 @@ as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
-    if num_nulls(i_table, i_copied, i_shape) > 0 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('consumer "%s" on queue "%s" copied no table, snapshot or shape',
-                             i_consumer, i_queue),
-            hint = 'Pass all three; pgque.table_shape() returns the shape.';
-    end if;
     insert into pgque.replica_table (sub_id, table_name, incarnation, copied, shape)
     values (v_sub.sub_id, i_table, pgque.incarnation()::text, i_copied, i_shape)
     on conflict (sub_id, table_name) do update
@@ -7390,12 +7325,6 @@ as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
-    if i_table is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('consumer "%s" on queue "%s" is to forget no table', i_consumer, i_queue),
-            hint = 'pgque.replicated_tables() lists those that it has copied.';
-    end if;
     delete from pgque.replica_table r where r.sub_id = v_sub.sub_id and r.table_name = i_table;
 end;
 $$;
@@ -7496,8 +7425,14 @@ $$;
 
 -- ===== engine/addon.sql ==========================================================================
 
--- Does the maintenance of an add-on, which is its function maint(), and returns how many things that
--- did. Returns 0 for an add-on that has none, or that was removed meanwhile.
+-- The add-ons that have maintenance, which is their function maint().
+create or replace view pgque.addon_maintenance as
+select a.addon_name
+from pgque.addon a
+where to_regprocedure(format('%I.maint()', a.addon_name)) is not null;
+
+-- Does the maintenance of an add-on, and returns how many things that did. Returns 0 for an add-on that
+-- was removed meanwhile.
 -- locks: those of that function. writes: the same.
 create or replace function pgque.maint_addon(i_addon_name text)
 returns bigint
@@ -7507,24 +7442,10 @@ as $$
 declare
     v_done  bigint := 0;
 begin
-    if exists (select from pgque.addon_maintenance() m where m = i_addon_name) then
+    if exists (select from pgque.addon_maintenance m where m.addon_name = i_addon_name) then
         execute format('select %I.maint()', i_addon_name) into v_done;
     end if;
     return coalesce(v_done, 0);
-end;
-$$;
-
--- Lists the add-ons that have maintenance.
-create or replace function pgque.addon_maintenance()
-returns setof text
-language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select a.addon_name
-    from pgque.addon a
-    where to_regprocedure(format('%I.maint()', a.addon_name)) is not null
-    order by a.addon_name;
 end;
 $$;
 
@@ -7612,7 +7533,7 @@ begin
             join pgque.delayed_events d on d.de_queue_name = q.queue_name
             where not q.queue_disable_insert and d.de_deliver_at <= v_now)),
         ('maint_idem', exists (select from pgque.idem i where i.expires_at <= v_now)),
-        ('maint_staging', exists (select from pgque.removable_stagings())),
+        ('maint_staging', exists (select from pgque.removable_staging)),
         ('maint_cron_log', date_part('minute', v_now) = 0
                            and exists (select from pgque.config c where c.scheduler = 'pg_cron'))
     ) s (func_name, is_due)
@@ -7627,8 +7548,8 @@ begin
     where s.due_log in (select d.log_name from pgque.rotation_due d)
        or s.func_arg in (select h.log_name from pgque.left_half h);
     return query
-    select 'maint_event_tables', null::text where exists (select from pgque.left_objects());
-    return query select 'maint_addon', m from pgque.addon_maintenance() m;
+    select 'maint_event_tables', null::text where exists (select from pgque.left_object);
+    return query select 'maint_addon', m.addon_name from pgque.addon_maintenance m order by 2;
 end;
 $$;
 
@@ -7849,11 +7770,12 @@ end;
 $$;
 
 -- The same for all queues.
-create or replace function pgque.get_queue_info(out queue_name text, out queue_ntables integer, out queue_cur_table integer, out
-    queue_rotation_period interval, out queue_switch_time timestamptz, out queue_external_ticker
-    boolean, out queue_ticker_paused boolean, out queue_ticker_max_count integer, out
-    queue_ticker_max_lag interval, out queue_ticker_idle_period interval, out ticker_lag
-    interval, out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
+create or replace function pgque.get_queue_info(out queue_name text, out queue_ntables integer, out queue_cur_table integer,
+    out queue_rotation_period interval, out queue_switch_time timestamptz,
+    out queue_external_ticker boolean, out queue_ticker_paused boolean,
+    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
+    out queue_ticker_idle_period interval, out ticker_lag interval,
+    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -7890,8 +7812,9 @@ $$;
 
 -- The same for one queue.
 create or replace function pgque.get_consumer_info(i_queue_name text,
-    out queue_name text, out consumer_name text, out lag interval, out last_seen interval, out
-    last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint,
+    out pending_events bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -7902,8 +7825,9 @@ end;
 $$;
 
 -- The same for all queues.
-create or replace function pgque.get_consumer_info(out queue_name text, out consumer_name text, out lag interval, out last_seen interval, out
-    last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+create or replace function pgque.get_consumer_info(out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint,
+    out pending_events bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
@@ -7963,15 +7887,15 @@ $$;
 
 -- next_batch_custom without limits.
 create or replace function pgque.next_batch_info(i_queue_name text, i_consumer_name text,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint, out cur_tick_time
-    timestamptz, out prev_tick_time timestamptz, out cur_tick_event_seq bigint, out
-    prev_tick_event_seq bigint)
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
 set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, null::interval, null, null, null);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, null::interval, null, null, null);
 end;
 $$;
 
@@ -8024,7 +7948,8 @@ $$;
 -- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and stored in
 -- PostgreSQL's form. An untyped literal is text.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
-create or replace function pgque.send(queue_name text, type_name text, payload text)
+create or replace function pgque.send(
+    queue_name text, type_name text, payload text)
 returns bigint
 language plpgsql security definer
 as $$
@@ -8648,21 +8573,14 @@ begin
 end;
 $$;
 
--- Returns the stagings that maintenance may remove now: published ones that still have a table, and
--- those that were not used for a day.
-create or replace function pgque.removable_stagings()
-returns setof bigint
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return query
-    select s.staging_id
-    from pgque.staging s
-    where s.used_at <= clock_timestamp() - interval '1 day'
-       or (s.published is not null
-           and to_regclass(format('pgque.%I', format('staging_%s', s.staging_id))) is not null);
-end;
-$$;
+-- The stagings that maintenance may remove: published ones that still have a table, and those that
+-- were not used for a day.
+create or replace view pgque.removable_staging as
+select s.staging_id
+from pgque.staging s
+where s.used_at <= clock_timestamp() - interval '1 day'
+   or (s.published is not null
+       and to_regclass(format('pgque.%I', format('staging_%s', s.staging_id))) is not null);
 
 -- Removes the stagings of writers that died, and the tables that were still in use when their events
 -- were published. Returns the number of stagings removed.
@@ -8676,7 +8594,7 @@ declare
     v_id       bigint;
     v_removed  integer := 0;
 begin
-    for v_id in select r from pgque.removable_stagings() r loop
+    for v_id in select r.staging_id from pgque.removable_staging r loop
         -- A session that is publishing holds the entry's lock; the entry is skipped.
         perform from pgque.staging s
         where s.staging_id = v_id
@@ -8788,29 +8706,28 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    perform pgque.refuse_slot(pgque.find_batch(i_batch_id));
+    perform pgque.refuse_slot(pgque.find_batch(i_batch_id), false);
     return pgque.nack_batch(i_batch_id, array[i_msg.msg_id], i_retry_after, i_reason);
 end;
 $$;
 
 -- ===== api/receive_coop.sql ======================================================================
 
--- receive for a worker that shares a consumer with others: returns messages of the worker's open or
--- next batch.
--- locks: those of open_coop_batch and finish_batch. writes: the same.
+-- receive for a worker that shares a consumer with others: returns messages of the worker's open or next
+-- batch.
 create or replace function pgque.receive_coop(
-    i_queue text, i_consumer text, i_subconsumer text,
-    i_max_return integer default 100, i_dead_interval interval default null)
+    i_queue text, i_consumer text, i_subconsumer text, i_max_return integer default 100,
+    i_dead_interval interval default null)
 returns setof pgque.message
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_batch bigint;
+    v_batch pg_catalog.int8;
 begin
     if i_max_return is null then
         return;
-    elsif i_max_return < 1 then
-        perform pgque.refuse_value('no batch returns %s messages', i_max_return::text,
+    elsif i_max_return operator(pg_catalog.<) 1 then
+        perform pgque.refuse_value('no batch returns %s messages', i_max_return::pg_catalog.text,
                                    'Ask for 1 or more.');
     end if;
     loop
@@ -8901,6 +8818,7 @@ language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_queue  pgque.queue;
+    v_tick   bigint;
     v_n      integer;
     v_known  integer[];
 begin
@@ -8916,7 +8834,21 @@ begin
         v_queue := pgque.find_queue(i_queue);
         perform from pgque.queue q where q.queue_id = v_queue.queue_id for key share;
         continue when not found;
-        perform pgque.refuse_registered(v_queue.queue_id, i_queue, i_consumer);
+        select s.sub_last_tick into v_tick
+        from pgque.subscription s
+        join pgque.consumer c on c.co_id = s.sub_consumer
+        where s.sub_queue = v_queue.queue_id and c.co_name = i_consumer;
+        if found then  -- its events would be forgotten
+            raise exception using
+                errcode = 'PQ015',
+                message = format('consumer "%s" on queue "%s" is registered without slots',
+                                 i_consumer, i_queue),
+                hint = format('Choose another name. Or let it finish its open batch and its retries, and '
+                              'let slots go on at its position, in one transaction: select '
+                              'pgque.unregister_consumer(%1$L, %2$L, true); select '
+                              'pgque.subscribe_slots(%1$L, %2$L, slots, %3$L);',
+                              i_queue, i_consumer, v_tick);
+        end if;
         insert into pgque.partition_consumer (queue_id, co_name, n)
         values (v_queue.queue_id, i_consumer, i_n)
         on conflict do nothing;
@@ -8930,45 +8862,15 @@ begin
 
     v_known := array(select b.slot from pgque.partition_slot_base b
                      where b.queue_id = v_queue.queue_id and b.co_name = i_consumer);
-    if v_known = '{}' then
-        perform pgque.register_slots(
-            i_queue, i_consumer, i_n, array(select generate_series(0, i_n - 1)), i_tick);
-    else
-        perform pgque.register_slots(
-            i_queue, i_consumer, i_n,
-            array(select s from unnest(i_slots) s where s <> all (v_known)), null);
-    end if;
+    perform pgque.register_slots(
+        i_queue, i_consumer, i_n,
+        case v_known when '{}' then array(select generate_series(0, i_n - 1))
+                     else array(select s from unnest(i_slots) s where s <> all (v_known)) end,
+        case v_known when '{}' then i_tick end);
     update pgque.partition_slot_base b
     set is_subscribed = true
     where b.queue_id = v_queue.queue_id and b.co_name = i_consumer and b.slot = any (i_slots)
       and not b.is_subscribed;
-end;
-$$;
-
--- Refuses slots for a consumer that is registered without slots: its events would be forgotten.
-create or replace function pgque.refuse_registered(
-    i_queue_id integer, i_queue text, i_consumer text)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_tick bigint;
-begin
-    select s.sub_last_tick into v_tick
-    from pgque.subscription s
-    join pgque.consumer c on c.co_id = s.sub_consumer
-    where s.sub_queue = i_queue_id and c.co_name = i_consumer;
-    if found then
-        raise exception using
-            errcode = 'PQ015',
-            message = format('consumer "%s" on queue "%s" is registered without slots',
-                             i_consumer, i_queue),
-            hint = format('Choose another name. Or let it finish its open batch and its retries, and '
-                          'let slots go on at its position, in one transaction: select '
-                          'pgque.unregister_consumer(%1$L, %2$L, true); select '
-                          'pgque.subscribe_slots(%1$L, %2$L, slots, %3$L);',
-                          i_queue, i_consumer, v_tick);
-    end if;
 end;
 $$;
 
@@ -9037,7 +8939,7 @@ begin
         v_slot := pgque.find_slot(i_queue, i_consumer, i_slot);
     exception
         when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            if i_consumer is null or i_slot is null or i_slot < 0 then
+            if i_consumer is null or (i_slot >= 0) is not true then
                 raise;
             end if;
             return;
@@ -9329,19 +9231,6 @@ begin
 end;
 $$;
 
--- Returns the condition of the keys of a slot, and of the part of its batch that is not acked.
-create or replace function pgque.slot_condition(i_sub pgque.subscription)
-returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return (select format('pgque.slot_of_key(ev_extra1, %s) = %s%s', b.n, b.slot,
-                          ' and ev_id > ' || i_sub.page_from)
-            from pgque.slot b
-            where b.sub_id = i_sub.sub_id);
-end;
-$$;
-
 -- Returns the slot of a key among n slots: its hash modulo n, made positive; events without a key are
 -- in slot 0. Collation "C" hashes the bytes, so the result is the same in every database.
 -- hashtextextended does not change, because hash partitioning uses it. In SQL, so that it is inlined.
@@ -9352,18 +9241,6 @@ as $$
     select coalesce((pg_catalog.hashtextextended(i_key collate pg_catalog."C", 0)
                      operator(pg_catalog.%) i_n operator(pg_catalog.+) i_n)
                     operator(pg_catalog.%) i_n, 0)::pg_catalog.int4
-$$;
-
--- Raises the error for a slot that is handed out in pages: a page is not the whole batch.
-create or replace function pgque.refuse_pages(i_sub pgque.subscription)
-returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    if i_sub.lease_ttl is not null then
-        perform pgque.refuse_slot(i_sub);
-    end if;
-end;
 $$;
 
 -- ===== api/repartition.sql =======================================================================
@@ -10301,7 +10178,7 @@ begin
     return query
     with bucket as materialized (
         select b.* from pgque.time_buckets(i_period, i_bucket_size) b
-        where b.bucket_end > clock_timestamp() - pgque.history_period()
+        where b.bucket_end > clock_timestamp() - interval '1 day'  -- as in the history
     ), failed as (
         select date_bin(make_interval(secs => extract(epoch from i_bucket_size)::double precision),
                         f.at, '2000-01-01 00:00:00+00') as start,
@@ -10488,27 +10365,9 @@ $$;
 
 -- ===== ops/database_health.sql ===================================================================
 
--- Whether the log of ticks has at most twice the ticks that the retention of queues keeps, which is
--- when compaction is due.
-create or replace function pgque.is_tick_log_retained()
-returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return exists (select from pgque.queue q where q.queue_retention is not null)
-       and (select count(*) from pgque.tick)
-           <= 1000 + 2 * (select count(*)
-                          from (select q.queue_id, pgque.find_retention_tick(q) as first_tick
-                                from pgque.queue q
-                                where q.queue_retention is not null) r
-                          join pgque.tick t
-                              on t.tick_queue = r.queue_id and t.tick_id >= r.first_tick);
-end;
-$$;
-
--- Checks the logs of positions, ticks and counters: whether one grows because it is not rotated, and
--- which session locks it or may still read the half that was left. A log below 16 MB is ok, and so are
--- the ticks that a retention keeps.
+-- Checks the logs of positions, ticks and counters: whether one grows because it is not rotated, and which
+-- session locks it or may still read the half that was left. A log below 16 MB is ok, and so are ticks
+-- that are needed.
 create or replace function pgque.log_health(out status text, out detail text)
 returns record
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -10522,7 +10381,7 @@ begin
            and coalesce(r.rotated_at, c.installed_at)
                <= clock_timestamp() - interval '1 minute'
                   - 5 * c.metadata_rotation_period
-           and not (r.log_name = 'tick' and pgque.is_tick_log_retained()) as is_left
+           and (r.log_name <> 'tick' or pgque.are_ticks_obsolete()) as is_left
     into v_log
     from pgque.log_rotation r
     cross join pgque.config c
@@ -10554,30 +10413,6 @@ begin
                      coalesce(v_holder || ' keeps it locked or may still read it: let it end its '
                               'transaction',
                               'see that pgque.maint() is called, and that no consumer is far behind'));
-end;
-$$;
-
--- Names the sessions and prepared transactions that began longer than i_age ago, as far as we may see
--- that, and hold a lock on one of our tables whose name matches, or are among i_transactions (virtual
--- transaction ids); null if there are none.
-create or replace function pgque.lock_holders(
-    i_tables text, i_transactions text[], i_age interval)
-returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return (
-        select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
-        from pg_locks l
-        left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-             and c.relkind in ('r', 'p') and c.relname ~ i_tables
-             and l.database = (select d.oid from pg_database d where d.datname = current_database())
-        left join pg_stat_activity a on a.pid = l.pid
-        where l.granted
-          and (c.oid is not null
-               or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
-          and (a.xact_start > clock_timestamp() - i_age) is not true
-          and l.pid is distinct from pg_backend_pid());
 end;
 $$;
 
@@ -11369,44 +11204,38 @@ begin
              send_at send_batch send_idem snapshot_tick source_columns staging_table table_shape'),
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
-             'add_field_columns capture capture_change capture_columns capture_condition
-             capture_name capture_relations capture_table capture_truncate captured_tables
-             change_fragment change_type check_captured check_change_key check_columns check_trigger
-             describe_change is_changed_within jsontriga key_of_table logutriga read_arguments
-             refuse_trigger row_as_text send_change split_row sqltriga table_columns
-             trigger_expressions uncapture url_encode'),
+             'capture capture_change capture_columns capture_condition capture_relations capture_table
+             capture_truncate captured_tables change_fragment change_type check_captured
+             check_change_key check_trigger describe_change is_changed_within jsontriga key_of_table
+             logutriga read_arguments refuse_trigger row_as_text send_change split_row sqltriga
+             table_columns trigger_expressions uncapture url_encode'),
             ('pgque_reader',
-             'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode
-             claim_batch claim_coop claim_slot claim_ticks consumer_states consumer_stats
-             dead_letter_batch dlq_export dlq_inspect dlq_summary enter_deployment error_rate
-             event_retry finish_batch finished_before
-             forget_replicated get_batch_events get_batch_info
-             get_consumer_info get_lease_info give_up_batch hold_batch in_flight
-             incarnation lineage list_scheduled move_to_deployment nack
-             nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick open_to_claim
-             otel_metrics queue_health queue_stats receive receive_coop receive_partitioned register_consumer
-             register_consumer_at register_subconsumer release_batch release_slot renew_batch
-             repartition replicated_tables retained_ticks scheduler seek set_aside_epoch set_events_aside set_partition_policy
-             set_replicated slot_of_key
-             stuck_consumers subscribe subscribe_slot subscribe_slots subscribe_subconsumer
-             throughput tick_fingerprint tick_range_read_plan touch_subconsumer
+             'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode claim_batch
+             claim_coop claim_slot claim_ticks consumer_states consumer_stats dead_letter_batch
+             dlq_export dlq_inspect dlq_summary enter_deployment error_rate event_retry finish_batch
+             finished_before forget_replicated get_batch_events get_batch_info get_consumer_info
+             get_lease_info give_up_batch hold_batch in_flight incarnation lineage list_scheduled
+             move_to_deployment nack nack_batch nack_partitioned next_batch next_batch_custom
+             next_batch_info next_tick open_to_claim otel_metrics queue_health queue_stats receive receive_coop
+             receive_partitioned register_consumer register_consumer_at register_subconsumer
+             release_batch release_slot renew_batch repartition replicated_tables retained_ticks
+             scheduler seek set_aside_epoch set_events_aside set_partition_policy set_replicated
+             slot_of_key stuck_consumers subscribe subscribe_slot subscribe_slots
+             subscribe_subconsumer throughput tick_fingerprint tick_range_read_plan touch_subconsumer
              unregister_consumer unregister_subconsumer unsubscribe unsubscribe_slot
              unsubscribe_subconsumer unticked_events window_ticks'),
             ('pgque_admin',
-             'adopt_restored_database batch_event_sql
-             batch_event_tables batch_retry begin_slot create_queue dlq_purge
-             drop_queue event_dead event_retry_raw find_tick_helper force_next_tick force_tick
-             get_batch_cursor grant_perms insert_event_raw maint maint_addon
-             maint_compact_counters maint_compact_positions
-             maint_compact_ticks maint_copy_ticks maint_cron_log maint_deliver_delayed
-             maint_empty_half maint_event_tables maint_idem maint_loop maint_operations
-             maint_pause maint_retry_events maint_rotate_tables_step1
-             maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat next_run_hint
-             pause_queue
-             quote_fqname renew_incarnation renew_lineage resume_queue run_maintenance seq_getval seq_setval
-             set_queue_config set_snapshot_patience
-             set_tick_period_ms start status stop ticker ticker_loop
-             ticker_pace tune_storage upgrade_schema')
+             'adopt_restored_database batch_event_sql batch_event_tables batch_retry begin_slot
+             create_queue dlq_purge drop_queue event_dead event_retry_raw find_tick_helper
+             force_next_tick force_tick get_batch_cursor grant_perms insert_event_raw maint
+             maint_addon maint_compact_counters maint_compact_positions maint_compact_ticks
+             maint_copy_ticks maint_cron_log maint_deliver_delayed maint_empty_half maint_event_tables
+             maint_idem maint_loop maint_operations maint_pause maint_retry_events
+             maint_rotate_tables_step1 maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum
+             next_beat next_run_hint pause_queue quote_fqname renew_incarnation renew_lineage
+             resume_queue run_maintenance seq_getval seq_setval set_queue_config set_snapshot_patience
+             set_tick_period_ms start status stop ticker ticker_loop ticker_pace tune_storage
+             upgrade_schema')
         ) g (roles, names)
         cross join regexp_split_to_table(g.names, '\s+') n (name)
         left join pg_proc p on p.pronamespace = 'pgque'::regnamespace and p.proname = n.name

@@ -453,30 +453,30 @@ $$;
 create or replace function pgq.next_batch_custom(
     i_queue_name text, i_consumer_name text, i_min_lag interval, i_min_count integer,
     i_min_interval interval,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint, out cur_tick_time
-    timestamptz, out prev_tick_time timestamptz, out cur_tick_event_seq bigint, out
-    prev_tick_event_seq bigint)
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
 set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval);
 end;
 $$;
 
 -- Does what pgque.next_batch_info does.
 -- locks, writes: the same.
 create or replace function pgq.next_batch_info(i_queue_name text, i_consumer_name text,
-    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint, out cur_tick_time
-    timestamptz, out prev_tick_time timestamptz, out cur_tick_event_seq bigint, out
-    prev_tick_event_seq bigint)
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
 language plpgsql security definer
 set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq from pgque.next_batch_info(i_queue_name, i_consumer_name);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_info(i_queue_name, i_consumer_name);
 end;
 $$;
 
@@ -1021,7 +1021,6 @@ $$;
 -- Triggers under PgQ's names. A trigger function cannot call another one, so the engine's are copied.
 -- They name PgQ's role, and count the event for queue_per_tx_limit.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
--- As pgque.jsontriga, with changes.
 create or replace function pgq.jsontriga()
 returns trigger
 language plpgsql
@@ -1161,12 +1160,12 @@ end;
 $$;
 
 -- The forms with fewer arguments.
--- As pgque.get_queue_info, with changes.
-create or replace function pgq.get_queue_info(out queue_name text, out queue_ntables integer, out queue_cur_table integer, out
-    queue_rotation_period interval, out queue_switch_time timestamptz, out queue_external_ticker
-    boolean, out queue_ticker_paused boolean, out queue_ticker_max_count integer, out
-    queue_ticker_max_lag interval, out queue_ticker_idle_period interval, out ticker_lag
-    interval, out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
+create or replace function pgq.get_queue_info(out queue_name text, out queue_ntables integer, out queue_cur_table integer,
+    out queue_rotation_period interval, out queue_switch_time timestamptz,
+    out queue_external_ticker boolean, out queue_ticker_paused boolean,
+    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
+    out queue_ticker_idle_period interval, out ticker_lag interval,
+    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgq, pg_catalog, pg_temp
@@ -1178,8 +1177,9 @@ $$;
 
 -- As pgque.get_consumer_info, with changes.
 create or replace function pgq.get_consumer_info(i_queue_name text,
-    out queue_name text, out consumer_name text, out lag interval, out last_seen interval, out
-    last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint,
+    out pending_events bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgq, pg_catalog, pg_temp
@@ -1190,8 +1190,9 @@ end;
 $$;
 
 -- As pgque.get_consumer_info, with changes.
-create or replace function pgq.get_consumer_info(out queue_name text, out consumer_name text, out lag interval, out last_seen interval, out
-    last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+create or replace function pgq.get_consumer_info(out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint,
+    out pending_events bigint)
 returns setof record
 language plpgsql security definer
 set search_path = pgq, pg_catalog, pg_temp

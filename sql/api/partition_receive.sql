@@ -133,19 +133,6 @@ begin
 end;
 $$;
 
--- Returns the condition of the keys of a slot, and of the part of its batch that is not acked.
-create or replace function pgque.slot_condition(i_sub pgque.subscription)
-returns text
-language plpgsql
-as $$
-begin
-    return (select format('pgque.slot_of_key(ev_extra1, %s) = %s%s', b.n, b.slot,
-                          ' and ev_id > ' || i_sub.page_from)
-            from pgque.slot b
-            where b.sub_id = i_sub.sub_id);
-end;
-$$;
-
 -- Returns the slot of a key among n slots: its hash modulo n, made positive; events without a key are
 -- in slot 0. Collation "C" hashes the bytes, so the result is the same in every database.
 -- hashtextextended does not change, because hash partitioning uses it. In SQL, so that it is inlined.
@@ -156,16 +143,4 @@ as $$
     select coalesce((pg_catalog.hashtextextended(i_key collate pg_catalog."C", 0)
                      operator(pg_catalog.%) i_n operator(pg_catalog.+) i_n)
                     operator(pg_catalog.%) i_n, 0)::pg_catalog.int4
-$$;
-
--- Raises the error for a slot that is handed out in pages: a page is not the whole batch.
-create or replace function pgque.refuse_pages(i_sub pgque.subscription)
-returns void
-language plpgsql
-as $$
-begin
-    if i_sub.lease_ttl is not null then
-        perform pgque.refuse_slot(i_sub);
-    end if;
-end;
 $$;

@@ -43,6 +43,7 @@ language plpgsql
 as $$
 declare
     v_queue  pgque.queue;
+    v_tick   bigint;
     v_n      integer;
     v_known  integer[];
 begin
@@ -58,7 +59,21 @@ begin
         v_queue := pgque.find_queue(i_queue);
         perform from pgque.queue q where q.queue_id = v_queue.queue_id for key share;
         continue when not found;
-        perform pgque.refuse_registered(v_queue.queue_id, i_queue, i_consumer);
+        select s.sub_last_tick into v_tick
+        from pgque.subscription s
+        join pgque.consumer c on c.co_id = s.sub_consumer
+        where s.sub_queue = v_queue.queue_id and c.co_name = i_consumer;
+        if found then  -- its events would be forgotten
+            raise exception using
+                errcode = 'PQ015',
+                message = format('consumer "%s" on queue "%s" is registered without slots',
+                                 i_consumer, i_queue),
+                hint = format('Choose another name. Or let it finish its open batch and its retries, and '
+                              'let slots go on at its position, in one transaction: select '
+                              'pgque.unregister_consumer(%1$L, %2$L, true); select '
+                              'pgque.subscribe_slots(%1$L, %2$L, slots, %3$L);',
+                              i_queue, i_consumer, v_tick);
+        end if;
         insert into pgque.partition_consumer (queue_id, co_name, n)
         values (v_queue.queue_id, i_consumer, i_n)
         on conflict do nothing;
@@ -72,45 +87,15 @@ begin
 
     v_known := array(select b.slot from pgque.partition_slot_base b
                      where b.queue_id = v_queue.queue_id and b.co_name = i_consumer);
-    if v_known = '{}' then
-        perform pgque.register_slots(
-            i_queue, i_consumer, i_n, array(select generate_series(0, i_n - 1)), i_tick);
-    else
-        perform pgque.register_slots(
-            i_queue, i_consumer, i_n,
-            array(select s from unnest(i_slots) s where s <> all (v_known)), null);
-    end if;
+    perform pgque.register_slots(
+        i_queue, i_consumer, i_n,
+        case v_known when '{}' then array(select generate_series(0, i_n - 1))
+                     else array(select s from unnest(i_slots) s where s <> all (v_known)) end,
+        case v_known when '{}' then i_tick end);
     update pgque.partition_slot_base b
     set is_subscribed = true
     where b.queue_id = v_queue.queue_id and b.co_name = i_consumer and b.slot = any (i_slots)
       and not b.is_subscribed;
-end;
-$$;
-
--- Refuses slots for a consumer that is registered without slots: its events would be forgotten.
-create or replace function pgque.refuse_registered(
-    i_queue_id integer, i_queue text, i_consumer text)
-returns void
-language plpgsql
-as $$
-declare
-    v_tick bigint;
-begin
-    select s.sub_last_tick into v_tick
-    from pgque.subscription s
-    join pgque.consumer c on c.co_id = s.sub_consumer
-    where s.sub_queue = i_queue_id and c.co_name = i_consumer;
-    if found then
-        raise exception using
-            errcode = 'PQ015',
-            message = format('consumer "%s" on queue "%s" is registered without slots',
-                             i_consumer, i_queue),
-            hint = format('Choose another name. Or let it finish its open batch and its retries, and '
-                          'let slots go on at its position, in one transaction: select '
-                          'pgque.unregister_consumer(%1$L, %2$L, true); select '
-                          'pgque.subscribe_slots(%1$L, %2$L, slots, %3$L);',
-                          i_queue, i_consumer, v_tick);
-    end if;
 end;
 $$;
 
@@ -179,7 +164,7 @@ begin
         v_slot := pgque.find_slot(i_queue, i_consumer, i_slot);
     exception
         when sqlstate 'PQ001' or sqlstate 'PQ002' then
-            if i_consumer is null or i_slot is null or i_slot < 0 then
+            if i_consumer is null or (i_slot >= 0) is not true then
                 raise;
             end if;
             return;

@@ -79,7 +79,7 @@ returns integer
 language plpgsql security definer
 as $$
 begin
-    perform pgque.refuse_slot(pgque.find_batch(i_batch_id));
+    perform pgque.refuse_slot(pgque.find_batch(i_batch_id), false);
     return pgque.nack_batch(i_batch_id, array[i_msg.msg_id], i_retry_after, i_reason);
 end;
 $$;

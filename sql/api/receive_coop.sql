@@ -1,30 +1,10 @@
--- receive for a worker that shares a consumer with others: returns messages of the worker's open or
--- next batch.
--- locks: those of open_coop_batch and finish_batch. writes: the same.
-create or replace function pgque.receive_coop(
-    i_queue text, i_consumer text, i_subconsumer text,
-    i_max_return integer default 100, i_dead_interval interval default null)
-returns setof pgque.message
-language plpgsql security definer
-as $$
-declare
-    v_batch bigint;
-begin
-    if i_max_return is null then
-        return;
-    elsif i_max_return < 1 then
-        perform pgque.refuse_value('no batch returns %s messages', i_max_return::text,
-                                   'Ask for 1 or more.');
-    end if;
-    loop
-        v_batch := pgque.next_batch(i_queue, i_consumer, i_subconsumer, i_dead_interval);
-        exit when v_batch is null;
-        return query select * from pgque.read_messages(v_batch, i_max_return);
-        exit when found;
-        perform pgque.finish_batch(v_batch);
-    end loop;
-end;
-$$;
+-- receive for a worker that shares a consumer with others: returns messages of the worker's open or next
+-- batch.
+copy to pgque from pgque: receive(text, text, integer) as receive_coop
+replace (i_queue text, i_consumer text, i_max_return integer default 100) with (i_queue text, i_consumer text, i_subconsumer text, i_max_return integer default 100,
+    i_dead_interval interval default null)
+replace (next_batch(i_queue, i_consumer)) with (next_batch(i_queue, i_consumer, i_subconsumer, i_dead_interval))
+;
 
 -- register_subconsumer under the name that applications expect.
 forward pgque.subscribe_subconsumer(

@@ -1,31 +1,14 @@
 -- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and stored in
 -- PostgreSQL's form. An untyped literal is text.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
-create or replace function pgque.send(queue_name text, type_name text, payload text)
-returns bigint
-language plpgsql security definer
-as $$
-declare
-    v_id pg_catalog.int8;
-begin
-    insert into pgque.event as e (
-        ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data,
-        ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_table)
-    select pg_catalog.nextval(q.queue_seq), pg_catalog.now(), pg_catalog.pg_current_xact_id(),
-           null::pg_catalog.int4, null::pg_catalog.int4, $2, $3,
+copy to pgque from pgque: insert_event(text, text, text, text, text, text, text) as send
+replace (ev_type text, ev_data text,
+    ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text) with (type_name text, payload text)
+replace (int4, $2, $3, $4, $5, $6, $7,) with (int4, $2, $3,
            null::pg_catalog.text, null::pg_catalog.text,
-           null::pg_catalog.text, null::pg_catalog.text,
-           q.queue_id operator(pg_catalog.*) 4 operator(pg_catalog.+) q.queue_cur_table
-    from pgque.queue q
-    where q.queue_name operator(pg_catalog.=) $1
-      and not q.queue_disable_insert
-    returning e.ev_id into v_id;
-    if not found then
-        return pgque.insert_event_raw($1, null, null, null, null, $2, $3, null, null, null, null);
-    end if;
-    return v_id;
-end;
-$$;
+           null::pg_catalog.text, null::pg_catalog.text,)
+replace (null, $2, $3, $4, $5, $6, $7) with (null, $2, $3, null, null, null, null)
+;
 
 -- Publishes one event with a partition key, which is stored in ev_extra1. A partitioned consumer
 -- assigns events to slots by the key, and events of one key keep their order. Null means no key.
@@ -37,15 +20,15 @@ forward pgque.send(i_queue text, i_type text, i_payload jsonb, i_partition_key t
 as pgque.insert_event($1, $2, $3::pg_catalog.text, $4, null, null, null);
 
 -- Publishes one event of type "default".
-forward pgque.send(queue_name text, payload text)
+forward pgque.send(queue_name text, payload text) returns bigint
 as pgque.send($1, 'default', $2);
 
 -- The jsonb form.
-forward pgque.send(queue_name text, type_name text, payload jsonb)
+forward pgque.send(queue_name text, type_name text, payload jsonb) returns bigint
 as pgque.send($1, $2, $3::pg_catalog.text);
 
 -- The jsonb form with type "default".
-forward pgque.send(queue_name text, payload jsonb)
+forward pgque.send(queue_name text, payload jsonb) returns bigint
 as pgque.send($1, 'default', $2::pg_catalog.text);
 
 -- Publishes many events of one type in one statement, all or none. Returns their ids in the order of

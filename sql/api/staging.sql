@@ -174,21 +174,14 @@ begin
 end;
 $$;
 
--- Returns the stagings that maintenance may remove now: published ones that still have a table, and
--- those that were not used for a day.
-create or replace function pgque.removable_stagings()
-returns setof bigint
-language plpgsql stable
-as $$
-begin
-    return query
-    select s.staging_id
-    from pgque.staging s
-    where s.used_at <= clock_timestamp() - interval '1 day'
-       or (s.published is not null
-           and to_regclass(format('pgque.%I', format('staging_%s', s.staging_id))) is not null);
-end;
-$$;
+-- The stagings that maintenance may remove: published ones that still have a table, and those that
+-- were not used for a day.
+create or replace view pgque.removable_staging as
+select s.staging_id
+from pgque.staging s
+where s.used_at <= clock_timestamp() - interval '1 day'
+   or (s.published is not null
+       and to_regclass(format('pgque.%I', format('staging_%s', s.staging_id))) is not null);
 
 -- Removes the stagings of writers that died, and the tables that were still in use when their events
 -- were published. Returns the number of stagings removed.
@@ -202,7 +195,7 @@ declare
     v_id       bigint;
     v_removed  integer := 0;
 begin
-    for v_id in select r from pgque.removable_stagings() r loop
+    for v_id in select r.staging_id from pgque.removable_staging r loop
         -- A session that is publishing holds the entry's lock; the entry is skipped.
         perform from pgque.staging s
         where s.staging_id = v_id

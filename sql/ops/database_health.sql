@@ -1,24 +1,6 @@
--- Whether the log of ticks has at most twice the ticks that the retention of queues keeps, which is
--- when compaction is due.
-create or replace function pgque.is_tick_log_retained()
-returns boolean
-language plpgsql
-as $$
-begin
-    return exists (select from pgque.queue q where q.queue_retention is not null)
-       and (select count(*) from pgque.tick)
-           <= 1000 + 2 * (select count(*)
-                          from (select q.queue_id, pgque.find_retention_tick(q) as first_tick
-                                from pgque.queue q
-                                where q.queue_retention is not null) r
-                          join pgque.tick t
-                              on t.tick_queue = r.queue_id and t.tick_id >= r.first_tick);
-end;
-$$;
-
--- Checks the logs of positions, ticks and counters: whether one grows because it is not rotated, and
--- which session locks it or may still read the half that was left. A log below 16 MB is ok, and so are
--- the ticks that a retention keeps.
+-- Checks the logs of positions, ticks and counters: whether one grows because it is not rotated, and which
+-- session locks it or may still read the half that was left. A log below 16 MB is ok, and so are ticks
+-- that are needed.
 create or replace function pgque.log_health(out status text, out detail text)
 returns record
 language plpgsql
@@ -32,7 +14,7 @@ begin
            and coalesce(r.rotated_at, c.installed_at)
                <= clock_timestamp() - interval '1 minute'
                   - 5 * c.metadata_rotation_period
-           and not (r.log_name = 'tick' and pgque.is_tick_log_retained()) as is_left
+           and (r.log_name <> 'tick' or pgque.are_ticks_obsolete()) as is_left
     into v_log
     from pgque.log_rotation r
     cross join pgque.config c
@@ -64,30 +46,6 @@ begin
                      coalesce(v_holder || ' keeps it locked or may still read it: let it end its '
                               'transaction',
                               'see that pgque.maint() is called, and that no consumer is far behind'));
-end;
-$$;
-
--- Names the sessions and prepared transactions that began longer than i_age ago, as far as we may see
--- that, and hold a lock on one of our tables whose name matches, or are among i_transactions (virtual
--- transaction ids); null if there are none.
-create or replace function pgque.lock_holders(
-    i_tables text, i_transactions text[], i_age interval)
-returns text
-language plpgsql
-as $$
-begin
-    return (
-        select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
-        from pg_locks l
-        left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-             and c.relkind in ('r', 'p') and c.relname ~ i_tables
-             and l.database = (select d.oid from pg_database d where d.datname = current_database())
-        left join pg_stat_activity a on a.pid = l.pid
-        where l.granted
-          and (c.oid is not null
-               or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
-          and (a.xact_start > clock_timestamp() - i_age) is not true
-          and l.pid is distinct from pg_backend_pid());
 end;
 $$;
 

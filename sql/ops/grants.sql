@@ -42,44 +42,38 @@ begin
              send_at send_batch send_idem snapshot_tick source_columns staging_table table_shape'),
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
-             'add_field_columns capture capture_change capture_columns capture_condition
-             capture_name capture_relations capture_table capture_truncate captured_tables
-             change_fragment change_type check_captured check_change_key check_columns check_trigger
-             describe_change is_changed_within jsontriga key_of_table logutriga read_arguments
-             refuse_trigger row_as_text send_change split_row sqltriga table_columns
-             trigger_expressions uncapture url_encode'),
+             'capture capture_change capture_columns capture_condition capture_relations capture_table
+             capture_truncate captured_tables change_fragment change_type check_captured
+             check_change_key check_trigger describe_change is_changed_within jsontriga key_of_table
+             logutriga read_arguments refuse_trigger row_as_text send_change split_row sqltriga
+             table_columns trigger_expressions uncapture url_encode'),
             ('pgque_reader',
-             'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode
-             claim_batch claim_coop claim_slot claim_ticks consumer_states consumer_stats
-             dead_letter_batch dlq_export dlq_inspect dlq_summary enter_deployment error_rate
-             event_retry finish_batch finished_before
-             forget_replicated get_batch_events get_batch_info
-             get_consumer_info get_lease_info give_up_batch hold_batch in_flight
-             incarnation lineage list_scheduled move_to_deployment nack
-             nack_batch nack_partitioned next_batch next_batch_custom next_batch_info next_tick open_to_claim
-             otel_metrics queue_health queue_stats receive receive_coop receive_partitioned register_consumer
-             register_consumer_at register_subconsumer release_batch release_slot renew_batch
-             repartition replicated_tables retained_ticks scheduler seek set_aside_epoch set_events_aside set_partition_policy
-             set_replicated slot_of_key
-             stuck_consumers subscribe subscribe_slot subscribe_slots subscribe_subconsumer
-             throughput tick_fingerprint tick_range_read_plan touch_subconsumer
+             'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode claim_batch
+             claim_coop claim_slot claim_ticks consumer_states consumer_stats dead_letter_batch
+             dlq_export dlq_inspect dlq_summary enter_deployment error_rate event_retry finish_batch
+             finished_before forget_replicated get_batch_events get_batch_info get_consumer_info
+             get_lease_info give_up_batch hold_batch in_flight incarnation lineage list_scheduled
+             move_to_deployment nack nack_batch nack_partitioned next_batch next_batch_custom
+             next_batch_info next_tick open_to_claim otel_metrics queue_health queue_stats receive receive_coop
+             receive_partitioned register_consumer register_consumer_at register_subconsumer
+             release_batch release_slot renew_batch repartition replicated_tables retained_ticks
+             scheduler seek set_aside_epoch set_events_aside set_partition_policy set_replicated
+             slot_of_key stuck_consumers subscribe subscribe_slot subscribe_slots
+             subscribe_subconsumer throughput tick_fingerprint tick_range_read_plan touch_subconsumer
              unregister_consumer unregister_subconsumer unsubscribe unsubscribe_slot
              unsubscribe_subconsumer unticked_events window_ticks'),
             ('pgque_admin',
-             'adopt_restored_database batch_event_sql
-             batch_event_tables batch_retry begin_slot create_queue dlq_purge
-             drop_queue event_dead event_retry_raw find_tick_helper force_next_tick force_tick
-             get_batch_cursor grant_perms insert_event_raw maint maint_addon
-             maint_compact_counters maint_compact_positions
-             maint_compact_ticks maint_copy_ticks maint_cron_log maint_deliver_delayed
-             maint_empty_half maint_event_tables maint_idem maint_loop maint_operations
-             maint_pause maint_retry_events maint_rotate_tables_step1
-             maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum next_beat next_run_hint
-             pause_queue
-             quote_fqname renew_incarnation renew_lineage resume_queue run_maintenance seq_getval seq_setval
-             set_queue_config set_snapshot_patience
-             set_tick_period_ms start status stop ticker ticker_loop
-             ticker_pace tune_storage upgrade_schema')
+             'adopt_restored_database batch_event_sql batch_event_tables batch_retry begin_slot
+             create_queue dlq_purge drop_queue event_dead event_retry_raw find_tick_helper
+             force_next_tick force_tick get_batch_cursor grant_perms insert_event_raw maint
+             maint_addon maint_compact_counters maint_compact_positions maint_compact_ticks
+             maint_copy_ticks maint_cron_log maint_deliver_delayed maint_empty_half maint_event_tables
+             maint_idem maint_loop maint_operations maint_pause maint_retry_events
+             maint_rotate_tables_step1 maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum
+             next_beat next_run_hint pause_queue quote_fqname renew_incarnation renew_lineage
+             resume_queue run_maintenance seq_getval seq_setval set_queue_config set_snapshot_patience
+             set_tick_period_ms start status stop ticker ticker_loop ticker_pace tune_storage
+             upgrade_schema')
         ) g (roles, names)
         cross join regexp_split_to_table(g.names, '\s+') n (name)
         left join pg_proc p on p.pronamespace = 'pgque'::regnamespace and p.proname = n.name

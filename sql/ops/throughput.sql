@@ -91,7 +91,7 @@ begin
     return query
     with bucket as materialized (
         select b.* from pgque.time_buckets(i_period, i_bucket_size) b
-        where b.bucket_end > clock_timestamp() - pgque.history_period()
+        where b.bucket_end > clock_timestamp() - interval '1 day'  -- as in the history
     ), failed as (
         select date_bin(make_interval(secs => extract(epoch from i_bucket_size)::double precision),
                         f.at, '2000-01-01 00:00:00+00') as start,

@@ -47,37 +47,30 @@ from pgque.partition_consumer c
 join pgque.queue q on q.queue_id = c.queue_id
 join pgque.partition_slot_base b on b.queue_id = c.queue_id and b.co_name = c.co_name;
 
--- Each slot with its newest position.
-create or replace view pgque.slot_state as
-select b.queue_name, b.queue_id, b.co_name, b.slot, b.n, b.is_subscribed, b.sub_id,
-       p.pos_seq, p.sub_last_tick, p.sub_batch, p.sub_next_tick,
-       p.lease_owner, p.lease_until, p.lease_ttl, p.lease_epoch,
-       p.page_from, p.page_to, p.event_cutoff, p.next_half
-from pgque.slot b
-join pgque.subscription p on p.sub_id = b.sub_id;
-
 -- The leases of subscribed slots.
 create or replace view pgque.partition_slot as
-select s.queue_id, s.co_name, s.slot, s.lease_owner, s.lease_until, s.lease_ttl,
-       s.lease_epoch as epoch
-from pgque.slot_state s
-where s.is_subscribed;
+select b.queue_id, b.co_name, b.slot, p.lease_owner, p.lease_until, p.lease_ttl,
+       p.lease_epoch as epoch
+from pgque.slot b
+join pgque.subscription p on p.sub_id = b.sub_id
+where b.is_subscribed;
 
 -- For operators: the lease holder of each slot and how far the slot is behind. pending_events counts
 -- the events of all keys since the slot's position, as get_consumer_info does: an upper estimate.
 create or replace view pgque.partition_slot_status as
-select s.queue_name, s.co_name as consumer, s.slot, s.n, s.lease_owner, s.lease_until,
-       s.lease_epoch as epoch, s.sub_last_tick as last_tick,
+select b.queue_name, b.co_name as consumer, b.slot, b.n, p.lease_owner, p.lease_until,
+       p.lease_epoch as epoch, p.sub_last_tick as last_tick,
        newest.tick_event_seq - t.tick_event_seq as pending_events,
        clock_timestamp() - t.tick_time as lag,
-       s.is_subscribed as subscribed,
+       b.is_subscribed as subscribed,
        0::bigint as held_events  -- for the command drain of version 0.3; it goes with 0.5
-from pgque.slot_state s
-join pgque.tick t on t.tick_queue = s.queue_id and t.tick_id = s.sub_last_tick
+from pgque.slot b
+join pgque.subscription p on p.sub_id = b.sub_id
+join pgque.tick t on t.tick_queue = b.queue_id and t.tick_id = p.sub_last_tick
 cross join lateral (
     select n.tick_event_seq
     from pgque.tick n
-    where n.tick_queue = s.queue_id
+    where n.tick_queue = b.queue_id
     order by n.tick_id desc
     limit 1
 ) newest;

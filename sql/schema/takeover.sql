@@ -19,29 +19,42 @@ begin
 end;
 $$;
 
--- Raises the error for a lock that was not free in time, with the sessions that have held locks on the
--- queues' tables for at least the lock_timeout.
+-- Names the sessions and prepared transactions that began longer than i_age ago, as far as we may see
+-- that, and hold a lock on one of our tables whose name matches, or are among i_transactions (virtual
+-- transaction ids); null if there are none.
+create or replace function pgque.lock_holders(
+    i_tables text, i_transactions text[], i_age interval)
+returns text
+language plpgsql
+as $$
+begin
+    return (
+        select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
+        from pg_locks l
+        left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+             and c.relkind in ('r', 'p', 'v', 'm') and c.relname ~ i_tables
+             and l.database = (select d.oid from pg_database d where d.datname = current_database())
+        left join pg_stat_activity a on a.pid = l.pid
+        where l.granted
+          and (c.oid is not null
+               or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
+          and (a.xact_start > clock_timestamp() - i_age) is not true
+          and l.pid is distinct from pg_backend_pid());
+end;
+$$;
+
+-- Raises the error for a lock that was not free in time, with the sessions that have held locks on
+-- the queues' tables for at least the lock_timeout.
 create or replace function pgque.refuse_locked(i_what text, i_hint text)
 returns void
 language plpgsql
 as $$
-declare
-    v_holders text;
 begin
-    select string_agg(distinct coalesce(l.pid::text, 'a prepared transaction'), ', ')
-    into v_holders
-    from pg_locks l
-    join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-    left join pg_stat_activity a on a.pid = l.pid
-    where l.granted
-      and l.pid is distinct from pg_backend_pid()
-      and l.database = (select d.oid from pg_database d where d.datname = current_database())
-      and coalesce(a.xact_start, '-infinity')
-          <= clock_timestamp() - current_setting('lock_timeout')::interval;
     raise exception using
         errcode = 'lock_not_available',
-        message = format('transactions that are open on the queues hold %s up: %s', i_what,
-                         coalesce(v_holders, 'they ended just now')),
+        message = format('transactions that are open on the queues hold %s up: %s', i_what, coalesce(
+            pgque.lock_holders('', null, current_setting('lock_timeout')::interval),
+            'they ended just now')),
         hint = format('These are process ids (pg_stat_activity). %s', i_hint);
 end;
 $$;

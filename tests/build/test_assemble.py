@@ -1,5 +1,6 @@
 """The assembler: the manifest's files, in their order, in one transaction."""
 
+import re
 from pathlib import Path
 
 import assemble
@@ -88,14 +89,16 @@ def test_a_list_of_forwards_takes_the_signatures_of_the_engine(root: Path) -> No
 
 def test_a_forward_returns_what_the_function_returns_that_it_names(root: Path) -> None:
     (root / "sql/engine").mkdir()
-    engine = "create or replace function pgque.f(i_a text, out b text, out c text)\n"
-    (root / "sql/engine/f.sql").write_text(f"{engine}returns setof record\nlanguage sql as $$$$;\n")
+    outs = ", ".join(f"out some_long_name_{number} text" for number in range(9))
+    engine = f"create or replace function pgque.f(i_a text, {outs})\n"
+    (root / "sql/engine/f.sql").write_text(f"{engine}returns record\nlanguage sql as $$$$;\n")
     (root / "sql/schema/a.sql").write_text("forward pgque.g()\nas pgque.f('x');\n")
     write_manifest(root, "engine/f.sql", "schema/b.sql", "schema/a.sql")
     assert assemble.main([], root) == 0
     written = (root / "sql/pgque.sql").read_text()
-    assert "function pgque.g(out b text, out c text)\nreturns setof record" in written
-    assert "return query select * from pgque.f('x');" in written
+    assert f"function pgque.g({outs})\nreturns record" in re.sub(r",\s+", ", ", written)
+    names = ", ".join(f"some_long_name_{number}" for number in range(9))
+    assert f"select * into {names} from pgque.f('x');" in written
     (root / "sql/schema/a.sql").write_text("forward pgque.g()\nas pgque.f('x', 'y');\n")
     with pytest.raises(LookupError, match="write what this returns"):
         assemble.main([], root)

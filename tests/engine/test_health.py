@@ -276,7 +276,7 @@ class TestLogs:
     def test_that_grow_are_named_with_whoever_keeps_them_locked(
         self, db: Connection, another: Another
     ) -> None:
-        make_queue(db)
+        make_queue(db, consumers=())
         bloat_ticks(db, 200_000)
         db.execute("update pgque.config set installed_at = now()")  # it may be an older template's
         before = health(db, None)["log_rotation"][0]

@@ -41,21 +41,6 @@ def test_expressions_fill_the_fields(db: Connection, function: str) -> None:
     ]
 
 
-def test_columns_of_the_table_fill_what_no_expression_does(db: Connection, function: str) -> None:
-    db.execute(
-        "alter table t add _pgq_ev_type text default 'my_type', add _pgq_ev_data text"
-        " default 'd', add _pgq_ev_extra1 text default 'e1', add _pgq_ev_extra2 text"
-        " default 'e2', add _pgq_ev_extra3 text, add _pgq_ev_extra4 text default 'e4'"
-    )
-    attach(db, function, "ev_extra2='argument'", "ignore=b")
-    assert run(db, INSERT) == [Event("my_type", "d", "e1", "argument", None, "e4")]
-    # An update of them alone makes no event.
-    assert run(db, "update t set _pgq_ev_type = 'x'") == []
-    db.execute("alter table t add _pgq_ev_extra5 text")
-    with refused("PQ005", "trg", "public.t", "_pgq_ev_extra5", "_pgq_ev_extra4"):
-        db.execute("insert into t values (2)")
-
-
 def test_when_decides_by_the_row_before_anything_else(db: Connection, function: str) -> None:
     attach(db, function, "when=b = 'foo' and id > 1", "ev_data=id", "ev_extra3=1 / (id - 1)")
     found = run(db, "insert into t values (1, 'a', 'foo'), (2, 'a', 'foo'), (3, 'a', null)")

@@ -82,7 +82,9 @@ STAYS = re.compile(
     r"|(?:database|ticker|rotation|failure|consumer)_health|event_cutoff|event_\d+_read\(.*timestamp"
     r"|refuse_change|refuse_trigger\(text|row_as_json|row_as_url|trigger_arguments"
     r"|check_not_leased|check_only_batch|move_aside|not_aside|attach_event_child"
-    r"|queue_parameters)"
+    r"|queue_parameters|refuse_pages|refuse_slot\(pgque\.subscription\)|slot_condition|history_period|removable_stagings"
+    r"|left_objects|is_tick_log_retained|refuse_registered|add_field_columns|check_ticks"
+    r"|check_fingerprint|check_columns|addon_maintenance|capture_name)"
 )
 
 

@@ -26,11 +26,11 @@ snapshot_tick staging_table
 # Trigger functions, and what they call with the rights of whoever changes the row. None of them is
 # security definer, and none does what a writer could not do by himself.
 TRIGGERS = """
-add_field_columns capture capture_change capture_columns capture_condition capture_name
-capture_relations capture_table capture_truncate captured_tables change_fragment change_type
-check_captured check_change_key check_columns check_trigger describe_change is_changed_within
-jsontriga key_of_table logutriga read_arguments refuse_trigger row_as_text send_change
-source_columns split_row sqltriga table_columns table_shape trigger_expressions uncapture url_encode
+capture capture_change capture_columns capture_condition capture_relations capture_table
+capture_truncate captured_tables change_fragment change_type check_captured check_change_key
+check_trigger describe_change is_changed_within jsontriga key_of_table logutriga read_arguments
+refuse_trigger row_as_text send_change source_columns split_row sqltriga table_columns table_shape
+trigger_expressions uncapture url_encode
 """
 READER_AND_WRITER = "different_options get_queue_info version"
 ADMIN = """
@@ -49,29 +49,27 @@ tune_storage upgrade_schema
 OWNER = "uninstall"
 # Called by other functions only, which have checked what these trust.
 INTERNAL = """
-addon_maintenance append_position apply_disable_insert attach_event_table batch_select begin_life
-begin_positions build_functions check_adopted check_batch_limits check_claimed check_fingerprint
-check_lease check_lease_holder check_logs_visible check_may_settle check_options check_position
+append_position apply_disable_insert are_ticks_obsolete attach_event_table batch_select begin_life
+begin_positions build_functions check_adopted check_batch_limits check_claimed check_lease
+check_lease_holder check_logs_visible check_may_settle check_options check_position
 check_positions_visible check_read_committed check_reasons check_slot_count check_staging_role
-check_tick_half check_ticks close_batch commit_locally count_between count_dead_letters count_end
+check_tick check_tick_half close_batch commit_locally count_between count_dead_letters count_end
 count_move count_retries create_event_parent create_log cron_database cron_jobs cron_statements
 describe_batch drop_staging_table empty_event_table end_subconsumer event_bytes events_between
 find_batch find_cron find_dead_subconsumer find_deployed find_event_seq find_floor_tick
 find_leased_batch find_leased_slot find_newest_tick find_next_tick find_oldest_tick find_origin
 find_position find_queue find_retained_tick find_retention_tick find_slot find_subconsumer
 find_subscription find_tick find_tick_before find_truncation_floor first_event_time follow_timeline
-grant_execute hand_over has_cron history_period hold_tick is_seen_by_all is_tick_log_retained
-is_timeline_followed is_written_since keep_tick_history left_objects left_table_health
-limit_to_change lock_holders lock_tables log_health look_for_queue look_for_subscription maint_steps
-make_ticks move_positions next_batch_id open_batch open_batches open_coop_batch open_event_tables
-open_page pick_events plan_slices purge_cron_log purge_idem read_messages read_timeline
-refuse_cooperative refuse_downgrade refuse_insert refuse_locked refuse_pages refuse_parameter
-refuse_partitioned refuse_registered refuse_send_idem refuse_slot refuse_staging refuse_tick
-refuse_unpartitioned refuse_value register_slots removable_stagings remove_jobs renumber_events
+grant_execute hand_over has_cron hold_tick is_seen_by_all is_timeline_followed is_written_since
+keep_tick_history left_table_health limit_to_change lock_holders lock_tables log_health
+look_for_queue look_for_subscription maint_steps make_ticks move_positions next_batch_id open_batch
+open_batches open_coop_batch open_event_tables open_page pick_events plan_slices purge_cron_log
+purge_idem read_messages read_timeline refuse_cooperative refuse_downgrade refuse_insert
+refuse_locked refuse_parameter refuse_partitioned refuse_send_idem refuse_slot refuse_staging
+refuse_tick refuse_unpartitioned refuse_value register_slots remove_jobs renumber_events
 renumber_positions resend_dead_letter rotation_interval rotation_obstacle scheduler_status
-set_lock_wait settle_events settle_floor slice_from slot_condition slot_end snapshot_conditions
-stop_slots subconsumer_name subscribe_slots_at table_locks tick_snapshot time_buckets
-unfinished_seqs
+set_lock_wait settle_events settle_floor slice_from slot_end snapshot_conditions stop_slots
+subconsumer_name subscribe_slots_at table_locks tick_snapshot time_buckets unfinished_seqs
 """
 
 DECISIONS: dict[str, frozenset[str]] = {

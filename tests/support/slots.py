@@ -118,8 +118,8 @@ def expire(db: Connection, slot: int = 0) -> None:
     """Ends the slot's lease as its time would."""
     db.execute(
         "update pgque.position_log p set lease_until = now() - interval '1 second'"
-        " from pgque.slot_state s where p.sub_id = s.sub_id and p.pos_seq = s.pos_seq"
-        " and s.slot = %s",
+        " from pgque.slot s join pgque.subscription n on n.sub_id = s.sub_id"
+        " where p.sub_id = s.sub_id and p.pos_seq = n.pos_seq and s.slot = %s",
         [slot],
     )
 

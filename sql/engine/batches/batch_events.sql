@@ -56,8 +56,8 @@ returns record
 language plpgsql
 as $$
 declare
-    v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
-    v_b      record;
+    v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
+    v_b    record;
 begin
     v_b := pgque.events_between(
         v_sub.sub_queue,
@@ -66,10 +66,12 @@ begin
     tables := v_b.tables;
     in_range := v_b.in_range;
     in_list := v_b.in_list;
-    is_owned := format('(ev_owner is null or ev_owner = %s)',
-                       coalesce(v_sub.sub_main, v_sub.sub_id));
+    is_owned := format('(ev_owner is null or ev_owner = %s)', coalesce(v_sub.sub_main, v_sub.sub_id));
     if v_sub.sub_role = 'slot' then
-        is_owned := format('%s and %s', is_owned, pgque.slot_condition(v_sub));
+        is_owned := (select format('%s and pgque.slot_of_key(ev_extra1, %s) = %s%s', is_owned, b.n, b.slot,
+                                   ' and ev_id > ' || v_sub.page_from)
+                     from pgque.slot b
+                     where b.sub_id = v_sub.sub_id);
     end if;
     is_owned := concat(is_owned, (select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
                                   from pgque.set_aside a

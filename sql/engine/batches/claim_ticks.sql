@@ -40,9 +40,14 @@ begin
         end if;
         v_from := coalesce(i_from_tick, v_sub.sub_last_tick);
         v_to := coalesce(i_to_tick, case when i_from_tick is null then v_sub.sub_next_tick end, v_from);
-        perform pgque.check_ticks(v_sub, i_queue, i_consumer, v_from, v_to);
-        prev_fingerprint := pgque.check_fingerprint(i_queue, i_consumer, v_from, i_from_fingerprint);
-        cur_fingerprint := pgque.check_fingerprint(i_queue, i_consumer, v_to, i_to_fingerprint);
+        if v_to < v_from then
+            raise exception using
+                errcode = 'PQ005',
+                message = format('no events lie between tick %s and the earlier tick %s', v_from, v_to),
+                hint = 'Give the earlier tick first.';
+        end if;
+        prev_fingerprint := pgque.check_tick(v_sub, i_queue, i_consumer, v_from, i_from_fingerprint);
+        cur_fingerprint := pgque.check_tick(v_sub, i_queue, i_consumer, v_to, i_to_fingerprint);
 
         if v_sub.sub_batch is null or (v_sub.sub_last_tick, v_sub.sub_next_tick) <> (v_from, v_to) then
             v_sub.sub_batch := pgque.next_batch_id();
@@ -102,63 +107,40 @@ begin
         perform pgque.refuse_cooperative(v_sub, i_queue, i_consumer);
     end if;
     perform pgque.check_batch_limits(null, null, null, i_max_count);
-    perform pgque.check_ticks(v_sub, i_queue, i_consumer, v_after, v_after);
+    perform pgque.check_tick(v_sub, i_queue, i_consumer, v_after, null);
     return (pgque.find_next_tick(v_sub.sub_queue, pgque.find_tick(v_sub.sub_queue, v_after),
                                  null, null, null, coalesce(i_max_count, 2147483647),
                                  case when i_max_count is not null then v_sub.sub_id end)).tick_id;
 end;
 $$;
 
--- Refuses ticks that a consumer cannot get: ticks before its position, whose events may be gone, ticks
--- that do not exist, and a range that ends before it begins.
-create or replace function pgque.check_ticks(
-    i_sub pgque.subscription, i_queue text, i_consumer text, i_from bigint, i_to bigint)
-returns void
-language plpgsql
-as $$
-declare
-    v_position  pgque.tick := pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick);
-    v_last      bigint;
-begin
-    if i_from < v_position.tick_id then
-        raise exception using
-            errcode = 'PQ023',
-            message = format('consumer "%s" on queue "%s" has finished tick %s: it does not get what '
-                             'follows tick %s again', i_consumer, i_queue, v_position.tick_id, i_from),
-            hint = 'The record of ticks (a checkpoint) is older than the consumer''s position. Use the '
-                   'newest record, or begin a new one at the position.';
-    end if;
-    if i_to < i_from then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no events lie between tick %s and the earlier tick %s', i_from, i_to),
-            hint = 'Give the earlier tick first.';
-    end if;
-    if not exists (select from pgque.tick t where t.tick_queue = i_sub.sub_queue and t.tick_id = i_from)
-       or not exists (select from pgque.tick t where t.tick_queue = i_sub.sub_queue and t.tick_id = i_to)
-    then
-        select max(t.tick_id) into v_last from pgque.tick t where t.tick_queue = i_sub.sub_queue;
-        raise exception using
-            errcode = 'PQ023',
-            message = format('queue "%s" has no ticks %s and %s; its last one is %s',
-                             i_queue, i_from, i_to, v_last),
-            hint = 'The record of ticks (a checkpoint) comes from another database, from before a '
-                   'restore, or from a server that was lost before a standby was promoted. Begin a '
-                   'new one at the consumer''s position, as docs/restore.md says.';
-    end if;
-end;
-$$;
-
--- Refuses a tick that is not the one in the reader's record. Returns the tick's fingerprint.
-create or replace function pgque.check_fingerprint(
-    i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
+-- Refuses a tick that a consumer cannot get: one before its position, whose events may be gone, one that
+-- does not exist, and one that is not the tick of the reader's record. Returns the tick's fingerprint.
+create or replace function pgque.check_tick(
+    i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
 returns text
 language plpgsql
 as $$
 declare
-    v_found constant text := pgque.tick_fingerprint(i_queue, i_tick);
+    v_position  constant pgque.tick := pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick);
+    v_found     constant text := pgque.tick_fingerprint(i_queue, i_tick);
 begin
-    if i_fingerprint <> v_found then
+    if i_tick < v_position.tick_id then
+        raise exception using
+            errcode = 'PQ023',
+            message = format('consumer "%s" on queue "%s" has finished tick %s: it does not get what '
+                             'follows tick %s again', i_consumer, i_queue, v_position.tick_id, i_tick),
+            hint = 'The record of ticks (a checkpoint) is older than the consumer''s position. Use the '
+                   'newest record, or begin a new one at the position.';
+    elsif v_found is null then
+        raise exception using
+            errcode = 'PQ023',
+            message = format('queue "%s" has no tick %s; its last one is %s', i_queue, i_tick,
+                             (pgque.find_newest_tick(i_sub.sub_queue)).tick_id),
+            hint = 'The record of ticks (a checkpoint) comes from another database, from before a '
+                   'restore, or from a server that was lost before a standby was promoted. Begin a '
+                   'new one at the consumer''s position, as docs/restore.md says.';
+    elsif i_fingerprint <> v_found then
         raise exception using
             errcode = 'PQ023',
             message = format('tick %s of queue "%s" is not the one that the record (a checkpoint) of '

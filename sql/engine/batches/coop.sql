@@ -160,23 +160,10 @@ $$;
 -- While the lease is live, no other subconsumer takes the batch over by its dead interval. Null when
 -- there is no batch.
 -- locks: those of open_coop_batch. writes: the same.
-create or replace function pgque.claim_coop(
-    i_queue text, i_consumer text, i_subconsumer text, i_owner text,
-    i_ttl interval default '1 minute',
-    i_min_lag interval default null, i_min_count integer default null,
-    i_min_interval interval default null, i_max_count integer default null,
-    i_batch_id bigint default null,
-    out batch_id bigint, out epoch bigint, out lease_until timestamptz,
-    out prev_tick_id bigint, out cur_tick_id bigint)
-returns record
-language plpgsql security definer
-as $$
-begin
-    perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
-    perform pgque.check_lease(i_owner, i_ttl);
-    select s.sub_batch, s.lease_epoch, s.lease_until, s.sub_last_tick, s.sub_next_tick
-    into batch_id, epoch, lease_until, prev_tick_id, cur_tick_id
-    from pgque.open_coop_batch(i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count,
-                               i_min_interval, i_max_count, null, i_owner, i_ttl, i_batch_id) s;
-end;
-$$;
+copy to pgque from pgque: claim_batch(text, text, text, interval, interval, integer, interval, integer, bigint) as claim_coop
+replace (i_consumer text, i_owner text,) with (i_consumer text, i_subconsumer text, i_owner text,)
+replace (from pgque.open_batch(i_queue, i_consumer, i_min_lag, i_min_count, i_min_interval, i_max_count,
+                          i_owner,) with (from pgque.open_coop_batch(
+        i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count, i_min_interval, i_max_count, null,
+        i_owner,)
+;

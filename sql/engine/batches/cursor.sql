@@ -35,16 +35,7 @@ end;
 $$;
 
 -- The same over all events of the batch.
-create or replace function pgque.get_batch_cursor(
-    i_batch_id bigint, i_cursor_name text, i_quick_limit integer,
-    out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
-    out ev_type text, out ev_data text,
-    out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
-returns setof record
-language plpgsql
-as $$
-begin
-    return query
-    select * from pgque.get_batch_cursor(i_batch_id, i_cursor_name, i_quick_limit, null);
-end;
-$$;
+copy to pgque from pgque: get_batch_cursor(bigint, text, integer, text) as get_batch_cursor
+replace (i_quick_limit integer, i_extra_where text,) with (i_quick_limit integer,)
+replace (coalesce(i_extra_where, 'true')) with ('true')
+;

@@ -30,7 +30,7 @@ begin
             exit when found;
         end if;
         v_sub := pgque.find_batch(x_batch_id);
-        perform pgque.refuse_slot(v_sub);
+        perform pgque.refuse_slot(v_sub, false);
         perform pgque.check_may_settle(v_sub, null, null);
         exit when pgque.close_batch(v_sub);
     end loop;

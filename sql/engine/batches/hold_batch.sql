@@ -14,7 +14,7 @@ begin
         perform pgque.refuse_value('no reason to hold batch %s', i_batch_id::text,
                                    'Say what failed and what to do: whoever is on call reads it.');
     end if;
-    perform pgque.refuse_pages(v_sub);
+    perform pgque.refuse_slot(v_sub, true);
     if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then
         raise exception using
             errcode = 'PQ012',

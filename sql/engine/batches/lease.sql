@@ -70,7 +70,7 @@ as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
-    perform pgque.refuse_pages(v_sub);
+    perform pgque.refuse_slot(v_sub, true);
     perform pgque.check_lease_holder(v_sub, i_owner, i_epoch);
     return v_sub;
 end;

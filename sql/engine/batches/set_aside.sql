@@ -18,7 +18,7 @@ begin
     perform pgque.check_reasons(i_event_ids, array[i_reason]);
     loop
         v_sub := pgque.find_batch(i_batch_id);
-        perform pgque.refuse_pages(v_sub);
+        perform pgque.refuse_slot(v_sub, true);
         perform pgque.check_may_settle(v_sub, null, null);
         v_sub.lease_owner := null;
         v_sub.lease_until := null;

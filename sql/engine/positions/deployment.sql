@@ -49,19 +49,16 @@ declare
     v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
     v_earlier  text;
 begin
-    insert into pgque.consumer_deployment (sub_id, deployment)
+    insert into pgque.consumer_deployment as d (sub_id, deployment)
     select id, i_deployment from unnest(v_sub_ids) id order by id
-    on conflict do nothing;
-    perform from pgque.consumer_deployment d where d.sub_id = any (v_sub_ids)
-    order by d.sub_id
-    for update;
+    on conflict (sub_id) do update set deployment = d.deployment;  -- locks it
     select min(d.deployment) into v_earlier
     from pgque.consumer_deployment d
     where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment;
     update pgque.consumer_deployment d
     set deployment = i_deployment, since = clock_timestamp()
     where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment;
-    return case when found then v_earlier end;
+    return v_earlier;
 end;
 $$;
 

@@ -110,14 +110,15 @@ begin
 end;
 $$;
 
--- Raises the same error for the batch of a slot, however it is delivered: only the holder of the slot's
--- lease may finish it.
-create or replace function pgque.refuse_slot(i_sub pgque.subscription)
+-- Raises the same error for the batch of a slot: only the holder of the slot's lease may finish it. With
+-- i_as_pages, for a slot that is handed out in pages alone: a page is not the whole batch.
+create or replace function pgque.refuse_slot(
+    i_sub pgque.subscription, i_as_pages boolean)
 returns void
 language plpgsql stable
 as $$
 begin
-    if i_sub.sub_role = 'slot' then
+    if i_sub.sub_role = 'slot' and (i_sub.lease_ttl is not null or not i_as_pages) then
         perform pgque.refuse_cooperative(i_sub, q.queue_name, c.co_name)
         from pgque.queue q
         cross join pgque.consumer c

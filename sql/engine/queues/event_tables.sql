@@ -39,22 +39,15 @@ $$;
 -- What maintenance may drop, each by a statement under a lock on its group: event tables of dropped
 -- queues, with the sequences of their ids. The constraint shows that a queue was dropped: while a dump
 -- is restored, the queues come after the events.
-create or replace function pgque.left_objects(out parent text, out statement text)
-returns setof record
-language plpgsql stable
-as $$
-begin
-    return query
-    select t.inhparent::regclass::text,
-           format('drop table pgque.%I; drop sequence if exists pgque.%I', c.relname,
-                  replace(c.relname, 'dropped', 'id_seq'))
-    from pg_inherits g
-    join pg_inherits t on t.inhparent = g.inhrelid
-    join pg_class c on c.oid = t.inhrelid
-    join pg_constraint d on d.conrelid = c.oid and d.conname = 'queue_was_dropped'
-    where g.inhparent = 'pgque.event'::regclass;
-end;
-$$;
+create or replace view pgque.left_object as
+select t.inhparent::regclass::text as parent,
+       format('drop table pgque.%I; drop sequence if exists pgque.%I', c.relname,
+              replace(c.relname, 'dropped', 'id_seq')) as statement
+from pg_inherits g
+join pg_inherits t on t.inhparent = g.inhrelid
+join pg_class c on c.oid = t.inhrelid
+join pg_constraint d on d.conrelid = c.oid and d.conname = 'queue_was_dropped'
+where g.inhparent = 'pgque.event'::regclass;
 
 -- Drops what dropped queues left, at most ten objects per call, because one queue's tables take about
 -- fifty locks. Dropping a partition locks its parent exclusively, which producers of other queues have
@@ -73,13 +66,13 @@ declare
     v_dropped  integer := 0;
 begin
     perform pgque.check_read_committed('maintenance');
-    for v_left in select l.parent, l.statement from pgque.left_objects() l loop
+    for v_left in select l.parent, l.statement from pgque.left_object l loop
         continue when v_left.parent = any (v_busy);
         begin
             perform pgque.commit_locally();
             execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
             -- Until the lock was taken, another session may have dropped it.
-            if exists (select from pgque.left_objects() l where l.statement = v_left.statement) then
+            if exists (select from pgque.left_object l where l.statement = v_left.statement) then
                 execute v_left.statement;
                 v_dropped := v_dropped + 1;
             end if;

@@ -99,11 +99,30 @@ select q.queue_id,
        as first_tick
 from pgque.queue q;
 
+-- Whether a copy leaves more ticks behind than it copies, so that the cost per tick is constant, however
+-- far a consumer lags.
+create or replace function pgque.are_ticks_obsolete()
+returns boolean
+language plpgsql
+as $$
+declare
+    v_all     bigint := (select count(*) from pgque.tick);
+    v_needed  bigint := (
+        select coalesce(sum(t.ticks), 0)
+        from pgque.needed_tick n
+        cross join lateral (
+            select count(*) as ticks
+            from pgque.tick t
+            where t.tick_queue = n.queue_id and t.tick_id >= n.first_tick) t);
+begin
+    return v_all - v_needed > greatest(v_needed, 1000);
+end;
+$$;
+
 -- Copies the ticks that are still needed to the other half, without a lock on the log, because a
--- consumer that lags may need a million ticks. From half 0 it copies only if it leaves more ticks
--- behind than it copies, so that the cost per tick is constant; from half 1 it copies at once. It goes
--- queue by queue: the log has no statistics, and the planner would join it as a whole with all queues.
--- Returns 1 when it made a copy.
+-- consumer that lags may need a million ticks. From half 0 it copies only if that pays; from half 1 it
+-- copies at once. It goes queue by queue: the log has no statistics, and the planner would join it as a
+-- whole with all queues. Returns 1 when it made a copy.
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
 returns integer
@@ -111,9 +130,7 @@ language plpgsql security definer
 set lock_timeout = '10ms'
 as $$
 declare
-    v_half    smallint;
-    v_all     bigint;
-    v_needed  bigint;
+    v_half  smallint;
 begin
     perform pgque.check_read_committed('compaction');
     perform from pgque.log_rotation r
@@ -123,15 +140,7 @@ begin
         return 0;
     end if;
     v_half := (select l.half from pgque.log l where l.log_name = 'tick');
-    select count(*) into v_all from pgque.tick t;
-    select coalesce(sum(t.ticks), 0) into v_needed
-    from pgque.needed_tick n
-    cross join lateral (
-        select count(*) as ticks
-        from pgque.tick t
-        where t.tick_queue = n.queue_id and t.tick_id >= n.first_tick
-    ) t;
-    if v_half = 0 and v_all - v_needed <= greatest(v_needed, 1000) then
+    if v_half = 0 and not pgque.are_ticks_obsolete() then
         return 0;
     end if;
 
@@ -179,30 +188,22 @@ begin
         perform pgque.set_lock_wait();
         lock table only pgque.tick_log in exclusive mode;
         -- Adds the ticks that came since the copy, and earlier ones that a registration needs again.
-        with queue as materialized (
-            select n.queue_id, n.first_tick,
-                   (select min(c.tick_id) from pgque.tick_log c
-                    where c.half = v_other and c.tick_queue = n.queue_id) as first_copied,
-                   (select max(c.tick_id) from pgque.tick_log c
-                    where c.half = v_other and c.tick_queue = n.queue_id) as last_copied
-            from pgque.needed_tick n
-        ), span as (
-            select q.queue_id, coalesce(q.last_copied + 1, q.first_tick) as first_tick,
-                   9223372036854775807 as end_tick
-            from queue q
-            union all
-            select q.queue_id, q.first_tick, q.first_copied
-            from queue q
-            where q.first_tick < q.first_copied
-        )
         insert into pgque.tick_log
         select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, v_other
-        from span s
+        from (select n.queue_id, n.first_tick,
+                     (select min(c.tick_id) from pgque.tick_log c
+                      where c.half = v_other and c.tick_queue = n.queue_id) as first_copied,
+                     (select max(c.tick_id) from pgque.tick_log c
+                      where c.half = v_other and c.tick_queue = n.queue_id) as last_copied
+              from pgque.needed_tick n offset 0) q
         cross join lateral (
-            select *
-            from pgque.tick l
-            where l.tick_queue = s.queue_id and l.tick_id >= s.first_tick and l.tick_id < s.end_tick
-            order by l.tick_id
+            select l.* from pgque.tick l
+            where l.tick_queue = q.queue_id
+              and l.tick_id >= coalesce(q.last_copied + 1, q.first_tick)
+            union all
+            select l.* from pgque.tick l
+            where l.tick_queue = q.queue_id
+              and l.tick_id >= q.first_tick and l.tick_id < q.first_copied
         ) t;
         update pgque.log l set half = 1 - l.half, switched_by = pg_current_xact_id()
         where l.log_name = 'tick';

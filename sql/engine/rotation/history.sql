@@ -1,14 +1,3 @@
--- The minimum period that throughput and error rates cover, for the functions that drop history and
--- those that read it.
-create or replace function pgque.history_period()
-returns interval
-language plpgsql immutable
-as $$
-begin
-    return interval '1 day';
-end;
-$$;
-
 -- Saves to the history a part of the ticks that a compaction has not copied to a half because nobody
 -- needs them: the last tick of each minute in which events came, and a queue's first tick, to count
 -- from.
@@ -72,7 +61,7 @@ as $$
 declare
     v_removed integer;
 begin
-    delete from pgque.history h where h.counted_at < clock_timestamp() - pgque.history_period();
+    delete from pgque.history h where h.counted_at < clock_timestamp() - interval '1 day';
     if (select count(*) from pgque.counter_log)
        < 1000 + 2 * ((select count(*) from pgque.subscription_base)
                      + (select count(*) from pgque.queue)) then

@@ -34,7 +34,7 @@ begin
             join pgque.delayed_events d on d.de_queue_name = q.queue_name
             where not q.queue_disable_insert and d.de_deliver_at <= v_now)),
         ('maint_idem', exists (select from pgque.idem i where i.expires_at <= v_now)),
-        ('maint_staging', exists (select from pgque.removable_stagings())),
+        ('maint_staging', exists (select from pgque.removable_staging)),
         ('maint_cron_log', date_part('minute', v_now) = 0
                            and exists (select from pgque.config c where c.scheduler = 'pg_cron'))
     ) s (func_name, is_due)
@@ -49,8 +49,8 @@ begin
     where s.due_log in (select d.log_name from pgque.rotation_due d)
        or s.func_arg in (select h.log_name from pgque.left_half h);
     return query
-    select 'maint_event_tables', null::text where exists (select from pgque.left_objects());
-    return query select 'maint_addon', m from pgque.addon_maintenance() m;
+    select 'maint_event_tables', null::text where exists (select from pgque.left_object);
+    return query select 'maint_addon', m.addon_name from pgque.addon_maintenance m order by 2;
 end;
 $$;
 

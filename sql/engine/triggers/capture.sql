@@ -13,13 +13,15 @@ set timezone = 'UTC'
 set row_security = off
 as $$
 declare
-    c_table   constant regclass := coalesce(pg_partition_root(tg_relid), tg_relid);
-    c_depth   constant text := format('%s:%s;', lpad(pg_trigger_depth()::text, 3, '0'),
-                                      hashtext(tg_argv[1]));
-    v_insert   text;
-    v_columns  text;
-    v_rows     text;
+    c_table    constant regclass := coalesce(pg_partition_root(tg_relid), tg_relid);
+    c_depth    constant text := format('%s:%s;', lpad(pg_trigger_depth()::text, 3, '0'),
+                                       hashtext(tg_argv[1]));
     v_is_same  text;  -- the condition that two rows o and n have one key
+    v_rows     text;
+    v_gone     text;
+    v_written  text := case when tg_op <> 'DELETE' then 'new_table' end;
+    v_type     text := lower(tg_op);
+    v_send     text;
 begin
     if not pg_has_role('pgque_writer', 'usage') then
         raise exception using
@@ -32,39 +34,33 @@ begin
         perform pgque.capture_truncate(tg_argv[0], tg_argv[1], tg_relid, tg_when);
         return null;
     end if;
-    v_insert := format('insert into %s (ev_type, ev_data, ev_extra1)',  -- quoted: current_event_table
-                       pgque.current_event_table(tg_argv[0]));
-    v_columns := pgque.capture_columns(tg_relid);
     v_is_same := pgque.capture_condition(tg_relid, tg_op);
     if pgque.is_changed_within(c_depth) then
         -- Triggers changed rows of this table within the statement, and their events are there
         -- already. So what counts is what the rows are now, and not what the statement made them.
         v_rows := case tg_op when 'INSERT' then 'new_table' when 'DELETE' then 'old_table'
                              else '(select * from old_table union all select * from new_table)' end;
-        execute format(
-            '%s select ''delete'', row_to_json(pgque_row)::text, $1 from (select %s from %s o '  -- quoted: by
-            'where not exists (select from %s n where %s)) pgque_row',  -- quoted: capture() and its like
-            v_insert, v_columns, v_rows, c_table, v_is_same) using tg_argv[1];
-        execute format(
-            '%s select ''update'', row_to_json(pgque_row)::text, $1 from (select %s from %s n '  -- quoted: by
-            'where exists (select from %s o where %s)) pgque_row',  -- quoted: capture() and its like
-            v_insert, v_columns, c_table, v_rows, v_is_same) using tg_argv[1];
-    else
+        v_gone := format('%s o where not exists (select from %s n where %s)',
+                         v_rows, c_table, v_is_same);
+        v_written := format('%s n where exists (select from %s o where %s)',
+                            c_table, v_rows, v_is_same);
+        v_type := 'update';
+    elsif tg_op <> 'INSERT' then
         -- Which old row became which new row is unknown, and does not matter.
-        if tg_op <> 'INSERT' then
-            execute format(
-                '%s select ''delete'', row_to_json(pgque_row)::text, $1 '  -- quoted: above
-                'from (select %s from old_table o %s) pgque_row',  -- quoted: capture_columns, below
-                v_insert, v_columns, case when tg_op = 'UPDATE' then format(
-                    'where not exists (select from new_table n where %s)',  -- quoted: its
-                    v_is_same) end) using tg_argv[1];
-        end if;
-        if tg_op <> 'DELETE' then
-            execute format(
-                '%s select $2, row_to_json(pgque_row)::text, $1 '  -- quoted: above
-                'from (select %s from new_table) pgque_row',  -- quoted: capture_columns
-                v_insert, v_columns) using tg_argv[1], lower(tg_op);
-        end if;
+        v_gone := concat('old_table o', case tg_op when 'UPDATE' then format(
+            ' where not exists (select from new_table n where %s)', v_is_same) end);
+    end if;
+    v_send := format(
+        'insert into %s (ev_type, ev_data, ev_extra1) '
+        'select $2, row_to_json(pgque_row)::text, $1 from (select %s',
+        pgque.current_event_table(tg_argv[0]), pgque.capture_columns(tg_relid));
+    if v_gone is not null then
+        execute format('%s from %s) pgque_row', v_send, v_gone)  -- quoted: above
+        using tg_argv[1], 'delete';
+    end if;
+    if v_written is not null then
+        execute format('%s from %s) pgque_row', v_send, v_written)  -- quoted: above
+        using tg_argv[1], v_type;
     end if;
     if pg_trigger_depth() > 1 then
         perform set_config('pgque.changed_within', replace(coalesce(
@@ -146,7 +142,7 @@ as $$
 declare
     c_attempts  constant integer := 10;
     c_timeout   constant text := current_setting('lock_timeout');
-    v_name      constant text := pgque.capture_name(i_queue);
+    v_name      constant text := 'pgque_capture_' || left(md5(i_queue), 12);  -- a queue's may be too long
     v_new       record;
     v_tables    regclass[];
 begin
@@ -204,7 +200,7 @@ returns integer
 language plpgsql
 as $$
 declare
-    v_name     constant text := pgque.capture_name(i_queue);
+    v_name     constant text := 'pgque_capture_' || left(md5(i_queue), 12);
     v_trigger  record;
     v_tables   regclass[] := array[]::regclass[];
 begin
@@ -301,14 +297,6 @@ as $$
     select format('%I.%I', n.nspname, c.relname)
     from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where c.oid = i_table;
-$$;
-
--- How the names of a queue's triggers begin. A queue's name may be too long for the name of a trigger.
-create or replace function pgque.capture_name(i_queue text)
-returns text
-language sql immutable
-as $$
-    select 'pgque_capture_' || left(md5(i_queue), 12);
 $$;
 
 -- The tables that capture() has sent to a queue, or to all, and what is wrong with each: changes that

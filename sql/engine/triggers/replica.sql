@@ -12,13 +12,6 @@ as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
-    if num_nulls(i_table, i_copied, i_shape) > 0 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('consumer "%s" on queue "%s" copied no table, snapshot or shape',
-                             i_consumer, i_queue),
-            hint = 'Pass all three; pgque.table_shape() returns the shape.';
-    end if;
     insert into pgque.replica_table (sub_id, table_name, incarnation, copied, shape)
     values (v_sub.sub_id, i_table, pgque.incarnation()::text, i_copied, i_shape)
     on conflict (sub_id, table_name) do update
@@ -35,12 +28,6 @@ as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
-    if i_table is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('consumer "%s" on queue "%s" is to forget no table', i_consumer, i_queue),
-            hint = 'pgque.replicated_tables() lists those that it has copied.';
-    end if;
     delete from pgque.replica_table r where r.sub_id = v_sub.sub_id and r.table_name = i_table;
 end;
 $$;

@@ -94,32 +94,41 @@ begin
         return;
     end if;
     v_args := pgque.read_arguments(v_trigger, i_args);
-    perform pgque.check_trigger(v_trigger, v_args.flags, v_args.condition, v_args.fields, i_when,
-                                i_level, i_op);
+    if v_args.flags <> '{}' or i_level <> 'ROW' then
+        perform pgque.check_trigger(v_trigger, v_args.flags, v_args.condition, v_args.fields, i_when,
+                                    i_level, i_op);
+    end if;
     queue := v_args.queue;
     skip := 'skip' = any (v_args.flags);
     t := pgque.table_columns(i_relid);
     t.key := coalesce(v_args.key, t.key);
-    perform pgque.check_columns(v_trigger, t.names, v_args.key || v_args.ignored);
+    -- A misspelt name would send a column that was meant to be ignored, or leave one out of the key.
+    if not (v_args.key || v_args.ignored) <@ t.names then
+        perform pgque.refuse_trigger(
+            false, v_trigger, format('names the column %L, which the table has not', (
+                select name from unnest(v_args.key || v_args.ignored) name
+                where name <> all (t.names) limit 1)),
+            format('Its columns are: %s. Drop the trigger and create it anew.',
+                   array_to_string(t.names, ', ')));
+    end if;
     if i_op <> 'TRUNCATE' then
         -- Nobody may write a generated column, and before the change it has no value.
-        select array_agg(name <> all (v_args.ignored) and not starts_with(name, '_pgq_ev_')
-                         and generated <> 'v'
+        select array_agg(name <> all (v_args.ignored) and generated <> 'v'
                          and (generated = '' or i_format <> 'sql' and i_when <> 'BEFORE') order by nr)
         into v_sent
         from unnest(t.names, t.generated) with ordinality c (name, generated, nr);
-        perform pgque.check_change_key(v_trigger, i_op, t.key, t.names, v_old, v_new);
-        -- An update of ignored columns, or of the event's own fields, makes no event. An update that
-        -- changed nothing at all makes one, as in PgQ.
+        if i_op <> 'INSERT' then
+            perform pgque.check_change_key(v_trigger, i_op, t.key, t.names, v_old, v_new);
+        end if;
+        -- An update of ignored columns alone makes no event. An update that changed nothing at all
+        -- makes one, as in PgQ.
         if i_op = 'UPDATE' and v_args.ignored <> '{}' and not (
                select bool_or(sent) is not false
                from unnest(t.names, v_sent, v_old, v_new) c (name, sent, was, becomes)
-               where was is distinct from becomes
-                 and (sent or name = any (v_args.ignored) or starts_with(name, '_pgq_ev_'))) then
+               where was is distinct from becomes and (sent or name = any (v_args.ignored))) then
             return;
         end if;
-        expressions := pgque.trigger_expressions(
-            v_args.condition, pgque.add_field_columns(v_trigger, t.names, v_args.fields));
+        expressions := pgque.trigger_expressions(v_args.condition, v_args.fields);
     end if;
     fields := array[
         pgque.change_type(i_format, i_op, i_schema, i_table, t.key),

@@ -71,31 +71,6 @@ begin
 end;
 $$;
 
--- Fills the event's fields that have no expression from the table's own columns _pgq_ev_type,
--- _pgq_ev_extra1 and so on.
-create or replace function pgque.add_field_columns(i_trigger text, i_names text[], i_fields text[])
-returns text[]
-language plpgsql immutable
-as $$
-declare
-    c_columns constant text[] := array['_pgq_ev_type', '_pgq_ev_data', '_pgq_ev_extra1',
-                                      '_pgq_ev_extra2', '_pgq_ev_extra3', '_pgq_ev_extra4'];
-    v_name    text;
-begin
-    for v_name in select name from unnest(i_names) name where starts_with(name, '_pgq_ev_') loop
-        if v_name <> all (c_columns) then
-            perform pgque.refuse_trigger(
-                false, i_trigger,
-                format('finds the column %L, which is no field of an event', v_name),
-                format('Rename the column; the fields are: %s.', array_to_string(c_columns, ', ')));
-        end if;
-        i_fields[array_position(c_columns, v_name)] :=
-            coalesce(i_fields[array_position(c_columns, v_name)], v_name);
-    end loop;
-    return i_fields;
-end;
-$$;
-
 -- Refuses a trigger that cannot do what its arguments say, and a change that is denied.
 create or replace function pgque.check_trigger(
     i_trigger text, i_flags text[], i_condition text, i_fields text[], i_when text, i_level text,
@@ -125,23 +100,6 @@ begin
 end;
 $$;
 
--- Refuses names in pkey= and ignore= that are not columns. A misspelt name would send a column that was
--- meant to be ignored, or leave a column out of the key.
-create or replace function pgque.check_columns(i_trigger text, i_names text[], i_named text[])
-returns void
-language plpgsql immutable
-as $$
-begin
-    if not i_named <@ i_names then
-        perform pgque.refuse_trigger(
-            false, i_trigger, format('names the column %L, which the table has not', (
-                select name from unnest(i_named) name where name <> all (i_names) limit 1)),
-            format('Its columns are: %s. Drop the trigger and create it anew.',
-                   array_to_string(i_names, ', ')));
-    end if;
-end;
-$$;
-
 -- Checks the key of an update or delete: the table must have one, and an update must not change it.
 -- Consumers that apply the change elsewhere find the row by its key.
 create or replace function pgque.check_change_key(
@@ -152,7 +110,7 @@ as $$
 declare
     v_changed text;
 begin
-    if i_op <> 'INSERT' and i_key = '{}' then
+    if i_key = '{}' then
         perform pgque.refuse_trigger(
             true, i_trigger, format('%s on a table without a primary key', i_op),
             'Add a primary key, or name the columns that identify a row: pkey=column,...');
