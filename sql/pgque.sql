@@ -3789,25 +3789,17 @@ create or replace function pgque.refuse_tick(i_queue pgque.queue)
 returns void
 language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_setting constant text := case when i_queue.queue_ticker_paused then 'ticker_paused'
+                                    else 'external_ticker' end;
+    v_value   constant boolean := i_queue.queue_ticker_paused or i_queue.queue_external_ticker;
 begin
-    if i_queue.queue_ticker_paused then
-        raise exception using
-            errcode = 'PQ017',
-            message = format('ticks not allowed: the ticker of queue "%s" is paused',
-                             i_queue.queue_name),
-            hint = format('Resume it with: select pgque.set_queue_config(%L, ''ticker_paused'', '
-                          '''false'');', i_queue.queue_name);
-    end if;
     raise exception using
         errcode = 'PQ017',
-        message = case
-            when i_queue.queue_external_ticker
-                then format('ticks not allowed: queue "%s" has its ticks from an external ticker',
-                            i_queue.queue_name)
-            else format('queue "%s" has no external ticker', i_queue.queue_name) end,
-        hint = format('Set it with: select pgque.set_queue_config(%L, ''external_ticker'', %L);',
-                      i_queue.queue_name,
-                      case when i_queue.queue_external_ticker then 'false' else 'true' end);
+        message = format('ticks not allowed: %s of queue "%s" is %s', v_setting, i_queue.queue_name,
+                         v_value::text),
+        hint = format('Set it with: select pgque.set_queue_config(%L, %L, %L);', i_queue.queue_name,
+                      v_setting, (not v_value)::text);
 end;
 $$;
 
@@ -7128,7 +7120,7 @@ create or replace view pgque.needed_tick as
 select q.queue_id,
        least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
              (select max(t.tick_id) - 1 from pgque.tick t where t.tick_queue = q.queue_id),
-             pgque.find_retention_tick(q))
+             case when q.queue_retention is not null then pgque.find_retention_tick(q) end)
        as first_tick
 from pgque.queue q;
 
@@ -7158,6 +7150,9 @@ begin
     end if;
     v_half := (select l.half from pgque.log l where l.log_name = 'tick');
     select count(*) into v_all from pgque.tick t;
+    if v_half = 0 and v_all <= 1000 + (select count(*) from pgque.queue) then
+        return 0;  -- each queue needs one
+    end if;
     select coalesce(sum(t.ticks), 0) into v_needed
     from pgque.needed_tick n
     cross join lateral (

@@ -96,7 +96,7 @@ create or replace view pgque.needed_tick as
 select q.queue_id,
        least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
              (select max(t.tick_id) - 1 from pgque.tick t where t.tick_queue = q.queue_id),
-             pgque.find_retention_tick(q))
+             case when q.queue_retention is not null then pgque.find_retention_tick(q) end)
        as first_tick
 from pgque.queue q;
 
@@ -126,6 +126,9 @@ begin
     end if;
     v_half := (select l.half from pgque.log l where l.log_name = 'tick');
     select count(*) into v_all from pgque.tick t;
+    if v_half = 0 and v_all <= 1000 + (select count(*) from pgque.queue) then
+        return 0;  -- each queue needs one
+    end if;
     select coalesce(sum(t.ticks), 0) into v_needed
     from pgque.needed_tick n
     cross join lateral (
