@@ -71,10 +71,9 @@ purge_cron_log purge_idem queue_parameters read_messages read_timeline refuse_co
 refuse_downgrade refuse_insert refuse_locked refuse_pages refuse_parameter refuse_partitioned
 refuse_registered refuse_send_idem refuse_slot refuse_staging refuse_tick refuse_unpartitioned
 refuse_value register_slots removable_stagings remove_jobs renumber_events renumber_positions
-resend_dead_letter rotation_health rotation_interval rotation_obstacle scheduler_status
+resend_dead_letter rotation_health rotation_interval rotation_obstacle scheduler_status seqs_in_use
 set_lock_wait settle_events settle_floor slice_from slot_condition slot_end snapshot_conditions
 stop_slots subconsumer_name subscribe_slots_at table_locks tick_snapshot ticker_health time_buckets
-unfinished_seqs
 """
 
 DECISIONS: dict[str, frozenset[str]] = {
