@@ -15,7 +15,6 @@ def measure(url: str, *, rounds: int) -> list[Result]:
     with connect(url) as connection:
         return [
             *_cycle(connection, rounds),
-            *_cycle_of_one(connection, rounds),
             *_empty_poll(connection, rounds),
             *_large_batch(connection, rounds),
             *_backlog(connection),
@@ -70,49 +69,6 @@ def _cycle(connection: Connection, rounds: int) -> list[Result]:
             costs["pgq"] / costs["pgque"],
             ">=",
             1.5,
-            f"{1 / costs['pgque']:,.0f} against {1 / costs['pgq']:,.0f} cycles a second",
-        )
-    ]
-
-
-def _cycle_of_one(connection: Connection, rounds: int) -> list[Result]:
-    """Measures everything that one event takes, when each event has a tick of its own."""
-
-    def cycle(schema: str) -> Callable[[], None]:
-        value(connection, f"select {schema}.create_queue('one')")
-        for setting in ("'ticker_max_count', '1'", "'ticker_max_lag', '0'"):
-            value(connection, f"select {schema}.set_queue_config('one', {setting})")
-        value(connection, f"select {schema}.register_consumer('one', 'reader')")
-        send = prepared(connection, f"select {schema}.insert_event('one', 't', '{'x' * 180}')")
-        tick = prepared(connection, f"select {schema}.ticker('one')")
-        next_batch = prepared(connection, f"select {schema}.next_batch('one', 'reader')")
-        get_events = prepared(connection, f"select * from {schema}.get_batch_events($1)")
-        finish = prepared(connection, f"select {schema}.finish_batch($1)")
-
-        def run() -> None:
-            send()
-            tick()
-            batch = next_batch().get_value(0, 0) or b""
-            assert get_events(batch).ntuples
-            finish(batch)
-
-        return run
-
-    cycles = {schema: cycle(schema) for schema in ("pgque", "pgq")}
-    costs = medians(
-        [
-            Contender(schema, lambda run=run: timed(run, _CYCLES))  # type: ignore[misc]
-            for schema, run in cycles.items()
-        ],
-        rounds,
-    )
-    return [
-        Result(
-            "cycle of one event: insert, tick, next_batch, read, finish",
-            "C PgQ",
-            costs["pgq"] / costs["pgque"],
-            ">=",
-            1.6,
             f"{1 / costs['pgque']:,.0f} against {1 / costs['pgq']:,.0f} cycles a second",
         )
     ]

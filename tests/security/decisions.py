@@ -68,8 +68,8 @@ purge_idem read_messages read_timeline refuse_cooperative refuse_downgrade refus
 refuse_locked refuse_parameter refuse_partitioned refuse_send_idem refuse_slot refuse_staging
 refuse_tick refuse_unpartitioned refuse_value register_slots remove_jobs renumber_events
 renumber_positions resend_dead_letter rotation_interval rotation_obstacle scheduler_status
-set_lock_wait settle_events settle_floor slice_from slot_end snapshot_conditions stop_slots
-subconsumer_name subscribe_slots_at table_locks tick_snapshot time_buckets unfinished_seqs
+seqs_in_use set_lock_wait settle_events settle_floor slice_from slot_end snapshot_conditions
+stop_slots subconsumer_name subscribe_slots_at table_locks tick_snapshot time_buckets
 """
 
 DECISIONS: dict[str, frozenset[str]] = {

@@ -95,7 +95,7 @@ create or replace view pgque.needed_tick as
 select q.queue_id,
        least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
              (select max(t.tick_id) - 1 from pgque.tick t where t.tick_queue = q.queue_id),
-             pgque.find_retention_tick(q))
+             case when q.queue_retention is not null then pgque.find_retention_tick(q) end)
        as first_tick
 from pgque.queue q;
 
@@ -107,14 +107,17 @@ language plpgsql
 as $$
 declare
     v_all     bigint := (select count(*) from pgque.tick);
-    v_needed  bigint := (
-        select coalesce(sum(t.ticks), 0)
-        from pgque.needed_tick n
-        cross join lateral (
-            select count(*) as ticks
-            from pgque.tick t
-            where t.tick_queue = n.queue_id and t.tick_id >= n.first_tick) t);
+    v_needed  bigint;
 begin
+    if v_all <= 1000 + (select count(*) from pgque.queue) then
+        return false;  -- each queue needs one
+    end if;
+    select coalesce(sum(t.ticks), 0) into v_needed
+    from pgque.needed_tick n
+    cross join lateral (
+        select count(*) as ticks
+        from pgque.tick t
+        where t.tick_queue = n.queue_id and t.tick_id >= n.first_tick) t;
     return v_all - v_needed > greatest(v_needed, 1000);
 end;
 $$;

@@ -61,24 +61,16 @@ create or replace function pgque.refuse_tick(i_queue pgque.queue)
 returns void
 language plpgsql immutable
 as $$
+declare
+    v_setting constant text := case when i_queue.queue_ticker_paused then 'ticker_paused'
+                                    else 'external_ticker' end;
+    v_value   constant boolean := i_queue.queue_ticker_paused or i_queue.queue_external_ticker;
 begin
-    if i_queue.queue_ticker_paused then
-        raise exception using
-            errcode = 'PQ017',
-            message = format('ticks not allowed: the ticker of queue "%s" is paused',
-                             i_queue.queue_name),
-            hint = format('Resume it with: select pgque.set_queue_config(%L, ''ticker_paused'', '
-                          '''false'');', i_queue.queue_name);
-    end if;
     raise exception using
         errcode = 'PQ017',
-        message = case
-            when i_queue.queue_external_ticker
-                then format('ticks not allowed: queue "%s" has its ticks from an external ticker',
-                            i_queue.queue_name)
-            else format('queue "%s" has no external ticker', i_queue.queue_name) end,
-        hint = format('Set it with: select pgque.set_queue_config(%L, ''external_ticker'', %L);',
-                      i_queue.queue_name,
-                      case when i_queue.queue_external_ticker then 'false' else 'true' end);
+        message = format('ticks not allowed: %s of queue "%s" is %s', v_setting, i_queue.queue_name,
+                         v_value::text),
+        hint = format('Set it with: select pgque.set_queue_config(%L, %L, %L);', i_queue.queue_name,
+                      v_setting, (not v_value)::text);
 end;
 $$;

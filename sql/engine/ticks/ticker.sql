@@ -80,7 +80,7 @@ where not q.queue_external_ticker
 -- runs a statement, which holds a snapshot from before it draws an event's id until it has one. Only an
 -- id that somebody draws with nextval(), in a statement of its own, could be missed. PostgreSQL
 -- walks through the whole table of locks, so it is read only if there is such a transaction.
-create or replace function pgque.unfinished_seqs()
+create or replace function pgque.seqs_in_use()
 returns oid[]
 language plpgsql
 as $$
@@ -119,6 +119,7 @@ $$;
 -- and neither is one of which this is assumed already. A queue is looked at when it has its first
 -- events for some time, and by the tick that is due after the lag without new events. A ticker that may
 -- have an older snapshot, or has events of its own, cannot tell either.
+-- Refuses a database that was restored and is not adopted, as check_adopted does.
 -- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request, tick_state;
 -- notifies.
 create or replace function pgque.make_ticks(i_first_queue integer, i_last_queue integer)
@@ -131,24 +132,26 @@ declare
     v_unsure      constant boolean := v_strict or pg_current_xact_id_if_assigned() is not null;
     v_due         pgque.tick_due[];
     v_look        boolean;
+    v_restored    boolean;
     v_requests    bigint[];
     v_unfinished  oid[];  -- null: they were not looked for
     v_ticks       bigint[];
     v_ticked      integer[];
     v_changed     integer[];
 begin
-    if v_strict then
-        perform pgque.check_tick_half();
-    end if;
+    perform pgque.check_tick_half() where v_strict;
     select array_agg(d), bool_or(d.has_new <> d.left_some and (d.left_some or not d.is_busy)),
-           (select array_agg(r.request_id) from pgque.tick_request r)
-    into v_due, v_look, v_requests
+           (select array_agg(r.request_id) from pgque.tick_request r),
+           exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id)
+    into v_due, v_look, v_requests, v_restored
     from pgque.tick_due d
     where d.queue_id between i_first_queue and i_last_queue;
+    perform pgque.check_adopted(), pgque.follow_timeline()
+    where v_restored or not pgque.is_timeline_followed();
     if v_due is null then
         return '{}';
     elsif v_look and not v_unsure then
-        v_unfinished := pgque.unfinished_seqs();
+        v_unfinished := pgque.seqs_in_use();
     end if;
     with due as materialized (
         select d.queue_id, d.queue_name, d.last_tick_id, d.left_some, d.event_seq,
@@ -177,12 +180,10 @@ begin
     from ticked t
     join due d on d.queue_id = t.tick_queue;
     if v_changed is not null then
-        update pgque.tick_state s set left_some = not s.left_some
-        where s.queue_id = any (v_changed);
+        update pgque.tick_state s set left_some = not s.left_some where s.queue_id = any (v_changed);
     end if;
     if v_requests is not null then
-        delete from pgque.tick_request r
-        where r.queue_id = any (v_ticked) and r.request_id = any (v_requests);
+        delete from pgque.tick_request r where r.queue_id = any (v_ticked) and r.request_id = any (v_requests);
     end if;
     return coalesce(v_ticks, '{}');
 end;
@@ -196,8 +197,6 @@ language plpgsql security definer
 set lock_timeout = '1s'
 as $$
 begin
-    perform pgque.check_adopted();
-    perform pgque.follow_timeline() where not pgque.is_timeline_followed();
     return cardinality(pgque.make_ticks(0, 2147483647));
 exception when lock_not_available then
     perform pgque.refuse_locked('ticks', 'The next call tries again: let them end.');
@@ -217,8 +216,6 @@ declare
     v_queue pgque.queue;
 begin
     v_queue := pgque.find_queue(i_queue_name);
-    perform pgque.check_adopted();
-    perform pgque.follow_timeline() where not pgque.is_timeline_followed();
     if v_queue.queue_ticker_paused or v_queue.queue_external_ticker then
         perform pgque.refuse_tick(v_queue);
     end if;
