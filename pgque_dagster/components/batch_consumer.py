@@ -52,6 +52,7 @@ class ConsumerLagChecks(
 class AssetOptions(
     mirror(
         pgque_asset,
+        leave_out=["partitions_def", "leave_out_failed"],
         lease_ttl=lambda text: duration(text, positive=True, at_most=LONGEST_LEASE),
         timeout=positive,
         partitions=lambda text: number(text, at_most=MOST_PARTITIONS, or_null=True),

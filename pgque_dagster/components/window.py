@@ -7,11 +7,13 @@ import dagster as dg
 from pydantic import Field
 
 from ..assets.decorators import pgque_asset
-from ..assets.windows import pgque_window_asset
 from .computed import Computed, Dependencies
 from .mirror import mirror
 from .options import Options, duration, number, option, positive, template
 from .scaffolding import WindowScaffolder
+
+# What a window has not.
+OF_CONSUMERS = ["consumer", "start_at", "partitions", "lease_ttl", "batch_safe", "check_specs"]
 
 
 class RetryOptions(Options):
@@ -25,8 +27,8 @@ class RetryOptions(Options):
         return dg.RetryPolicy(max_retries=self.max_retries, delay=self.delay.total_seconds())
 
 
-class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset], timeout=positive)):
-    """Options of `pgque_window_asset`."""
+class WindowAssetOptions(mirror(pgque_asset, leave_out=OF_CONSUMERS, timeout=positive)):
+    """Options of `pgque_asset` for windows."""
 
     deps: Dependencies = Field(default=[])
     partitions_def: Annotated[
@@ -41,7 +43,7 @@ class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset], timeout=
     ] = None
 
     def arguments(self) -> dict[str, Any]:
-        """Returns the attributes as arguments of `pgque_window_asset`."""
+        """Returns the attributes as arguments of `pgque_asset`."""
         policy = self.retry_policy and self.retry_policy.policy()
         return {**super().arguments(), "retry_policy": policy}
 
@@ -69,5 +71,5 @@ class WindowComponent(WindowAssetOptions, Computed, dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the asset and its IO manager."""
-        asset, resources = self.asset_of(pgque_window_asset)
+        asset, resources = self.asset_of(pgque_asset)
         return dg.Definitions(assets=[asset], resources=resources)
