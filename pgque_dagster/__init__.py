@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from .assets import PostgresBatchIOManager as PostgresBatchIOManager
     from .assets import pgque_asset as pgque_asset
     from .assets import pgque_multi_asset as pgque_multi_asset
-    from .assets import pgque_window_asset as pgque_window_asset
     from .checks import Alert as Alert
     from .checks import build_consumer_lag_checks as build_consumer_lag_checks
     from .checks import build_dead_letter_checks as build_dead_letter_checks
@@ -79,7 +78,6 @@ _MODULES = {
     "dead_letters_key": "project.keys",
     "pgque_asset": "assets",
     "pgque_multi_asset": "assets",
-    "pgque_window_asset": "assets",
     "queue_key": "project.keys",
 }
 

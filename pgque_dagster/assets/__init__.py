@@ -3,7 +3,6 @@
 from .decorators import pgque_asset, pgque_multi_asset
 from .io_managers import ParquetBatchIOManager, PostgresBatchIOManager
 from .lake_io_managers import DeltaBatchIOManager, IcebergBatchIOManager
-from .windows import pgque_window_asset
 
 __all__ = [
     "DeltaBatchIOManager",
@@ -12,5 +11,4 @@ __all__ = [
     "PostgresBatchIOManager",
     "pgque_asset",
     "pgque_multi_asset",
-    "pgque_window_asset",
 ]

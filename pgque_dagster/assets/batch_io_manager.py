@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from ..client import InvalidArgument
 from ..project.keys import TABLE
-from ..project.step_errors import logs_errors_first
+from ..project.step_errors import log_error_line
 from ..spark.cluster.executor_errors import clear_executor_errors
 from .current_batch import current_batch
 from .metadata import set_aside
@@ -30,7 +30,6 @@ class BatchIOManager(dg.ConfigurableIOManager):
     pyspark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]
     """The resource that the assets use, for steps that load an asset in a process of their own."""
 
-    @logs_errors_first
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
         """Stores a batch's DataFrame. Replaces what an earlier attempt stored.
 
@@ -38,14 +37,16 @@ class BatchIOManager(dg.ConfigurableIOManager):
             InvalidArgument: if the output is not a DataFrame, or is not computed from a batch, or
                 does not fit what is stored there.
         """
-        batch = current_batch(context)
-        if not isinstance(obj, DataFrame):
-            raise InvalidArgument(
-                f"{context.asset_key.to_user_string()} returned {type(obj).__name__}",
-                "Return a Spark DataFrame.",
-            )
-        with clear_executor_errors():
-            stored = self._store(context, batch, obj)
+        # Dagster calls an IO manager outside the block of the step that logs errors.
+        with log_error_line(context.log):
+            batch = current_batch(context)
+            if not isinstance(obj, DataFrame):
+                raise InvalidArgument(
+                    f"{context.asset_key.to_user_string()} returned {type(obj).__name__}",
+                    "Return a Spark DataFrame.",
+                )
+            with clear_executor_errors():
+                stored = self._store(context, batch, obj)
         context.add_output_metadata({**stored, **set_aside(batch.claim)})
 
     def _store(

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from ..client import InvalidArgument
 from ..project.resource import PgqueResource
 from ..project.step_errors import log_error_line
 from .consumption import ComputeFunction
-from .event_log import refuse_unrecorded
-from .outputs import AssetRecord, StepResult
+from .outputs import StepResult
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def make_step(
     compute_fn: ComputeFunction,
-    work: Callable[..., Iterator[StepResult | AssetRecord]],
+    work: Callable[..., Iterator[StepResult]],
     required: Iterable[str],
 ) -> ComputeFunction:
     """Returns the function that Dagster runs as the step.
@@ -57,7 +57,7 @@ def make_step(
             return compute_fn(**mine, **{key: offered[key] for key in offered if key in wanted})
 
         with log_error_line(context.log):
-            refuse_unrecorded(context)
+            _refuse_unrecorded(context)
             yield from work(context, pgque, pyspark, call)
 
     parameters = {
@@ -83,3 +83,26 @@ def make_step(
         **parameters,
     }
     return run
+
+
+def _refuse_unrecorded(context: dg.AssetExecutionContext) -> None:
+    """Refuses a step whose process does not write the event log of its run.
+
+    A batch is acked after its materialization is recorded. Under an executor, the step's process
+    writes the event log itself, on whatever host it is, so the order holds. A step launcher
+    (`dg.StepLauncher`) gives the process an instance of its own, and the host records the events
+    later, or never if it dies.
+
+    Raises:
+        InvalidArgument: if the instance of this process does not know the run.
+    """
+    if context.instance.get_run_by_id(context.run.run_id) is not None:
+        return
+    raise InvalidArgument(
+        f"the instance of Dagster in this process does not know run {context.run.run_id}: a step "
+        "launcher executes the step and reports its events when it is over, so the batch would be "
+        "acked before its materialization is recorded",
+        f"Remove the step launcher from the resources of {context.op_def.name}. To run the step on "
+        "another host, use an executor (Docker, Kubernetes, Celery); to run only Spark elsewhere, "
+        "use a session on the cluster.",
+    )

@@ -1,6 +1,7 @@
-"""`@pgque_asset` and `@pgque_multi_asset`: assets computed from the batches of a queue.
+"""`@pgque_asset` and `@pgque_multi_asset`: assets computed from batches or windows of a queue.
 
-They are thin layers on Dagster's own decorators; `step.py` holds what happens in a run.
+They are thin layers on Dagster's own decorators; `step.py` and `windows.py` hold what happens in a
+run.
 """
 
 import copy
@@ -17,8 +18,11 @@ from ..project.keys import CONSUMER, PARTITIONS, QUEUE, START_AT, queue_key
 from .compute_function import make_step
 from .consumption import ComputeFunction, Consumption, read_start
 from .step import consume
+from .windows import compute_window
 
 _IO_MANAGER = "io_manager"
+_LEASE_TTL = timedelta(minutes=1)
+_SLOTS = "For several runs at a time that keep the events of a key in order, use partitions"
 
 
 def pgque_asset(
@@ -27,7 +31,9 @@ def pgque_asset(
     consumer: str | None = None,
     start_at: Position | None = None,
     partitions: int | None = None,
-    lease_ttl: timedelta = timedelta(minutes=1),
+    partitions_def: dg.TimeWindowPartitionsDefinition | None = None,
+    leave_out_failed: bool = False,
+    lease_ttl: timedelta = _LEASE_TTL,
     slices: int = 4,
     batch_safe: bool = False,
     name: str | None = None,
@@ -58,6 +64,13 @@ def pgque_asset(
     If the function returns None or yields nothing, the run fails and the batch is released, unless
     the function is annotated with `-> None`, because it stores its results itself.
 
+    With `partitions_def`, each partition is a window of time, of the events that the queue retains.
+    No consumer is registered and nothing is acked, so a window can be computed at any time, in any
+    order, and again. It counts as a batch whose id is its start in UTC, as YYYYMMDDHHMM. An event
+    belongs to the window of the tick with which it became visible: that of its commit, or the next
+    one if no tick came in between. A window that is not over fails its run, and so does one whose
+    ticks are not all retained.
+
     Args:
         queue: the queue's name.
         consumer: the consumer's name; by default the asset's name. Each asset needs its own.
@@ -68,6 +81,11 @@ def pgque_asset(
         partitions: divides the events by their key (ev_extra1) among this number of slots, from 1
             to 256. The events of a key are computed in order, and one run at a time works on a
             slot. By default all events are in one sequence of batches.
+        partitions_def: windows of time, such as HourlyPartitionsDefinition, in place of batches.
+        leave_out_failed: allows the function of a window to leave events out: malformed ones, and
+            those that it passes to `nack` or `dead_letter`. They are counted in the metadata
+            `pgque/left_out`. Without it, such an event fails the run, because a window has no dead
+            letters.
         lease_ttl: how long the lease of a run that died lasts. Until then no other run may claim
             the batch. A live run renews its lease.
         slices: the maximum number of partitions in which a large batch is read.
@@ -99,8 +117,8 @@ def pgque_asset(
 
     Raises:
         DagsterInvalidDefinitionError: if the function has no parameter `batch`, is `async`, or
-            returns nothing although an IO manager is named; if an option is out of range; or if the
-            asset has `partitions_def` or `backfill_policy`.
+            returns nothing although an IO manager is named; if an option is out of range, or
+            means nothing beside the others.
 
     Example:
         .. code-block:: python
@@ -111,13 +129,29 @@ def pgque_asset(
     """
 
     def decorate(compute_fn: ComputeFunction) -> dg.AssetsDefinition:
+        of_windows = partitions_def is not None
+        of_consumers = {
+            "consumer": consumer,
+            "start_at": start_at,
+            "partitions": partitions,
+            "lease_ttl": None if lease_ttl == _LEASE_TTL else lease_ttl,
+            "batch_safe": batch_safe or None,
+        }
+        if of_windows:
+            _check_windows(compute_fn, partitions_def, of_consumers, asset_options)
+        elif leave_out_failed:
+            raise dg.DagsterInvalidDefinitionError(
+                f"{compute_fn.__name__}: leave out leave_out_failed, or pass partitions_def: "
+                "failed events of a batch become dead letters"
+            )
         consumption = Consumption(
             compute_fn,
             queue,
             consumer or name or compute_fn.__name__,
             lease_ttl,
             slices,
-            batch_safe=batch_safe,
+            # The IO manager gets the partition of a window, which it must keep apart for any asset.
+            batch_safe=batch_safe or of_windows,
             start_at=read_start(start_at),
             partitions=partitions,
         )
@@ -130,16 +164,24 @@ def pgque_asset(
             options.setdefault("dagster_type", dg.Nothing)
         else:
             required.add(io_manager_key or _IO_MANAGER)
+        if partitions_def is not None:
+            work = partial(compute_window, consumption, partitions_def, leave_out_failed)
+        else:
+            work = partial(consume, consumption)
         asset: dg.AssetsDefinition = dg.asset(
             name=name,
             key_prefix=key_prefix,
+            partitions_def=partitions_def,
             deps=[queue_key(queue), *deps],
             description=description or inspect.getdoc(compute_fn),
             kinds={"pyspark"} if kinds is None else kinds,
             group_name=group_name,
             owners=owners,
             tags=tags,
-            metadata={**(metadata or {}), **_consumer_metadata(consumption)},
+            metadata={
+                **(metadata or {}),
+                **({QUEUE: queue} if of_windows else _consumer_metadata(consumption)),
+            },
             code_version=code_version,
             automation_condition=automation_condition,
             freshness_policy=freshness_policy,
@@ -147,10 +189,12 @@ def pgque_asset(
             io_manager_key=io_manager_key,
             op_tags=op_tags,
             pool=pool,
-            output_required=False,
+            # A run without a batch has no output.
+            output_required=of_windows,
             **options,
-        )(make_step(compute_fn, partial(consume, consumption), required))
-        _refuse_partitions(asset)
+        )(make_step(compute_fn, work, required))
+        if not of_windows:
+            _refuse_partitions(asset)
         return asset
 
     return decorate
@@ -164,7 +208,7 @@ def pgque_multi_asset(
     outs: Mapping[str, dg.AssetOut] | None = None,
     start_at: Position | None = None,
     partitions: int | None = None,
-    lease_ttl: timedelta = timedelta(minutes=1),
+    lease_ttl: timedelta = _LEASE_TTL,
     slices: int = 4,
     batch_safe: bool = False,
     name: str | None = None,
@@ -260,8 +304,33 @@ def _refuse_manager(compute_fn: ComputeFunction, manager: str) -> None:
     )
 
 
+def _check_windows(
+    compute_fn: ComputeFunction,
+    partitions_def: Any,
+    of_consumers: Mapping[str, Any],
+    asset_options: Mapping[str, Any],
+) -> None:
+    """Refuses partitions that are no windows of time, and options that mean nothing for windows."""
+    if not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
+        raise dg.DagsterInvalidDefinitionError(
+            f"{compute_fn.__name__}: partitions_def must be a TimeWindowPartitionsDefinition, such "
+            f"as dg.HourlyPartitionsDefinition. {_SLOTS}"
+        )
+    if given := [name for name, value in of_consumers.items() if value is not None]:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{compute_fn.__name__}: leave out {', '.join(given)}, or partitions_def: a window has "
+            "no consumer"
+        )
+    policy = asset_options.get("backfill_policy")
+    if policy is not None and policy.max_partitions_per_run != 1:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{compute_fn.__name__}: a run stores one window: leave out backfill_policy, or pass "
+            "BackfillPolicy.multi_run()"
+        )
+
+
 def _refuse_partitions(assets: dg.AssetsDefinition) -> None:
-    """Refuses partitions and backfill policies, which Dagster accepts.
+    """Refuses partitions and backfill policies for batches, which Dagster accepts.
 
     Raises:
         DagsterInvalidDefinitionError: if one of the assets has any.
@@ -269,9 +338,8 @@ def _refuse_partitions(assets: dg.AssetsDefinition) -> None:
     if assets.partitions_def is not None or assets.backfill_policy is not None:
         raise dg.DagsterInvalidDefinitionError(
             f"{assets.op.name}: leave out partitions_def and backfill_policy: a run gets the next "
-            "batch of its consumer, whatever its partition is. For partitions by time, with "
-            "backfills, use @pgque_window_asset. For several runs at a time that keep the events "
-            "of a key in order, use partitions"
+            "batch of its consumer, whatever its partition is. For windows of time, with "
+            f"backfills, use @pgque_asset with partitions_def. {_SLOTS}"
         )
 
 

@@ -1,88 +1,58 @@
 """The metadata of a batch on its asset. Times and sizes are numbers, so that the UI plots them."""
 
-import time
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import Any
 
 import dagster as dg
 from pyspark.sql import DataFrame
 
-from ..client import AckResult, Batch, Client
+from ..client import Client
+from ..client.models import ReadPlan
 from ..client.read_batch import ReadBatch
 from ..client.window import Window
 from ..project.keys import BATCH_ID, CONSUMER, QUEUE, SLOT
 
-# Metadata that mean nothing for a window, which nobody claims.
-_OF_CLAIMS = {CONSUMER, "pgque/epoch", "pgque/lag_seconds"}
 
-if TYPE_CHECKING:
-    from ..spark import SparkBatch
+def data_version(client: Client, batch: ReadBatch) -> dg.DataVersion:
+    """Returns the version of what a step computes from a batch.
+
+    It has the epoch, because another attempt may compute other data from the same batch.
+    """
+    version = (client.incarnation(), batch.batch_id, batch.lease.epoch)
+    return dg.DataVersion(":".join(map(str, version)))
 
 
-class Report:
-    """Collects the metadata of a batch while a step works on it.
-
-    Attributes:
-        data_version: of what the step computes from the batch.
+def batch_metadata(batch: ReadBatch, plan: ReadPlan, lag: timedelta) -> dict[str, Any]:
+    """Returns the metadata of an output that is about to be stored.
 
     Args:
-        client: the database.
         batch: the claim, or a window.
-        spark_batch: the same batch as DataFrames.
+        plan: how it is read.
+        lag: from its last tick to the start of the work on it.
     """
-
-    def __init__(self, client: Client, batch: ReadBatch, spark_batch: "SparkBatch") -> None:
-        self._batch = batch
-        self._plan = spark_batch.plan
-        self._lag = batch.info().lag
-        # Another attempt may compute other data from the same batch.
-        version = (client.incarnation(), batch.batch_id, batch.lease.epoch)
-        self.data_version = dg.DataVersion(":".join(map(str, version)))
-        self._started = time.monotonic()
-        self._made = self._started
-
-    def with_output(self) -> dict[str, Any]:
-        """Returns the metadata of an output that is about to be stored."""
-        self._made = time.monotonic()
-        lease = self._batch.lease
-        times = {
-            "pgque/oldest_event": self._plan.oldest,
-            "pgque/newest_event": self._plan.newest,
+    times = {"pgque/oldest_event": plan.oldest, "pgque/newest_event": plan.newest}
+    if isinstance(batch, Window):
+        info = batch.info()
+        times |= {"pgque/window_start": info.start, "pgque/window_end": info.end}
+        of_claim: dict[str, Any] = {}
+    else:
+        of_claim = {
+            CONSUMER: batch.consumer,
+            **({} if batch.slot is None else {SLOT: batch.slot}),
+            "pgque/epoch": batch.lease.epoch,
+            "pgque/lag_seconds": lag.total_seconds(),
         }
-        made = {
-            QUEUE: self._batch.queue,
-            CONSUMER: self._batch.consumer,
-            **({} if self._batch.slot is None else {SLOT: self._batch.slot}),
-            BATCH_ID: self._batch.batch_id,
-            "pgque/prev_tick_id": lease.prev_tick_id,
-            "pgque/tick_id": lease.tick_id,
-            "pgque/epoch": lease.epoch,
-            "pgque/events": self._plan.events,
-            **{key: dg.MetadataValue.timestamp(at) for key, at in times.items() if at is not None},
-            "pgque/lag_seconds": self._lag.total_seconds(),
-            "pgque/bytes": self._plan.payload_bytes,
-            "pgque/process_seconds": self._made - self._started,
-            **set_aside(self._batch),
-        }
-        if not isinstance(self._batch, Window):
-            return made
-        info = self._batch.info()
-        return {
-            **{key: value for key, value in made.items() if key not in _OF_CLAIMS},
-            "pgque/window_start": dg.MetadataValue.timestamp(info.start),
-            "pgque/window_end": dg.MetadataValue.timestamp(info.end),
-        }
-
-    def ack(self, batch: Batch) -> tuple[AckResult, dict[str, Any]]:
-        """Acks the batch. Returns the result, and the metadata that is known only afterwards."""
-        stored = time.monotonic()
-        result = batch.ack()
-        return result, {
-            BATCH_ID: self._batch.batch_id,
-            "pgque/store_seconds": stored - self._made,
-            "pgque/ack_seconds": time.monotonic() - stored,
-            "pgque/retries_scheduled": result.nacked,
-            "pgque/dead_letters_written": result.dead_lettered,
-        }
+    return {
+        QUEUE: batch.queue,
+        BATCH_ID: batch.batch_id,
+        **of_claim,
+        "pgque/prev_tick_id": batch.lease.prev_tick_id,
+        "pgque/tick_id": batch.lease.tick_id,
+        "pgque/events": plan.events,
+        "pgque/bytes": plan.payload_bytes,
+        **{key: dg.MetadataValue.timestamp(at) for key, at in times.items() if at is not None},
+        **set_aside(batch),
+    }
 
 
 def set_aside(claim: ReadBatch) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Turns the results of a compute function into Dagster events, and decides about the ack.
 
-Dagster stores and records the results, as for any asset. What stores nothing is refused, and the
-step calls `Outputs.failed_checks` before every ack.
+Dagster stores and records the results, as for any asset. A result is refused here before it is
+stored if it stores nothing, or if Dagster would refuse it only after the ack or without releasing
+the batch. The step calls `Outputs.failed_checks` before the ack.
 """
 
 import inspect
@@ -47,12 +48,13 @@ class Outputs:
         self.keys: dict[str, dg.AssetKey] = dict(assets.keys_by_output_name)
         self._context = context
         self._consumption = consumption
-        specs: list[dg.AssetCheckSpec] = list(assets.check_specs)
-        self._specs = {spec.key: spec for spec in specs}
+        self._specs: dict[dg.AssetCheckKey, dg.AssetCheckSpec] = {
+            spec.key: spec for spec in assets.check_specs
+        }
         self._checks_of: dict[dg.AssetKey, set[str]] = {}
-        for spec in specs:
-            self._checks_of.setdefault(spec.asset_key, set()).add(spec.name)
-        self._begun: set[str | dg.AssetCheckKey] = set()
+        for key in self._specs:
+            self._checks_of.setdefault(key.asset_key, set()).add(key.name)
+        # The outputs and checks that have a result. A step that cannot store one fails.
         self._done: set[str | dg.AssetCheckKey] = set()
         self._failed: list[str] = []
 
@@ -60,15 +62,18 @@ class Outputs:
         """Turns what a compute function returned or yielded into Dagster events.
 
         Raises:
-            InvalidArgument: if a required result is missing, or a result belongs to no output.
+            InvalidArgument: if a result stores nothing, belongs to no output or is the second one
+                of its output or check; or if a value does not have the type of its output, or its
+                IO manager may replace another batch's output.
+            DagsterInvariantViolationError: if the result of a check matches no check.
         """
-        has_result = False
         for result in returned if inspect.isgenerator(returned) else (returned,):
             for event in self._events(result):
-                has_result = has_result or isinstance(event, RESULTS)
+                self._admit(event)
                 yield event
-        if self._consumption.returns_nothing and not has_result:
-            for key in self.keys.values():
+        if self._consumption.returns_nothing and not self._done & self.keys.keys():
+            for name, key in self.keys.items():
+                self._done.add(name)
                 yield dg.MaterializeResult(asset_key=key)
 
     def _events(self, result: Any) -> Iterator[StepResult]:
@@ -78,9 +83,13 @@ class Outputs:
                 "Return a value, an Output or a MaterializeResult.",
             )
         if result is None:
-            self._check_may_be_nothing()
+            if not self._consumption.returns_nothing:
+                raise InvalidArgument(
+                    f"{', '.join(map(self._asset, self.keys))}: the function returned nothing, so "
+                    "nothing of the batch was stored",
+                    f"Return the value to store. {_STORES_ITSELF}",
+                )
         elif isinstance(result, (dg.AssetCheckResult, *_RECORDS, *RESULTS)):
-            self._check(result)
             yield result
         elif isinstance(result, _LAZY) or (isinstance(result, list) and _has_results(result)):
             raise InvalidArgument(
@@ -91,20 +100,12 @@ class Outputs:
             yield from self._each(result)
         elif len(self.keys) == 1:
             (name,) = self.keys
-            yield self._output(name, result)
+            yield dg.Output(result, output_name=name)
         else:
             raise InvalidArgument(
                 f"a {type(result).__name__} does not name its asset",
                 f"Return a tuple with a value for each asset, or an Output whose output_name is "
                 f"one of {', '.join(self.keys)}.",
-            )
-
-    def _check_may_be_nothing(self) -> None:
-        if not self._consumption.returns_nothing:
-            names = ", ".join(key.to_user_string() for key in self.keys.values())
-            raise InvalidArgument(
-                f"{names}: the function returned nothing, so nothing of the batch was stored",
-                f"Return the value to store. {_STORES_ITSELF}",
             )
 
     def _each(self, results: tuple[Any, ...]) -> Iterator[StepResult]:
@@ -116,45 +117,74 @@ class Outputs:
                 f"Return one result for each of {', '.join(self.keys)}, in this order.",
             )
         for name, value in zip(self.keys, values, strict=True):
-            if isinstance(value, RESULTS):
-                self._check(value)
-                yield value
+            yield value if isinstance(value, RESULTS) else dg.Output(value, output_name=name)
+        yield from (each for each in results if isinstance(each, dg.AssetCheckResult))
+
+    def _admit(self, event: StepResult) -> None:
+        """Validates an event before it is stored, and notes which blocking checks failed."""
+        if isinstance(event, RESULTS):
+            name = self._name(event)
+            self._check_value(name, event.value)
+            self._begin(name, self._asset(name))
+        for check in _checks(event):
+            # An evaluation that the function yields itself can fail the step, but does not count as
+            # the result of one of its checks.
+            if isinstance(check, dg.AssetCheckEvaluation):
+                key, is_blocking = check.asset_check_key, bool(check.blocking)
             else:
-                yield self._output(name, value)
-        for each in results:
-            if isinstance(each, dg.AssetCheckResult):
-                yield each
+                key = check.resolve_target_check_key(self._checks_of)
+                is_blocking = self._specs[key].blocking
+                self._begin(key, f"the check {_check_name(key)}")
+            if is_blocking and not check.passed and check.severity == dg.AssetCheckSeverity.ERROR:
+                self._failed.append(_check_name(key))
 
-    def _output(self, name: str, value: Any) -> StepResult:
-        output = dg.Output(value, output_name=name)
-        self._check(output)
-        return output
-
-    def _check(self, event: StepResult) -> None:
-        """Refuses results that store nothing or contradict the function's declaration."""
-        if not isinstance(event, RESULTS):
-            return
-        name = self._name(event)
-        asset = self._asset(name) if name in self.keys else name
-        if event.value is None:
+    def _begin(self, each: str | dg.AssetCheckKey, name: str) -> None:
+        if each in self._done:
             raise InvalidArgument(
-                f"the value for {asset} is None, so nothing of the batch would be stored",
+                f"{name} has two results for one batch",
+                "Return or yield one, for example the union of the DataFrames.",
+            )
+        self._done.add(each)
+
+    def _check_value(self, name: str, value: Any) -> None:
+        """Refuses a value that would not be stored, or not beside those of other batches."""
+        if value is None:
+            raise InvalidArgument(
+                f"the value for {self._asset(name)} is None, so nothing of the batch would be "
+                "stored",
                 "Return the value, or a MaterializeResult if the function stored it itself.",
             )
-        if event.value is not NO_VALUE and self._stores_nothing(name):
+        if value is NO_VALUE:
+            return
+        output = self._context.op_def.output_def_named(name)
+        if self._consumption.returns_nothing or output.dagster_type.is_nothing:
             raise InvalidArgument(
-                f"{asset}: the function is declared to store its results itself, but returned a "
-                f"{type(event.value).__name__}, which would not be stored",
+                f"{self._asset(name)}: the function is declared to store its results itself, but "
+                f"returned a {type(value).__name__}, which would not be stored",
                 "Return a MaterializeResult or nothing. To have an IO manager store the value, "
                 "remove the annotation (-> None or -> MaterializeResult), and name an IO manager; "
                 "assets given as specs have none.",
             )
-
-    def _stores_nothing(self, name: str) -> bool:
-        return self._consumption.returns_nothing or (
-            name in self.keys
-            and bool(self._context.op_def.output_def_named(name).dagster_type.is_nothing)
-        )
+        manager = getattr(self._context.resources, output.io_manager_key)
+        if not self._consumption.batch_safe and not getattr(manager, "batch_safe", False):
+            raise InvalidArgument(
+                f"the IO manager {output.io_manager_key} ({type(manager).__name__}) may replace "
+                f"the output of a batch of {self._asset(name)} by that of the next one, which "
+                "loses it",
+                "Use the IO manager for Parquet, Delta, Iceberg or Postgres, or have the function "
+                "store its results and return a MaterializeResult. If this IO manager keeps the "
+                "batches apart, as by the metadata pgque/batch_id of its context, and storing one "
+                "again changes nothing, say so: batch_safe=True, as an attribute of the IO manager "
+                "or for an asset of batches.",
+            )
+        # Dagster checks the type, too, but its error would keep this step, and so the lease.
+        if not output.dagster_type.is_any:
+            found = dg.check_dagster_type(output.dagster_type, value)
+            if not found.success:
+                raise InvalidArgument(
+                    f"the value for {self._asset(name)} is no {output.dagster_type.display_name}",
+                    found.description or "Return a value of its dagster_type.",
+                )
 
     def described(
         self, event: StepResult, metadata: Mapping[str, Any], version: dg.DataVersion
@@ -172,57 +202,6 @@ class Outputs:
         return dg.Output(
             event.value, event.output_name, event.metadata, version, tags=event.tags or None
         )
-
-    def admit(self, event: StepResult) -> None:
-        """Validates a result before it is stored.
-
-        Dagster refuses the same later. But its errors would keep this step, and so the lease.
-
-        Raises:
-            InvalidArgument: if the result belongs to no output, if its output or check already
-                has a result, or if its IO manager may replace the output of another batch.
-            DagsterInvariantViolationError: if the result of a check matches no check.
-            DagsterTypeCheckDidNotPass: if a value does not have the type of its output.
-        """
-        if isinstance(event, RESULTS):
-            name = self._name(event)
-            if name not in self.keys:
-                raise InvalidArgument(
-                    f"{name!r} is not an output of this step",
-                    f"Use one of: {', '.join(self.keys)}.",
-                )
-            self._begin(name, self._asset(name))
-            if event.value is not NO_VALUE:
-                self._check_manager(name)
-                self._check_type(name, event.value)
-        for check in _checks(event):
-            if isinstance(check, dg.AssetCheckResult):
-                key = self._spec_of(check).key
-                self._begin(key, f"the check {_check_name(key)}")
-
-    def _begin(self, each: str | dg.AssetCheckKey, name: str) -> None:
-        if each in self._begun:
-            raise InvalidArgument(
-                f"{name} has two results for one batch",
-                "Return or yield one, for example the union of the DataFrames.",
-            )
-        self._begun.add(each)
-
-    def mark_stored(self, event: StepResult) -> None:
-        """Records that a result is stored and recorded, and which blocking checks failed."""
-        if isinstance(event, RESULTS):
-            self._done.add(self._name(event))
-        for check in _checks(event):
-            # An evaluation that the function yields itself can fail the step, but does not count as
-            # the result of one of its checks.
-            if isinstance(check, dg.AssetCheckEvaluation):
-                key, is_blocking = check.asset_check_key, bool(check.blocking)
-            else:
-                spec = self._spec_of(check)
-                key, is_blocking = spec.key, spec.blocking
-                self._done.add(key)
-            if is_blocking and not check.passed and check.severity == dg.AssetCheckSeverity.ERROR:
-                self._failed.append(_check_name(key))
 
     def failed_checks(self) -> list[str]:
         """Returns the blocking checks that failed. If there are none, the batch may be acked.
@@ -248,59 +227,26 @@ class Outputs:
             )
         return []
 
-    def _spec_of(self, check: dg.AssetCheckResult) -> dg.AssetCheckSpec:
-        """Returns the spec of the check that a result belongs to, resolved as Dagster does it.
-
-        Raises:
-            DagsterInvariantViolationError: if the result matches no check, or more than one.
-        """
-        return self._specs[check.resolve_target_check_key(self._checks_of)]
-
     def _asset(self, name: str) -> str:
         return self.keys[name].to_user_string()
 
     def _name(self, event: Result) -> str:
+        """Returns the output to which a result belongs."""
         if isinstance(event, dg.Output):
-            return event.output_name
-        if event.asset_key is None and len(self.keys) == 1:
-            return next(iter(self.keys))
-        for name, key in self.keys.items():
-            if key == event.asset_key:
+            named, found = f"Output for {event.output_name!r}", [event.output_name]
+        else:
+            is_only = event.asset_key is None and len(self.keys) == 1
+            named = f"MaterializeResult for the asset {event.asset_key}"
+            found = [name for name, key in self.keys.items() if is_only or key == event.asset_key]
+        for name in found:
+            if name in self.keys:
                 return name
         raise InvalidArgument(
-            f"a MaterializeResult names the asset {event.asset_key}, which this step does not "
-            "compute",
-            "Set asset_key to one of "
-            + ", ".join(key.to_user_string() for key in self.keys.values())
+            f"the {named} belongs to nothing that this step computes",
+            "Set output_name or asset_key to one of "
+            + ", ".join(f"{name} ({self._asset(name)})" for name in self.keys)
             + ".",
         )
-
-    def _check_manager(self, name: str) -> None:
-        key = self._context.op_def.output_def_named(name).io_manager_key
-        manager = getattr(self._context.resources, key)
-        if not self._consumption.batch_safe and not getattr(manager, "batch_safe", False):
-            raise InvalidArgument(
-                f"the IO manager {key} ({type(manager).__name__}) may replace the output of a batch"
-                f" of {self._asset(name)} by that of the next one, which loses it",
-                "Use the IO manager for Parquet, Delta, Iceberg or Postgres, or have the function "
-                "store its results and return a MaterializeResult. If this IO manager keeps the "
-                "batches apart, as by the metadata pgque/batch_id of its context, and storing one "
-                "again changes nothing, say so: batch_safe=True, as an attribute of the IO manager "
-                "or for an asset of batches.",
-            )
-
-    def _check_type(self, name: str, value: Any) -> None:
-        expected = self._context.op_def.output_def_named(name).dagster_type
-        if expected.is_any:
-            return
-        found = dg.check_dagster_type(expected, value)
-        if not found.success:
-            raise dg.DagsterTypeCheckDidNotPass(  # type: ignore[no-untyped-call]
-                description=f"Type check failed for output {name!r}: expected "
-                f"{expected.display_name}. {found.description or ''}",
-                metadata=found.metadata,
-                dagster_type=expected,
-            )
 
 
 def outputs_are_checked(context: dg.AssetExecutionContext, consumption: Consumption) -> bool:

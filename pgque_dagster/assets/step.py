@@ -31,8 +31,8 @@ from ..spark.cluster.session import open_session
 from .claims import claim_batch
 from .consumption import Consumption
 from .current_batch import working_on
-from .metadata import Report
-from .outputs import AssetRecord, Outputs, StepResult, outputs_are_checked
+from .metadata import batch_metadata, data_version
+from .outputs import Outputs, StepResult, outputs_are_checked
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
@@ -58,7 +58,7 @@ class Step:
     pyspark: Any
     call: "Callable[[SparkBatch], Any]"
 
-    def run(self, batch: Batch | None) -> Iterator[StepResult | AssetRecord]:
+    def run(self, batch: Batch | None) -> Iterator[StepResult]:
         """Computes a batch, then acks or releases it. Without one, skips the assets."""
         if batch is None:
             yield from self._skip()
@@ -67,28 +67,24 @@ class Step:
         # BaseException, because Dagster raises GeneratorExit when storing the output failed.
         try:
             with batch.keep_alive() as keeper:
-                outputs, report = yield from self.compute(batch, name)
+                outputs = yield from self.compute(batch, name)
                 if failed := outputs.failed_checks():
                     # Dagster itself fails the step because of these checks.
                     self.context.log.error(f"{name} is not acked: {', '.join(failed)} failed")
                     batch.release()
                     return
                 keeper.check()
-                result, figures = report.ack(batch)
+                result = batch.ack()
                 self.context.log.info(
                     f"Acked {name}: {result.nacked} events will be delivered again, "
                     f"{result.dead_lettered} became dead letters."
                 )
-                for key in self.context.assets_def.keys_by_output_name.values():
-                    yield dg.AssetObservation(key, metadata=figures)
         except BaseException:
             with suppress(PgqueError):
                 batch.release()
             raise
 
-    def compute(
-        self, batch: ReadBatch, name: str
-    ) -> Generator[StepResult | AssetRecord, None, tuple[Outputs, Report]]:
+    def compute(self, batch: ReadBatch, name: str) -> Generator[StepResult, None, Outputs]:
         """Computes a batch and has Dagster store its outputs.
 
         Args:
@@ -107,21 +103,20 @@ class Step:
         )
         spark_batch.settles_late = outputs_are_checked(self.context, self.consumption)
         outputs = Outputs(self.context, self.consumption)
-        report = Report(self.client, batch, spark_batch)
+        lag, version = batch.info().lag, data_version(self.client, batch)
         try:
             with (
                 clear_executor_errors(),
                 working_on(self.context.run.run_id, outputs.keys.values(), spark_batch),
             ):
                 for event in outputs.events(self.call(spark_batch)):
-                    outputs.admit(event)
-                    yield outputs.described(event, report.with_output(), report.data_version)
-                    outputs.mark_stored(event)
+                    metadata = batch_metadata(batch, spark_batch.plan, lag)
+                    yield outputs.described(event, metadata, version)
                 # While the reports of tasks exist, which `close` drops.
                 batch.run_checks()
         finally:
             spark_batch.close()
-        return outputs, report
+        return outputs
 
     def _skip(self) -> Iterator[StepResult]:
         """Skips the assets. Yields the outputs of their checks, because Dagster requires them."""
@@ -137,7 +132,7 @@ def consume(
     pgque: PgqueResource,
     pyspark: Any,
     call: "Callable[[SparkBatch], Any]",
-) -> Iterator[StepResult | AssetRecord]:
+) -> Iterator[StepResult]:
     """Consumes the batch of a run in a step.
 
     Raises:

@@ -34,7 +34,7 @@ class ConsumerLagChecks(mirror(build_consumer_lag_checks, leave_out=["assets"]))
     """Options of `build_consumer_lag_checks`."""
 
 
-class AssetOptions(mirror(pgque_asset)):
+class AssetOptions(mirror(pgque_asset, leave_out=["partitions_def", "leave_out_failed"])):
     """Options of `pgque_asset`."""
 
     deps: Dependencies = Field(default=[])

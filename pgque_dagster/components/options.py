@@ -27,9 +27,6 @@ _ELEMENTS: dict[Any, Any] = {Sequence: list, Mapping: dict}
 _EXAMPLES = {
     dg.AutomationCondition: "{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}",
     dg.FreshnessPolicy: "{{ dg.FreshnessPolicy.cron('0 9 * * *', datetime.timedelta(hours=1)) }}",
-    dg.TimeWindowPartitionsDefinition: (
-        "{{ dg.DailyPartitionsDefinition(start_date='2026-12-24') }}"
-    ),
 }
 
 
@@ -153,7 +150,7 @@ def _resolver(hint: Any) -> Resolve:
         return _set_of_texts
     for kind, example in _EXAMPLES.items():
         if any(kind in (each, get_origin(each)) for each in kinds):
-            return lambda text: _template(text, example)
+            return lambda text: template(text, example)
     return option
 
 
@@ -277,7 +274,7 @@ def _set_of_texts(description: str) -> dg.Resolver:
     )
 
 
-def _template(description: str, example: str) -> dg.Resolver:
+def template(description: str, example: str) -> dg.Resolver:
     """Returns the resolver of an object that YAML gives as a template."""
 
     def refuse(context: Any, value: Any) -> None:

@@ -7,10 +7,12 @@ import dagster as dg
 from pydantic import Field
 
 from ..assets.decorators import pgque_asset
-from ..assets.windows import pgque_window_asset
 from .computed import Computed, Dependencies
-from .options import Options, duration, mirror, option
+from .options import Options, duration, mirror, option, template
 from .scaffolding import WindowScaffolder
+
+# What a window has not.
+OF_CONSUMERS = ["consumer", "start_at", "partitions", "lease_ttl", "batch_safe", "check_specs"]
 
 
 class RetryOptions(Options):
@@ -20,16 +22,20 @@ class RetryOptions(Options):
     delay: Annotated[timedelta, duration("The wait before each repetition.")] = timedelta(0)
 
 
-class WindowAssetOptions(mirror(pgque_window_asset, like=[pgque_asset])):
-    """Options of `pgque_window_asset`."""
+class WindowAssetOptions(mirror(pgque_asset, leave_out=OF_CONSUMERS)):
+    """Options of `pgque_asset` for windows."""
 
     deps: Dependencies = Field(default=[])
+    partitions_def: Annotated[
+        dg.TimeWindowPartitionsDefinition,
+        template("The windows.", "{{ dg.DailyPartitionsDefinition(start_date='2026-12-24') }}"),
+    ]
     retry_policy: Annotated[
         RetryOptions | None, option("How a failed step is repeated; by default it is not.")
     ] = None
 
     def arguments(self) -> dict[str, Any]:
-        """Returns the attributes as arguments of `pgque_window_asset`."""
+        """Returns the attributes as arguments of `pgque_asset`."""
         again = self.retry_policy
         policy = again and dg.RetryPolicy(again.max_retries, again.delay.total_seconds())
         return {**super().arguments(), "retry_policy": policy}
@@ -58,5 +64,5 @@ class WindowComponent(WindowAssetOptions, Computed, dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the asset and its IO manager."""
-        asset, resources = self.asset_of(pgque_window_asset)
+        asset, resources = self.asset_of(pgque_asset)
         return dg.Definitions(assets=[asset], resources=resources)

@@ -41,7 +41,7 @@ class AssetConsumer:
         if not is_consuming(asset):
             raise dg.DagsterInvalidDefinitionError(
                 f"asset {specs[0].key.to_user_string()} consumes no queue: make it with "
-                "@pgque_asset"
+                "@pgque_asset, without partitions_def"
             )
         metadata = specs[0].metadata
         keys = tuple(sorted((spec.key for spec in specs), key=lambda key: tuple(key.path)))

@@ -24,8 +24,8 @@ from pgque_dagster import (
     build_pgque_sensor,
     build_pgque_ticker_sensor,
     build_queue_health_checks,
+    pgque_asset,
     pgque_multi_asset,
-    pgque_window_asset,
 )
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
@@ -76,7 +76,7 @@ def count(batch: SparkBatch) -> int:
     return batch.event_count
 
 
-window = pgque_window_asset(
+window = pgque_asset(
     queue="orders",
     name="window",
     partitions_def=dg.HourlyPartitionsDefinition(start_date="2026-01-01-00:00"),
@@ -133,7 +133,7 @@ class Shop:
             "queue_options": declare(queue_options={"orders": {"max_retries": 17}}),
             "pgque_asset": materialize(revenue),
             "pgque_multi_asset": materialize(several),
-            "pgque_window_asset": materialize(window, partition_key="2026-01-01-00:00"),
+            "partitions_def": materialize(window, partition_key="2026-01-01-00:00"),
             "build_pgque_sensor": evaluate(build_pgque_sensor([revenue])),
             "build_pgque_schedule": lambda: self._schedule(url),
             "build_pgque_observation_sensor": evaluate(build_pgque_observation_sensor(["orders"])),

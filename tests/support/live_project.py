@@ -24,7 +24,6 @@ from pgque_dagster import (
     build_pgque_sensor,
     build_queue_assets,
     pgque_asset,
-    pgque_window_asset,
 )
 from pgque_dagster.assets.current_batch import current_batch
 from tests.support.live_points import AFTER_ACK, AFTER_WRITE, BEFORE_ACK, BEFORE_WRITE, Points
@@ -128,7 +127,7 @@ def parted(batch: SparkBatch) -> DataFrame:
 def window() -> dg.AssetsDefinition:
     """Each event of the hour as a row of Parquet."""
     hours = dg.HourlyPartitionsDefinition("2026-01-01-00:00", "2026-01-02-00:00")
-    return pgque_window_asset(
+    return pgque_asset(
         queue=HOURS,
         partitions_def=hours,
         name=HOURLY,

@@ -19,18 +19,13 @@ read = partial(consuming, name="read")
 FRESH = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=2))
 
 
-def recorded(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The metadata of the asset's only materialization, and of its only observation."""
+def recorded(result: Result) -> dict[str, Any]:
+    """The metadata of the asset's only materialization."""
     (made,) = materialized(result, "read")
-    (seen,) = [
-        event.asset_observation_data.asset_observation
-        for event in result.all_events
-        if event.is_asset_observation and event.asset_key == dg.AssetKey("read")
-    ]
-    return values(made), values(seen)
+    return values(made)
 
 
-def test_a_materialization_says_what_the_batch_was_and_how_long_it_took(orders: Orders) -> None:
+def test_a_materialization_says_what_the_batch_was(orders: Orders) -> None:
     ids = orders.publish(["a", "bcd", "ef"])
     look = claim(orders.client)
     times = [event.created_at.timestamp() for event in look.events()]
@@ -42,19 +37,14 @@ def test_a_materialization_says_what_the_batch_was_and_how_long_it_took(orders: 
         batch.nack([*ids[1:], ids[1]])
         return batch.events().count()
 
-    made, acked = recorded(orders.run(body))
+    made = recorded(orders.run(body))
 
     assert (made["pgque/queue"], made["pgque/consumer"]) == ("orders", "revenue")
     assert (made["pgque/events"], made["pgque/bytes"]) == (3, 6)
     assert made["pgque/tick_id"] > made["pgque/prev_tick_id"]
     assert (made["pgque/oldest_event"], made["pgque/newest_event"]) == (min(times), max(times))
-    for name in ("lag_seconds", "process_seconds"):
-        assert made[f"pgque/{name}"] > 0
+    assert made["pgque/lag_seconds"] > 0
     assert (made["pgque/nacked"], made["pgque/dead_lettered"]) == (2, 1)
-    assert acked["pgque/batch_id"] == made["pgque/batch_id"]
-    assert acked["pgque/store_seconds"] > 0
-    assert acked["pgque/ack_seconds"] > 0
-    assert (acked["pgque/retries_scheduled"], acked["pgque/dead_letters_written"]) == (2, 1)
 
 
 def test_a_step_plans_its_batch_once_and_has_its_sizes_and_times_from_the_plan(
@@ -81,7 +71,7 @@ def test_a_dataframe_is_recorded_with_its_columns(orders: Orders) -> None:
         return batch.payload("total double not null, note string")
 
     orders.publish([{"total": 1.5}])
-    columns = recorded(orders.run(body))[0]["dagster/column_schema"].columns
+    columns = recorded(orders.run(body))["dagster/column_schema"].columns
 
     found = [(column.name, column.type) for column in columns]
     assert found == [("total", "double"), ("note", "string")]

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from pgque_dagster import PgqueResource, SparkBatch, pgque_window_asset
+from pgque_dagster import PgqueResource, SparkBatch, pgque_asset
 from tests.dagster.orders import Orders
 from tests.support.assets import revenue
 from tests.support.windows import send_at_hours
@@ -16,7 +16,7 @@ def report(revenue: int) -> int:
     return revenue
 
 
-@pgque_window_asset(queue="orders", partitions_def=HOURLY)
+@pgque_asset(queue="orders", partitions_def=HOURLY)
 def hourly(batch: SparkBatch) -> int:
     return batch.event_count
 

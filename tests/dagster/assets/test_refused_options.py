@@ -12,7 +12,6 @@ from pgque_dagster import (
     SparkBatch,
     pgque_asset,
     pgque_multi_asset,
-    pgque_window_asset,
 )
 from tests.dagster.orders import Orders, consuming
 from tests.dagster.support import StoringIOManager
@@ -23,7 +22,7 @@ TOO_LONG = timedelta(days=366)
 ONE = {"outs": {"a": dg.AssetOut()}}
 one = partial(pgque_asset, queue="orders")
 several = partial(pgque_multi_asset, queue="orders")
-window = partial(pgque_window_asset, queue="orders", partitions_def=DAILY)
+window = partial(pgque_asset, queue="orders", partitions_def=DAILY)
 Decorator = Callable[..., Any]
 
 
@@ -34,16 +33,28 @@ def totals(batch: SparkBatch) -> list[str]:
 @pytest.mark.parametrize(
     ("decorator", "options", "message"),
     [
-        *(
-            (
-                decorator,
-                {**more, option: value},
-                f"totals: leave out .*{option}.*@pgque_window_asset",
-            )
-            for option, value in (("partitions_def", DAILY), ("backfill_policy", POLICY))
-            for decorator, more in ((one, {}), (several, ONE))
+        (
+            one,
+            {"backfill_policy": POLICY},
+            "totals: leave out .*backfill_policy.*@pgque_asset with",
         ),
-        (several, {"specs": [dg.AssetSpec("a", partitions_def=DAILY)]}, "@pgque_window_asset"),
+        (several, {"partitions_def": DAILY, **ONE}, "leave out partitions_def.*@pgque_asset with"),
+        (several, {"backfill_policy": POLICY, **ONE}, "leave out .*backfill_policy"),
+        (several, {"specs": [dg.AssetSpec("a", partitions_def=DAILY)]}, "@pgque_asset with"),
+        *(
+            (window, {option: value}, f"totals: leave out {option}, or partitions_def")
+            for option, value in (
+                ("consumer", "c"),
+                ("start_at", "latest"),
+                ("partitions", 2),
+                ("lease_ttl", timedelta(minutes=2)),
+                ("batch_safe", True),
+            )
+        ),
+        (window, {"partitions_def": dg.StaticPartitionsDefinition(["a"])}, "TimeWindowPartitions"),
+        (window, {"backfill_policy": POLICY}, "BackfillPolicy.multi_run"),
+        (window, {"slices": 0}, "slices is 0"),
+        (one, {"leave_out_failed": True}, "leave out leave_out_failed, or pass partitions_def"),
         (several, {}, "pass either specs or outs"),
         (several, {"specs": [dg.AssetSpec("b")], **ONE}, "pass either specs or outs"),
         (several, {"specs": [dg.AssetSpec("a")], "can_subset": True}, "materialized together"),

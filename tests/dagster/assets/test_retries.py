@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
-from pgque_dagster.assets.metadata import Report
+from pgque_dagster.client import Batch
 from pgque_dagster.project.keys import BATCH_ID
 from tests.dagster.orders import Orders, Result, materialized, texts
 from tests.dagster.support import StoringIOManager
@@ -65,7 +65,7 @@ def test_a_retry_after_the_ack_repeats_nothing_and_loses_nothing(
     orders.publish(["b"])
     fail = failing(1)
     asset = revenue(retry_policy=AT_ONCE)(texts)
-    ack = Report.ack
+    ack = Batch.ack
 
     def ack_and_fail(*args: Any) -> Any:
         acked = ack(*args)
@@ -73,7 +73,7 @@ def test_a_retry_after_the_ack_repeats_nothing_and_loses_nothing(
         return acked
 
     store = StoringIOManager()
-    monkeypatch.setattr(Report, "ack", ack_and_fail)
+    monkeypatch.setattr(Batch, "ack", ack_and_fail)
     assert orders.run(asset, manager=store, tags={BATCH_ID: str(first)}).success
     assert store.stored == [["a"]]
     assert orders.left() == ["b"]

@@ -16,7 +16,7 @@ from pgque_dagster import (
     PgqueResource,
     PostgresBatchIOManager,
     SparkBatch,
-    pgque_window_asset,
+    pgque_asset,
     queue_key,
 )
 from pgque_dagster.spark import batch as batches
@@ -40,7 +40,7 @@ def database_url(reused_database_url: str) -> str:
 
 
 def windows(body: Callable[..., Any], **options: Any) -> dg.AssetsDefinition:
-    return pgque_window_asset(
+    return pgque_asset(
         **{"queue": "orders", "partitions_def": HOURLY, "name": "hourly", **options}
     )(body)
 
@@ -296,18 +296,3 @@ def test_the_result_of_a_check_of_a_window_is_recorded(orders: Orders) -> None:
     assert run(orders, asset, of=SECOND, manager=manager).success
     assert not run(orders, asset, of=FIRST, manager=manager).success
     assert manager.stored == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"partitions_def": dg.StaticPartitionsDefinition(["a"])}, "TimeWindowPartitions"),
-        ({"backfill_policy": SEVERAL}, "BackfillPolicy.multi_run"),
-        ({"slices": 0}, "slices"),
-    ],
-)
-def test_what_can_mean_nothing_is_refused_when_it_is_defined(
-    options: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match=words):
-        windows(events, **options)

@@ -48,7 +48,7 @@ def defaults(api: Any) -> dict[str, Any]:
     ("options", "api", "left_out"),
     [
         # What YAML leaves out is of the component itself, or derived from it.
-        (AssetOptions, pgque_asset, {"asset_options"}),
+        (AssetOptions, pgque_asset, {"asset_options", "partitions_def", "leave_out_failed"}),
         (ScheduleOptions, build_pgque_schedule, {"assets", "name"}),
         (Payload, SparkBatch.payload, {"self"}),
         (QueueComponent, build_queue_assets, {"consumers"}),
