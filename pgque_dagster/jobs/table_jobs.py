@@ -49,16 +49,17 @@ def build_table_maintenance_job(
     from ..spark import DeltaSink, ParquetSink
     from ..spark.cluster.session import open_session
 
-    of_spark = {"pyspark"} if any(isinstance(sink, ParquetSink) for sink in tables) else set()
+    needed = {"pgque"}
+    if any(isinstance(sink, ParquetSink) for sink in tables):
+        needed.add("pyspark")
 
     @dg.op(
         name=f"{name}_op",
         description="Unites small files and deletes those not needed.",
-        required_resource_keys=of_spark,
+        required_resource_keys=needed,
     )
-    def maintain(
-        context: dg.OpExecutionContext, config: MaintenanceConfig, pgque: PgqueResource
-    ) -> None:
+    def maintain(context: dg.OpExecutionContext, config: MaintenanceConfig) -> None:
+        pgque: PgqueResource = context.resources.pgque
         retention = timedelta(days=config.retention_days)
         for sink in tables:
             if isinstance(sink, ParquetSink):
