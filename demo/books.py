@@ -90,7 +90,7 @@ def derived_accounts(output: Path, ledger: Ledger) -> Accounts:
     folder = output / ledger.asset
     if not folder.exists():
         return {}
-    batches = ds.dataset(folder, format="parquet", partitioning="hive")
+    batches = ds.dataset(folder, format="parquet")
     sums = (
         batches.to_table(columns=[ledger.key, "delta", "postings"])
         .group_by(ledger.key)

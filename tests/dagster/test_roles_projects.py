@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
+from pgque_dagster.spark import ParquetSink
 from tests.dagster.support import SessionHolder
 from tests.support.dg_project import DgProject
 from tests.support.events import tick
@@ -99,7 +100,7 @@ def test_a_reader_runs_the_project_in_yaml_from_sensor_to_ack_with_its_checks(
 
     assert run.success
     assert client.next_batch("orders", "revenue") is None
-    (stored,) = spark.read.parquet(f"{project.folder}/output/revenue").collect()
+    (stored,) = ParquetSink(f"{project.folder}/output/revenue").read(spark).collect()
     assert (stored["product"], stored["sum(total)"]) == ("tea", 4.5)
     assert {result.check_name for result in checks.get_asset_check_evaluations()} >= {
         "dead_letters",

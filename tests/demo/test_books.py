@@ -43,12 +43,12 @@ def test_what_differs_is_found_and_nothing_else() -> None:
 
 def test_derived_accounts_add_up_all_batches_that_are_finished(tmp_path: Path) -> None:
     assert derived_accounts(tmp_path, BRANCHES) == {}
-    store(tmp_path, "batch_id=1", bid=[1, 2], delta=[10, 5], postings=[1, 2])
-    store(tmp_path, "batch_id=2", bid=[1], delta=[-3], postings=[4])
-    store(tmp_path, "_batch_id=2.abc", bid=[1], delta=[10], postings=[1])
-    store(tmp_path, "batch_id=1/.writing-2.abc", bid=[1], delta=[10], postings=[1])
-    (tmp_path / "branch_balances" / "batch_id=1" / "_SUCCESS").touch()
-    (tmp_path / "branch_balances" / "batch_id=1" / ".part-0.parquet.crc").touch()
+    store(tmp_path, "batch-1", bid=[1, 2], delta=[10, 5], postings=[1, 2])
+    store(tmp_path, "batch-2", bid=[1], delta=[-3], postings=[4])
+    store(tmp_path, "_batch-2.abc", bid=[1], delta=[10], postings=[1])
+    store(tmp_path, "batch-1/.writing-2.abc", bid=[1], delta=[10], postings=[1])
+    (tmp_path / "branch_balances" / "batch-1" / "_SUCCESS").touch()
+    (tmp_path / "branch_balances" / "batch-1" / ".part-0.parquet.crc").touch()
     assert derived_accounts(tmp_path, BRANCHES) == {1: Account(7, 5), 2: Account(5, 2)}
 
 

@@ -91,7 +91,7 @@ def test_after_a_failover_what_the_standby_lost_is_not_taken_for_what_it_has(
         last_tick = {each.name: each.last_tick_id for each in client.consumers("orders")}
         for batch, tick_id in written:
             if tick_id > (last_tick["revenue"] or 0):
-                shutil.rmtree(folder / f"batch_id={batch}")
+                shutil.rmtree(folder / f"batch-{batch}")
         marks = folder / "_pgque" / "lineages"
         (marks / str(old)).rename(marks / str(client.incarnation()))
         again = {store(client, spark, folder)[0] for _ in range(5)}

@@ -211,7 +211,7 @@ class Live:
         """What dead runs left beside the sinks."""
         with connect(self.url) as db:
             stages = rows(db, "select relname::text from pg_class where relname ~ '^pgque_stage_'")
-        aside = (self._place.output / f".{LINES}.pgque").glob("batch_id=*/.*")
+        aside = (self._place.output / f".{LINES}.pgque").glob("batch-*/.*")
         return [stage for (stage,) in stages] + [path.name for path in aside]
 
     def runs(self) -> list[Run]:

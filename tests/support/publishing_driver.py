@@ -126,7 +126,7 @@ class Watched:
 
 def watch(elsewhere: str, at: At) -> None:
     """Tells of the steps of `publish`, in every sink that calls it, and of merges elsewhere."""
-    publish, rename, merge = publication.publish, Path.rename, Stage.merge
+    publish, rename, merge = publication.publish, os.rename, Stage.merge
 
     def publishing(claim: Any, output: Any) -> None:
         read = ("before it reads the state", "after it reads the state")
@@ -135,10 +135,10 @@ def watch(elsewhere: str, at: At) -> None:
             Watched(output, at, read=read, replace=(None, "after the swap")),  # type: ignore[arg-type]
         )
 
-    def renaming(path: Path, target: Any) -> Path:
+    def renaming(path: Any, target: Any, **where: Any) -> None:
         if Path(target).name.startswith("publication-"):
             at(BETWEEN_RENAMES)
-        return rename(path, target)
+        rename(path, target, **where)
 
     def merging(stage: Stage, connection: Any) -> None:
         merge(stage, connection)
@@ -148,7 +148,7 @@ def watch(elsewhere: str, at: At) -> None:
     for module in list(sys.modules.values()):
         if getattr(module, "publish", None) is publish:
             setattr(module, "publish", publishing)  # noqa: B010
-    setattr(Path, "rename", renaming)  # noqa: B010
+    setattr(os, "rename", renaming)  # noqa: B010
     setattr(Stage, "merge", merging)  # noqa: B010
 
 

@@ -45,7 +45,7 @@ def test_an_input_is_all_batches_or_those_of_the_upstream_run(
             assert made["pgque/rows"] == 1
             ids.append(made["pgque/batch_id"])
             if isinstance(manager, ParquetBatchIOManager):
-                folder = f"{manager.base_dir}/numbers/batch_id={ids[-1]}/publication-1"
+                folder = f"{manager.base_dir}/numbers/batch-{ids[-1]}/publication-1"
                 assert made["path"].startswith(f"{folder}/epoch-{made['pgque/epoch']}.")
             else:
                 assert made["pgque/table_version"]

@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from pyspark.sql import DataFrame
 
 from pgque_dagster import BatchConsumerComponent, SparkBatch, WindowComponent, queue_key
+from pgque_dagster.spark import ParquetSink
 from tests.dagster.orders import Orders, Result
 from tests.dagster.support import SessionHolder, StoringIOManager
 from tests.support.s3 import S3, s3_server
@@ -196,7 +197,7 @@ def test_a_window_is_stored_by_the_sink_as_its_partition(orders: Orders, tmp_pat
     send_at_hours(orders.client, [["a"], ["b"]])
 
     assert run(orders, hourly, partition_key="2026-01-01-01:00").success
-    rows = orders.spark.read.parquet(str(tmp_path / "hourly")).collect()
+    rows = ParquetSink(tmp_path / "hourly").read(orders.spark).collect()
     assert [(row.ev_data, row.batch_id) for row in rows] == [("b", 202601010100)]
     assert assets_of(hourly)[0].get_asset_spec().group_name == "sales"
 

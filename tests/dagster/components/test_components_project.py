@@ -15,6 +15,7 @@ import pgque_dagster
 from pgque_dagster import build_pgque_sensor
 from pgque_dagster.client import Client
 from pgque_dagster.sensors import build_pgque_ticker_sensor
+from pgque_dagster.spark import ParquetSink
 from tests.support.assets import revenue
 from tests.support.dg_project import DgProject
 from tests.support.events import publish
@@ -66,7 +67,7 @@ def test_what_is_scaffolded_passes_the_checks_and_works(
         publish(client, ["a", "b"], queue="orders")
         assert job.execute_in_process().success
         assert client.next_batch("orders", "revenue") is None
-    stored = spark.read.parquet(f"{project.folder}/output/revenue").collect()
+    stored = ParquetSink(f"{project.folder}/output/revenue").read(spark).collect()
     assert [row["count"] for row in stored] == [2]
 
 

@@ -49,7 +49,7 @@ def test_a_number_whose_rows_were_replaced_and_swept_is_not_given_out_again(
 ) -> None:
     send(client, ["a"])
     first = claim(client)
-    folder = tmp_path / f"batch_id={first.batch_id}"
+    folder = tmp_path / f"batch-{first.batch_id}"
     state = FolderOutput(folder, aside(folder), WriteAttempt(1, "a")).read()
     for count in (2, 3):
         later = SparkBatch(spark, claim(client), client.url)
@@ -58,7 +58,7 @@ def test_a_number_whose_rows_were_replaced_and_swept_is_not_given_out_again(
     # It was not swept, as if it had been written after the others swept.
     stale = written(folder, first.lease.epoch, "a")
     assert not stale.replace(state)
-    assert spark.read.parquet(str(tmp_path)).count() == 3
+    assert spark.read.option("recursiveFileLookup", "true").parquet(str(tmp_path)).count() == 3
 
 
 def test_a_stale_attempt_that_removed_what_it_read_does_not_publish_over_a_later_one(

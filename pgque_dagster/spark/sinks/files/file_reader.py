@@ -60,7 +60,7 @@ def read_table_files(
     """
     if files and not storage.is_url:
         # Spark takes these characters for a pattern.
-        paths = [re.sub(r"([][{}*?])", r"\\\1", f"{storage.location}/{x.path}") for x in files]
+        paths = [re.sub(r"([][{}*?\\])", r"\\\1", f"{storage.location}/{x.path}") for x in files]
         with listed_by_driver(spark):
             return spark.read.schema(schema).parquet(*paths)
     # Older files may lack columns.

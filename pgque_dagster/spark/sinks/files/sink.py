@@ -1,23 +1,23 @@
 """Stores batches as Parquet files. Each attempt at a batch replaces the files of earlier ones."""
 
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from ....client import InvalidArgument
+from ....client import Client, InvalidArgument
 from ...batch import SparkBatch, attempt_of
 from ...cluster.lost_lease import cancelled_without_lease
 from ..modes import BATCH_ID, check_directory
 from ..publication import BatchIdentity
-from .file_reader import listed_by_driver
-from .folders import Folders
-from .incarnation import check_incarnation
+from .compaction import check_not_united, compact, published_files
+from .data_files import with_batch_id
+from .file_reader import read_table_files
+from .folders import publish_folder
+from .record import check_columns, check_incarnation, recorded_columns
 from .storage import Storage, written_for
-
-# Spark takes a path with these characters for a pattern.
-_PATTERN = frozenset("[]{}*?\\")
 
 
 class ParquetSink:
@@ -34,9 +34,10 @@ class ParquetSink:
       the ack fails, and the rows of the other attempt stay unchanged. `publication.py` says why.
 
     Spark's own writer stores the rows of a batch in
-    `batch_id=<id>/publication-<n>/epoch-<epoch>.<attempt>/`, see `folders.py`. Readers of the
-    directory see one table, with the column `batch_id`. While a batch that was not acked is
-    replaced, they do not see it for a moment. In an object store, use `DeltaSink` or `IcebergSink`.
+    `batch-<id>/publication-<n>/epoch-<epoch>.<attempt>/`, see `folders.py`. All files below the
+    directory are one table, with the column `batch_id`. While a batch that was not acked is
+    replaced, readers do not see it for a moment. In an object store, use `DeltaSink` or
+    `IcebergSink`.
 
     The rows of an attempt that was not acked remain if no later attempt stores the batch: if the
     batch becomes dead letters, if its consumer is unregistered, or if a subconsumer takes it over
@@ -58,6 +59,11 @@ class ParquetSink:
         self._storage = Storage.of(location)
         self._location = self._storage.location
 
+    @property
+    def location(self) -> str:
+        """Where the table is."""
+        return self._location
+
     def write(self, batch: SparkBatch, frame: DataFrame) -> str:
         """Stores a batch, and replaces what earlier attempts at it stored.
 
@@ -70,13 +76,13 @@ class ParquetSink:
 
         Raises:
             InvalidArgument: if the location has batches of another or an unknown incarnation, or is
-                inside another table, if this claim wrote the batch before, if a directory's table
-                has other columns, or if a column has a directory's name, or cannot be held.
+                inside another table, if this claim wrote the batch before, or if the table has
+                other columns, or one of them cannot be held.
             LeaseLost: if another owner took the batch over; this attempt stores nothing.
             BatchNotOpen: if the batch was acked meanwhile.
             StorageFailed: if the files cannot be read or written. The batch stays open.
         """
-        self._check(frame)
+        with_batch_id(frame.schema)
         claim = batch.claim
         attempt_of(batch).written.add(self._location)
         with (
@@ -84,47 +90,69 @@ class ParquetSink:
             self._storage.errors("cannot be written"),
             cancelled_without_lease(batch.spark, claim),
         ):
-            store = Folders(Path(self._location))
-            check_incarnation(self._location, store, claim.session)
-            return store.publish(claim, frame)
+            table = Path(self._location)
+            check_incarnation(table, claim.session)
+            self._check_layout()
+            check_not_united(table, claim.batch_id)
+            check_columns(table, frame.schema)
+            rows = frame.withColumn(BATCH_ID, f.lit(batch.batch_id).cast("bigint"))
+            check = partial(check_columns, table, frame.schema, record=True)
+            return str(publish_folder(table, claim, rows, check))
 
-    def read(
-        self,
-        spark: SparkSession,
-        *,
-        since: int | None = None,
-        batches: Collection[int] | None = None,
-    ) -> DataFrame:
+    def read(self, spark: SparkSession, *, batches: Collection[int] | None = None) -> DataFrame:
         """Returns batches as one table, with the column `batch_id`.
 
         Args:
             spark: the session.
-            since: only batches with this id or a higher one.
             batches: only batches with these ids.
-        """
-        with listed_by_driver(spark):
-            table = spark.read.parquet(self._location)
-        if since is not None:
-            table = table.where(f.col("batch_id") >= since)
-        if batches is not None:
-            table = table.where(f.col("batch_id").isin(list(batches)))
-        return table
 
-    def _check(self, frame: DataFrame) -> None:
-        """Refuses a location or columns that readers would not see as they are."""
-        if _PATTERN.intersection(self._location):
+        Raises:
+            InvalidArgument: if there is no table.
+        """
+        self._check_layout()
+        columns = recorded_columns(Path(self._location))
+        if columns is None:
             raise InvalidArgument(
-                f"Spark takes the path {self._location} for a pattern",
-                "Write to a directory without [ ] { } * ? \\ in its name.",
+                f"there is no table in {self._location}", "The first batch that is stored makes it."
             )
-        if "=" in Path(self._location).name:
+        files, schema = published_files(Path(self._location)), with_batch_id(columns)
+        if batches is None:
+            return read_table_files(spark, self._storage, files, schema)
+        names = {f"{kind}-{each}" for kind in ("batch", "window") for each in batches}
+        files = [
+            file
+            for file in files
+            if not file.path.startswith(("batch-", "window-"))
+            or file.path.partition("/")[0] in names
+        ]
+        table = read_table_files(spark, self._storage, files, schema)
+        return table.where(f.col(BATCH_ID).isin(list(batches)))
+
+    def compact(self, spark: SparkSession, url: str) -> int:
+        """Unites the files of finished batches. Batches can be stored and read meanwhile.
+
+        A query that has listed the files before fails if it comes to read one that is gone.
+
+        Args:
+            spark: the session.
+            url: the queue's database, which knows the batches that are finished.
+
+        Returns:
+            How many batches were united.
+
+        Raises:
+            InvalidArgument: if the table has batches of another incarnation.
+            StorageFailed: if the file system cannot exchange directories, or another compaction is
+                under way. All rows stay.
+        """
+        with self._storage.errors("cannot be compacted"), Client(url) as client:
+            check_incarnation(Path(self._location), client.session)
+            self._check_layout()
+            return compact(Path(self._location), spark, client)
+
+    def _check_layout(self) -> None:
+        if any(Path(self._location).glob(f"{BATCH_ID}=*")):
             raise InvalidArgument(
-                f"readers of the directory around {self._location} take its name for a column",
-                "Write to a directory without = in its name.",
-            )
-        hidden = [name for name in frame.columns if name.lower() == BATCH_ID]
-        if hidden:
-            raise InvalidArgument(
-                f"the column {hidden[0]} would be hidden by the directories {BATCH_ID}=…",
-                "Give it another name: withColumnRenamed().",
+                f"{self._location} has the layout of an earlier version (batch_id=…)",
+                "docs/writing.md says how to copy it; or write to another directory.",
             )

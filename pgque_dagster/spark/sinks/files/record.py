@@ -1,0 +1,149 @@
+"""What a directory of Parquet records of itself: whose batches it holds, and which columns.
+
+The names in `<location>/_pgque/lineages/` are the incarnations whose batches are here; what stands
+in the files there is for people. Batches of one incarnation have other ids in another one, and an
+equal id may mean other events. Readers take the columns from any file of the table, so the first
+publication records them in `_pgque/schema/schema.json`. Readers pass over `_pgque`.
+"""
+
+import json
+import shutil
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql.types import StructType
+
+from ....client import InvalidArgument, installation
+from ....client.session import Session
+from .storage import sync
+
+# Spark warns of a root whose own name begins with an underscore, so that is its parent's.
+_MARKS = "_pgque/lineages"
+_SCHEMA = "_pgque/schema"
+_OF_BATCHES = ("batch-", "batch_id=", "window-", "united-")
+
+
+def check_incarnation(location: Path, session: Session) -> None:
+    """Marks a new location with the database's incarnation.
+
+    Raises:
+        InvalidArgument: if it holds batches that are not of this incarnation, is inside another
+            table, or another table inside it.
+    """
+    own = str(session.run(installation.incarnation()))
+    found = incarnations(location)
+    if not found:
+        # Looked for first: who is at the same location now marks it before it stores a batch.
+        has_batches = any(path.name.startswith(_OF_BATCHES) for path in entries(location))
+        found = incarnations(location)
+        if has_batches and not found:
+            raise InvalidArgument(
+                f"{location} holds batches of an unknown database",
+                "Write to another directory. If they are all batches of database "
+                f"{session.database}, which has them no more in its queue, mark them as its own: "
+                f"create {location}/{_MARKS}/{own}/ with a file in it that is not empty.",
+            )
+        if not found:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            note = {"lineage": own, "database": session.database, "first_written_at": now}
+            mark(location, own, json.dumps(note))
+            found = incarnations(location)
+    if found != {own}:
+        others = ", ".join(sorted(found - {own}))
+        raise InvalidArgument(
+            f"{location} holds batches of incarnation {others}, and database {session.database} is "
+            f"of incarnation {own}: batches of one id would replace each other",
+            "Write to another directory; or remove this one, if its rows are not wanted any more. "
+            "After a failover or a restore, to go on here: remove the batches in it that end after "
+            "the consumer's position, since the database delivers them again (docs/restore.md says "
+            "how to find them; after a switchover that lost nothing there are none), then rename "
+            f"{_MARKS}/{others} in it to {_MARKS}/{own}.",
+        )
+
+
+def incarnations(location: Path) -> set[str]:
+    """Returns the incarnations of the marks in the location."""
+    return {path.name for path in entries(location / _MARKS)}
+
+
+def mark(location: Path, incarnation: str, note: str) -> None:
+    """Marks the location with an incarnation, unless it has a mark already.
+
+    Raises:
+        InvalidArgument: if the location is inside another table, or another table inside it.
+    """
+    others = [path for path in location.parents if (path / _MARKS).is_dir()]
+    for path in visible(location):
+        others += (found.parent.parent for found in path.rglob(_MARKS))
+    if others:
+        raise InvalidArgument(
+            f"one of {location} and {others[0]} is inside the other, so readers of the outer one "
+            "would see the rows of both",
+            "Write to another directory; for assets, use another base_dir or key.",
+        )
+    _create(location / _MARKS, f"{incarnation}/lineage.json", note)
+
+
+def recorded_columns(location: Path) -> StructType | None:
+    """Returns the columns of the table without `batch_id`; None before its first publication."""
+    path = location / _SCHEMA / "schema.json"
+    return StructType.fromJson(json.loads(path.read_text())) if path.exists() else None
+
+
+def check_columns(location: Path, columns: StructType, *, record: bool = False) -> None:
+    """Refuses columns that readers of the table would not see as they are.
+
+    Args:
+        location: of the table.
+        columns: of the rows to store, without `batch_id`.
+        record: whether to record them if the table has none.
+
+    Raises:
+        InvalidArgument: naming the columns that differ.
+    """
+    if record and not (location / _SCHEMA).exists():
+        _create(location / _SCHEMA, "schema.json", columns.json())
+    there, given = (
+        {field.name: field.dataType.simpleString() for field in each.fields}
+        for each in (recorded_columns(location) or columns, columns)
+    )
+    differences = [
+        f"{name} is {there.get(name, 'missing')} there, {given.get(name, 'missing')} here"
+        for name in {**there, **given}
+        if there.get(name) != given.get(name)
+    ]
+    if differences:
+        raise InvalidArgument(
+            f"Parquet table {location} has other columns than the DataFrame: "
+            + "; ".join(differences),
+            "Cast, rename or leave out columns; or write to another directory (for assets, "
+            "another base_dir or key), or to a Delta table, which can get columns. If its rows "
+            "are not needed, remove the directory, with its _pgque/schema.",
+        )
+
+
+def entries(folder: Path) -> list[Path]:
+    """Returns what is in a directory; nothing if there is none."""
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def visible(folder: Path) -> list[Path]:
+    """Returns what readers of a directory look at."""
+    return [path for path in entries(folder) if not path.name.startswith(("_", "."))]
+
+
+def _create(folder: Path, file: str, text: str) -> None:
+    """Creates a directory with a file in one step, unless it exists."""
+    new = folder.with_name(f".new-{uuid.uuid4().hex}")
+    (new / file).parent.mkdir(parents=True)
+    (new / file).write_text(text)
+    sync(new / file, *(new / file).parents)
+    try:
+        new.rename(folder)
+    except OSError:
+        # Another writer was first: a rename only replaces an empty directory.
+        if not entries(folder):
+            raise
+        shutil.rmtree(new)
+    sync(folder.parent)
