@@ -2,9 +2,9 @@
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, ClassVar, Self
 
 from ..client.errors import InvalidArgument
 from ..client.models import Slice
@@ -13,19 +13,67 @@ from .reading import arrow
 
 DEFAULT_SLICES = 4
 
-_DEFAULT_LEASE_SECONDS = 60
 _ADDRESS = ("url", "url_env", "url_file")
-# One more than the largest integer of the database.
-_INTEGER = 2**31
+# The largest integer and bigint of the database.
+_INTEGER, _BIGINT = 2**31 - 1, 2**63 - 1
 
 
 @dataclass(frozen=True)
-class ReadOptions:
-    """The options of `spark.read.format("pgque")`.
+class Options:
+    """Options: the fields of the subclass, of which those without a default are required.
 
     Attributes:
         address: the database: the first of the options `url_env`, `url_file` and `url` that the
-            host which reads can resolve.
+            host which reads or writes can resolve.
+    """
+
+    # The operation, for errors.
+    what: ClassVar[str]
+
+    address: DatabaseAddress
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """Parses Spark's options.
+
+        Args:
+            options: the options; their names are in lower case.
+
+        Raises:
+            InvalidArgument: if an option is missing or malformed, or does not exist, which Spark
+                would pass on. The error names the nearest.
+        """
+        known = [each for each in fields(cls) if each.name != "address"]
+        names = sorted((*_ADDRESS, *(each.name for each in known)))
+        for name in sorted(options):
+            if name.lower() in names:
+                continue
+            near = difflib.get_close_matches(name.lower(), names, n=2, cutoff=0.5)
+            hint = f"Did you mean {' or '.join(near)}? " if near else ""
+            raise InvalidArgument(
+                f"{cls.what} has no option {name!r}", f"{hint}Its options are {', '.join(names)}."
+            )
+        address = DatabaseAddress.parse(options)
+        required = [each.name for each in known if each.default is MISSING]
+        missing = [] if address else ["url"]
+        missing += [name for name in required if not options.get(name)]
+        if address is None or missing:
+            given = "".join(f", {name}=…" for name in required)
+            raise InvalidArgument(
+                f"{cls.what} lacks the option {' and '.join(missing)}",
+                f"Pass .options(url=…{given}). Instead of url, url_env or url_file name where the"
+                " URL is.",
+            )
+        values = {name: options[name] for name in names if name in options}
+        parsed = {name: _read(name, text) for name, text in values.items() if name not in _ADDRESS}
+        return cls(address, **parsed)
+
+
+@dataclass(frozen=True)
+class ReadOptions(Options):
+    """The options of `spark.read.format("pgque")`.
+
+    Attributes:
         batch_id: the open batch to read.
         slices: the maximum number of partitions.
         columns: event columns to read.
@@ -33,105 +81,52 @@ class ReadOptions:
             `SparkBatch`.
     """
 
-    address: DatabaseAddress
+    what = "reading from format('pgque')"
+
     batch_id: int
-    slices: int
-    columns: tuple[str, ...]
-    plan: tuple[Slice, ...] | None
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> "ReadOptions":
-        """Parses Spark's options.
-
-        Raises:
-            InvalidArgument: if an option is missing or malformed, or does not exist.
-        """
-        address = _address(
-            options, "reading from format('pgque')", ("batch_id",), ("slices", "columns", "plan")
-        )
-        plan = options.get("plan")
-        return cls(
-            address=address,
-            batch_id=_positive(options, "batch_id"),
-            slices=_positive(options, "slices", DEFAULT_SLICES, below=_INTEGER),
-            columns=arrow.parse_columns(options.get("columns")),
-            plan=_parse_plan(plan) if plan else None,
-        )
+    slices: int = DEFAULT_SLICES
+    columns: tuple[str, ...] = arrow.EVENT_COLUMNS
+    plan: tuple[Slice, ...] | None = None
 
 
 @dataclass(frozen=True)
-class StreamOptions:
+class StreamOptions(Options):
     """The options of `spark.readStream.format("pgque")`.
 
     Attributes:
-        address: as for `ReadOptions`.
         queue: the queue's name.
         consumer: the consumer's name; no other reader may use it.
         slices: the maximum number of partitions of a micro-batch.
         columns: event columns to read.
         max_events: the maximum number of events of a micro-batch; None for all available events.
             The events of one tick are never split.
-        lease: how long the lease lasts after a query's last renewal, before another query may take
-            the consumer over; the option `lease_seconds`.
+        lease_seconds: how long the lease lasts after a query's last renewal, before another query
+            may take the consumer over.
     """
 
-    address: DatabaseAddress
+    what = "readStream of format('pgque')"
+
     queue: str
     consumer: str
-    slices: int
-    columns: tuple[str, ...]
-    max_events: int | None
-    lease: timedelta
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> "StreamOptions":
-        """Parses Spark's options.
-
-        Raises:
-            InvalidArgument: if an option is missing or malformed, or does not exist.
-        """
-        address = _address(
-            options,
-            "readStream of format('pgque')",
-            ("queue", "consumer"),
-            ("slices", "columns", "max_events", "lease_seconds"),
-        )
-        limited = options.get("max_events") is not None
-        seconds = _positive(options, "lease_seconds", _DEFAULT_LEASE_SECONDS, below=_INTEGER)
-        return cls(
-            address=address,
-            queue=options["queue"],
-            consumer=options["consumer"],
-            slices=_positive(options, "slices", DEFAULT_SLICES, below=_INTEGER),
-            columns=arrow.parse_columns(options.get("columns")),
-            max_events=_positive(options, "max_events", below=_INTEGER) if limited else None,
-            lease=timedelta(seconds=seconds),
-        )
+    slices: int = DEFAULT_SLICES
+    columns: tuple[str, ...] = arrow.EVENT_COLUMNS
+    max_events: int | None = None
+    lease_seconds: int = 60
 
 
 @dataclass(frozen=True)
-class WriteOptions:
+class WriteOptions(Options):
     """The options of `df.write.format("pgque")`.
 
     Attributes:
-        address: as for `ReadOptions`.
         queue: the queue to publish in.
         type: the type of all events; None if a column has the types, or for `default`.
     """
 
-    address: DatabaseAddress
+    what = "writing to format('pgque')"
+
     queue: str
-    type: str | None
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> "WriteOptions":
-        """Parses Spark's options.
-
-        Raises:
-            InvalidArgument: if an option is missing or does not exist.
-        """
-        address = _address(options, "writing to format('pgque')", ("queue",), ("type",))
-        return cls(address, options["queue"], options.get("type"))
+    type: str | None = None
 
 
 def plan_option(slices: Sequence[Slice]) -> str:
@@ -145,60 +140,24 @@ def _parse_plan(plan: str) -> tuple[Slice, ...]:
     )
 
 
-def _address(
-    options: Mapping[str, str], what: str, required: Sequence[str], others: Sequence[str]
-) -> DatabaseAddress:
-    """Returns the address, and refuses options that do not exist, which Spark would pass on.
-
-    Args:
-        options: Spark's options; their names are in lower case.
-        what: the operation, for errors.
-        required: the options that it needs besides the address.
-        others: its other options.
-
-    Raises:
-        InvalidArgument: if an option is missing or does not exist. The error names the nearest.
-    """
-    names = sorted((*_ADDRESS, *required, *others))
-    for name in sorted(options):
-        if name.lower() in names:
-            continue
-        near = difflib.get_close_matches(name.lower(), names, n=2, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(near)}? " if near else ""
-        raise InvalidArgument(
-            f"{what} has no option {name!r}", f"{hint}Its options are {', '.join(names)}."
-        )
-    address = DatabaseAddress.parse(options)
-    missing = [] if address else ["url"]
-    missing += [name for name in required if not options.get(name)]
-    if address is None or missing:
-        given = "".join(f", {name}=…" for name in required)
-        raise InvalidArgument(
-            f"{what} lacks the option {' and '.join(missing)}",
-            f"Pass .options(url=…{given}). Instead of url, url_env or url_file name where the URL"
-            " is.",
-        )
-    return address
+# How the text of an option is read, or the largest number that it may be; else it is the value.
+_READ: dict[str, Callable[[str], Any] | int] = {
+    "batch_id": _BIGINT,
+    "slices": _INTEGER,
+    "max_events": _INTEGER,
+    "lease_seconds": _INTEGER,
+    "columns": arrow.parse_columns,
+    "plan": _parse_plan,
+}
 
 
-def _positive(
-    options: Mapping[str, str], name: str, default: int | None = None, *, below: int = 2**63
-) -> int:
-    """Returns the value of an option that is a whole number above 0.
-
-    Args:
-        options: Spark's options.
-        name: the option's name.
-        default: the value if the option is missing; None if the option is required.
-        below: the number must be less than this; by default, it must be a bigint.
-
-    Raises:
-        InvalidArgument: if the value is not such a number.
-    """
-    text = options.get(name, str(default))
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) < below:
+def _read(name: str, text: str) -> Any:
+    read = _READ.get(name, str)
+    if not isinstance(read, int):
+        return read(text)
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= read:
         raise InvalidArgument(
             f"option {name} of format('pgque') is {text!r}",
-            f"It is a whole number from 1 to {below - 1}.",
+            f"It is a whole number from 1 to {read}.",
         )
     return int(text)

@@ -3,10 +3,9 @@
 `spark.read.format("pgque").options(url=…, batch_id=…).load()`. The executors need this package.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
-import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -17,10 +16,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from ..client import Client, plans
-from ..client.errors import InvalidArgument
-from .options import ReadOptions, StreamOptions, WriteOptions
+from .options import ReadOptions, WriteOptions
 from .reading import arrow
-from .streaming.reader import PgqueStreamReader, RefusedStreamReader
+from .streaming.reader import PgqueStreamReader
 from .writing.writer import PgqueWriter
 
 _NO_COLUMNS = StructType()
@@ -71,31 +69,18 @@ class PgqueDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Returns the reader of a streaming query; it refuses wrong options once the query runs."""
-        try:
-            return stream_reader(StreamOptions.parse(self.options))
-        except InvalidArgument as error:
-            return RefusedStreamReader(error)
+        return stream_reader(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> PgqueWriter:
         """Returns the writer, which has opened a staging table."""
         return PgqueWriter(WriteOptions.parse(self.options), schema, overwrite)
 
 
-def stream_reader(options: StreamOptions) -> PgqueStreamReader:
-    """Returns the reader for this version of Spark.
-
-    Raises:
-        InvalidArgument: if max_events is given, but this version of Spark has no limits.
-    """
+def stream_reader(options: Mapping[str, str]) -> PgqueStreamReader:
+    """Returns the reader for this version of Spark."""
     try:
         from .streaming.limited_reader import LimitedStreamReader
-    except ImportError as error:
-        if options.max_events is not None:
-            raise InvalidArgument(
-                f"PySpark {pyspark.__version__} cannot limit micro-batches to "
-                f"{options.max_events} events",
-                "Leave max_events out, or use PySpark 4.2 or newer.",
-            ) from error
+    except ImportError:
         return PgqueStreamReader(options)
     return LimitedStreamReader(options)
 

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from pgque_dagster.client import Client, InvalidArgument, TicksUnavailable
 from pgque_dagster.spark import ParquetSink, SparkBatch
 from pgque_dagster.spark.cluster.executor_errors import executor_error
-from pgque_dagster.spark.options import StreamOptions
 from pgque_dagster.spark.streaming.reader import PgqueStreamReader
 from tests.support.events import claim, make_queue, publish
 from tests.support.replicas import Replicas, cut_off, replicas
@@ -103,7 +102,7 @@ def test_after_a_failover_what_the_standby_lost_is_not_taken_for_what_it_has(
 def test_the_tick_of_a_checkpoint_is_known_by_its_fingerprint(client: Client) -> None:
     def reader() -> PgqueStreamReader:
         options = {"url": client.url, "queue": "orders", "consumer": "revenue"}
-        return PgqueStreamReader(StreamOptions.parse(options))
+        return PgqueStreamReader(options)
 
     first = reader()
     start = first.initialOffset()

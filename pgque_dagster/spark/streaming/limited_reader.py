@@ -1,5 +1,6 @@
 """Limits micro-batches and supports `availableNow`. Needs Spark 4.2 or newer."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql.streaming.datasource import (
@@ -10,14 +11,15 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ...client.ticks import Tick
-from ..options import StreamOptions
 from .reader import PgqueStreamReader
 
 
 class LimitedStreamReader(PgqueStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches of a limited number of events."""
 
-    def __init__(self, options: StreamOptions) -> None:
+    is_limited = True
+
+    def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._target: Tick | None = None
 

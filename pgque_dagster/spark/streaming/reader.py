@@ -11,9 +11,12 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NoReturn
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from ...client.errors import InvalidArgument, PgqueError
@@ -69,10 +72,17 @@ class PgqueStreamReader(DataSourceStreamReader):
     """Plans micro-batches of all available events, since Spark before 4.2 has no limits.
 
     The lease stays in the process that plans. Executors get only the options and partitions.
+
+    Args:
+        options: Spark's options. They are parsed at the first call: if Spark got an error about
+            them earlier, it would show it below one of its own.
     """
 
-    def __init__(self, options: StreamOptions) -> None:
-        self._options = options
+    # Whether micro-batches can be limited.
+    is_limited = False
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._given = dict(options)
         self._held: ConsumerHold | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -117,12 +127,26 @@ class PgqueStreamReader(DataSourceStreamReader):
             self._held.close()
             self._held = None
 
+    @cached_property
+    def _options(self) -> StreamOptions:
+        options = StreamOptions.parse(self._given)
+        if options.max_events is not None and not self.is_limited:
+            raise InvalidArgument(
+                f"PySpark {pyspark.__version__} cannot limit micro-batches to "
+                f"{options.max_events} events",
+                "Leave max_events out, or use PySpark 4.2 or newer.",
+            )
+        return options
+
     @property
     def _hold(self) -> ConsumerHold:
         if self._held is None:
             options = self._options
             self._held = ConsumerHold(
-                options.address.resolve(), options.queue, options.consumer, options.lease
+                options.address.resolve(),
+                options.queue,
+                options.consumer,
+                timedelta(seconds=options.lease_seconds),
             )
             _stop_on_termination()
         return self._held
@@ -146,32 +170,6 @@ class PgqueStreamReader(DataSourceStreamReader):
                 "Begin with a new checkpointLocation and output location.",
             )
         return read
-
-
-class RefusedStreamReader(DataSourceStreamReader):
-    """Raises the reason at the first call of a query whose options are wrong.
-
-    If `DataSource.streamReader` raised it, Spark would show it below its own UnboundLocalError.
-    """
-
-    def __init__(self, reason: InvalidArgument) -> None:
-        self._reason = reason
-
-    def initialOffset(self) -> NoReturn:  # noqa: N802
-        """Refuses a query without a checkpoint."""
-        raise self._reason
-
-    def latestOffset(self, *args: Any) -> NoReturn:  # noqa: N802
-        """Refuses a query that continues after its last micro-batch."""
-        raise self._reason
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:
-        """Refuses a query that repeats its last micro-batch."""
-        raise self._reason
-
-    def read(self, partition: InputPartition) -> NoReturn:
-        """Is never called, since there is no partition."""
-        raise self._reason
 
 
 def _stop_on_termination() -> None:

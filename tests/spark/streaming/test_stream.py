@@ -1,6 +1,7 @@
 """Structured Streaming: every event once, in step with the checkpoint, by one query at a time."""
 
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -144,8 +145,7 @@ def test_a_consumer_is_read_by_one_query_at_a_time_until_it_is_unregistered(
 def test_a_dead_querys_lease_is_waited_for(client: Client, stream: Stream) -> None:
     stream.options["lease_seconds"] = "20"
     publish(client, ["a"])
-    dead = StreamOptions.parse(stream.options)
-    client.run(claim_ticks(dead.queue, dead.consumer, "a dead query", dead.lease / 10))
+    client.run(claim_ticks("orders", "revenue", "a dead query", timedelta(seconds=2)))
     sink = Sink()
 
     stream.drain(sink)

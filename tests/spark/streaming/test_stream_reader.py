@@ -8,7 +8,6 @@ import pytest
 
 from pgque_dagster.client import BatchLeased, Client, ConsumerNotFound, InvalidArgument
 from pgque_dagster.client.ticks import claim_ticks
-from pgque_dagster.spark.options import StreamOptions
 from pgque_dagster.spark.source import stream_reader
 from pgque_dagster.spark.streaming.reader import (
     CheckpointMismatch,
@@ -26,9 +25,9 @@ def reader(client: Client) -> Iterator[PgqueStreamReader]:
     reader.stop()
 
 
-def options(client: Client, **more: str) -> StreamOptions:
+def options(client: Client, **more: str) -> dict[str, str]:
     needed = {"url": client.url, "queue": "orders", "consumer": "revenue"}
-    return StreamOptions.parse(needed | more)
+    return needed | more
 
 
 def read(reader: PgqueStreamReader, start: dict, end: dict) -> list[str]:
@@ -199,5 +198,5 @@ def test_an_old_spark_cannot_limit_micro_batches(
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
 
     with pytest.raises(InvalidArgument, match=r"cannot limit micro-batches to 10 events.*4\.2"):
-        stream_reader(options(client, max_events="10"))
+        stream_reader(options(client, max_events="10")).initialOffset()
     assert type(stream_reader(options(client))) is PgqueStreamReader
