@@ -108,10 +108,6 @@ class Sought:
     repeated_events: int
 
 
-# Ids of scheduled entries begin here. Event ids never reach it.
-FIRST_ENTRY_ID = 2**52
-
-
 @dataclass(frozen=True)
 class ScheduledEvent:
     """A scheduled event. `id` is the entry id for `cancel_scheduled`, not an event id."""
