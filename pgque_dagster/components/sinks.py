@@ -68,7 +68,7 @@ class DeltaSinkOptions(SinkOptions, mirror(DeltaBatchIOManager, leave_out=_RESOU
     """Options of `DeltaBatchIOManager`."""
 
     stored_by = DeltaBatchIOManager
-    keyed = ("upsert", "replace")
+    keyed = ("upsert",)
     type: Annotated[Literal["delta"], option("A Delta table, at <base_dir>/<asset>.")]
 
 

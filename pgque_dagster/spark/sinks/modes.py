@@ -6,13 +6,12 @@ from datetime import timedelta
 from typing import Literal, get_args
 
 from ...client import InvalidArgument
-from ...client.ranges import count_problem
 from ...client.read_batch import ReadBatch
 from ...client.window import Window
 
 BATCH_ID = "batch_id"
 
-DeltaMode = Literal["append", "upsert", "replace"]
+DeltaMode = Literal["append", "upsert"]
 _OBJECT_STORE = re.compile(r"(?i)(s3a?|gc?s|az|azure|adl|abfss?|wasbs?)://?")
 SchemaEvolution = Literal["fail", "add_columns"]
 
@@ -32,14 +31,12 @@ def check_directory(location: str) -> None:
         )
 
 
-def check_table_options(schema_evolution: str, target_file_bytes: int) -> None:
-    """Refuses options that no table has, by `InvalidArgument`."""
-    if schema_evolution not in ("fail", "add_columns"):
+def check_evolution(schema_evolution: str) -> None:
+    """Refuses a `schema_evolution` that there is not, by `InvalidArgument`."""
+    if schema_evolution not in get_args(SchemaEvolution):
         raise InvalidArgument(
             f"no schema_evolution {schema_evolution!r}", "There are fail and add_columns."
         )
-    if problem := count_problem("target_file_bytes", target_file_bytes, at_most=2**63 - 1):
-        raise InvalidArgument(problem, "Pass a number of bytes, such as 128 * 2**20.")
 
 
 def check_mode(

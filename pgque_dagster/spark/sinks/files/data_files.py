@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructField, StructType
 
@@ -109,10 +110,9 @@ def write_files(
     """
     schema = with_constants(frame.schema, constants)
     check_columns(schema)
-    metadata = {SPARK_SCHEMA: schema.json(), _SPARK_VERSION: frame.sparkSession.version}
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer = _TaskFiles(storage, folder, constants, metadata, target_file_bytes)
+        writer = _TaskFiles(storage, folder, constants, schema, target_file_bytes)
         files = writer.write(batches)
         yield pa.RecordBatch.from_pydict(
             {
@@ -127,6 +127,20 @@ def write_files(
     with clear_executor_errors():
         written = frame.mapInArrow(write, _RESULT).collect()
     return [DataFile(row.path, row.rows, row.size, bytes(row.footer)) for row in written]
+
+
+def write_rows(
+    rows: Iterator[pa.RecordBatch], storage: Storage, folder: str, schema: StructType
+) -> list[DataFile]:
+    """Writes rows into files, in this process, as the tasks of `write_files` do.
+
+    Args:
+        rows: the rows.
+        storage: the location.
+        folder: a folder in it that nobody else uses.
+        schema: the columns.
+    """
+    return _TaskFiles(storage, folder, {}, schema, TARGET_FILE_BYTES).write(rows)
 
 
 def with_constants(schema: StructType, constants: Iterable[str]) -> StructType:
@@ -191,12 +205,12 @@ def _check(name: str, kind: DataType, held: frozenset[str], format_: str) -> Non
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Returns the columns as files have them: nullable, and timestamps in UTC.
+    """Returns the columns as files have them: nullable, timestamps in UTC, and no large types.
 
     Spark's null structs have null fields, also where the fields are declared NOT NULL.
 
     Args:
-        schema: the columns of Spark's record batches.
+        schema: the columns of Spark's record batches, or of pyiceberg.
     """
     return pa.schema([pa.field(field.name, _stored(field.type)) for field in schema])
 
@@ -204,11 +218,15 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 def _stored(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, _stored(field.type)) for field in kind])
-    if pa.types.is_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(pa.field(kind.value_field.name, _stored(kind.value_type)))
     if pa.types.is_map(kind):
         value = pa.field(kind.item_field.name, _stored(kind.item_type))
         return pa.map_(_stored(kind.key_type), value)
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
     return kind
@@ -222,13 +240,13 @@ class _TaskFiles:
         storage: Storage,
         folder: str,
         constants: Mapping[str, int],
-        metadata: dict[str, str],
+        schema: StructType,
         target_bytes: int,
     ) -> None:
         self._storage = storage
         self._folder = folder
         self._constants = constants
-        self._metadata = metadata
+        self._metadata = {SPARK_SCHEMA: schema.json(), _SPARK_VERSION: pyspark.__version__}
         self._target_bytes = target_bytes
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
