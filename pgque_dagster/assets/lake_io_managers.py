@@ -42,12 +42,9 @@ class DeltaBatchIOManager(BatchIOManager):
     )
     mode: DeltaMode = Field(
         default="append",
-        description="append adds the rows; upsert replaces the row of each key; replace replaces "
-        "all rows of each key.",
+        description="append adds the rows; upsert replaces the row of each key.",
     )
-    key: list[str] = Field(
-        default_factory=list, description="Columns of the key, for upsert and replace."
-    )
+    key: list[str] = Field(default_factory=list, description="Columns of the key, for upsert.")
     schema_evolution: SchemaEvolution = Field(default="fail", description=_EVOLUTION)
     storage_options: dict[str, str] = Field(default_factory=dict, repr=False, description=_OPTIONS)
 

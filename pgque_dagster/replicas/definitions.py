@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -14,13 +15,14 @@ from ..client import InvalidArgument, PgqueError
 from ..client.replicas.standing import Replicated
 from ..client.replicas.verification import Verification
 from ..client.source_tables import capture_new, captured_tables, copy_again
+from ..jobs import build_table_maintenance_job
 from ..project.keys import ROWS, TABLE, identifier
 from ..project.lineage import build_queue_assets
 from ..project.registration import ensure_consumer, ensure_queue
 from ..project.resource import PgqueResource
 from ..project.step_errors import log_error_line
 from ..sensors import build_pgque_sensor
-from .targets import DeltaReplicas, Target, kind_of, replicate, verify
+from .targets import DeltaReplicas, Target, kind_of, replicate, sinks, verify
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
@@ -37,6 +39,7 @@ def build_table_replicas(
     max_age: timedelta = timedelta(seconds=60),
     max_lag: timedelta | None = timedelta(minutes=5),
     verify_cron: str | None = "0 */6 * * *",
+    maintain_cron: str | None = "30 * * * *",
     group_name: str = "replicas",
     owners: Sequence[str] | None = None,
     tags: Mapping[str, str] | None = None,
@@ -59,6 +62,8 @@ def build_table_replicas(
         max_lag: beyond this lag, the check on the queue fails; None for no check.
         verify_cron: when each table is compared with its replica, row by row; None for a check
             that runs only by hand.
+        maintain_cron: when small files of replicas in the lake are united, and files that nobody
+            needs are deleted; None for a job that runs only by hand.
         group_name: the group of the assets.
         owners: of the replicas.
         tags: of the replicas.
@@ -107,17 +112,22 @@ def build_table_replicas(
         dg.AssetSelection.checks(*verifying, *lag_checks),
         description=f"Compares the tables of {name} with their replicas.",
     )
-    schedules = []
-    if verify_cron is not None:
-        schedules = [
-            dg.ScheduleDefinition(
-                job=job,
-                cron_schedule=verify_cron,
-                default_status=dg.DefaultScheduleStatus.RUNNING
-                if running
-                else dg.DefaultScheduleStatus.STOPPED,
-            )
-        ]
+    crons: list[tuple[Any, str | None]] = [(job, verify_cron)]
+    if isinstance(target, DeltaReplicas):
+        stored = partial(sinks, target, tables=tables)
+        maintenance = build_table_maintenance_job(stored, name=f"{identifier(name)}_maintain")
+        crons.append((maintenance, maintain_cron))
+    schedules = [
+        dg.ScheduleDefinition(
+            job=each,
+            cron_schedule=cron,
+            default_status=dg.DefaultScheduleStatus.RUNNING
+            if running
+            else dg.DefaultScheduleStatus.STOPPED,
+        )
+        for each, cron in crons
+        if cron is not None
+    ]
     return dg.Definitions(
         assets=[
             *sources,
@@ -139,7 +149,7 @@ def build_table_replicas(
                 default_status=status,
             ),
         ],
-        jobs=[job, _copy_job(name)],
+        jobs=[*(each for each, _ in crons), _copy_job(name)],
         schedules=schedules,
     )
 

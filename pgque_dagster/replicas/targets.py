@@ -8,11 +8,13 @@ from ..client import Client
 from ..client.replicas.postgres import PostgresReplicas
 from ..client.replicas.standing import Replicated
 from ..client.replicas.verification import Verification
+from ..client.source_tables import SourceTable
 from ..spark.address import DatabaseAddress
 from ..spark.cluster.session import open_session
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
+    from ..spark.sinks.tables import TableSink
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,16 @@ def replicate(
     from ..client.replicas import postgres
 
     return postgres.replicate(batch.claim, tables, target, log)
+
+
+def sinks(target: DeltaReplicas, client: Client, tables: Sequence[str]) -> "list[TableSink]":
+    """Returns the tables that the replicas are, as far as there are some yet."""
+    from ..spark.replicas.delta import DeltaReplica
+
+    options = dict(target.storage_options or {})
+    sources = [SourceTable.find(client, table) for table in tables]
+    replicas = [DeltaReplica(target.base_dir, source, options) for source in sources]
+    return [replica.sink for replica in replicas if replica.state() is not None]
 
 
 def verify(

@@ -65,6 +65,13 @@ class Lake:
     def numbers(self) -> list[int]:
         return sorted(self.arrow()["number"].to_pylist())
 
+    def maintain(self, **options: Any) -> list[str]:
+        """Maintains the table. Returns the files that were deleted."""
+        return list(self.sink().maintain(self.client.url, **options).deleted)
+
+    def compact(self) -> None:
+        assert self.sink().maintain(self.client.url).by == 1
+
     def files(self) -> set[Path]:
         """The data files that are there, whether they count or not."""
         return set(self.folder.rglob("data/*/*.parquet"))
@@ -96,9 +103,6 @@ class DeltaLake(Lake):
         properties = {"pgque.lineage": str(lineage)}
         self.table().alter.set_table_properties(properties, raise_if_not_exists=False)
 
-    def compact(self) -> None:
-        assert self.sink().optimize()["numFilesAdded"] == 1
-
     def drop(self) -> None:
         Path(self.location, "_delta_log").rename(self.folder / "gone")
 
@@ -128,9 +132,6 @@ class IcebergLake(Lake):
     def adopt(self, lineage: object) -> None:
         with self.table().transaction() as change:
             change.set_properties({"pgque.lineage": str(lineage)})
-
-    def compact(self) -> None:
-        self.table().overwrite(self.arrow())
 
     def drop(self) -> None:
         iceberg_catalog(self.client.url).drop_table(TABLE)

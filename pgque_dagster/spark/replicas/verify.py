@@ -97,7 +97,7 @@ def verify(
             kinds = {row.ev_type for row in events.select("ev_type").distinct().collect()}
             if kinds & {COPY, TRUNCATE}:
                 return Verification(source.name, tick_id, state.version, held=NEXT_COPIES)
-            stored = _with_changes(replica.read(spark, state.version), events, source)
+            stored = _with_changes(replica.sink.read(spark, state.version), events, source)
             rows = rows_at(spark, session, found_at, source, snapshot)
             found = _compare(rows, stored, source)
         finally:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, get_args
 
@@ -10,10 +11,27 @@ from ...client.read_batch import ReadBatch
 from ...client.window import Window
 
 BATCH_ID = "batch_id"
+# The size of the files into which small ones are united.
+TARGET_FILE_BYTES = 128 * 2**20
 
-DeltaMode = Literal["append", "upsert", "replace"]
+DeltaMode = Literal["append", "upsert"]
 _OBJECT_STORE = re.compile(r"(?i)(s3a?|gc?s|az|azure|adl|abfss?|wasbs?)://?")
 SchemaEvolution = Literal["fail", "add_columns"]
+
+
+@dataclass(frozen=True)
+class Maintained:
+    """What the maintenance of a table did.
+
+    Attributes:
+        replaced: how many small files were replaced.
+        by: how many files took their place.
+        deleted: the paths of the files that were deleted, or would be, relative to the table.
+    """
+
+    replaced: int
+    by: int
+    deleted: Sequence[str]
 
 
 def check_directory(location: str) -> None:
@@ -32,8 +50,8 @@ def check_directory(location: str) -> None:
 
 
 def check_evolution(schema_evolution: str) -> None:
-    """Refuses what no table has, by `InvalidArgument`."""
-    if schema_evolution not in ("fail", "add_columns"):
+    """Refuses a `schema_evolution` that there is not, by `InvalidArgument`."""
+    if schema_evolution not in get_args(SchemaEvolution):
         raise InvalidArgument(
             f"no schema_evolution {schema_evolution!r}", "There are fail and add_columns."
         )

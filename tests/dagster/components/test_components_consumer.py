@@ -265,7 +265,7 @@ def test_a_transform_that_is_not_there_is_named(reference: str, message: str) ->
         {
             "type": "delta",
             "base_dir": "output",
-            "mode": "replace",
+            "mode": "upsert",
             "key": ["product"],
             "schema_evolution": "add_columns",
             "storage_options": {"a": "b"},

@@ -122,6 +122,24 @@ def test_tables_are_replicated_into_a_schema_of_postgres(
     assert "different {'id': 1}" in str(failed.description)
 
 
+def test_small_files_of_replicas_are_united_by_their_job(shop: Shop) -> None:
+    maintain = shop.repository.get_job("shop_maintain")
+    assert maintain.execute_in_process(instance=shop.instance).success
+    shop.capture()
+    for number in range(2, 5):
+        shop.run()
+        with connect(shop.url) as db:
+            db.execute(b"insert into orders values (%d, 1)" % number)
+    files = DeltaTable(str(shop.folder / "public" / "orders")).file_uris
+    assert len(files()) == 3
+
+    assert maintain.execute_in_process(instance=shop.instance).success
+
+    assert len(DeltaTable(str(shop.folder / "public" / "orders")).file_uris()) == 1
+    assert shop.run().success
+    assert all(each.passed for each in shop.verify())
+
+
 def test_a_difference_fails_the_check_and_a_copy_that_is_asked_for_mends_it(shop: Shop) -> None:
     shop.capture()
     shop.run()

@@ -109,6 +109,24 @@ def test_rows_that_were_compacted_before_the_ack_are_replaced(lake: Any) -> None
     assert lake.numbers() == [0, 1, 10]
 
 
+def test_small_files_are_united_while_a_batch_is_stored(
+    lake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.store(1)
+    lake.store(2, schema_evolution="add_columns")
+    batch = lake.batch(3)
+
+    once_before_the_swap(monkeypatch, lake.output, lake.compact)
+    lake.write(batch)
+
+    assert lake.numbers() == [1, 2, 3]
+    assert len(lake.counted()) == 2
+    lake.take_over(batch)
+    lake.compact()
+    assert (lake.numbers(), lake.read().count(), len(lake.counted())) == ([1, 2, 3], 3, 1)
+    assert lake.sink().maintain(lake.client.url).by == 0
+
+
 def test_a_write_by_the_same_claim_is_refused(lake: Any) -> None:
     batch = lake.batch(1)
     lake.write(batch)
@@ -194,12 +212,6 @@ def test_a_null_struct_and_a_null_in_one_are_found_by_a_condition(lake: Any) -> 
         return sorted(found["number"].to_pylist())
 
     assert (where("part"), where("part", "a")) == ([3], [2, 3])
-
-
-@pytest.mark.parametrize("size", [0, -1, True, 1.5, "128"])
-def test_a_size_that_no_file_has_is_refused(tmp_path: Path, size: Any) -> None:
-    with pytest.raises(InvalidArgument, match=f"target_file_bytes is {size!r}: it must be"):
-        DeltaSink(tmp_path).optimize(target_file_bytes=size)
 
 
 def test_spark_and_other_readers_get_the_types_exactly(lake: Any) -> None:

@@ -32,18 +32,12 @@ def age(folder: Path) -> None:
         os.utime(path, (time.time() - OLD_SECONDS,) * 2)
 
 
-@pytest.mark.parametrize(
-    ("mode", "first", "second", "expected"),
-    [
-        ("upsert", "1a 2b", "2B 3c", "1a 2B 3c"),
-        ("replace", "1a 1b 2c", "1d 3e 3f", "1d 2c 3e 3f"),
-    ],
-)
-def test_batches_are_merged_by_key_and_another_attempt_changes_nothing(
-    lake: DeltaLake, mode: str, first: str, second: str, expected: str
-) -> None:
-    sink = DeltaSink(lake.location, mode=mode, key=["number"])  # type: ignore[arg-type]
-    for texts in (first, second):
+UPSERT = {"mode": "upsert", "key": ["number"]}
+
+
+def test_batches_are_merged_by_key_and_another_attempt_changes_nothing(lake: DeltaLake) -> None:
+    sink = lake.sink(**UPSERT)
+    for texts in ("1a 2b", "2B 3c"):
         payloads = [{"number": int(text[0]), "name": text[1]} for text in texts.split()]
         batch = next_batch(lake.client, lake.spark, payloads)
         sink.write(batch, batch.payload(SCHEMA))
@@ -51,27 +45,23 @@ def test_batches_are_merged_by_key_and_another_attempt_changes_nothing(
         sink.write(repeated, repeated.payload(SCHEMA))
         repeated.claim.ack()
 
-    assert " ".join(f"{number}{name}" for number, name, _ in lake.rows()) == expected
+    assert " ".join(f"{number}{name}" for number, name, _ in lake.rows()) == "1a 2B 3c"
 
 
-@pytest.mark.parametrize("mode", ["upsert", "replace"])
-def test_columns_that_a_merged_batch_lacks_are_null(lake: DeltaLake, mode: str) -> None:
+def test_columns_that_a_merged_batch_lacks_are_null(lake: DeltaLake) -> None:
     lake.store(1, 2)
-    more = {"mode": mode, "key": ["number"], "schema_evolution": "add_columns"}
 
-    lake.write(lake.batch(2, 3), "number", "1 as more", **more)
+    lake.write(lake.batch(2, 3), "number", "1 as more", schema_evolution="add_columns", **UPSERT)
 
     stored = lake.arrow().sort_by("number").to_pylist()
     assert [(row["name"], row["more"]) for row in stored] == [("x", None), (None, 1), (None, 1)]
 
 
-@pytest.mark.parametrize("mode", ["upsert", "replace"])
 @pytest.mark.parametrize("key", ["-0D", "double('NaN')"])
-def test_a_key_without_an_equal_finds_its_row(lake: DeltaLake, mode: str, key: str) -> None:
+def test_a_key_without_an_equal_finds_its_row(lake: DeltaLake, key: str) -> None:
     """As Spark groups by it: -0.0 is 0.0, and NaN is NaN."""
-    merge = {"mode": mode, "key": ["number"]}
     for name, columns in (("first", f"{key} as number"), ("second", f"abs({key}) as number")):
-        lake.write(lake.batch(1), columns, f"'{name}' as name", **merge)
+        lake.write(lake.batch(1), columns, f"'{name}' as name", **UPSERT)
 
     assert lake.arrow()["name"].to_pylist() == ["second"]
 
@@ -85,20 +75,16 @@ def test_a_key_that_is_a_text_is_refused(sink: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("mode", ["upsert", "replace"])
-def test_a_stale_attempt_does_not_merge(
-    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
-    merge = {"mode": mode, "key": ["number"]}
+def test_a_stale_attempt_does_not_merge(lake: DeltaLake, monkeypatch: pytest.MonkeyPatch) -> None:
     stale = lake.batch(1)
 
     once_before_the_swap(
         monkeypatch,
         lake.output,
-        lambda: lake.take_over(stale, "number", "'later' as name", **merge),
+        lambda: lake.take_over(stale, "number", "'later' as name", **UPSERT),
     )
     with pytest.raises(BatchNotOpen):
-        lake.write(stale, **merge)
+        lake.write(stale, **UPSERT)
 
     assert [row[:2] for row in lake.rows()] == [(1, "later")]
 
@@ -109,29 +95,20 @@ def test_a_key_that_cannot_be_merged_by_is_refused_before_anything_is_stored(
     batch = lake.batch(1, 1)
     zeros = "if(monotonically_increasing_id() = 0, 0D, -0D) as number"
     reserved = "{} has a name that merges into .* use.*withColumnRenamed"
-    for place, (mode, key, column, told) in enumerate(
+    for place, (key, column, told) in enumerate(
         (
-            ("upsert", "number", "number", r"2 rows for .* have the key number 1"),
-            ("replace", "number", "nullif(number, 1) as number", "number is part .* has a null"),
-            ("replace", "customer", "number", "has no column customer, which is part of the key"),
-            ("upsert", "number", "struct(1 as a) as number", "number, whose values have parts"),
-            ("upsert", "number", zeros, r"2 rows for .* have the key number -?0\.0"),
-            (
-                "upsert",
-                "number",
-                "double('NaN') as number",
-                "2 rows for .* have the key number nan",
-            ),
-            *(
-                (mode, name, f"number as {name}", reserved.format(name))
-                for mode in ("upsert", "replace")
-                for name in ("__pgque_key", "__delta_rs_source")
-            ),
+            ("number", "number", r"2 rows for .* have the key number 1"),
+            ("number", "nullif(number, 1) as number", "number is part .* has a null"),
+            ("customer", "number", "has no column customer, which is part of the key"),
+            ("number", "struct(1 as a) as number", "number, whose values have parts"),
+            ("number", zeros, r"2 rows for .* have the key number -?0\.0"),
+            ("number", "double('NaN') as number", "2 rows for .* have the key number nan"),
+            ("__delta_rs_x", "number as __delta_rs_x", reserved.format("__delta_rs_x")),
         )
     ):
         lake.location = str(lake.folder / f"table{place}")
         with pytest.raises(InvalidArgument, match=told):
-            lake.write(batch, column, "name", mode=mode, key=[key])
+            lake.write(batch, column, "name", mode="upsert", key=[key])
         assert lake.files() == set()
 
 
@@ -153,12 +130,12 @@ def delta_schema(required: str = "") -> Schema:
     return Schema([Field(name, kind, nullable=name != required) for name, kind in columns.items()])
 
 
-def test_nulls_in_a_column_that_is_not_null_are_refused(lake: DeltaLake) -> None:
+def test_a_table_with_a_column_that_is_not_null_is_refused(lake: DeltaLake) -> None:
     DeltaTable.create(lake.location, schema=delta_schema(required="name"))
     lake.adopt(lake.client.incarnation())
 
-    with pytest.raises(InvalidArgument, match=r"column name of .* is NOT NULL"):
-        lake.write(lake.batch(1), "number", "nullif(name, 'x') as name")
+    with pytest.raises(InvalidArgument, match=r"has NOT NULL for name, which"):
+        lake.write(lake.batch(1))
 
     assert lake.rows() == []
 
@@ -181,14 +158,11 @@ def test_a_table_that_takes_no_second_attempt_at_a_batch_is_refused(lake: DeltaL
 
 
 def test_a_table_that_does_not_exist_is_not_maintained(tmp_path: Path) -> None:
-    sink = DeltaSink(tmp_path / "table")
-    for maintain in (sink.optimize, sink.vacuum):
-        with pytest.raises(InvalidArgument) as refused:
-            maintain()
-        assert str(refused.value) == (
-            f"there is no Delta table {tmp_path / 'table'}."
-            " The first batch that is stored creates it."
-        )
+    with pytest.raises(InvalidArgument) as refused:
+        DeltaSink(tmp_path / "table").maintain()
+    assert str(refused.value) == (
+        f"there is no Delta table {tmp_path / 'table'}. The first batch that is stored creates it."
+    )
 
 
 def test_vacuum_removes_what_killed_attempts_left_and_files_that_were_replaced_or_united(
@@ -200,18 +174,18 @@ def test_vacuum_removes_what_killed_attempts_left_and_files_that_were_replaced_o
     left = stored.parent.with_name(f"1-1-{32 * 'f'}") / stored.name
     left.parent.mkdir()
     left.write_bytes(stored.read_bytes())
-    lake.sink().optimize()
-    lake.write(lake.again(first))
+    lake.maintain()
+    lake.write(lake.again(first), where="number = 2")
     before = lake.files()
     age(lake.folder)
     write_removals_long_ago(lake.location)
 
-    listed = lake.sink().vacuum(dry_run=True)
+    listed = lake.maintain(dry_run=True)
     assert lake.files() == before
-    assert lake.sink().vacuum() == listed
+    assert lake.maintain() == listed
 
     assert lake.files() == lake.counted()
-    assert lake.numbers() == [1, 2, 3]
+    assert lake.numbers() == [2]
 
 
 def write_removals_long_ago(location: str) -> None:
@@ -227,7 +201,7 @@ def test_vacuum_keeps_a_table_in_the_folder_of_another_one(lake: DeltaLake) -> N
         each.store(1)
     age(lake.folder)
 
-    assert lake.sink().vacuum() == []
+    assert lake.maintain() == []
 
     assert lake.numbers() == inner.numbers() == [1]
 

@@ -148,7 +148,7 @@ def test_tables_of_two_databases_in_one_warehouse_have_folders_of_their_own(
         each.store(1)
     age(lake.folder)
 
-    assert lake.sink().sweep(lake.client.url) == lake.sink().sweep(other_database.url) == []
+    assert lake.maintain() == other.maintain() == []
 
     assert lake.numbers() == other.numbers() == [1]
 
@@ -171,7 +171,7 @@ def test_a_table_that_takes_the_name_of_a_renamed_one_has_a_folder_of_its_own(
     lake.store(2)
     age(lake.folder)
 
-    assert lake.sink().sweep(lake.client.url) == []
+    assert lake.maintain() == []
 
     earlier = lake.table("sales.earlier").scan().to_arrow()
     assert (earlier["number"].to_pylist(), lake.numbers()) == ([1], [2])
@@ -298,9 +298,9 @@ def test_old_files_of_attempts_that_ended_are_swept(lake: IcebergLake, how: str)
     lake.store(1)
     left = leave(lake, ended(lake, how))
 
-    assert lake.sink().sweep(lake.client.url, dry_run=True) == [relative(left)]
+    assert lake.maintain(dry_run=True) == [relative(left)]
     assert left.exists()
-    assert lake.sink().sweep(lake.client.url) == [relative(left)]
+    assert lake.maintain() == [relative(left)]
 
     assert not left.exists()
     assert lake.numbers() == [1]
@@ -312,7 +312,7 @@ def test_files_of_an_attempt_that_may_still_publish_are_kept(lake: IcebergLake, 
     lake.store(1)
     left = leave(lake, ended(lake, how))
 
-    assert lake.sink().sweep(lake.client.url) == []
+    assert lake.maintain() == []
 
     assert left.exists()
 
@@ -324,9 +324,9 @@ def test_young_files_and_those_of_others_are_kept(lake: IcebergLake) -> None:
     foreign.touch()
     os.utime(foreign, (0, 0))
 
-    assert lake.sink().sweep(lake.client.url) == []
+    assert lake.maintain() == []
     older = timedelta(days=5)
-    assert lake.sink().sweep(lake.client.url, older_than=older) == [relative(young)]
+    assert lake.maintain(retention=older) == [relative(young)]
 
     assert foreign.exists()
 
@@ -340,13 +340,13 @@ def test_files_of_snapshots_that_the_table_still_has_are_kept(lake: IcebergLake)
     second.claim.ack()
     age(lake.folder)
 
-    assert lake.sink().sweep(lake.client.url) == []
+    assert lake.maintain() == []
     then = lake.table().scan(snapshot_id=before).to_arrow()
     assert sorted(then["number"].to_pylist()) == [1, 2, 3]
 
     lake.table().maintenance.expire_snapshots().by_id(before).commit()
     kept = lake.table().snapshots()
-    swept = lake.sink().sweep(lake.client.url)
+    swept = lake.maintain()
 
     assert {path.split("/")[1].split("-")[1] for path in swept} == {str(first.claim.lease.epoch)}
     assert lake.numbers() == [1, 3]
@@ -360,25 +360,25 @@ def test_files_that_are_published_while_the_sweep_looks_are_kept(
 
     def swept() -> None:
         age(lake.folder)
-        assert lake.sink().sweep(lake.client.url) == []
+        assert lake.maintain() == []
 
     once_before_the_swap(monkeypatch, lake.output, swept)
     lake.store(2)
 
-    assert lake.sink().sweep(lake.client.url) == []
+    assert lake.maintain() == []
     assert lake.numbers() == [1, 2]
 
 
 def test_a_sweep_that_could_remove_what_is_needed_is_refused(lake: IcebergLake) -> None:
     with pytest.raises(InvalidArgument, match=r"there is no Iceberg table sales.revenue"):
-        lake.sink().sweep(lake.client.url)
+        lake.maintain()
     with pytest.raises(InvalidArgument, match="at least a day"):
-        lake.sink().sweep(lake.client.url, older_than=timedelta(hours=1))
+        lake.maintain(retention=timedelta(hours=1))
     lake.store(1)
     left = leave(lake, ended(lake, "acked"))
     lake.adopt("another")
 
     with pytest.raises(InvalidArgument, match=r"incarnation another.*whose leases are live"):
-        lake.sink().sweep(lake.client.url)
+        lake.maintain()
 
     assert left.exists()

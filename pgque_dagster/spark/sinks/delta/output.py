@@ -13,22 +13,26 @@ unless somebody compacted them: then they are deleted by a commit of their own b
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql.types import StructType
 
 from ....client.read_batch import ReadBatch
-from ..files.storage import needing_extra
 from ..modes import BATCH_ID
-from ..publication import BatchIdentity, WriteAttempt
-from ..tables import INCARNATION, TableFacts, TableOutput, TableTarget
-from .merge import check_keys, merge
-from .schema import delta_statistics, kinds
+from ..publication import WriteAttempt
+from ..table_output import INCARNATION, TableFacts, TableOutput
+from .merge import Rows, check_keys, merge
+from .schema import delta_fields, delta_schema, delta_statistics, kinds
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from .sink import DeltaSink
 
 _RECORD = "pgque"
 _MAPPING = "delta.columnMapping.mode"
@@ -50,79 +54,57 @@ _KEPT_FEATURES = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class DeltaTarget(TableTarget):
-    """A Delta table and how batches get into it."""
-
-    mode: str
-    key: tuple[str, ...]
-    extra = "delta"
-    libraries = ("deltalake", "_internal")
-
-    @property
-    def name(self) -> str:
-        """The table's name for errors."""
-        return f"Delta table {self.storage.location}"
-
-    @property
-    def not_found(self) -> type[Exception]:
-        """The error for a table that is missing."""
-        from deltalake.exceptions import TableNotFoundError
-
-        return TableNotFoundError
-
-    def load(self) -> "DeltaTable":
-        """Loads the newest version of the table.
-
-        Raises:
-            TableNotFoundError: if there is none.
-        """
-        with needing_extra("delta"):
-            from deltalake import DeltaTable
-        return DeltaTable(self.storage.location, storage_options=self.storage.delta_options())
-
-
-class DeltaOutput(TableOutput["DeltaTable"]):
+class DeltaOutput(TableOutput[DeltaTable]):
     """The files of an attempt, to be published in a Delta table.
 
     Args:
-        target: the table.
+        sink: the table.
         claim: the claim of the batch.
-        batch: its identity.
-        fields: the columns of the files, as Delta's JSON has them.
+        schema: the columns of the files.
     """
 
-    _target: DeltaTarget
+    conflict = CommitFailedError
+    _sink: "DeltaSink"
 
-    def __init__(
-        self,
-        target: DeltaTarget,
-        claim: ReadBatch,
-        batch: BatchIdentity,
-        fields: Sequence[dict[str, Any]],
-    ) -> None:
-        super().__init__(target, claim, batch, kinds(fields))
-        self._fields = fields
-        self._app_id = f"pgque/{batch.record}"
+    def __init__(self, sink: "DeltaSink", claim: ReadBatch, schema: StructType) -> None:
+        self.fields = delta_fields(schema)
+        super().__init__(sink, claim, kinds(self.fields))
+        self._app_id = f"pgque/{self.batch.record}"
 
     @property
-    def conflict(self) -> type[Exception]:
-        """The error for a commit on a version that is not the newest."""
-        from deltalake.exceptions import CommitFailedError
+    def properties(self) -> dict[str, str]:
+        """The properties of a new table."""
+        return {INCARNATION: self.batch.incarnation}
 
-        return CommitFailedError
-
-    def load(self) -> "DeltaTable":
+    def load(self) -> DeltaTable:
         """Loads the newest version of the table."""
-        return self._target.load()
+        return self._sink.load()
 
-    def identity(self, table: "DeltaTable") -> tuple[object, object]:
+    def create(self) -> DeltaTable:
+        """Creates the table, or loads the one that another attempt created at the same time."""
+        if not self.storage.is_url:
+            Path(self.storage.location).mkdir(parents=True, exist_ok=True)
+        try:
+            return DeltaTable.create(
+                self.storage.location,
+                schema=delta_schema(self.fields),
+                mode="error",
+                configuration=self.properties,
+                storage_options=self.storage.delta_options(),
+                raise_if_key_not_exists=False,
+            )
+        except DeltaError:
+            with suppress(TableNotFoundError):
+                return self.load()
+            raise
+
+    def identity(self, table: DeltaTable) -> tuple[object, object]:
         """Returns the table's id, and the number of the version."""
         return table.metadata().id, table.version()
 
-    def published(self, state: "DeltaTable") -> WriteAttempt | None:
+    def published(self, state: DeltaTable) -> WriteAttempt | None:
         """Returns the attempt at this batch whose commit is in a version of the table."""
-        with self._target.errors(self.batch):
+        with self._sink.errors(self.batch):
             epoch = state.transaction_version(self._app_id)
             if epoch is None:
                 return None
@@ -136,101 +118,77 @@ class DeltaOutput(TableOutput["DeltaTable"]):
 
     def check_files(self) -> None:
         """Checks the keys of the rows before they are merged."""
-        if self._target.mode != "append":
-            with self._target.errors(self.batch):
-                check_keys(
-                    self._target.name,
-                    self._target.storage,
-                    self.files,
-                    self._target.key,
-                    unique=self._target.mode == "upsert",
-                )
+        sink = self._sink
+        if sink.mode != "append":
+            with sink.errors(self.batch):
+                check_keys(sink.name, Rows(self.storage, self.files), sink.key)
 
-    def facts(self, table: "DeltaTable") -> TableFacts:
+    def facts(self, table: DeltaTable) -> TableFacts:
         """Returns what the rows are compared with."""
         configuration = table.metadata().configuration
         stored: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
         return TableFacts(
             incarnation=configuration.get(INCARNATION),
-            adopt=f"DeltaTable('{self._target.storage.location}').alter.set_table_properties("
+            adopt=f"DeltaTable('{self.storage.location}').alter.set_table_properties("
             f"{{'{INCARNATION}': '{self.batch.incarnation}'}}, raise_if_not_exists=False).",
             columns=kinds(stored),
-            required=[field["name"] for field in stored if not field["nullable"]],
-            rules=self._rules(table, configuration, stored),
+            rules=[
+                *(f"partitions by {name}" for name in table.metadata().partition_columns),
+                *(f"NOT NULL for {x['name']}" for x in stored if not x["nullable"]),
+                *sorted(set(table.protocol().writer_features or ()) - _KEPT_FEATURES),
+                *(key for key in configuration if key.startswith("delta.constraints.")),
+                *(key for key in (_MAPPING,) if configuration.get(key, "none") != "none"),
+                # A second attempt at a batch replaces the files of the first one.
+                *(key for key in (_APPEND_ONLY,) if configuration.get(key, "false") != "false"),
+                *(key for field in stored for key in field["metadata"] if key.startswith("delta.")),
+            ],
         )
 
-    def _rules(
-        self,
-        table: "DeltaTable",
-        configuration: dict[str, str],
-        stored: Sequence[dict[str, Any]],
-    ) -> list[str]:
-        features = set(table.protocol().writer_features or ()) - _KEPT_FEATURES
-        return [
-            *(f"partitions by {name}" for name in table.metadata().partition_columns),
-            *sorted(features),
-            *(key for key in configuration if key.startswith("delta.constraints.")),
-            *(key for key in (_MAPPING,) if configuration.get(key, "none") != "none"),
-            # A second attempt at a batch replaces the files of the first one.
-            *(key for key in (_APPEND_ONLY,) if configuration.get(key, "false") != "false"),
-            *(key for field in stored for key in field["metadata"] if key.startswith("delta.")),
-        ]
-
-    def commit(self, state: "DeltaTable") -> bool:
+    def commit(self, state: DeltaTable) -> bool:
         """Commits the rows, or first what has to be committed before them."""
-        from deltalake import CommitProperties, Schema
-
         # The commit itself cannot demand it: the number of the version is all that it compares.
         for each in (state, self.load()):
             self.check_same(each)
         newest = state.version()
         names = self.check(state)
-        added = [field for field in self._fields if field["name"] in names]
+        added = [field for field in self.fields if field["name"] in names]
         alone = CommitProperties(max_commit_retries=0)
         if added:
-            fields = Schema.from_json(json.dumps({"type": "struct", "fields": added})).fields
-            state.alter.add_columns(fields, commit_properties=alone)
+            state.alter.add_columns(delta_schema(added).fields, commit_properties=alone)
             return False
-        if self._target.mode != "append":
-            merge(
-                state,
-                self._target.storage,
-                self.files,
-                self._target.key,
-                replace=self._target.mode == "replace",
-                properties=self._properties(),
-            )
+        if self._sink.mode != "append":
+            rows = Rows(self.storage, self.files)
+            merge(state, rows, self._sink.key, self._properties())
         else:
             own, has_more = self._earlier_files(state)
             if has_more and state.transaction_version(self._app_id) is not None:
                 # The files of the earlier attempt were compacted with those of other batches.
-                rows = f"{BATCH_ID} = {self.batch.batch_id}"
-                if state.delete(rows, commit_properties=alone)["num_deleted_rows"]:
+                mine = f"{BATCH_ID} = {self.batch.batch_id}"
+                if state.delete(mine, commit_properties=alone)["num_deleted_rows"]:
                     return False
             self._append(state, own)
         self.version = newest + 1
         return True
 
-    def _append(self, table: "DeltaTable", earlier: Sequence[tuple[str, int]]) -> None:
-        from deltalake.transaction import AddAction, RemoveAction
-
-        now = int(time.time() * 1000)
+    def _append(self, table: DeltaTable, earlier: Sequence[tuple[str, int]]) -> None:
+        now = _now()
+        removed = [RemoveAction(path, True, now, size, {}) for path, size in earlier]
         table.create_write_transaction(
-            [
-                *(RemoveAction(path, True, now, size, {}) for path, size in earlier),
-                *(
-                    AddAction(file.path, file.size, {}, now, True, delta_statistics(file))
-                    for file in self.files
-                ),
-            ],
+            [*removed, *self.added()],
             "append",
             table.schema(),
             commit_properties=self._properties(),
         )
 
-    def _properties(self) -> Any:
-        from deltalake import CommitProperties, Transaction
+    def added(self) -> list[AddAction | RemoveAction]:
+        """Returns the actions that add the files to the table."""
+        now = _now()
+        return [
+            AddAction(file.path, file.size, {}, now, True, delta_statistics(file))
+            for file in self.files
+        ]
 
+    def _properties(self) -> Any:
         return CommitProperties(
             custom_metadata={
                 _RECORD: {
@@ -243,7 +201,7 @@ class DeltaOutput(TableOutput["DeltaTable"]):
             app_transactions=[Transaction(self._app_id, self.attempt.epoch)],
         )
 
-    def _earlier_files(self, table: "DeltaTable") -> tuple[list[tuple[str, int]], bool]:
+    def _earlier_files(self, table: DeltaTable) -> tuple[list[tuple[str, int]], bool]:
         """Returns the files with rows of this batch only, and whether others may have some, too."""
         files = pa.table(table.get_add_actions(flatten=True))
         if not files.num_rows:
@@ -259,3 +217,7 @@ class DeltaOutput(TableOutput["DeltaTable"]):
         others = pc.any(pc.and_not(some, only)).as_py()
         paths, sizes = own["path"].to_pylist(), own["size_bytes"].to_pylist()
         return list(zip(paths, sizes, strict=True)), bool(others)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

@@ -1,12 +1,12 @@
 """How columns and statistics of files look in a Delta table."""
 
 import json
-import re
-import uuid
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+import msgspec
+from deltalake import Schema
 from pyspark.sql.types import StructType
 
 from ...reading.arrow import nullable
@@ -30,29 +30,20 @@ def kinds(fields: Sequence[dict[str, Any]]) -> dict[str, str]:
     return {field["name"]: _kind(field["type"]) for field in fields}
 
 
+def delta_schema(fields: Sequence[dict[str, Any]]) -> Schema:
+    """Returns columns as Delta's library takes them."""
+    return Schema.from_json(json.dumps({"type": "struct", "fields": list(fields)}))
+
+
 def delta_statistics(file: DataFile) -> str:
     """Returns the statistics of a file as JSON for Delta: readers skip files by them."""
     columns = column_statistics(file.metadata)
     bounds = {"minValues": _nested(columns, "min"), "maxValues": _nested(columns, "max")}
     if all(each["min"] is None for each in columns.values()):
         bounds = {}
-    mark = uuid.uuid4().hex
-
-    def marked(value: Decimal) -> str:
-        return f"{mark}{value:f}"
-
-    written = json.dumps(
-        {
-            "numRecords": file.rows,
-            "nullCount": _nested(columns, "nulls"),
-            **bounds,
-        },
-        default=marked,
-        # Delta's library reads escapes of the last characters as others.
-        ensure_ascii=False,
-    )
-    # Numbers with all digits, which json does not write.
-    return re.sub(rf'"{mark}([^"]+)"', r"\1", written)
+    statistics = {"numRecords": file.rows, "nullCount": _nested(columns, "nulls"), **bounds}
+    # Without escapes, because Delta's library reads those of the last characters as others.
+    return msgspec.json.encode(statistics).decode()
 
 
 def _nested(columns: Mapping[tuple[str, ...], dict[str, Any]], what: str) -> dict[str, Any]:
@@ -62,8 +53,12 @@ def _nested(columns: Mapping[tuple[str, ...], dict[str, Any]], what: str) -> dic
         parent = found
         for part in path[:-1]:
             parent = parent.setdefault(part, {})
-        if statistics[what] is not None:
-            parent[path[-1]] = statistics[what]
+        value = statistics[what]
+        if isinstance(value, Decimal):
+            # With all digits: Delta's library does not read exponents.
+            value = msgspec.Raw(f"{value:f}".encode())
+        if value is not None:
+            parent[path[-1]] = value
     return found
 
 

@@ -27,6 +27,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -34,18 +35,31 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from ....client import BatchNotOpen, Client, InvalidArgument
-from ..modes import BATCH_ID
+from ..modes import BATCH_ID, TARGET_FILE_BYTES
 from .data_files import with_batch_id
 from .file_reader import ListedFile, read_table_files
 from .folders import beside, discard, write_rows
 from .record import recorded_columns
 from .storage import Storage, StorageFailed, sync
 
-# A united directory of this size is not united again.
-_TARGET_BYTES = 128 * 2**20
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _ROWS = "rows"
+
+
+@dataclass(frozen=True)
+class United:
+    """What a compaction did.
+
+    Attributes:
+        batches: how many batches were united.
+        replaced: how many files were replaced.
+        by: how many files took their place.
+    """
+
+    batches: int = 0
+    replaced: int = 0
+    by: int = 0
 
 
 def published_files(table: Path) -> list[ListedFile]:
@@ -74,7 +88,7 @@ def check_not_united(table: Path, batch_id: int) -> None:
             )
 
 
-def compact(table: Path, spark: SparkSession, client: Client) -> int:
+def compact(table: Path, spark: SparkSession, client: Client) -> United:
     """Unites finished batches, and small directories that were united before.
 
     Args:
@@ -82,23 +96,20 @@ def compact(table: Path, spark: SparkSession, client: Client) -> int:
         spark: the session.
         client: of the queue's primary server.
 
-    Returns:
-        How many batches were united.
-
     Raises:
         StorageFailed: if the file system cannot exchange directories, or another compaction is
             under way. No row is lost then.
     """
     columns = recorded_columns(table)
     if columns is None:
-        return 0
+        return United()
     aside = beside(table)
     aside.mkdir(exist_ok=True)
     for left in aside.glob("uniting-*"):
         discard(left, aside)
     try:
         unit = _gather(table, client)
-        return _unite(unit, aside, spark, with_batch_id(columns)) if unit else 0
+        return _unite(unit, aside, spark, with_batch_id(columns)) if unit else United()
     except FileNotFoundError as error:
         raise StorageFailed(
             f"another compaction of {table} took over: there is no {error.filename}",
@@ -114,7 +125,9 @@ def _gather(table: Path, client: Client) -> Path | None:
     for left in table.glob("gathering-*"):
         _close(left)
     units = [(unit, (unit / _ROWS).is_dir()) for unit in table.glob("united-*")]
-    found = [unit for unit, done in units if not done or _size(unit, _files(unit)) < _TARGET_BYTES]
+    found = [
+        unit for unit, done in units if not done or _size(unit, _files(unit)) < TARGET_FILE_BYTES
+    ]
     found += [batch for batch in table.glob("batch-*") if _is_finished(client, batch)]
     if len(found) < 2 and all(done for _, done in units):
         return None
@@ -132,7 +145,7 @@ def _close(gathering: Path) -> Path:
     return unit
 
 
-def _unite(unit: Path, aside: Path, spark: SparkSession, schema: StructType) -> int:
+def _unite(unit: Path, aside: Path, spark: SparkSession, schema: StructType) -> United:
     """Writes the rows of a directory that nobody adds to, and puts them in its place."""
     files = _files(unit)
     batches = {int(folder.name.removeprefix("batch-")) for folder in unit.rglob("batch-*")}
@@ -144,10 +157,11 @@ def _unite(unit: Path, aside: Path, spark: SparkSession, schema: StructType) -> 
     record.write_text(json.dumps(sorted(batches)))
     sync(record)
     rows = read_table_files(spark, Storage.of(unit), files, schema)
-    count = 1 + _size(unit, files) // _TARGET_BYTES
+    count = 1 + _size(unit, files) // TARGET_FILE_BYTES
     in_order = rows.repartitionByRange(count, BATCH_ID).sortWithinPartitions(BATCH_ID)
     write_rows(in_order, uniting / _ROWS)
-    if _count(uniting, _files(uniting)) != _count(unit, files):
+    written = _files(uniting)
+    if _count(uniting, written) != _count(unit, files):
         raise StorageFailed(
             f"the rows of {unit} changed while they were united",
             "Nothing was replaced. Find out what else writes there.",
@@ -157,7 +171,7 @@ def _unite(unit: Path, aside: Path, spark: SparkSession, schema: StructType) -> 
     _exchange(uniting, unit)
     sync(unit.parent, aside)
     discard(uniting, aside)
-    return len(batches)
+    return United(len(batches), len(files), len(written))
 
 
 def _is_finished(client: Client, folder: Path) -> bool:

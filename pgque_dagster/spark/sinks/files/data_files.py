@@ -8,13 +8,14 @@ here; the files of tasks that Spark did not accept are published by nobody.
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructField, StructType
 
@@ -103,19 +104,41 @@ def write_files(
     """
     schema = frame.schema if batch_id is None else with_batch_id(frame.schema)
     check_columns(schema)
-    metadata = {SPARK_SCHEMA: schema.json(), _SPARK_VERSION: frame.sparkSession.version}
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        groups = (_as_stored(rows, batch_id) for rows in _row_groups(batches))
-        first = next(groups, None)
-        if first is not None:
-            path = f"{folder}/part-{uuid.uuid4().hex}.parquet"
-            yield _write_file(storage, path, chain([first], groups), first.schema, metadata)
+        for file in write_rows(batches, storage, folder, schema, batch_id=batch_id):
+            yield pa.RecordBatch.from_pylist([asdict(file)])
 
     # The results of the accepted attempts at tasks. The files of others are in no list.
     with clear_executor_errors():
         written = frame.mapInArrow(write, _RESULT).collect()
     return [DataFile(row.path, row.rows, row.size, bytes(row.footer)) for row in written]
+
+
+def write_rows(
+    rows: Iterator[pa.RecordBatch],
+    storage: Storage,
+    folder: str,
+    schema: StructType,
+    *,
+    batch_id: int | None = None,
+) -> list[DataFile]:
+    """Writes rows into one file, in this process; or into none, if there are no rows.
+
+    Args:
+        rows: the rows.
+        storage: the location.
+        folder: a folder in it that nobody else uses.
+        schema: the columns of the file.
+        batch_id: as for `write_files`.
+    """
+    groups = (_as_stored(group, batch_id) for group in _row_groups(rows))
+    first = next(groups, None)
+    if first is None:
+        return []
+    path = f"{folder}/part-{uuid.uuid4().hex}.parquet"
+    metadata = {SPARK_SCHEMA: schema.json(), _SPARK_VERSION: pyspark.__version__}
+    return [_write_file(storage, path, chain([first], groups), first.schema, metadata)]
 
 
 def with_batch_id(schema: StructType) -> StructType:
@@ -187,12 +210,12 @@ def _check(name: str, kind: DataType, held: frozenset[str], format_: str) -> Non
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Returns the columns as files have them: nullable, and timestamps in UTC.
+    """Returns the columns as files have them: nullable, timestamps in UTC, and no large types.
 
     Spark's null structs have null fields, also where the fields are declared NOT NULL.
 
     Args:
-        schema: the columns of Spark's record batches.
+        schema: the columns of Spark's record batches, or of pyiceberg.
     """
     return pa.schema([pa.field(field.name, _stored(field.type)) for field in schema])
 
@@ -200,11 +223,15 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 def _stored(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, _stored(field.type)) for field in kind])
-    if pa.types.is_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(pa.field(kind.value_field.name, _stored(kind.value_type)))
     if pa.types.is_map(kind):
         value = pa.field(kind.item_field.name, _stored(kind.item_type))
         return pa.map_(_stored(kind.key_type), value)
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
     return kind
@@ -223,8 +250,7 @@ def _write_file(
     groups: Iterable[pa.Table],
     schema: pa.Schema,
     metadata: dict[str, str],
-) -> pa.RecordBatch:
-    """Writes the file of a task; returns what `write_files` collects."""
+) -> DataFile:
     with storage.create(path) as output, ExitStack() as stack:
         writer = pq.ParquetWriter(
             output,
@@ -243,16 +269,7 @@ def _write_file(
         size = output.tell()
     footer = pa.BufferOutputStream()
     stored.write_metadata_file(footer)
-    return pa.RecordBatch.from_pylist(
-        [
-            {
-                "path": path,
-                "rows": stored.num_rows,
-                "size": size,
-                "footer": footer.getvalue().to_pybytes(),
-            }
-        ]
-    )
+    return DataFile(path, stored.num_rows, size, footer.getvalue().to_pybytes())
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

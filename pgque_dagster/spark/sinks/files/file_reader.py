@@ -78,7 +78,7 @@ def read_table_files(
                 # The columns of a row group are then one request, or a few.
                 source = pq.ParquetFile(_Source(store, file), pre_buffer=True)
                 for rows in source.iter_batches():
-                    yield from _fitted(rows, target)
+                    yield from fitted(rows, target)
 
     return read_in_tasks(spark, _packed(files), read, schema)
 
@@ -147,8 +147,8 @@ def _packed(files: Sequence[ListedFile]) -> list[list[ListedFile]]:
     return parts
 
 
-def _fitted(rows: pa.RecordBatch, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the rows with the columns that Spark expects."""
+def fitted(rows: pa.RecordBatch, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yields the rows with other columns, whose values are null if the rows lack them."""
     columns = []
     for field in target:
         if field.name in rows.schema.names:

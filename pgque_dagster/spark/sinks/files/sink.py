@@ -1,8 +1,10 @@
 """Stores batches as Parquet files. Each attempt at a batch replaces the files of earlier ones."""
 
 from collections.abc import Collection
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -10,9 +12,9 @@ from pyspark.sql import functions as f
 from ....client import Client, InvalidArgument
 from ...batch import SparkBatch, attempt_of
 from ...cluster.lost_lease import cancelled_without_lease
-from ..modes import BATCH_ID, check_directory
+from ..modes import BATCH_ID, Maintained, check_directory, check_retention
 from ..publication import BatchIdentity
-from .compaction import check_not_united, compact, published_files
+from .compaction import United, check_not_united, compact, published_files
 from .data_files import with_batch_id
 from .file_reader import read_table_files
 from .folders import publish_folder
@@ -54,6 +56,8 @@ class ParquetSink:
         InvalidArgument: if it is the URL of something else than a directory.
     """
 
+    maintained_by_spark: ClassVar[bool] = True
+
     def __init__(self, location: str | Path) -> None:
         check_directory(str(location))
         self._storage = Storage.of(location)
@@ -63,6 +67,11 @@ class ParquetSink:
     def location(self) -> str:
         """Where the table is."""
         return self._location
+
+    @property
+    def name(self) -> str:
+        """The table's name for errors."""
+        return f"Parquet table {self._location}"
 
     def write(self, batch: SparkBatch, frame: DataFrame) -> str:
         """Stores a batch, and replaces what earlier attempts at it stored.
@@ -86,7 +95,7 @@ class ParquetSink:
         claim = batch.claim
         attempt_of(batch).written.add(self._location)
         with (
-            written_for(f"Parquet table {self._location}", BatchIdentity.of(claim)),
+            written_for(self.name, BatchIdentity.of(claim)),
             self._storage.errors("cannot be written"),
             cancelled_without_lease(batch.spark, claim),
         ):
@@ -145,6 +154,30 @@ class ParquetSink:
             StorageFailed: if the file system cannot exchange directories, or another compaction is
                 under way. All rows stay.
         """
+        return self._compact(spark, url).batches
+
+    def maintain(
+        self, url: str, *, retention: timedelta = timedelta(days=7), dry_run: bool = False
+    ) -> Maintained:
+        """Unites the files of finished batches, as `compact` does, in the session of this process.
+
+        Args:
+            url: the queue's database.
+            retention: at least a day, as for other tables. Nothing is kept for it: `compact`
+                removes the files that it replaced.
+            dry_run: whether to do nothing.
+
+        Raises:
+            InvalidArgument: as for `compact`, or if the retention is under a day.
+            StorageFailed: as for `compact`.
+        """
+        check_retention(retention)
+        if dry_run:
+            return Maintained(0, 0, [])
+        united = self._compact(SparkSession.builder.getOrCreate(), url)
+        return Maintained(united.replaced, united.by, [])
+
+    def _compact(self, spark: SparkSession, url: str) -> United:
         with self._storage.errors("cannot be compacted"), Client(url) as client:
             check_incarnation(Path(self._location), client.session)
             self._check_layout()

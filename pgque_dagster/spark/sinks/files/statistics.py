@@ -6,37 +6,15 @@ hold them, and no column has them if Arrow leaves out those of a text, of more t
 """
 
 import math
-from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from ....client import InvalidArgument
-from .data_files import DataFile
-
 # Longer texts are cut.
 _LONGEST_TEXT = 32
 _LAST_CHARACTER = chr(0x10FFFF)
-
-
-def check_required(table: str, required: Sequence[str], files: Sequence[DataFile]) -> None:
-    """Refuses nulls in columns that the table declares NOT NULL.
-
-    Raises:
-        InvalidArgument: naming the column.
-    """
-    for file in files if required else ():
-        statistics = column_statistics(file.metadata)
-        for name in required:
-            nulls = statistics.get((name,), {}).get("nulls")
-            if nulls != 0:
-                raise InvalidArgument(
-                    f"column {name} of {table} is NOT NULL, and the DataFrame "
-                    f"{'has nulls in it' if nulls else 'may have nulls in it'}",
-                    "Filter such rows out, or drop the constraint.",
-                )
 
 
 def column_statistics(metadata: pq.FileMetaData) -> dict[tuple[str, ...], dict[str, Any]]:

@@ -3,18 +3,16 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
+from pyiceberg.catalog import Catalog, load_catalog
+from sqlalchemy import URL
 
 from ....client.connection import connect
 from ....client.errors import InvalidArgument, PermissionDenied
-from ..files.storage import Storage, needing_extra
-
-if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
+from ..files.storage import Storage
 
 CATALOG = "pgque"
 # Names of options of obstore, and what pyiceberg calls them.
@@ -31,7 +29,7 @@ _S3 = {
 @contextmanager
 def open_catalog(
     url: str, schema: str, properties: Mapping[str, str], storage: Storage | None
-) -> Iterator["Catalog"]:
+) -> Iterator[Catalog]:
     """Opens the catalog for the block.
 
     Args:
@@ -40,8 +38,6 @@ def open_catalog(
         properties: of another catalog, as pyiceberg takes them; none for the queue's database.
         storage: the storage of the tables, for its options.
     """
-    with needing_extra("iceberg"):
-        from pyiceberg.catalog import load_catalog
     of_files = _file_properties(storage)
     if properties:
         catalog = load_catalog(**{"name": CATALOG, **of_files, **properties})
@@ -71,8 +67,6 @@ def _file_properties(storage: Storage | None) -> dict[str, str]:
 
 
 def _engine_url(url: str, schema: str) -> str:
-    from sqlalchemy import URL
-
     parts = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
     path = f"-c search_path={schema}"
     parts["options"] = f"{parts['options']} {path}" if "options" in parts else path

@@ -5,25 +5,36 @@ the lease was renewed. The retries of pyiceberg, which would repeat it on a newe
 switched off. Each snapshot names its batch and attempt in its summary.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile as Entry
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask, Table, Transaction
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Record
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from ....client.read_batch import ReadBatch
-from ..files.data_files import DataFile
+from ..files.data_files import HELD_BY_ICEBERG, DataFile, check_columns, stored_schema
 from ..modes import BATCH_ID
-from ..publication import BatchIdentity, WriteAttempt
-from ..tables import INCARNATION, TableFacts, TableOutput, TableTarget
-from .schema import kinds
+from ..publication import WriteAttempt
+from ..table_output import INCARNATION, TableFacts, TableOutput
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-    from pyiceberg.manifest import DataFile as Entry
-    from pyiceberg.table import Table, Transaction
-    from pyiceberg.table.snapshots import Snapshot
+    from .sink import IcebergSink
 
 _BATCH = "pgque.batch"
 _EPOCH = "pgque.epoch"
@@ -36,68 +47,63 @@ _FIRST = 1
 _CLOCKS = timedelta(hours=1)
 
 
-@dataclass(frozen=True)
-class IcebergTarget(TableTarget):
-    """An Iceberg table and how batches get into it."""
-
-    table: str
-    extra = "iceberg"
-    libraries = ("pyiceberg", "sqlalchemy", "psycopg", "requests", "pyarrow")
-
-    @property
-    def name(self) -> str:
-        """The table's name for errors."""
-        return f"Iceberg table {self.table}"
-
-    @property
-    def not_found(self) -> type[Exception]:
-        """The error for a table that is missing."""
-        from pyiceberg.exceptions import NoSuchTableError
-
-        return NoSuchTableError
-
-
-class IcebergOutput(TableOutput["Table"]):
+class IcebergOutput(TableOutput[Table]):
     """The files of an attempt, to be published in an Iceberg table.
 
     Args:
-        target: the table.
+        sink: the table.
         catalog: its catalog.
         claim: the claim of the batch.
-        batch: its identity.
         columns: the columns of the files.
     """
 
-    _target: IcebergTarget
+    conflict = CommitFailedException
+    _sink: "IcebergSink"
 
     def __init__(
-        self,
-        target: IcebergTarget,
-        catalog: "Catalog",
-        claim: ReadBatch,
-        batch: BatchIdentity,
-        columns: pa.Schema,
+        self, sink: "IcebergSink", catalog: Catalog, claim: ReadBatch, columns: pa.Schema
     ) -> None:
-        super().__init__(target, claim, batch, kinds(columns))
+        super().__init__(sink, claim, kinds(columns))
         self._catalog = catalog
         self._schema = columns
 
-    @property
-    def conflict(self) -> type[Exception]:
-        """The error for a commit on a snapshot that is not the newest."""
-        from pyiceberg.exceptions import CommitFailedException
-
-        return CommitFailedException
-
-    def load(self) -> "Table":
+    def load(self) -> Table:
         """Loads the newest state of the table."""
-        return self._catalog.load_table(self._target.table)
+        return self._catalog.load_table(self._sink.table)
 
-    def identity(self, table: "Table") -> tuple[object, object]:
-        """Returns the table's id, which a commit demands as well, and the newest snapshot."""
-        return table.metadata.table_uuid, table.current_snapshot()
+    def create(self) -> Table:
+        """Creates the table, or loads the one that another attempt created at the same time."""
+        name = self._sink.table
+        namespace = name.rpartition(".")[0]
+        try:
+            self._catalog.create_namespace(namespace)
+        except Exception:
+            # pyiceberg's catalog in a database raises the database's error.
+            if not self._catalog.namespace_exists(namespace):
+                raise
+        with suppress(TableAlreadyExistsError):
+            self._catalog.create_table(
+                name,
+                schema=self._schema,
+                location=self._sink.new_location(),
+                properties={
+                    INCARNATION: self.batch.incarnation,
+                    "commit.manifest-merge.enabled": "true",
+                },
+            )
+        return self.load()
 
-    def published(self, state: "Table") -> WriteAttempt | None:
+    def begin(self) -> Table:
+        """Finds or creates the table, and checks that it fits, before anything is written."""
+        table = super().begin()
+        self.storage = self._sink.storage_of(table)
+        return table
+
+    def identity(self, table: Table) -> tuple[object, object]:
+        """Returns the table's id, which a commit demands as well, and its newest metadata file."""
+        return table.metadata.table_uuid, table.metadata_location
+
+    def published(self, state: Table) -> WriteAttempt | None:
         """Returns the attempt at this batch whose snapshot is the newest one of the batch."""
         for snapshot in _history(state):
             summary = snapshot.summary.additional_properties if snapshot.summary else {}
@@ -106,22 +112,26 @@ class IcebergOutput(TableOutput["Table"]):
                 return WriteAttempt(int(summary[_EPOCH]), summary[_ATTEMPT])
         return None
 
-    def facts(self, table: "Table") -> TableFacts:
+    def facts(self, table: Table) -> TableFacts:
         """Returns what the rows are compared with."""
         return TableFacts(
             incarnation=table.properties.get(INCARNATION),
             adopt=f"with table.transaction() as change: change.set_properties({{'{INCARNATION}': "
             f"'{self.batch.incarnation}'}}).",
             columns=kinds(table.schema().as_arrow()),
-            required=[field.name for field in table.schema().fields if field.required],
-            rules=[f"partitions by {field.name}" for field in table.spec().fields],
+            rules=[
+                *(f"partitions by {field.name}" for field in table.spec().fields),
+                *(
+                    f"NOT NULL for {field.name}"
+                    for field in table.schema().fields
+                    if field.required
+                ),
+            ],
         )
 
-    def commit(self, state: "Table") -> bool:
+    def commit(self, state: Table) -> bool:
         """Commits the rows, with the columns that the table lacks."""
-        # Of this object only: the table's own property stays what it is.
-        properties = {**state.metadata.properties, _RETRIES: "0"}
-        state.metadata = state.metadata.model_copy(update={"properties": properties})
+        without_retries(state)
         lacks_columns = self.check(state)
         change = state.transaction()
         if lacks_columns:
@@ -141,14 +151,14 @@ class IcebergOutput(TableOutput["Table"]):
             change.delete(f"{BATCH_ID} = {self.batch.batch_id}", snapshot_properties=record)
         with change.update_snapshot(snapshot_properties=record).merge_append() as append:
             for file in self.files:
-                append.append_data_file(self._entry(change, state.location(), file))
+                append.append_data_file(entry_of(change, state.location(), file))
         committed = change.commit_transaction()
         snapshot = committed.current_snapshot()
         assert snapshot is not None
         self.version = snapshot.snapshot_id
         return True
 
-    def _may_have_rows(self, table: "Table") -> bool:
+    def _may_have_rows(self, table: Table) -> bool:
         """Says whether an attempt at this batch was published, or its snapshot may have expired."""
         if self.published(table) is not None:
             return True
@@ -158,38 +168,17 @@ class IcebergOutput(TableOutput["Table"]):
         oldest = datetime.fromtimestamp(kept[-1].timestamp_ms / 1000, UTC)
         return oldest > self._claim.info().end - _CLOCKS
 
-    @staticmethod
-    def _entry(change: "Transaction", location: str, file: DataFile) -> "Entry":
-        from pyiceberg.io.pyarrow import (
-            compute_statistics_plan,
-            data_file_statistics_from_parquet_metadata,
-            parquet_path_to_id_mapping,
-        )
-        from pyiceberg.manifest import DataFile as Entry
-        from pyiceberg.manifest import DataFileContent, FileFormat
-        from pyiceberg.typedef import Record
 
-        schema = change.table_metadata.schema()
-        statistics = data_file_statistics_from_parquet_metadata(
-            file.metadata,
-            compute_statistics_plan(schema, change.table_metadata.properties),
-            parquet_path_to_id_mapping(schema),
-        )
-        return Entry.from_args(
-            content=DataFileContent.DATA,
-            file_path=f"{location.rstrip('/')}/{file.path}",
-            file_format=FileFormat.PARQUET,
-            partition=Record(),
-            file_size_in_bytes=file.size,
-            sort_order_id=None,
-            spec_id=change.table_metadata.default_spec_id,
-            equality_ids=None,
-            key_metadata=None,
-            **statistics.to_serialized_dict(),
-        )
+def without_retries(table: Table) -> None:
+    """Has commits fail if the newest snapshot is another one than that of this object.
+
+    The table's own property stays what it is.
+    """
+    properties = {**table.metadata.properties, _RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": properties})
 
 
-def _history(table: "Table") -> Iterator["Snapshot"]:
+def _history(table: Table) -> Iterator[Snapshot]:
     """Yields the snapshots of the branch `main` that the table still has, the newest first."""
     known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     snapshot = table.current_snapshot()
@@ -197,3 +186,95 @@ def _history(table: "Table") -> Iterator["Snapshot"]:
         yield snapshot
         parent = snapshot.parent_snapshot_id
         snapshot = known.get(parent) if parent is not None else None
+
+
+def entry_of(change: Transaction, location: str, file: DataFile) -> Entry:
+    """Returns a file as the table has it.
+
+    Args:
+        change: of the table.
+        location: of the table.
+        file: the file.
+    """
+    schema = change.table_metadata.schema()
+    statistics = data_file_statistics_from_parquet_metadata(
+        file.metadata,
+        compute_statistics_plan(schema, change.table_metadata.properties),
+        parquet_path_to_id_mapping(schema),
+    )
+    return Entry.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"{location.rstrip('/')}/{file.path}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        file_size_in_bytes=file.size,
+        sort_order_id=None,
+        spec_id=change.table_metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def iceberg_columns(spark: SparkSession, schema: StructType) -> pa.Schema:
+    """Returns the columns of a DataFrame as its files have them.
+
+    Raises:
+        InvalidArgument: if Iceberg has no such type.
+    """
+    check_columns(schema, HELD_BY_ICEBERG, "Iceberg")
+    # Without rows by its plan, so that Spark runs no job.
+    return stored_schema(spark.createDataFrame([], schema).limit(0).toArrow().schema)
+
+
+def kinds(columns: pa.Schema) -> dict[str, str]:
+    """Returns the type of each column, without what says where nulls may be."""
+    return {field.name: _kind(field.type) for field in columns}
+
+
+def why_unreadable(table: Table, tasks: Sequence[FileScanTask]) -> str | None:
+    """Returns what a reader of the files alone would read wrongly; None if there is nothing.
+
+    Args:
+        table: the table.
+        tasks: the files to read.
+    """
+    root = _root(table)
+    foreign = [task.file.file_path for task in tasks if not task.file.file_path.startswith(root)]
+    if foreign:
+        return f"files outside its location, such as {foreign[0]}"
+    if any(task.delete_files for task in tasks):
+        return "files that list deleted rows"
+    # Older files have these under another name, or another column under theirs.
+    now = _ids(table.schema())
+    names = {number: name for name, number in now.items()}
+    ever = [pair for schema in table.schemas().values() for pair in _ids(schema).items()]
+    renamed = {names[number] for name, number in ever if names.get(number, name) != name}
+    reused = {name for name, number in ever if now.get(name, number) != number}
+    if changed := sorted(renamed | reused):
+        return f"columns that were renamed, or dropped and added again: {', '.join(changed)}"
+    return None
+
+
+def path_in(table: Table, file: Entry) -> str:
+    """Returns the path of a file, relative to the location of its table."""
+    return file.file_path.removeprefix(_root(table))
+
+
+def _root(table: Table) -> str:
+    return table.location().rstrip("/") + "/"
+
+
+def _ids(schema: Schema) -> dict[str, int]:
+    return {name: schema.find_field(name).field_id for name in schema.column_names}
+
+
+def _kind(kind: pa.DataType) -> str:
+    """A type without what may differ: where nulls may be, and the width of offsets."""
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{field.name}: {_kind(field.type)}' for field in kind)}>"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"list<{_kind(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{_kind(kind.key_type)}, {_kind(kind.item_type)}>"
+    return str(kind).removeprefix("large_")

@@ -3,20 +3,34 @@
 The name of a file has its batch and the epoch of its claim. A file is kept if the batch is open and
 nobody claimed it later: its attempt may still work, or be stopped, and publish it. It is kept if a
 snapshot refers to it that the table still has. What remains are files of attempts that were killed
-or lost their lease, and of attempts that were replaced and whose snapshots expired. A window of
-time has no lease, so only their age protects the files of an attempt at one.
+or lost their lease, and of attempts that were replaced and whose snapshots expired. Windows of time
+and compactions have no lease, so only their age protects the files of an attempt at one.
 """
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
 
 from ....client import BatchNotOpen, Client
 from ..files.storage import Storage
-from ..tables import FOLDER, WRITTEN
+from ..table_output import FOLDER
+from ..tables import WRITTEN
+from .compaction import COMPACTED
 
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
+
+def expire(table: Table, retention: timedelta) -> None:
+    """Forgets old snapshots. Each batch adds one, and each commit reads the list of them."""
+    before = datetime.now(UTC) - retention
+    while any(each.timestamp_ms < before.timestamp() * 1000 for each in table.snapshots()[:-1]):
+        try:
+            table.maintenance.expire_snapshots().older_than(before).commit()
+        except CommitFailedException:
+            # A batch was committed meanwhile.
+            table.refresh()
+        else:
+            return
 
 
 def old_files(storage: Storage, older_than: timedelta) -> list[str]:
@@ -25,7 +39,7 @@ def old_files(storage: Storage, older_than: timedelta) -> list[str]:
     return [
         path
         for path, written_at in storage.list(FOLDER)
-        if WRITTEN.fullmatch(path) and written_at < written_before
+        if (WRITTEN.fullmatch(path) or COMPACTED.fullmatch(path)) and written_at < written_before
     ]
 
 
@@ -35,7 +49,9 @@ def of_dead_attempts(client: Client, paths: Iterable[str]) -> list[str]:
     dead = []
     for path in paths:
         found = WRITTEN.fullmatch(path)
-        assert found is not None
+        if found is None:
+            dead.append(path)
+            continue
         batch_id, epoch = int(found[1]), int(found[2])
         if batch_id not in held:
             held[batch_id] = _held_epoch(client, batch_id)
@@ -45,7 +61,7 @@ def of_dead_attempts(client: Client, paths: Iterable[str]) -> list[str]:
     return dead
 
 
-def unreferenced(table: "Table", paths: Iterable[str]) -> list[str]:
+def unreferenced(table: Table, paths: Iterable[str]) -> list[str]:
     """Returns the files that no snapshot of the table refers to; their names are unique."""
     manifests = {
         manifest.manifest_path: manifest
