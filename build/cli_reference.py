@@ -50,7 +50,9 @@ def _sections(group: click.Group, name: str) -> Iterator[str]:
 
 
 def _section(command: click.Command, name: str) -> str:
-    context = click.Context(command, info_name=name, terminal_width=_WIDTH)
+    context = click.Context(
+        command, info_name=name, terminal_width=_WIDTH, help_option_names=["-h", "--help"]
+    )
     return f"## `{name}`\n\n```text\n{command.get_help(context)}\n```\n"
 
 

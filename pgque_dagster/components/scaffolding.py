@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 
 def transform(events: DataFrame) -> DataFrame:
-    """Counts the events of each type in the batch."""
+    """Counts the events of each type."""
     return events.groupBy("ev_type").count()
 '''
 

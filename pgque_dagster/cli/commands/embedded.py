@@ -1,11 +1,13 @@
 """Commands for the embedded PostgreSQL of a project: start, psql."""
 
+import os
 import signal
 import subprocess
 import threading
 from contextlib import ExitStack
 
 import click
+from psycopg.conninfo import conninfo_to_dict
 
 from ...client import PgqueError
 from ...client.running import stopping_on_signals
@@ -51,7 +53,15 @@ def start() -> None:
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def psql(arguments: tuple[str, ...]) -> None:
-    """Open psql on the server, with psql's own arguments."""
+    """Open psql on the server, with psql's own arguments, such as `-d NAME` for a database."""
     with EmbeddedPostgres() as server:
-        done = subprocess.run([server.binary("psql"), server.url, *arguments], check=False)
+        parts = {"PGDATABASE": "dbname", "PGHOST": "host", "PGPORT": "port", "PGUSER": "user"}
+        known = conninfo_to_dict(server.url)
+        given = {name: str(known[part]) for name, part in parts.items() if part in known}
+        program = [str(server.binary("psql")), *arguments]
+        done = subprocess.run(program, env={**os.environ, **given}, check=False)
     click.get_current_context().exit(done.returncode)
+
+
+# All options are those of psql, in which -d is not ours.
+psql.params = [each for each in psql.params if each.name == "arguments"]
