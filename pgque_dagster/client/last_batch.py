@@ -21,7 +21,7 @@ import psycopg
 from psycopg import sql
 
 from .batch import identity
-from .errors import DatabaseError, TargetOutOfStep
+from .errors import CallRefused, DatabaseError, TargetOutOfStep
 from .ledger import LOCK_WAIT, NAME, PURPOSE, add_missing_columns, create_missing_ledger
 from .models import Lease
 from .rights import Connection, needing
@@ -91,12 +91,24 @@ class Applied:
         )
 
 
+# The ledgers that the role may read, in the order of the search_path.
+_LEDGERS = """
+select n.nspname::text
+from unnest(current_schemas(false)) with ordinality path (schema, place)
+join pg_namespace n on n.nspname = path.schema
+join pg_class c on c.relnamespace = n.oid and c.relname = %s
+where has_table_privilege(c.oid, 'select')
+order by path.place
+"""
+
+
 class LastBatch:
     """The row of a consumer, which says where the database ends.
 
     Args:
         connection: of the database, outside of a transaction. The table and the row are created if
-            they are missing, in the first schema of its search_path.
+            they are missing, in the first schema of its search_path. A row in a later schema of it
+            stays in use.
         queue: the queue's name.
         consumer: the consumer's name.
 
@@ -115,14 +127,10 @@ class LastBatch:
             else None
             for name in (_EARLIER, _EARLIER_EVENTS)
         )
-        # Always the same schema: a ledger beside the table of a sink may be in another one.
-        ((schema,),) = connection.execute("select current_schema()::text").fetchall()
-        self._row = _Row(
-            connection,
-            sql.Identifier(*([schema] if schema else []), NAME),
-            {"sink": f"queue {queue}", "batch": f"consumer {consumer}"},
-            "incarnation",
-        )
+        key = {"sink": f"queue {queue}", "batch": f"consumer {consumer}"}
+        schema = self._schema(key)
+        table = sql.Identifier(*([schema] if schema else []), NAME)
+        self._row = _Row(connection, table, key, "incarnation")
         create_missing_ledger(connection, schema, _RIGHTS)
         add_missing_columns(connection, self._row.table)
         with needing(connection, _RIGHTS, self._row.table.as_string(connection), PURPOSE):
@@ -131,6 +139,33 @@ class LastBatch:
             # Only then, because an insert waits for a transaction that changes the row.
             if self._row.read() is None:
                 connection.execute(self._row.inserting())
+
+    def _schema(self, key: dict[str, str]) -> str | None:
+        """Returns the schema of the ledger with the row, or the first one of the search_path.
+
+        Raises:
+            CallRefused: if two ledgers have the row.
+        """
+        found = [
+            name
+            for (name,) in self._db.execute(_LEDGERS, (NAME,)).fetchall()
+            if self._db.execute(
+                sql.SQL("select from {} where sink = %s and batch = %s").format(
+                    sql.Identifier(name, NAME)
+                ),
+                (key["sink"], key["batch"]),
+            ).fetchall()
+        ]
+        if len(found) > 1:
+            raise CallRefused(
+                f"the tables {NAME} of the schemas {', '.join(found)} both have a row of "
+                f"{self._name}",
+                "Find out which one says what was applied last, and delete the other row.",
+            )
+        if found:
+            return str(found[0])
+        ((first,),) = self._db.execute("select current_schema()::text").fetchall()
+        return None if first is None else str(first)
 
     def read(self) -> Applied:
         """Returns the last batch that was applied."""

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from pgque_dagster.client import DatabaseError, LeaseLost, last_batch
+from pgque_dagster.client import CallRefused, DatabaseError, LeaseLost, last_batch
 from pgque_dagster.client.connection import connect as connect_client
 from pgque_dagster.client.last_batch import LastBatch, Span
 from pgque_dagster.client.rights import Connection as TargetConnection
@@ -117,3 +117,17 @@ def test_consumers_that_start_together_create_the_table_once(target: Target) -> 
                 started.result()
             assert value(target.db, "select count(*) from pgque_sink_ledger") == 1
             target.db.execute("drop table pgque_sink_ledger")
+
+
+def test_the_row_is_found_in_a_later_schema_and_refused_in_two(target: Target) -> None:
+    with connect_client(target.url) as connection:
+        ledger = row(connection)
+        with connection.transaction():
+            ledger.lock(BATCH, holds_the_lease)
+            ledger.record(BATCH, None)
+        connection.execute("create schema nearer")
+        connection.execute("set search_path = nearer, public")
+        assert row(connection).read().is_(BATCH)
+        connection.execute("create table nearer.pgque_sink_ledger as table pgque_sink_ledger")
+        with pytest.raises(CallRefused, match="nearer, public"):
+            row(connection)

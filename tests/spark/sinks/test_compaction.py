@@ -158,6 +158,24 @@ def test_a_batch_whose_rows_were_united_is_not_stored_again(table: Table) -> Non
     check_not_united(table.path, batch.batch_id + 1)
 
 
+def test_a_killed_compaction_forgets_no_batch_that_was_united(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [table.store(), table.store()]
+    table.compact()
+    batches.append(table.store())
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(compaction, "_unite", die)
+        table.compact()
+    for batch in batches:
+        with pytest.raises(InvalidArgument, match=f"batch {batch.batch_id} was finished"):
+            check_not_united(table.path, batch.batch_id)
+
+
 def test_a_reader_that_lists_while_batches_are_united_finds_each_row_once(table: Table) -> None:
     for _ in range(30):
         table.store()

@@ -78,11 +78,16 @@ def check_not_united(table: Path, batch_id: int) -> None:
     Raises:
         InvalidArgument: naming the directory.
     """
-    for record in table.glob("united-*/_batches-*"):
-        _, low, high = record.name.split("-")
-        if int(low) <= batch_id <= int(high) and batch_id in json.loads(record.read_text()):
+    # A compaction that was killed leaves directories in each other.
+    for folder in (*table.glob("united-*"), *table.glob("gathering-*")):
+        of_batch = [*folder.rglob(f"batch-{batch_id}")]
+        for record in folder.rglob("_batches-*"):
+            _, low, high = record.name.split("-")
+            if int(low) <= batch_id <= int(high) and batch_id in json.loads(record.read_text()):
+                of_batch.append(record.parent)
+        if of_batch:
             raise InvalidArgument(
-                f"batch {batch_id} was finished, and its rows are in {record.parent}",
+                f"batch {batch_id} was finished, and its rows are in {of_batch[0]}",
                 "The database went back in time, or this is another one: write to another "
                 "directory, or remove these rows and the batch's id there.",
             )
