@@ -50,7 +50,11 @@ def build_dead_letter_checks(
             number = sum(count.count for count in counts)
             problem = None
             if number > max_dead_letters:
-                problem = f"{number} dead letters, {max_dead_letters} allowed"
+                most = max(counts, key=lambda each: each.count)
+                problem = (
+                    f"{number} dead letters, {max_dead_letters} allowed; most of {most.consumer}: "
+                    f"{most.reason or 'no reason'}"
+                )
             metadata: Metadata = {
                 "dead_letters": number,
                 "allowed": max_dead_letters,

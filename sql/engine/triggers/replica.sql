@@ -12,6 +12,10 @@ as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
+    if i_table is null or i_copied is null or i_shape is null then
+        perform pgque.refuse_value('a copy has a table, a snapshot and a shape', null,
+                                   'Pass pg_current_snapshot() and pgque.table_shape(table).');
+    end if;
     insert into pgque.replica_table (sub_id, table_name, incarnation, copied, shape)
     values (v_sub.sub_id, i_table, pgque.incarnation()::text, i_copied, i_shape)
     on conflict (sub_id, table_name) do update
@@ -28,6 +32,10 @@ as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
+    if i_table is null then
+        perform pgque.refuse_value('no table is to be forgotten', null,
+                                   'pgque.replicated_tables() lists those that were copied.');
+    end if;
     delete from pgque.replica_table r where r.sub_id = v_sub.sub_id and r.table_name = i_table;
 end;
 $$;

@@ -26,7 +26,7 @@ def test_dead_letters_up_to_the_threshold_pass_and_one_more_fails(client: Client
     assert (failing.passed, failing.severity) == (False, WARN)
     assert failing.asset_key == dead_letters_key("orders")
     assert failing.metadata["dead_letters"].value == 2
-    assert failing.description == "2 dead letters, 1 allowed"
+    assert failing.description == "2 dead letters, 1 allowed; most of revenue: no good"
     assert "pgque_replay_dead_letters" in str(failing.metadata["what_to_do"].value)
 
 
