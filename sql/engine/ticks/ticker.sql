@@ -94,7 +94,7 @@ begin
                        where a.datid = v_database and a.pid <> pg_backend_pid()
                          and (a.backend_xid is not null or a.backend_xmin is not null));
     if v_running = '{}' and not exists (select from pg_prepared_xact()) then
-        return '{}';
+        return array[]::oid[];
     end if;
     return array(select l.relation
                  from pg_locks l
@@ -149,7 +149,7 @@ begin
     perform pgque.check_adopted(), pgque.follow_timeline()
     where v_restored or not pgque.is_timeline_followed();
     if v_due is null then
-        return '{}';
+        return array[]::bigint[];
     elsif v_look and not v_unsure then
         v_unfinished := pgque.seqs_in_use();
     end if;
@@ -170,12 +170,12 @@ begin
         on conflict (tick_queue, tick_id, half) do nothing
         returning tick_queue, tick_id
     )
-    select array_agg(t.tick_id), array_agg(t.tick_queue),
-           array_agg(t.tick_queue) filter (where d.left_some <> (
+    select array_agg(t.tick_id) filter (  -- of all: it returns no null
+               where pg_notify('pgque_' || d.queue_name, t.tick_id::text) is not null),
+           array_agg(t.tick_queue), array_agg(t.tick_queue) filter (where d.left_some <> (
                (d.left_some or d.last_event_id > d.last_tick_event_seq)
                and (coalesce(d.event_seq = any (v_unfinished), true)
-                    or d.last_event_id > d.seen_event_id))),
-           count(pg_notify('pgque_' || d.queue_name, t.tick_id::text))
+                    or d.last_event_id > d.seen_event_id)))
     into v_ticks, v_ticked, v_changed
     from ticked t
     join due d on d.queue_id = t.tick_queue;
