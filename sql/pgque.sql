@@ -6339,10 +6339,10 @@ begin
 end;
 $$;
 
--- Returns the open batches of a queue, or of all: their ids, who gets the retries of their events, and
--- the snapshots between which their transactions finished.
+-- Returns the open batches of a queue, or of all, and of a subscription, or of all: their ids, who gets
+-- the retries of their events, and the snapshots between which their transactions finished.
 create or replace function pgque.open_batches(
-    i_queue_id integer default null,
+    i_queue_id integer default null, i_owner integer default null,
     out batch_id bigint, out ev_owner integer,
     out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
 returns setof record
@@ -6358,7 +6358,9 @@ begin
     cross join lateral (
         select t.tick_snapshot from pgque.tick_log t
         where t.tick_queue = s.sub_queue and t.tick_id = s.sub_next_tick limit 1) n
-    where s.sub_batch is not null and (i_queue_id is null or s.sub_queue = i_queue_id);
+    where s.sub_batch is not null
+      and (i_queue_id is null or s.sub_queue = i_queue_id)
+      and (i_owner is null or coalesce(s.sub_main, s.sub_id) = i_owner);
 end;
 $$;
 
@@ -9733,9 +9735,8 @@ begin
             hint = format('Register it again with: select pgque.register_consumer(%L, %L); '
                           'or send the payload as a new event.', v_queue.queue_name, v_consumer);
     end if;
-    if exists (select from pgque.open_batches(v_queue.queue_id) b
-               where b.ev_owner = v_owner
-                 and pg_visible_in_snapshot(i_dead_letter.ev_txid, b.next_snapshot)
+    if exists (select from pgque.open_batches(v_queue.queue_id, v_owner) b
+               where pg_visible_in_snapshot(i_dead_letter.ev_txid, b.next_snapshot)
                  and not pg_visible_in_snapshot(i_dead_letter.ev_txid, b.last_snapshot)
                  and exists (select from pgque.pick_events(b.batch_id, array[i_dead_letter.ev_id]))) then
         raise exception using
@@ -10907,16 +10908,6 @@ begin
 end;
 $$;
 
--- Returns whose jobs tick the queues, pg_cron; null without jobs.
-create or replace function pgque.scheduler()
-returns text
-language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
-begin
-    return (select c.scheduler from pgque.config c);
-end;
-$$;
-
 -- Unschedules the jobs that config names, if they still exist. Returns whether config named any.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.remove_jobs()
@@ -11219,7 +11210,7 @@ begin
              next_batch_info next_tick open_to_claim otel_metrics queue_health queue_stats receive receive_coop
              receive_partitioned register_consumer register_consumer_at register_subconsumer
              release_batch release_slot renew_batch repartition replicated_tables retained_ticks
-             scheduler seek set_aside_epoch set_events_aside set_partition_policy set_replicated
+             seek set_aside_epoch set_events_aside set_partition_policy set_replicated
              slot_of_key stuck_consumers subscribe subscribe_slot subscribe_slots
              subscribe_subconsumer throughput tick_fingerprint tick_range_read_plan touch_subconsumer
              unregister_consumer unregister_subconsumer unsubscribe unsubscribe_slot

@@ -128,9 +128,8 @@ begin
             hint = format('Register it again with: select pgque.register_consumer(%L, %L); '
                           'or send the payload as a new event.', v_queue.queue_name, v_consumer);
     end if;
-    if exists (select from pgque.open_batches(v_queue.queue_id) b
-               where b.ev_owner = v_owner
-                 and pg_visible_in_snapshot(i_dead_letter.ev_txid, b.next_snapshot)
+    if exists (select from pgque.open_batches(v_queue.queue_id, v_owner) b
+               where pg_visible_in_snapshot(i_dead_letter.ev_txid, b.next_snapshot)
                  and not pg_visible_in_snapshot(i_dead_letter.ev_txid, b.last_snapshot)
                  and exists (select from pgque.pick_events(b.batch_id, array[i_dead_letter.ev_id]))) then
         raise exception using

@@ -36,16 +36,6 @@ begin
 end;
 $$;
 
--- Returns whose jobs tick the queues, pg_cron; null without jobs.
-create or replace function pgque.scheduler()
-returns text
-language plpgsql stable security definer
-as $$
-begin
-    return (select c.scheduler from pgque.config c);
-end;
-$$;
-
 -- Unschedules the jobs that config names, if they still exist. Returns whether config named any.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.remove_jobs()

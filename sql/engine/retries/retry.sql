@@ -236,10 +236,10 @@ begin
 end;
 $$;
 
--- Returns the open batches of a queue, or of all: their ids, who gets the retries of their events, and
--- the snapshots between which their transactions finished.
+-- Returns the open batches of a queue, or of all, and of a subscription, or of all: their ids, who gets
+-- the retries of their events, and the snapshots between which their transactions finished.
 create or replace function pgque.open_batches(
-    i_queue_id integer default null,
+    i_queue_id integer default null, i_owner integer default null,
     out batch_id bigint, out ev_owner integer,
     out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
 returns setof record
@@ -255,7 +255,9 @@ begin
     cross join lateral (
         select t.tick_snapshot from pgque.tick_log t
         where t.tick_queue = s.sub_queue and t.tick_id = s.sub_next_tick limit 1) n
-    where s.sub_batch is not null and (i_queue_id is null or s.sub_queue = i_queue_id);
+    where s.sub_batch is not null
+      and (i_queue_id is null or s.sub_queue = i_queue_id)
+      and (i_owner is null or coalesce(s.sub_main, s.sub_id) = i_owner);
 end;
 $$;
 
