@@ -55,7 +55,7 @@ class Table:
         return batch
 
     def compact(self) -> int:
-        return self.sink.compact(self.spark, self.client.url)
+        return self.sink.compact(self.spark, self.client.url).batches
 
     def files(self) -> int:
         return len(list(self.path.rglob("*.parquet")))

@@ -137,7 +137,7 @@ class ParquetSink:
         table = read_table_files(spark, self._storage, files, schema)
         return table.where(f.col(BATCH_ID).isin(list(batches)))
 
-    def compact(self, spark: SparkSession, url: str) -> int:
+    def compact(self, spark: SparkSession, url: str) -> United:
         """Unites the files of finished batches. Batches can be stored and read meanwhile.
 
         A query that has listed the files before fails if it comes to read one that is gone.
@@ -146,15 +146,15 @@ class ParquetSink:
             spark: the session.
             url: the queue's database, which knows the batches that are finished.
 
-        Returns:
-            How many batches were united.
-
         Raises:
             InvalidArgument: if the table has batches of another incarnation.
             StorageFailed: if the file system cannot exchange directories, or another compaction is
                 under way. All rows stay.
         """
-        return self._compact(spark, url).batches
+        with self._storage.errors("cannot be compacted"), Client(url) as client:
+            check_incarnation(Path(self._location), client.session)
+            self._check_layout()
+            return compact(Path(self._location), spark, client)
 
     def maintain(
         self, url: str, *, retention: timedelta = timedelta(days=7), dry_run: bool = False
@@ -174,14 +174,8 @@ class ParquetSink:
         check_retention(retention)
         if dry_run:
             return Maintained(0, 0, [])
-        united = self._compact(SparkSession.builder.getOrCreate(), url)
+        united = self.compact(SparkSession.builder.getOrCreate(), url)
         return Maintained(united.replaced, united.by, [])
-
-    def _compact(self, spark: SparkSession, url: str) -> United:
-        with self._storage.errors("cannot be compacted"), Client(url) as client:
-            check_incarnation(Path(self._location), client.session)
-            self._check_layout()
-            return compact(Path(self._location), spark, client)
 
     def _check_layout(self) -> None:
         if any(Path(self._location).glob(f"{BATCH_ID}=*")):
