@@ -17,7 +17,7 @@ from .registrations import check_consumer
 def dead_letter_counts(queue: str) -> Call[list[DeadLetterCount]]:
     """Counts a queue's dead letters by consumer and reason, the highest count first."""
     return Call(
-        "select consumer_name, reason, dead_letters, oldest, max_id from pgque.dlq_summary(%s)",
+        "select consumer_name, reason, dead_letters, oldest from pgque.dlq_summary(%s)",
         (queue,),
         lambda rows: [DeadLetterCount(*row) for row in rows],
     )
@@ -84,9 +84,7 @@ def replay_dead_letters(
     reason: str | None = None,
     type: str | None = None,
     since: datetime | None = None,
-    until: datetime | None = None,
     limit: int | None = None,
-    max_id: int | None = None,
 ) -> Call[tuple[int, int, str | None]]:
     """Replays the dead letters that match all given filters, the oldest first.
 
@@ -97,10 +95,7 @@ def replay_dead_letters(
         reason: a LIKE pattern for the reason.
         type: the type of the events.
         since: only dead letters of this time or later.
-        until: only dead letters before this time.
         limit: the maximum number to replay.
-        max_id: only dead letters up to this id, so that several calls replay no event that was
-            given up again meanwhile.
 
     Returns:
         The number replayed, the number not replayed, and the first error.
@@ -110,8 +105,8 @@ def replay_dead_letters(
     """
     return Call(
         "select replayed, failed, first_error "
-        "from pgque.dlq_replay_matching(%s, %s, %s, %s, %s, %s, %s)",
-        (queue, reason, type, since, until, limit, max_id),
+        "from pgque.dlq_replay_matching(%s, %s, %s, %s, null, %s)",
+        (queue, reason, type, since, limit),
         lambda rows: (rows[0][0], rows[0][1], rows[0][2]),
     )
 

@@ -99,6 +99,11 @@ class EmbeddedPostgres:
         """Whether a server runs in the folder, also one that recovers from a crash."""
         return self._ready_code() in (0, 1)
 
+    @property
+    def has_data(self) -> bool:
+        """Whether the server's folder has data, and is not to be made by the next start."""
+        return self._cluster.exists()
+
     def database_url(self, name: str) -> str:
         """Connection URI over the Unix socket to the database `name`."""
         status = self._status()
@@ -205,7 +210,7 @@ class EmbeddedPostgres:
 
     def _initialize(self) -> None:
         """Creates the cluster under another name, and renames it when it is complete."""
-        if self._cluster.exists():
+        if self.has_data:
             return
         fresh = self._run_dir / "initdb"
         shutil.rmtree(fresh, ignore_errors=True)

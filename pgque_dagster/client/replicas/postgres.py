@@ -88,7 +88,6 @@ def replicate(
     span = Span.of(session, batch.queue, batch.lease)
     with connected_target(session, target) as there:
         ledger = LastBatch(there, batch.queue, batch.consumer)
-        ledger.take_over(batch.renew)
         with there.transaction():
             last = ledger.take(batch.renew)
             # No later attempt has published, and none will as long as the lock is held.
