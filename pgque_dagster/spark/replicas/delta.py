@@ -199,7 +199,7 @@ class _Output(DeltaOutput):
                 f"{self._replica_of}",
                 "Replicate into another base_dir, or move that table away.",
             )
-        self.check_incarnation(self.facts(table))
+        self.check_incarnation(table)
         return []
 
     def published(self, state: DeltaTable) -> WriteAttempt | None:
