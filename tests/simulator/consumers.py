@@ -75,28 +75,36 @@ async def _read(
 
 async def _opened(world: World, choices: Choices, session: Session, holder: Holder) -> Batch | None:
     """Opens, reads and checks the holder's batch."""
-    mark = world.mark
-    holder.unknown = True
-    batch, epoch = await _open(world, choices, session, holder)
+    mark, step, cut_off = world.mark, world.steps, set(holder.cut_off)
+    holder.opening.add(step)
+    try:
+        batch, epoch = await _open(world, choices, session, holder)
+        if batch is not None:
+            tick, events = await _read(world, choices, session, batch)
+            other = await _taken_from(world, session, holder, batch)
+            await world.settled()
+    except psycopg.Error:
+        holder.cut_off.add(step)
+        raise
+    finally:
+        holder.opening.discard(step)
+    holder.cut_off -= cut_off  # They had ended before this one began.
+    consumer = holder.consumer
     if batch is None:
-        holder.unknown = False
         world.check(
             not (holder.batch and world.is_alone(mark) and holder.kind in ("plain", "shared")),
-            f"{holder.consumer} got no batch, and holds {holder.batch}",
+            f"{consumer} got no batch, and holds {holder.batch}",
         )
         return None
-    tick, events = await _read(world, choices, session, batch)
-    other = await _taken_from(world, session, holder, batch)
-    await world.settled()
-    consumer = holder.consumer
     if other is not None and batch not in consumer.open and other in consumer.open:
         consumer.taken_over(other, batch, events)
-    holder.unknown = False
     alone = world.is_alone(mark) and not world.has_unknown(consumer)
     held = consumer.opened(batch, tick, events, alone=alone)
-    for colleague in world.holders:
-        if colleague.consumer is consumer and colleague.batch in (batch, other):
-            colleague.batch = colleague.epoch = None
+    known = [h for h in world.holders if h.consumer is consumer and h.batch in (batch, other)]
+    if epoch and any(each.epoch and each.epoch > epoch for each in known):
+        return held  # Another session claimed it later, and was noted before.
+    for each in known:
+        each.batch = each.epoch = None
     holder.batch, holder.epoch = batch, epoch
     return held
 

@@ -79,8 +79,10 @@ class Holder:
     worker: str = ""
     batch: int | None = None
     epoch: int | None = None
-    # Whether it may hold a batch that nobody noted, because the step that opened it was cut off.
-    unknown: bool = False
+    # Steps that open a batch for it now, and those that were cut off, so that it may hold a batch
+    # that nobody noted.
+    opening: set[int] = field(default_factory=set)
+    cut_off: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -261,7 +263,8 @@ class World:
 
     def has_unknown(self, consumer: Consumer) -> bool:
         """Says whether somebody may hold a batch of a consumer that nobody noted."""
-        return any(holder.unknown for holder in self.holders if holder.consumer is consumer)
+        holders = [holder for holder in self.holders if holder.consumer is consumer]
+        return any(holder.opening or holder.cut_off for holder in holders)
 
     def replace(self, consumer: Consumer, fresh: Consumer) -> None:
         """Puts another consumer in the place of one that holds nothing."""
