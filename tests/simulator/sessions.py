@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 Row = tuple[Any, ...]
 Connection = psycopg.Connection[Row]
@@ -32,16 +33,28 @@ class Settled:
         yield self
 
 
+class Paused:
+    """What a task awaits to go on after so many steps of others."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def __await__(self) -> Generator["Paused", None, None]:
+        yield self
+
+
 class Session:
     """A connection with a thread for its statements.
 
     Args:
         name: for errors and in `application_name`.
         connect: opens the connection.
-        watch: a connection that asks what a session waits for.
+        watch: returns a connection that asks what a session waits for.
     """
 
-    def __init__(self, name: str, connect: Callable[[str], Connection], watch: Connection) -> None:
+    def __init__(
+        self, name: str, connect: Callable[[str], Connection], watch: Callable[[], Connection]
+    ) -> None:
         self.name = name
         self._connect = connect
         self._watch = watch
@@ -53,6 +66,11 @@ class Session:
     def is_waiting(self) -> bool:
         """Whether its statement waits for a lock."""
         return self._running is not None
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self.db.info.transaction_status != TransactionStatus.IDLE
 
     @property
     def pid(self) -> int:
@@ -86,7 +104,7 @@ class Session:
         while ask_after < _PATIENCE:
             if wait([self._running], timeout=ask_after).done:
                 return False
-            if self._watch.execute(_WAITS, [self.db.info.backend_pid]).fetchall() == [(True,)]:
+            if self._watch().execute(_WAITS, [self.db.info.backend_pid]).fetchall() == [(True,)]:
                 return True
             ask_after *= 1.5
         raise Stuck(f"{self.name} works for ever")
@@ -99,14 +117,14 @@ class Session:
 
     def cancel(self) -> None:
         """Cancels the statement that waits."""
-        self._watch.execute("select pg_cancel_backend(%s)", [self.db.info.backend_pid])
+        self._watch().execute("select pg_cancel_backend(%s)", [self.db.info.backend_pid])
 
     def terminate(self) -> None:
         """Ends the session as an administrator would. The next statement opens another one."""
         pid = [self.db.info.backend_pid]
-        self._watch.execute("select pg_terminate_backend(%s)", pid)
+        self._watch().execute("select pg_terminate_backend(%s)", pid)
         is_there = "select from pg_stat_activity where pid = %s"
-        while self._watch.execute(is_there, pid).fetchall():
+        while self._watch().execute(is_there, pid).fetchall():
             time.sleep(0.001)
 
     def refresh(self) -> None:
