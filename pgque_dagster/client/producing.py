@@ -1,16 +1,15 @@
 """Sending events: one, many in a statement or by COPY, later, and from many connections at once."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from .encoding import Payload, encode
-from .errors import InvalidArgument, MalformedPayload
+from .errors import InvalidArgument
 from .models import Event, Message, ScheduledEvent, Sent
 from .operation import Call, Copy, Steps, first
 from .ranges import check_interval
 
 DEFAULT_KEY_TTL = timedelta(hours=1)
-_BLOCK_BYTES = 1 << 16
 
 
 def send(
@@ -134,10 +133,10 @@ def copy_events(
     if isinstance(table, bytes):
         # As psycopg reads text with the encoding SQL_ASCII.
         table = table.decode()
-    rows = _CopiedRows(_lines(payloads, type))
     columns = "ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
-    yield Copy(f"copy {table} ({columns}) from stdin (encoding 'UTF8')", rows.blocks())
-    return rows.count
+    rows = (_row(payload, type) for payload in payloads)
+    count: int = yield Copy(f"copy {table} ({columns}) from stdin", rows)
+    return count
 
 
 def send_at(queue: str, payload: Payload, at: datetime, *, type: str = "default") -> Call[int]:
@@ -190,60 +189,9 @@ def _fields_of(payload: Payload | Event, type: str) -> tuple[str | None, str, st
     return event_type, encode(payload.payload), payload.key
 
 
-def _lines(payloads: Iterable[Payload | Event | Message], type: str) -> Iterator[str]:
-    """Yields the rows of events for COPY."""
-    # What surrounds a payload that has no type and key of its own.
-    nulls = (None, None, None)
-    start, end = f"{_copied(type)}\t", f"\t{_line(None, *nulls)}"
-    for payload in payloads:
-        if isinstance(payload, Event):
-            yield _line(*_fields_of(payload, type), *nulls)
-        elif isinstance(payload, Message):
-            extras = (payload.extra1, payload.extra2, payload.extra3, payload.extra4)
-            yield _line(payload.type, payload.payload, *extras)
-        else:
-            yield start + _copied(encode(payload)) + end
-
-
-def _line(*fields: str | None) -> str:
-    return "\t".join(map(_copied, fields))
-
-
-class _CopiedRows:
-    """Rows in the text format of COPY."""
-
-    def __init__(self, rows: Iterable[str]) -> None:
-        self.count = 0
-        self._rows = rows
-
-    def blocks(self) -> Iterator[bytes]:
-        """Yields the rows in blocks, and counts them."""
-        lines: list[str] = []
-        size = 0
-        for line in self._rows:
-            lines.append(line)
-            size += len(line)
-            if size > _BLOCK_BYTES:
-                yield _joined(lines)
-                lines, size = [], 0
-            self.count += 1
-        if lines:
-            yield _joined(lines)
-
-
-def _copied(field: str | None) -> str:
-    if field is None:
-        return r"\N"
-    return (
-        field.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-    )
-
-
-def _joined(lines: list[str]) -> bytes:
-    text = "\n".join(lines)
-    if "\0" in text:
-        raise MalformedPayload(
-            "a payload contains a zero byte, which PostgreSQL cannot store in text",
-            "Send it as bytes.",
-        )
-    return f"{text}\n".encode()
+def _row(payload: Payload | Event | Message, type: str) -> tuple[str | None, ...]:
+    """Returns the columns of an event for COPY."""
+    if isinstance(payload, Message):
+        extras = (payload.extra1, payload.extra2, payload.extra3, payload.extra4)
+        return (payload.type, payload.payload, *extras)
+    return (*_fields_of(payload, type), None, None, None)
