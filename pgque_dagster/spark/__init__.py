@@ -9,36 +9,20 @@ from typing import TYPE_CHECKING, Any
 from ..missing_modules import naming_extras
 
 if TYPE_CHECKING:
-    from .address import DatabaseAddress
-    from .batch import SparkBatch
-    from .cluster.executor_errors import PackageMissing, clear_executor_errors
-    from .cluster.java import JavaMissing
-    from .cluster.shipping import ship
-    from .payload.changes import parse_changes
-    from .payload.payloads import parse_payloads
-    from .sinks.delta.sink import DeltaSink
-    from .sinks.files.sink import ParquetSink
-    from .sinks.iceberg.sink import IcebergSink
-    from .sinks.postgres.once import once_per_batch
-    from .sinks.postgres.sink import PostgresSink
-    from .source import register
-
-__all__ = [
-    "DatabaseAddress",
-    "DeltaSink",
-    "IcebergSink",
-    "JavaMissing",
-    "PackageMissing",
-    "ParquetSink",
-    "PostgresSink",
-    "SparkBatch",
-    "clear_executor_errors",
-    "once_per_batch",
-    "parse_changes",
-    "parse_payloads",
-    "register",
-    "ship",
-]
+    from .address import DatabaseAddress as DatabaseAddress
+    from .batch import SparkBatch as SparkBatch
+    from .cluster.executor_errors import PackageMissing as PackageMissing
+    from .cluster.executor_errors import clear_executor_errors as clear_executor_errors
+    from .cluster.java import JavaMissing as JavaMissing
+    from .cluster.shipping import ship as ship
+    from .payload.changes import parse_changes as parse_changes
+    from .payload.payloads import parse_payloads as parse_payloads
+    from .sinks.delta.sink import DeltaSink as DeltaSink
+    from .sinks.files.sink import ParquetSink as ParquetSink
+    from .sinks.iceberg.sink import IcebergSink as IcebergSink
+    from .sinks.postgres.once import once_per_batch as once_per_batch
+    from .sinks.postgres.sink import PostgresSink as PostgresSink
+    from .source import register as register
 
 _MODULES = {
     "DatabaseAddress": "address",
@@ -56,6 +40,8 @@ _MODULES = {
     "register": "source",
     "ship": "cluster.shipping",
 }
+
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:
