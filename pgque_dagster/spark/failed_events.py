@@ -31,7 +31,8 @@ def collect(
     """
     if isinstance(events, DataFrame):
         if isinstance(reason, Column):
-            return from_table(events.select(_id_column(events), reason.cast("string")).toArrow())
+            texts = reason.cast("string").alias("reason")
+            return from_table(events.select(_id_column(events), texts).toArrow())
         return ids_of(events.select(_id_column(events)).toArrow().column("id").unique()), reason
     if isinstance(reason, Column):
         raise InvalidArgument(

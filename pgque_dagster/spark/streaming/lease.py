@@ -115,11 +115,9 @@ class StreamLease:
 
     def _run(self, call: Call[T]) -> T:
         """Runs a call, again on a new connection if the connection broke. All calls allow this."""
-        if self._client is not None:
-            with suppress(ConnectionFailed):
-                return self._client.run(call)
-            self._client.close()
-        self._client = Client(self._url)
+        self._client = self._client or Client(self._url)
+        with suppress(ConnectionFailed):
+            return self._client.run(call)
         return self._client.run(call)
 
 
