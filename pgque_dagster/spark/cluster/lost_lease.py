@@ -5,10 +5,11 @@ It only saves work: such an attempt cannot publish or ack, whether its jobs are 
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from ...client.read_batch import ReadBatch
 
@@ -32,6 +33,14 @@ def cancelled_without_lease(spark: SparkSession, claim: ReadBatch) -> Iterator[N
         yield
         return
     tag, left = f"pgque-{uuid.uuid4().hex}", threading.Event()
+    interrupt: Callable[[str], object]
+    if is_remote():
+        add, remove, interrupt = spark.addTag, spark.removeTag, spark.interruptTag
+    else:
+        # A classic session's interruptTag knows only the tags of the thread that calls it.
+        context = spark.sparkContext
+        add, remove = context.addJobTag, context.removeJobTag
+        interrupt = context.cancelJobsWithTag
 
     def cancel() -> None:
         # Errors are ignored, because the session may end before the block does.
@@ -39,11 +48,11 @@ def cancelled_without_lease(spark: SparkSession, claim: ReadBatch) -> Iterator[N
             is_lost = keeper.wait_until_lost(left)
             # Repeatedly, because the block may start another job after one is cancelled.
             while is_lost and not left.is_set():
-                spark.interruptTag(tag)
+                interrupt(tag)
                 left.wait(_CANCEL_SECONDS)
 
     threading.Thread(target=cancel, name=f"pgque-jobs-{claim.batch_id}", daemon=True).start()
-    spark.addTag(tag)
+    add(tag)
     try:
         yield
     except Exception:
@@ -52,4 +61,4 @@ def cancelled_without_lease(spark: SparkSession, claim: ReadBatch) -> Iterator[N
         raise
     finally:
         left.set()
-        spark.removeTag(tag)
+        remove(tag)
