@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from ..assets import pgque_multi_asset
+from ..assets.decorators import pgque_multi_asset
 from ..assets.step import executors_address
-from ..checks import build_consumer_lag_checks
+from ..checks.lag import build_consumer_lag_checks
 from ..client import InvalidArgument, PgqueError
 from ..client.replicas.standing import Replicated
 from ..client.replicas.verification import Verification
 from ..client.source_tables import capture_new, captured_tables, copy_again
-from ..jobs import build_table_maintenance_job
+from ..jobs.table_jobs import build_table_maintenance_job
 from ..project.keys import ROWS, TABLE, identifier
 from ..project.lineage import build_queue_assets
 from ..project.registration import ensure_consumer, ensure_queue
 from ..project.resource import PgqueResource
 from ..project.step_errors import log_error_line
-from ..sensors import build_pgque_sensor
+from ..sensors.batch_sensor import build_pgque_sensor
 from .targets import DeltaReplicas, Target, kind_of, replicate, sinks, verify
 
 if TYPE_CHECKING:
