@@ -103,7 +103,7 @@ def give_up(lease: Lease, reason: str) -> Call[int]:
 
 
 def hold(batch_id: int, epoch: int, reason: str) -> Call[None]:
-    """Holds an open batch until the next claim, unless it was claimed since that epoch."""
+    """Parks an open batch until the next claim, unless it was claimed since that epoch."""
     return Call("select pgque.hold_batch(%s, %s, %s)", (batch_id, epoch, reason), nothing)
 
 

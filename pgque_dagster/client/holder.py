@@ -23,7 +23,7 @@ class ConsumerState:
         is_live: whether that lease is still valid.
         is_due: whether no batch is open and the next one meets the limits.
         epoch: grows by one with each claim; None if the consumer is not registered.
-        held_reason: why the open batch is held; None if it is not held.
+        held_reason: why the open batch is parked; None if it is not.
         active_at: when the consumer last opened, claimed, renewed, released or finished a batch.
         read_at: when the state was read. All times are by the database's clock.
         deployment: the deployment to which the consumer belongs; None if it belongs to none yet.
