@@ -199,12 +199,8 @@ class Bench:
         return found
 
     def _compact(self, kind: str, location: Path) -> None:
-        """Does what the maintenance job does; nothing unites files of Iceberg yet."""
-        sink = self._sink(kind, location)
-        if isinstance(sink, ParquetSink):
-            sink.compact(self._spark, self._client.url)
-        elif isinstance(sink, DeltaSink):
-            sink.optimize()
+        """Does what the maintenance job does."""
+        self._sink(kind, location).maintain(self._client.url)
 
     def _flat(self, folder: Path) -> DataFrame:
         return self._spark.read.parquet(str(folder))

@@ -26,9 +26,8 @@ from demo.processes import free_port
 from pgque_dagster import installer
 from pgque_dagster.client import Batch, Client, plans
 from pgque_dagster.client.models import Slice
-from pgque_dagster.spark import SparkBatch, register
+from pgque_dagster.spark import DatabaseAddress, SparkBatch, register
 from pgque_dagster.spark.batch import DRIVER_SIDE_EVENTS
-from pgque_dagster.spark.options import plan_option
 from pgque_dagster.spark.reading import arrow
 from tests.support.debian import DebianPostgres
 
@@ -272,8 +271,8 @@ def small_batch(spark: SparkSession, url: str, batch_id: int, rounds: int) -> li
 
 
 def read(spark: SparkSession, url: str, slices: tuple[Slice, ...], columns: str = "") -> DataFrame:
-    options = {"url": url, "batch_id": "1", "plan": plan_option(slices), "columns": columns}
-    return spark.read.format("pgque").options(**options).load()
+    wanted = arrow.parse_columns(columns)
+    return arrow.read_slices(spark, DatabaseAddress(url), slices, wanted)
 
 
 def drain(frame: DataFrame) -> None:

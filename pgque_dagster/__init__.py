@@ -4,12 +4,11 @@ The names below are loaded on first use, so that importing `pgque_dagster.client
 Dagster nor Spark.
 """
 
-from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from .missing_modules import naming_extras
+from .lazy_names import lazily
 
 if TYPE_CHECKING:
     from .assets import DeltaBatchIOManager as DeltaBatchIOManager
@@ -83,14 +82,13 @@ _MODULES = {
 
 __all__ = ["__version__", *_MODULES]
 
+_load = lazily(__name__, _MODULES, "spark,dagster")
+
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version("pgque-dagster")
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with naming_extras(name, "spark,dagster"):
-        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    return _load(name)
 
 
 def __dir__() -> list[str]:

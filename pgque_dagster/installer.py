@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from typing import Any
 
@@ -153,9 +153,9 @@ def install_if_missing(url: str, addons: Sequence[str] = ()) -> bool:
         PgqueError: as for `install`.
         OlderInstalled: if an add-on is missing and the schema is older than this package.
     """
-    if installed_version(url) is not None:
-        if installed_addons(url).keys() >= set(addons):
-            return False
+    if installed_version(url) is not None and installed_addons(url).keys() >= set(addons):
+        return False
+    with suppress(SchemaMissing):
         check_version(url)
     install(url, addons)
     return True
@@ -168,13 +168,12 @@ def upgrade(url: str, addons: Sequence[str] = ()) -> bool:
         PgqueError: as for `install`.
     """
     _refuse_superuser(url)
-    installed = installed_version(url)
-    if installed is not None and _order(installed) >= _order(__version__):
-        found = installed_addons(url)
-        if found.keys() >= set(addons) and set(found.values()) <= {installed}:
-            return False
-    install(url, addons)
-    return True
+    try:
+        check_version(url, addons)
+    except (SchemaMissing, OlderInstalled):
+        install(url, addons)
+        return True
+    return False
 
 
 def check_version(url: str, addons: Sequence[str] = ()) -> None:

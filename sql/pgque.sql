@@ -9872,33 +9872,30 @@ $$;
 
 -- Returns when the first event that came after a tick with this snapshot was sent; null if there is none,
 -- or the queue was dropped meanwhile. First is the one with the lowest transaction id, which the index
--- knows. Redelivered events do not count. The block ends with an error, which gives its locks back, since
--- those of a thousand queues fill the lock table.
+-- knows. Redelivered events do not count. An empty table is not planned for. The block ends with an
+-- error, which gives its locks back, since those of a thousand queues fill the lock table.
 create or replace function pgque.first_event_time(i_queue_id integer, i_after pg_snapshot)
 returns timestamptz
 language plpgsql strict set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_c      record := pgque.snapshot_conditions(i_after, pg_current_snapshot());
-    v_table  text;
-    v_cond   text;
-    v_time   timestamptz;
+    v_times  text;
     v_first  timestamptz;
 begin
-    for v_table, v_cond in
-        execute format('select t, c from unnest(pgque.%I($1, $2)) t '
-                       'cross join unnest(array[$3, $4]) c where c is not null',
-                       format('event_%s_tables', i_queue_id))
-        using v_c.first_txid, v_c.end_txid, v_c.in_range, v_c.in_list
-    loop
-        execute format('select ev_time from %s where %s and ev_owner is null '  -- quoted: made there
-                       'order by ev_txid limit 1', v_table, v_cond)
-        into v_time;
-        v_first := least(v_first, v_time);
-    end loop;
+    select string_agg(format('(select ev_time from pgque.event_%s_%s where %s and ev_owner is null '
+                             'order by ev_txid limit 1)', i_queue_id, nr, c), ', ')
+    into v_times
+    from generate_series(0, 2) nr
+    cross join unnest(array[
+        format('ev_txid >= %L', pg_snapshot_xmax(i_after)),
+        (select format('ev_txid = any (%L::xid8[])', array_agg(x))
+         from pg_snapshot_xip(i_after) x having count(*) > 0)]) c
+    where c is not null
+      and pg_relation_size(to_regclass(format('pgque.event_%s_%s', i_queue_id, nr))) > 0;
+    execute format('select least(%s)', coalesce(v_times, 'null')) into v_first;  -- quoted: made above
     raise no_data_found;
 exception
-    when no_data_found or undefined_function then
+    when no_data_found or undefined_table then
         return v_first;
 end;
 $$;
@@ -10641,11 +10638,21 @@ left join (
 ) r on r.ev_queue = q.queue_id;
 
 -- The lag of a consumer is compared with the queue's rotation period, because a longer lag holds up
--- rotation. It includes events that wait for a tick. A held batch is critical, because later events
--- wait. A lease that expired longer ago than the idle period is a warning, because no worker has the
--- batch.
+-- rotation. It includes events that wait for a tick: since the last tick at most, and exactly where that
+-- is long ago, because finding the first event takes time. A held batch is critical, because later
+-- events wait. A lease that expired longer ago than the idle period is a warning, because no worker has
+-- the batch.
 create or replace view pgque.consumer_health (queue_name, check_name, status, detail) as
-with consumer as materialized (
+with unticked as materialized (
+    select q.queue_id, q.last_event_id - q.tick_event_seq as events,
+           greatest(f.since, q.tick_time) as waiting_since
+    from pgque.queue_progress q
+    cross join lateral (
+        select case when clock_timestamp() - q.tick_time <= q.queue_rotation_period / 2 then q.tick_time
+                    else pgque.first_event_time(q.queue_id, q.tick_snapshot) end as since
+    ) f
+    where q.last_event_id > q.tick_event_seq and f.since is not null
+), consumer as materialized (
     select p.sub_id, p.sub_queue, p.co_name, p.sub_active, p.sub_last_tick, p.sub_batch,
            p.lease_owner, p.lease_until, p.lease_epoch,
            q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
@@ -10660,7 +10667,7 @@ with consumer as materialized (
            p.sub_last_tick = p.newest_tick as waits_for_tick
     from pgque.consumer_progress p
     join pgque.queue q on q.queue_id = p.sub_queue
-    left join pgque.unticked_events(null) u on u.queue_name = q.queue_name
+    left join unticked u on u.queue_id = q.queue_id
 )
 select c.queue_name, format('consumer_lag:%s', c.co_name),
        case when c.lag > c.queue_rotation_period then 'critical'
@@ -10668,7 +10675,8 @@ select c.queue_name, format('consumer_lag:%s', c.co_name),
             else 'ok' end,
        case when c.sub_last_tick is null then 'has no batch'
             when c.lag <= c.queue_rotation_period / 2
-            then format('%s behind, %s events', c.lag, c.pending)
+            then format('%s%s behind, %s events',
+                        case when c.waits_for_tick and c.pending > 0 then 'at most ' end, c.lag, c.pending)
             when c.waits_for_tick
             then format('%s events wait for a tick, the first for %s: see ticker_running',
                         c.pending, c.lag)

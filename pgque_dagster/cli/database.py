@@ -45,11 +45,26 @@ class Database:
             yield client
 
 
-def _start_embedded() -> str:
-    # The server stops with this process, unless other processes use it then.
+def start_embedded() -> EmbeddedPostgres:
+    """Starts the embedded server of the project, and says so if it is a new one.
+
+    It stops with this process, unless other processes use it then.
+    """
     server = EmbeddedPostgres()
+    is_new = not server.has_data
     with announce_if_slow(f"starting the embedded PostgreSQL in {server.data_dir}"):
         server.start()
+    if is_new:
+        click.echo(
+            f"pgque: made an embedded PostgreSQL in {server.data_dir}, as no folder of this project"
+            " has one; for that of another project, set PGQUE_HOME or work in its folder",
+            err=True,
+        )
+    return server
+
+
+def _start_embedded() -> str:
+    server = start_embedded()
     click.echo(
         f"pgque: using the embedded PostgreSQL in {server.data_dir}"
         " (no --url, no PGQUE_URL, no PGHOST)",

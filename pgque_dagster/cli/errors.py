@@ -29,6 +29,7 @@ _WAYS_OUT: dict[type[PgqueError], str] = {
     SchemaMissing: "Run `pgque install`.",
     OlderInstalled: "Run `pgque install`: queues and events stay.",
 }
+_CREATE = re.compile(r"with: select pgque\.create_queue\('(.*)'\);")
 
 # `:secret@` of a URI, `password=secret` of a URI's query or of a connection string.
 _SECRETS = re.compile(
@@ -71,7 +72,8 @@ class OneLineErrorGroup(click.Group):
 def one_line(error: Exception) -> str:
     """Returns what is wrong and what to do as one line."""
     if isinstance(error, PgqueError):
-        text = sentences(str(error.args[0]), _WAYS_OUT.get(type(error), error.hint))
+        hint = _CREATE.sub(r"with `pgque create-queue \1`.", error.hint)
+        text = sentences(str(error.args[0]), _WAYS_OUT.get(type(error), hint))
     elif isinstance(error, psycopg.Error):
         text = error.diag.message_primary or str(error)
     else:

@@ -53,7 +53,6 @@ from .models import Sent as Sent
 from .models import SetAside as SetAside
 from .models import Sought as Sought
 from .models import Status as Status
-from .mover import QueueMover as QueueMover
 from .ranges import Position as Position
 from .read_batch import AckResult as AckResult
 from .running import Ticker as Ticker

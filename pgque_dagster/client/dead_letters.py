@@ -1,14 +1,13 @@
 """Dead letters: set events aside as such, list, show, replay and purge them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from .batch import NO_LIMITS, has_events
 from .errors import BatchNotOpen
 from .holder import ConsumerState, Holder, consumer_states
 from .models import DeadLetter, DeadLetterCount, SetAside
-from .operation import Call, Steps, first
+from .operation import Call, Row, Steps, first
 from .queues import check_queue
 from .ranges import check_interval
 from .registrations import check_consumer
@@ -17,7 +16,7 @@ from .registrations import check_consumer
 def dead_letter_counts(queue: str) -> Call[list[DeadLetterCount]]:
     """Counts a queue's dead letters by consumer and reason, the highest count first."""
     return Call(
-        "select consumer_name, reason, dead_letters, oldest, max_id from pgque.dlq_summary(%s)",
+        "select consumer_name, reason, dead_letters, oldest from pgque.dlq_summary(%s)",
         (queue,),
         lambda rows: [DeadLetterCount(*row) for row in rows],
     )
@@ -84,9 +83,7 @@ def replay_dead_letters(
     reason: str | None = None,
     type: str | None = None,
     since: datetime | None = None,
-    until: datetime | None = None,
     limit: int | None = None,
-    max_id: int | None = None,
 ) -> Call[tuple[int, int, str | None]]:
     """Replays the dead letters that match all given filters, the oldest first.
 
@@ -97,10 +94,7 @@ def replay_dead_letters(
         reason: a LIKE pattern for the reason.
         type: the type of the events.
         since: only dead letters of this time or later.
-        until: only dead letters before this time.
         limit: the maximum number to replay.
-        max_id: only dead letters up to this id, so that several calls replay no event that was
-            given up again meanwhile.
 
     Returns:
         The number replayed, the number not replayed, and the first error.
@@ -110,8 +104,8 @@ def replay_dead_letters(
     """
     return Call(
         "select replayed, failed, first_error "
-        "from pgque.dlq_replay_matching(%s, %s, %s, %s, %s, %s, %s)",
-        (queue, reason, type, since, until, limit, max_id),
+        "from pgque.dlq_replay_matching(%s, %s, %s, %s, null, %s)",
+        (queue, reason, type, since, limit),
         lambda rows: (rows[0][0], rows[0][1], rows[0][2]),
     )
 
@@ -137,37 +131,20 @@ def _not_one_batch(queue: str, consumer: str, batches: dict[str, int]) -> BatchN
     )
 
 
-@dataclass(frozen=True)
-class ExportedDeadLetter:
-    """A dead letter with all fields of its event.
+def exported(queue: str, dead_letter_id: int) -> Call[dict[str, object] | None]:
+    """Returns all fields of one dead letter and of its event; None if there is none."""
+    fields = (
+        *("id", "consumer", "time", "reason", "event_id", "event_time", "retry_count", "type"),
+        *("payload", "extra1", "extra2", "extra3", "extra4"),
+    )
 
-    Attributes:
-        consumer: the consumer that dead-lettered the event.
-        time: when the event became a dead letter.
-        event_time: when the event was sent.
-        retry_count: how often the event was delivered before; None for the first delivery.
-    """
+    def parse(rows: list[Row]) -> dict[str, object] | None:
+        return dict(zip(fields, rows[0], strict=True)) if rows else None
 
-    id: int
-    consumer: str
-    time: datetime
-    reason: str | None
-    event_id: int
-    event_time: datetime
-    retry_count: int | None
-    type: str | None
-    payload: str | None
-    extra1: str | None
-    extra2: str | None
-    extra3: str | None
-    extra4: str | None
-
-
-def export_page(queue: str, after_id: int, limit: int) -> Call[list[ExportedDeadLetter]]:
-    """The oldest dead letters with an id above `after_id`."""
     return Call(
         "select dl_id, consumer_name, dl_time, dl_reason, ev_id, ev_time, ev_retry, ev_type, "
-        "ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from pgque.dlq_export(%s, %s, %s)",
-        (queue, after_id, limit),
-        lambda rows: [ExportedDeadLetter(*row) for row in rows],
+        "ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from pgque.dlq_export(%s, %s, 1) "
+        "where dl_id = %s",
+        (queue, dead_letter_id - 1, dead_letter_id),
+        parse,
     )

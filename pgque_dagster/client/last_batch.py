@@ -7,8 +7,7 @@ was moved, the two do not meet, and nothing is applied until somebody decides.
 The lock on the row makes attempts at a batch wait for each other, so a process that was stopped and
 goes on after another one took over finds the batch applied.
 
-A row that a version before 0.4 wrote into a table of its own is taken over under its lock, in the
-first transaction that takes the row.
+A row that 0.3.0 wrote into a table of its own is taken over by whoever connects first.
 """
 
 from collections.abc import Callable
@@ -22,13 +21,13 @@ from psycopg import sql
 
 from .batch import identity
 from .errors import CallRefused, DatabaseError, TargetOutOfStep
-from .ledger import LOCK_WAIT, NAME, PURPOSE, add_missing_columns, create_missing_ledger
+from .ledger import LOCK_WAIT, NAME, PURPOSE, prepare_ledger
 from .models import Lease
 from .rights import Connection, needing
 from .session import Session
 
+# The tables of 0.3.0: the last batches, and the events of batches that it applied one by one.
 _EARLIER = "pgque_completed_batch"
-# Batches that a version before 0.4 applied event by event.
 _EARLIER_EVENTS = "pgque_completed_event"
 # In the row of the earlier table, once it is taken over: processes of that version stop there.
 _TAKEN_OVER = -1
@@ -115,32 +114,35 @@ class LastBatch:
     Raises:
         PermissionDenied: if the table or its columns are missing and the role may not create them,
             or if the role may not write to it.
+        DatabaseError: if a process of 0.3.0 holds the consumer's row.
     """
 
     def __init__(self, connection: Connection, queue: str, consumer: str) -> None:
         self._db = connection
         self._name = f"{queue}/{consumer}"
-        self._earlier_key = {"queue": queue, "consumer": consumer}
-        self._earlier, self._earlier_events = (
-            _Row(connection, sql.Identifier(name), self._earlier_key, "lineage")
-            if connection.execute("select to_regclass(%s)", (name,)).fetchone() != (None,)
-            else None
-            for name in (_EARLIER, _EARLIER_EVENTS)
-        )
-        key = {"sink": f"queue {queue}", "batch": f"consumer {consumer}"}
-        schema = self._schema(key)
-        table = sql.Identifier(*([schema] if schema else []), NAME)
-        self._row = _Row(connection, table, key, "incarnation")
-        create_missing_ledger(connection, schema, _RIGHTS)
-        add_missing_columns(connection, self._row.table)
-        with needing(connection, _RIGHTS, self._row.table.as_string(connection), PURPOSE):
-            connection.execute(sql.SQL("explain {}").format(self._row.writing(Applied())))
-            connection.execute(sql.SQL("explain {}").format(self._row.inserting()))
+        self._earlier = sql.SQL("queue = {} and consumer = {}").format(queue, consumer)
+        self._has_earlier_events = self._has_table(_EARLIER_EVENTS)
+        key = (f"queue {queue}", f"consumer {consumer}")
+        self._where = sql.SQL("sink = {} and batch = {}").format(*key)
+        schema = self._schema()
+        self._table = sql.Identifier(*([schema] if schema else []), NAME)
+        insert = sql.SQL(
+            "insert into {} (sink, batch) values ({}, {}) on conflict do nothing"
+        ).format(self._table, *key)
+        prepare_ledger(connection, schema, _RIGHTS, for_consumers=True)
+        with needing(connection, _RIGHTS, self._table.as_string(connection), PURPOSE):
+            connection.execute(sql.SQL("explain {}").format(self._writing(Applied())))
+            connection.execute(sql.SQL("explain {}").format(insert))
             # Only then, because an insert waits for a transaction that changes the row.
-            if self._row.read() is None:
-                connection.execute(self._row.inserting())
+            if self._find() is None:
+                connection.execute(insert)
+        if self._has_table(_EARLIER):
+            self._take_over()
 
-    def _schema(self, key: dict[str, str]) -> str | None:
+    def _has_table(self, name: str) -> bool:
+        return self._db.execute("select to_regclass(%s)", (name,)).fetchone() != (None,)
+
+    def _schema(self) -> str | None:
         """Returns the schema of the ledger with the row, or the first one of the search_path.
 
         Raises:
@@ -150,10 +152,7 @@ class LastBatch:
             name
             for (name,) in self._db.execute(_LEDGERS, (NAME,)).fetchall()
             if self._db.execute(
-                sql.SQL("select from {} where sink = %s and batch = %s").format(
-                    sql.Identifier(name, NAME)
-                ),
-                (key["sink"], key["batch"]),
+                sql.SQL("select from {} where {}").format(sql.Identifier(name, NAME), self._where)
             ).fetchall()
         ]
         if len(found) > 1:
@@ -167,12 +166,33 @@ class LastBatch:
         ((first,),) = self._db.execute("select current_schema()::text").fetchall()
         return None if first is None else str(first)
 
+    def _take_over(self) -> None:
+        """Moves what 0.3.0 recorded into the row, so that both versions know who goes on."""
+        earlier = sql.SQL("{} where {}").format(sql.Identifier(_EARLIER), self._earlier)
+        columns = "lineage, batch_id, prev_tick_id, tick_id, fingerprint, failed"
+        read = sql.SQL(f"select {columns} from {{}} for update").format(earlier)
+        stop = sql.SQL("update {} set tick_id = {} where {}").format(
+            sql.Identifier(_EARLIER), _TAKEN_OVER, self._earlier
+        )
+        try:
+            with self._db.transaction():
+                self._db.execute("select set_config('lock_timeout', %s, true)", (LOCK_WAIT,))
+                found = self._db.execute(read).fetchone()
+                applied = Applied(*found) if found else Applied(tick_id=_TAKEN_OVER)
+                if applied.tick_id == _TAKEN_OVER:
+                    return
+                self._db.execute(stop)
+                if applied.tick_id is not None:
+                    self._write(applied)
+        except psycopg.errors.LockNotAvailable as error:
+            raise DatabaseError(
+                f"a process of 0.3.0 holds the row of {self._name} in {_EARLIER}",
+                "Stop the consumer's processes of 0.3.0; pg_terminate_backend ends their sessions.",
+            ) from error
+
     def read(self) -> Applied:
         """Returns the last batch that was applied."""
-        earlier = self._earlier.read() if self._earlier else None
-        if earlier is not None and earlier.tick_id not in (None, _TAKEN_OVER):
-            return earlier
-        return self._row.read() or Applied()
+        return self._find() or Applied()
 
     def take(self, check_lease: Callable[[], object]) -> Applied:
         """Locks the row until the end of the transaction. Call it first in the transaction.
@@ -189,26 +209,31 @@ class LastBatch:
         Raises:
             DatabaseError: if another session holds the lock and cannot be terminated.
         """
-        found = self._take(self._row, check_lease)
-        if self._earlier is None or self._earlier.read() is None:
+        found = self._find("for update skip locked")
+        if found is not None:
             return found
-        earlier = self._take(self._earlier, check_lease)
-        if earlier.tick_id == _TAKEN_OVER:
-            return found
-        self._earlier.write(Applied(tick_id=_TAKEN_OVER))
-        if earlier.tick_id is None:
-            return found
-        self._row.write(earlier)
-        return earlier
-
-    def take_over(self, check_lease: Callable[[], object]) -> None:
-        """Takes the row of an earlier version over, in a transaction of its own.
-
-        For a caller whose transaction may end with an error that tells somebody to change the row.
-        """
-        if self._earlier is not None:
-            with self._db.transaction():
-                self.take(check_lease)
+        check_lease()
+        holders = self._terminate_holders()
+        place = f"the row of {self._name} in {self._table.as_string(self._db)}"
+        set_timeout = "select set_config('lock_timeout', %s, true)"
+        (before,) = self._db.execute("select current_setting('lock_timeout')").fetchall()
+        self._db.execute(set_timeout, (LOCK_WAIT,))
+        try:
+            found = self._find("for update")
+        except psycopg.errors.LockNotAvailable as error:
+            raise DatabaseError(
+                f"another session of the target holds {place}: process "
+                f"{', '.join(holders) or 'unknown'}",
+                "It belongs to an earlier attempt at the batch, which is stopped. End it with "
+                "pg_terminate_backend, or have all processes log in to the target as one role.",
+            ) from error
+        if found is None:
+            raise DatabaseError(
+                f"{place} was deleted meanwhile",
+                "It is created again when the consumer connects to the target.",
+            )
+        self._db.execute(set_timeout, before)
+        return found
 
     def lock(self, batch: Span, check_lease: Callable[[], object]) -> Applied | None:
         """Locks the row as `take` does. Returns the batch, if it is applied already; else None.
@@ -230,7 +255,7 @@ class LastBatch:
 
     def record(self, batch: Span, failed: str | None) -> None:
         """Records that a batch was applied. Call it last in the transaction."""
-        self._row.write(
+        self._write(
             Applied(
                 batch.incarnation,
                 batch.batch_id,
@@ -244,13 +269,13 @@ class LastBatch:
     def forget(self) -> None:
         """Forgets which batch was applied last, so that any batch may be the next."""
         with self._db.transaction():
-            self._row.write(Applied(self.read().incarnation))
-            if self._earlier is not None:
-                self._earlier.write(Applied(tick_id=_TAKEN_OVER))
-            if self._earlier_events is not None:
-                delete = sql.SQL("delete from {} where {}")
-                events = self._earlier_events
-                self._db.execute(delete.format(events.table, events.condition))
+            self._write(Applied(self.read().incarnation))
+            if self._has_earlier_events:
+                self._db.execute(
+                    sql.SQL("delete from {} where {}").format(
+                        sql.Identifier(_EARLIER_EVENTS), self._earlier
+                    )
+                )
 
     def _check_earlier_events(self) -> None:
         """Checks that no batch was applied in part, event by event, by an earlier version.
@@ -258,11 +283,12 @@ class LastBatch:
         Raises:
             TargetOutOfStep: if one was, so that the next batch has events that were applied.
         """
-        if self._earlier_events is None:
+        if not self._has_earlier_events:
             return
-        select = sql.SQL("select batch_id, count(*) from {} where {} group by 1 order by 1")
-        events = self._earlier_events
-        row = self._db.execute(select.format(events.table, events.condition)).fetchone()
+        count = sql.SQL("select batch_id, count(*) from {} where {} group by 1 order by 1")
+        row = self._db.execute(
+            count.format(sql.Identifier(_EARLIER_EVENTS), self._earlier)
+        ).fetchone()
         if row is not None:
             raise TargetOutOfStep(
                 f"database {self._db.info.dbname} has applied {row[1]} events of batch {row[0]} "
@@ -272,6 +298,38 @@ class LastBatch:
                 "call reset() of the consumer to apply the next batch as it is.",
             )
 
+    def _find(self, lock: LiteralString = "") -> Applied | None:
+        """Returns what the row says; None if there is no such row, or none that can be locked."""
+        row = self._db.execute(
+            sql.SQL(
+                "select incarnation, batch_id, prev_tick_id, tick_id, fingerprint, failed"
+                " from {} where {} " + lock
+            ).format(self._table, self._where)
+        ).fetchone()
+        return Applied(*row) if row else None
+
+    def _write(self, applied: Applied) -> None:
+        self._db.execute(self._writing(applied))
+
+    def _writing(self, applied: Applied) -> sql.Composed:
+        return sql.SQL(
+            "update {} set incarnation = {}, batch_id = {}, prev_tick_id = {}, tick_id = {},"
+            " fingerprint = {}, failed = {}, applied_at = now() where {}"
+        ).format(self._table, *astuple(applied), self._where)
+
+    def _terminate_holders(self) -> list[str]:
+        """Terminates the sessions that hold the row's lock, if allowed; returns their processes."""
+        # A locked row names the transaction that holds the lock, and pg_locks names its session.
+        # Savepoints have numbers of their own, so the lock is never taken in one.
+        holders = sql.SQL(
+            " from {} c join pg_locks l on l.locktype = 'transactionid' and l.granted"
+            " and l.transactionid = c.xmax where {}"
+        ).format(self._table, self._where)
+        pids = self._db.execute(sql.SQL("select l.pid::text") + holders).fetchall()
+        with suppress(psycopg.errors.InsufficientPrivilege), self._db.transaction():
+            self._db.execute(sql.SQL("select pg_terminate_backend(l.pid)") + holders)
+        return [pid for (pid,) in pids]
+
     def of_another_life(self, batch: Span, found: Applied) -> TargetOutOfStep:
         """Returns the error for a replica of another life of the queue's database."""
         return TargetOutOfStep(
@@ -279,37 +337,10 @@ class LastBatch:
             f"incarnation of the queue's database, {found.incarnation}; this one is "
             f"{batch.incarnation}",
             "It was restored or failed over, or is another one. If this one goes on, and the other "
-            f"one does not, run in the target: update {self._row.table.as_string(self._db)} set "
-            f"incarnation = '{batch.incarnation}' where {self._row.condition.as_string(self._db)}; "
+            f"one does not, run in the target: update {self._table.as_string(self._db)} set "
+            f"incarnation = '{batch.incarnation}' where {self._where.as_string(self._db)}; "
             "the tables are copied again.",
         )
-
-    def _take(self, row: "_Row", check_lease: Callable[[], object]) -> Applied:
-        """Locks a row; after the session that holds its lock ended, or was terminated."""
-        found = row.read("for update skip locked")
-        if found is not None:
-            return found
-        check_lease()
-        holders = row.terminate_holders()
-        set_timeout = "select set_config('lock_timeout', %s, true)"
-        (before,) = self._db.execute("select current_setting('lock_timeout')").fetchall()
-        self._db.execute(set_timeout, (LOCK_WAIT,))
-        try:
-            found = row.read("for update")
-        except psycopg.errors.LockNotAvailable as error:
-            raise DatabaseError(
-                f"another session of the target holds the row of {self._name} in "
-                f"{row.table.as_string(self._db)}: process {', '.join(holders) or 'unknown'}",
-                "It belongs to an earlier attempt at the batch, which is stopped. End it with "
-                "pg_terminate_backend, or have all processes log in to the target as one role.",
-            ) from error
-        if found is None:
-            raise DatabaseError(
-                f"the row of {self._name} in {row.table.as_string(self._db)} was deleted meanwhile",
-                "It is created again when the consumer connects to the target.",
-            )
-        self._db.execute(set_timeout, before)
-        return found
 
     def _out_of_step(self, batch: Span, found: Applied) -> TargetOutOfStep:
         told = (
@@ -335,67 +366,3 @@ class LastBatch:
             f"{cause}To continue where the target ends, call rewind() of the consumer; to apply "
             "this batch to the target as it is, call reset().",
         )
-
-
-class _Row:
-    """The row of a consumer in a table.
-
-    Args:
-        connection: of the database.
-        table: the table.
-        key: the row's key.
-        incarnation: the name of the column for the incarnation.
-    """
-
-    def __init__(
-        self, connection: Connection, table: sql.Identifier, key: dict[str, str], incarnation: str
-    ) -> None:
-        self._db = connection
-        self.table = table
-        self._key = key
-        self._incarnation = sql.Identifier(incarnation)
-        self.condition = sql.SQL(" and ").join(
-            sql.SQL("{} = {}").format(sql.Identifier(name), value) for name, value in key.items()
-        )
-
-    def read(self, lock: LiteralString = "") -> Applied | None:
-        """Returns what the row says; None if there is no such row, or none that can be locked."""
-        row = self._db.execute(
-            sql.SQL(
-                "select {}, batch_id, prev_tick_id, tick_id, fingerprint, failed from {} where {} "
-                + lock
-            ).format(self._incarnation, self.table, self.condition)
-        ).fetchone()
-        return Applied(*row) if row else None
-
-    def write(self, applied: Applied) -> None:
-        """Changes the row."""
-        self._db.execute(self.writing(applied))
-
-    def writing(self, applied: Applied) -> sql.Composed:
-        """Returns the statement that changes the row."""
-        return sql.SQL(
-            "update {} set {} = {}, batch_id = {}, prev_tick_id = {}, tick_id = {},"
-            " fingerprint = {}, failed = {}, applied_at = now() where {}"
-        ).format(self.table, self._incarnation, *astuple(applied), self.condition)
-
-    def inserting(self) -> sql.Composed:
-        """Returns the statement that inserts the row, unless it is there."""
-        return sql.SQL("insert into {} ({}) values ({}) on conflict do nothing").format(
-            self.table,
-            sql.SQL(", ").join(map(sql.Identifier, self._key)),
-            sql.SQL(", ").join(map(sql.Literal, self._key.values())),
-        )
-
-    def terminate_holders(self) -> list[str]:
-        """Terminates the sessions that hold the row's lock, if allowed; returns their processes."""
-        # A locked row names the transaction that holds the lock, and pg_locks names its session.
-        # Savepoints have numbers of their own, so the lock is never taken in one.
-        holders = sql.SQL(
-            " from {} c join pg_locks l on l.locktype = 'transactionid' and l.granted"
-            " and l.transactionid = c.xmax where {}"
-        ).format(self.table, self.condition)
-        pids = self._db.execute(sql.SQL("select l.pid::text") + holders).fetchall()
-        with suppress(psycopg.errors.InsufficientPrivilege), self._db.transaction():
-            self._db.execute(sql.SQL("select pg_terminate_backend(l.pid)") + holders)
-        return [pid for (pid,) in pids]

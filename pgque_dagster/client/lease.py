@@ -1,9 +1,7 @@
-"""Renews leases in a thread with its own connections."""
+"""Renews a lease in a thread with its own connections."""
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from typing import Self
 
@@ -15,7 +13,6 @@ from .ranges import check_interval
 
 _JOIN_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
-_LONGEST_STEP = 1.0
 
 
 def renew_batch(lease: Lease, ttl: timedelta) -> Call[datetime]:
@@ -44,17 +41,19 @@ class LeaseKeeper:
         self._lost: LeaseLost | BatchNotOpen | None = None
         self._valid_until = time.monotonic() + ttl.total_seconds()
         self._period = ttl.total_seconds() / 3
-        self._due_at = time.monotonic() + self._period
-        self._kept = ExitStack()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pgque-lease", daemon=True)
 
     def __enter__(self) -> Self:
         """Starts renewing."""
-        self._kept.enter_context(self._kept.enter_context(Renewals(self._ttl)).of(self))
+        self._thread.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         """Stops renewing; the lease stays as it is."""
-        self._kept.close()
+        self._done.set()
+        # Bounded: a renewal can wait for a row lock that this thread's open transaction holds.
+        self._thread.join(_JOIN_SECONDS)
 
     def check(self) -> None:
         """Returns while the lease is valid.
@@ -81,19 +80,17 @@ class LeaseKeeper:
             pass
         return self._lost is not None
 
-    def renew_if_due(self) -> None:
-        """Renews the lease if it is time, and nobody else has it."""
-        if self._lost is not None or time.monotonic() < self._due_at:
-            return
+    def _run(self) -> None:
         wait = self._period
-        try:
-            self._renew()
-        except (LeaseLost, BatchNotOpen) as error:
-            self._lost = error
-        except PgqueError:
-            # The database may be reachable again before the lease ends.
-            wait = min(1.0, wait)
-        self._due_at = time.monotonic() + wait
+        while self._lost is None and not self._done.wait(wait):
+            wait = self._period
+            try:
+                self._renew()
+            except (LeaseLost, BatchNotOpen) as error:
+                self._lost = error
+            except PgqueError:
+                # The database may be reachable again before the lease ends.
+                wait = min(1.0, wait)
 
     def _renew(self) -> None:
         started_at = time.monotonic()
@@ -101,43 +98,3 @@ class LeaseKeeper:
             renewal = renew_batch(self._lease, self._ttl)
             connection.execute(renewal.sql, renewal.params)
         self._valid_until = started_at + self._ttl.total_seconds()
-
-
-class Renewals:
-    """A thread that renews one lease after another: to start one for each batch costs more.
-
-    Args:
-        ttl: how long the leases last.
-    """
-
-    def __init__(self, ttl: timedelta) -> None:
-        self._step = min(_LONGEST_STEP, ttl.total_seconds() / 6)
-        self._keeper: LeaseKeeper | None = None
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pgque-leases", daemon=True)
-
-    def __enter__(self) -> Self:
-        """Starts the thread."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Ends the thread."""
-        self._done.set()
-        # Bounded: a renewal can wait for a row lock that this thread's open transaction holds.
-        self._thread.join(_JOIN_SECONDS)
-
-    @contextmanager
-    def of(self, keeper: LeaseKeeper) -> Iterator[None]:
-        """Renews a lease in the block."""
-        self._keeper = keeper
-        try:
-            yield
-        finally:
-            self._keeper = None
-
-    def _run(self) -> None:
-        while not self._done.wait(self._step):
-            keeper = self._keeper
-            if keeper is not None:
-                keeper.renew_if_due()

@@ -64,7 +64,7 @@ class Ledger:
             PermissionDenied: if the ledger is missing and the role may not create it, or if the
                 role may not write to it.
         """
-        create_missing_ledger(connection, self._schema, "select, insert")
+        prepare_ledger(connection, self._schema, "select, insert")
         query = sql.SQL("select batch, {} from {} where sink = {} and batch = any({})").format(
             _ROW, self._table, self._sink, list(batch)
         )
@@ -104,20 +104,30 @@ class Ledger:
         ).format(self._table, self._sink, list(batch[:2]), _ROW)
 
 
-def create_missing_ledger(connection: Connection, schema: str | None, rights: str) -> None:
-    """Creates the table, unless it is there.
+def prepare_ledger(
+    connection: Connection, schema: str | None, rights: str, *, for_consumers: bool = False
+) -> None:
+    """Creates the table, or the columns for consumers that 0.3.0 made it without, if missing.
 
     Args:
         connection: outside of a transaction.
         schema: the table's schema; None for the first schema of the connection's search_path.
         rights: the rights that its user needs, as in GRANT.
+        for_consumers: whether the columns for consumers are needed.
 
     Raises:
         PermissionDenied: if it is missing and the role may not create it, with the statements that
             an administrator runs instead.
     """
     table = sql.Identifier(*([schema] if schema else []), NAME).as_string(connection)
-    if connection.execute("select to_regclass(%s)", (table,)).fetchone() != (None,):
+    found = connection.execute(
+        "select bool_or(attname = 'failed') from pg_attribute where attrelid = to_regclass(%s)",
+        (table,),
+    ).fetchall()[0][0]
+    if found or (found is not None and not for_consumers):
+        return
+    if found is not None:
+        _add_columns(connection, table)
         return
     if schema is None:
         ((schema,),) = connection.execute("select current_schema()::text").fetchall()
@@ -126,10 +136,11 @@ def create_missing_ledger(connection: Connection, schema: str | None, rights: st
             f"the ledger {NAME} is missing, and the search_path has no schema to create it in",
             "Create a schema, and name it in the search_path of the role.",
         )
-    full, user = (
+    full, place, user = (
         sql.Identifier(*names).as_string(connection)
-        for names in ((schema, NAME), (connection.info.user,))
+        for names in ((schema, NAME), (schema,), (connection.info.user,))
     )
+    create = f"create table {full} {_COLUMNS}"
     with (
         # If another process creates it at the same time, the row type may be there before the table
         # is noticed.
@@ -141,27 +152,16 @@ def create_missing_ledger(connection: Connection, schema: str | None, rights: st
         needing(
             connection,
             "create",
-            f"schema {sql.Identifier(schema).as_string(connection)}",
+            f"schema {place}",
             f"where the ledger {NAME} is missing",
-            besides=f" or: create table {full} {_COLUMNS}; grant {rights} on {full} to {user};",
+            besides=f" or: {create}; grant {rights} on {full} to {user};",
         ),
     ):
-        connection.execute(f"create table {full} {_COLUMNS}".encode())
+        connection.execute(create.encode())
 
 
-def add_missing_columns(connection: Connection, table: sql.Identifier) -> None:
-    """Adds the columns for consumers to a ledger that a version before 0.4 made for sinks.
-
-    Raises:
-        PermissionDenied: if the role does not own the table.
-    """
-    name = table.as_string(connection)
-    found = connection.execute(
-        "select from pg_attribute where attrelid = to_regclass(%s) and attname = 'failed'", (name,)
-    )
-    if found.fetchone() is not None:
-        return
-    alter = f"alter table {name} " + ", ".join(
+def _add_columns(connection: Connection, table: str) -> None:
+    alter = f"alter table {table} " + ", ".join(
         f"add column if not exists {column}" for column in _LAST.split(", ")
     )
     try:
@@ -170,7 +170,7 @@ def add_missing_columns(connection: Connection, table: sql.Identifier) -> None:
             connection.execute(alter.encode())
     except psycopg.errors.InsufficientPrivilege as error:
         raise PermissionDenied(
-            f"the ledger {name} has no columns for consumers, which a version before 0.4 did not "
+            f"the ledger {table} has no columns for consumers, which a version before 0.4 did not "
             f'need, and role "{connection.info.user}" does not own it',
             f"Let its owner run: {alter};",
         ) from error

@@ -321,17 +321,12 @@ class Metric:
 
 @dataclass(frozen=True)
 class DeadLetterCount:
-    """The number of dead letters of a consumer with one reason, and the time of the oldest.
-
-    Attributes:
-        max_id: the highest id among them.
-    """
+    """The number of dead letters of a consumer with one reason, and the time of the oldest."""
 
     consumer: str
     reason: str | None
     count: int
     oldest: datetime
-    max_id: int
 
 
 @dataclass(frozen=True)

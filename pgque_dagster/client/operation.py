@@ -28,10 +28,10 @@ class Call(Generic[T]):
 
 @dataclass(frozen=True)
 class Copy:
-    """A COPY FROM STDIN: its statement, and the blocks of text to send."""
+    """A COPY FROM STDIN: its statement, and the rows to send. Its result is their number."""
 
     sql: str
-    blocks: Iterable[bytes]
+    rows: Iterable[Row]
 
 
 @dataclass(frozen=True)

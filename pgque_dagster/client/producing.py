@@ -1,17 +1,15 @@
 """Sending events: one, many in a statement or by COPY, later, and from many connections at once."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from .encoding import Payload, encode
-from .errors import InvalidArgument, MalformedPayload
+from .errors import InvalidArgument
 from .models import Event, Message, ScheduledEvent, Sent
 from .operation import Call, Copy, Steps, first
 from .ranges import check_interval
 
 DEFAULT_KEY_TTL = timedelta(hours=1)
-_BLOCK_BYTES = 1 << 16
 
 
 def send(
@@ -114,7 +112,7 @@ def send_batch(
 
 
 def copy_events(
-    queue: str, payloads: Iterable[Payload | Event], *, type: str = "default"
+    queue: str, payloads: Iterable[Payload | Event | Message], *, type: str = "default"
 ) -> Steps[int]:
     """Sends many events by COPY, all or none; returns how many.
 
@@ -122,18 +120,23 @@ def copy_events(
 
     Args:
         queue: the queue's name.
-        payloads: as for `send_batch`; read one after another.
+        payloads: as for `send_batch`, or a `Message`, which is sent with its type and all its
+            extra fields; read one after another.
         type: the type of those without one.
 
     Example:
         >>> client.copy_events("orders", ({"id": number} for number in range(1000)))
         1000
     """
-    table = yield from _event_table(queue)
-    rows = _CopiedRows(_lines(payloads, type))
-    columns = "ev_type, ev_data, ev_extra1"
-    yield Copy(f"copy {table} ({columns}) from stdin (encoding 'UTF8')", rows.blocks())
-    return rows.count
+    # Read in the transaction of the COPY, because rotation closes tables to writers.
+    table = yield Call("select pgque.current_event_table(%s)", (queue,), first)
+    if isinstance(table, bytes):
+        # As psycopg reads text with the encoding SQL_ASCII.
+        table = table.decode()
+    columns = "ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
+    rows = (_row(payload, type) for payload in payloads)
+    count: int = yield Copy(f"copy {table} ({columns}) from stdin", rows)
+    return count
 
 
 def send_at(queue: str, payload: Payload, at: datetime, *, type: str = "default") -> Call[int]:
@@ -178,30 +181,6 @@ def list_scheduled(queue: str, limit: int = 100) -> Call[list[ScheduledEvent]]:
     )
 
 
-def copy_messages(queue: str, messages: Iterable[Message]) -> Steps[int]:
-    """Sends events of another queue by COPY, with their types, payloads and extra fields."""
-    table = yield from _event_table(queue)
-    rows = _CopiedRows(
-        _line(m.type, m.payload, m.extra1, m.extra2, m.extra3, m.extra4) for m in messages
-    )
-    columns = "ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
-    yield Copy(f"copy {table} ({columns}) from stdin (encoding 'UTF8')", rows.blocks())
-    return rows.count
-
-
-def current_event_table(queue: str) -> Call[Any]:
-    """The table to COPY a queue's events into; refuses a queue that takes none."""
-    return Call("select pgque.current_event_table(%s)", (queue,), first)
-
-
-def _event_table(queue: str) -> Steps[str]:
-    """The same, within a COPY."""
-    # Read in the transaction of the COPY, because rotation closes tables to writers.
-    table = yield current_event_table(queue)
-    # As psycopg reads text with the encoding SQL_ASCII.
-    return table.decode() if isinstance(table, bytes) else table
-
-
 def _fields_of(payload: Payload | Event, type: str) -> tuple[str | None, str, str | None]:
     """Returns the type, the payload and the key as they are stored."""
     if not isinstance(payload, Event):
@@ -210,56 +189,9 @@ def _fields_of(payload: Payload | Event, type: str) -> tuple[str | None, str, st
     return event_type, encode(payload.payload), payload.key
 
 
-def _lines(payloads: Iterable[Payload | Event], type: str) -> Iterator[str]:
-    """Yields the rows of events for COPY."""
-    # What surrounds a payload that has no type and key of its own.
-    start, end = f"{_copied(type)}\t", f"\t{_copied(None)}"
-    for payload in payloads:
-        if isinstance(payload, Event):
-            yield _line(*_fields_of(payload, type))
-        else:
-            yield start + _copied(encode(payload)) + end
-
-
-def _line(*fields: str | None) -> str:
-    return "\t".join(map(_copied, fields))
-
-
-class _CopiedRows:
-    """Rows in the text format of COPY."""
-
-    def __init__(self, rows: Iterable[str]) -> None:
-        self.count = 0
-        self._rows = rows
-
-    def blocks(self) -> Iterator[bytes]:
-        """Yields the rows in blocks, and counts them."""
-        lines: list[str] = []
-        size = 0
-        for line in self._rows:
-            lines.append(line)
-            size += len(line)
-            if size > _BLOCK_BYTES:
-                yield _joined(lines)
-                lines, size = [], 0
-            self.count += 1
-        if lines:
-            yield _joined(lines)
-
-
-def _copied(field: str | None) -> str:
-    if field is None:
-        return r"\N"
-    return (
-        field.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-    )
-
-
-def _joined(lines: list[str]) -> bytes:
-    text = "\n".join(lines)
-    if "\0" in text:
-        raise MalformedPayload(
-            "a payload contains a zero byte, which PostgreSQL cannot store in text",
-            "Send it as bytes.",
-        )
-    return f"{text}\n".encode()
+def _row(payload: Payload | Event | Message, type: str) -> tuple[str | None, ...]:
+    """Returns the columns of an event for COPY."""
+    if isinstance(payload, Message):
+        extras = (payload.extra1, payload.extra2, payload.extra3, payload.extra4)
+        return (payload.type, payload.payload, *extras)
+    return (*_fields_of(payload, type), None, None, None)

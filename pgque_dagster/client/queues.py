@@ -1,7 +1,7 @@
 """Queues: create, change, list and drop them, and say what else has the name of an unknown one."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import LiteralString
@@ -184,21 +184,16 @@ def _near(error: QueueNotFound) -> Steps[QueueNotFound]:
     if isinstance(error, QueueOfAddon):
         return error
     names: list[str] = yield queue_names()
-    return with_near_names(error, names)
-
-
-LOOKS = (_of_addon, _near)
-"""What is looked up about a queue that does not exist. Each look may fail for lack of rights."""
-
-
-def with_near_names(error: QueueNotFound, names: Sequence[str]) -> QueueNotFound:
-    """Returns the error with the near names in its hint, or as it is if there are none."""
     name = _name_in(error)
     close = get_close_matches(name, names) if name is not None else []
     if not close:
         return error
     suggestion = f"Did you mean {' or '.join(close)}?"
     return QueueNotFound(str(error.args[0]), f"{suggestion} {error.hint}".strip())
+
+
+LOOKS = (_of_addon, _near)
+"""What is looked up about a queue that does not exist. Each look may fail for lack of rights."""
 
 
 def _name_in(error: QueueNotFound) -> str | None:

@@ -114,7 +114,7 @@ class BatchConsumerComponent(AssetOptions, Computed, dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the asset, its check, sensor or schedule, and IO manager."""
-        asset, resources = self.asset_of(pgque_asset)
+        asset, resources = self.asset_and_resources()
         sensor = self.sensor if self.schedule is None else None
         return dg.Definitions(
             assets=[asset],

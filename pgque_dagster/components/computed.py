@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 import dagster as dg
 from pydantic import Field, model_validator
 
+from ..assets.decorators import pgque_asset
 from ..spark.batch import SparkBatch
 from ..spark.reading.arrow import EVENT_COLUMNS
 from .options import Options, given_as, mirror, one_of, option
@@ -131,15 +132,13 @@ class Computed(Options):
         named = {key: value for key, value in offered.items() if key in self._parameters}
         return self.transform(*self._data_frames(batch), **named, **inputs)
 
-    def asset_of(
-        self, decorator: Callable[..., Callable[..., dg.AssetsDefinition]]
-    ) -> tuple[dg.AssetsDefinition, dict[str, Any]]:
-        """Returns the asset that a decorator makes, and the IO manager of its sink as resource."""
+    def asset_and_resources(self) -> tuple[dg.AssetsDefinition, dict[str, Any]]:
+        """Returns the asset, and the IO manager of its sink as resource."""
         options, resources = self.arguments(), {}
         if self.sink is not None:
             options["io_manager_key"] = key = f"{self.asset_name}_io_manager"
             resources[key] = self.sink.io_manager()
-        asset = decorator(**options)(self.compute_fn())
+        asset = pgque_asset(**options)(self.compute_fn())
         return asset.map_asset_specs(self.get_asset_spec), resources
 
     def compute_fn(self) -> Callable[..., Any]:

@@ -64,5 +64,5 @@ class WindowComponent(WindowAssetOptions, Computed, dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the asset and its IO manager."""
-        asset, resources = self.asset_of(pgque_asset)
+        asset, resources = self.asset_and_resources()
         return dg.Definitions(assets=[asset], resources=resources)

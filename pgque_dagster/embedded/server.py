@@ -18,15 +18,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 from urllib.parse import quote
 
-from . import host as host
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+
+from . import host
 from .data_folder import default_folder
 from .host import EmbeddedPostgresError
-
-__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError"]
 
 _BINARY_FOLDERS = {18: "pginstall18/bin", 16: "pginstall/bin"}
 _START_SECONDS = 60
@@ -97,7 +97,12 @@ class EmbeddedPostgres:
     @property
     def is_running(self) -> bool:
         """Whether a server runs in the folder, also one that recovers from a crash."""
-        return self._ready_code() in (0, 1)
+        return self._ready_code() in (pq.Ping.OK, pq.Ping.REJECT)
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the server's folder has data, and is not to be made by the next start."""
+        return self._cluster.exists()
 
     def database_url(self, name: str) -> str:
         """Connection URI over the Unix socket to the database `name`."""
@@ -150,12 +155,7 @@ class EmbeddedPostgres:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.stop()
 
     @property
@@ -205,7 +205,7 @@ class EmbeddedPostgres:
 
     def _initialize(self) -> None:
         """Creates the cluster under another name, and renames it when it is complete."""
-        if self._cluster.exists():
+        if self.has_data:
             return
         fresh = self._run_dir / "initdb"
         shutil.rmtree(fresh, ignore_errors=True)
@@ -270,17 +270,15 @@ class EmbeddedPostgres:
         return status
 
     def _running_status(self) -> _Status | None:
-        return _read_status(self._pid_file) if self._ready_code() == 0 else None
+        return _read_status(self._pid_file) if self._ready_code() == pq.Ping.OK else None
 
     def _ready_code(self) -> int | None:
-        """What pg_isready says: 0 ready, 1 not ready yet, 2 no answer. None without a server."""
+        """What libpq's ping says; None without a server."""
         status = _read_status(self._pid_file)
         if status is None:
             return None
-        return subprocess.run(
-            [self.binary("pg_isready"), "-q", "-h", status.socket_dir, "-p", str(status.port)],
-            check=False,
-        ).returncode
+        where = make_conninfo(host=status.socket_dir, port=status.port)
+        return pq.PGconn.ping(where.encode())
 
     def _forget_reused_pid(self) -> None:
         """Removes a stale pid file whose process id now belongs to another program.

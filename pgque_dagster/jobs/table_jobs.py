@@ -26,9 +26,6 @@ class MaintenanceConfig(dg.Config):
         description="How old a file must be to be deleted: longer than any attempt at a batch and "
         "any reader takes.",
     )
-    dry_run: bool = Field(
-        default=False, description="Whether to unite nothing, and only count files to delete."
-    )
 
 
 def build_table_maintenance_job(
@@ -65,15 +62,11 @@ def build_table_maintenance_job(
         with pgque.client() as client:
             sinks = tables(client) if callable(tables) else tables
         for sink in sinks:
-            done = sink.maintain(
-                pgque.database_url(),
-                retention=timedelta(days=config.retention_days),
-                dry_run=config.dry_run,
-            )
-            would = "would be" if config.dry_run else "were"
+            age = timedelta(days=config.retention_days)
+            done = sink.maintain(pgque.database_url(), retention=age)
             context.log.info(
                 f"{sink.name}: {done.replaced} small files became {done.by}, and "
-                f"{len(done.deleted)} files {would} deleted"
+                f"{len(done.deleted)} files were deleted"
             )
 
     @dg.job(

@@ -1,6 +1,6 @@
 """`build_table_replicas`: replicas of tables, which follow each change and are verified."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,12 @@ from pydantic import Field
 from ..assets import pgque_multi_asset
 from ..assets.step import executors_address
 from ..checks import build_consumer_lag_checks
-from ..client import InvalidArgument, PgqueError
-from ..client.replicas.standing import Replicated
+from ..client import Client, InvalidArgument, PgqueError
+from ..client.replicas import postgres, postgres_verify
+from ..client.replicas.postgres import PostgresReplicas
+from ..client.replicas.standing import Log, Replicated
 from ..client.replicas.verification import Verification
-from ..client.source_tables import capture_new, captured_tables, copy_again
+from ..client.source_tables import SourceTable, capture_new, captured_tables, copy_again
 from ..jobs import build_table_maintenance_job
 from ..project.keys import ROWS, TABLE, identifier
 from ..project.lineage import build_queue_assets
@@ -22,10 +24,14 @@ from ..project.registration import ensure_consumer, ensure_queue
 from ..project.resource import PgqueResource
 from ..project.step_errors import log_error_line
 from ..sensors import build_pgque_sensor
-from .targets import DeltaReplicas, Target, kind_of, replicate, sinks, verify
+from ..spark.cluster.session import open_session
+from ..spark.replicas.target import DeltaReplicas
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
+    from ..spark.sinks.tables import TableSink
+
+Target = DeltaReplicas | PostgresReplicas
 
 _CAPTURE_SECONDS = 30
 _ROW_COUNT = "dagster/row_count"
@@ -41,9 +47,6 @@ def build_table_replicas(
     verify_cron: str | None = "0 */6 * * *",
     maintain_cron: str | None = "30 * * * *",
     group_name: str = "replicas",
-    owners: Sequence[str] | None = None,
-    tags: Mapping[str, str] | None = None,
-    automation_condition: dg.AutomationCondition[dg.AssetKey] | None = None,
     running: bool = True,
 ) -> dg.Definitions:
     """Builds replicas of tables: their assets, sensors, checks and lineage.
@@ -65,14 +68,12 @@ def build_table_replicas(
         maintain_cron: when small files of replicas in the lake are united, and files that nobody
             needs are deleted; None for a job that runs only by hand.
         group_name: the group of the assets.
-        owners: of the replicas.
-        tags: of the replicas.
-        automation_condition: of the replicas.
         running: whether sensors and schedule are on from the start; else somebody switches them on
             in the UI.
 
     Returns:
-        The definitions. They need the resources `pgque` (PgqueResource) and `pyspark`.
+        The definitions. They need the resources `pgque` (PgqueResource) and `pyspark`. Their
+        `map_resolved_asset_specs` gives the assets owners, tags, and the like.
 
     Raises:
         DagsterInvalidDefinitionError: if there are no tables, or one is named twice or without its
@@ -89,11 +90,7 @@ def build_table_replicas(
             )
     """
     _check_tables(name, tables)
-    replicas = _replicas(name, tables, target, group_name, owners, tags)
-    if automation_condition is not None:
-        replicas = replicas.map_asset_specs(
-            lambda spec: spec.replace_attributes(automation_condition=automation_condition)
-        )
+    replicas = _replicas(name, tables, target, group_name)
     sources = [
         dg.AssetSpec(
             _source_key(name, table),
@@ -114,7 +111,7 @@ def build_table_replicas(
     )
     crons: list[tuple[Any, str | None]] = [(job, verify_cron)]
     if isinstance(target, DeltaReplicas):
-        stored = partial(sinks, target, tables=tables)
+        stored = partial(_stored_tables, target, tables=tables)
         maintenance = build_table_maintenance_job(stored, name=f"{identifier(name)}_maintain")
         crons.append((maintenance, maintain_cron))
     schedules = [
@@ -141,7 +138,7 @@ def build_table_replicas(
         ],
         asset_checks=[*verifying, *lag_checks],
         sensors=[
-            build_capture_sensor(name, tables, default_status=status),
+            _capture_sensor(name, tables, status),
             build_pgque_sensor(
                 [replicas],
                 name=f"{identifier(name)}_sensor",
@@ -154,21 +151,13 @@ def build_table_replicas(
     )
 
 
-def build_capture_sensor(
-    name: str, tables: Sequence[str], *, default_status: dg.DefaultSensorStatus
+def _capture_sensor(
+    name: str, tables: Sequence[str], status: dg.DefaultSensorStatus
 ) -> dg.SensorDefinition:
-    """Builds the sensor that captures tables into a queue, and has new ones copied.
-
-    Args:
-        name: the name of the queue and of its consumer.
-        tables: the tables.
-        default_status: of the sensor.
-    """
-
     @dg.sensor(
         name=f"{identifier(name)}_capture",
         minimum_interval_seconds=_CAPTURE_SECONDS,
-        default_status=default_status,
+        default_status=status,
         description=f"Captures {', '.join(tables)} into the queue {name}, once for each table.",
     )
     def capture_sensor(context: dg.SensorEvaluationContext, pgque: PgqueResource) -> dg.SkipReason:
@@ -251,17 +240,13 @@ def _replicas(
     tables: Sequence[str],
     target: Target,
     group_name: str,
-    owners: Sequence[str] | None,
-    tags: Mapping[str, str] | None,
 ) -> dg.AssetsDefinition:
     specs = [
         dg.AssetSpec(
             _key(name, table),
             description=f"The replica of the table {table}.",
             group_name=group_name,
-            owners=owners,
-            tags=tags,
-            kinds={kind_of(target)},
+            kinds={"deltalake" if isinstance(target, DeltaReplicas) else "postgres"},
             metadata={TABLE: table},
         )
         for table in tables
@@ -271,13 +256,34 @@ def _replicas(
     def replicas(
         context: dg.AssetExecutionContext, batch: "SparkBatch"
     ) -> Iterator[dg.MaterializeResult[Any]]:
-        done = replicate(target, batch, tables, context.log.info)
+        done = _replicate(target, batch, tables, context.log.info)
         for table, replicated in zip(tables, done, strict=True):
             yield dg.MaterializeResult(
                 _key(name, table), metadata=_metadata(name, table, replicated, target)
             )
 
     return replicas
+
+
+def _replicate(
+    target: Target, batch: "SparkBatch", tables: Sequence[str], log: Log
+) -> Iterable[Replicated]:
+    if isinstance(target, PostgresReplicas):
+        return postgres.replicate(batch.claim, tables, target, log)
+    # Late, because it loads Delta's library.
+    from ..spark.replicas import replica
+
+    return replica.replicate(batch, tables, target, log)
+
+
+def _stored_tables(
+    target: DeltaReplicas, client: Client, tables: Sequence[str]
+) -> "list[TableSink]":
+    """Returns the tables that the replicas are, as far as there are some yet."""
+    from ..spark.replicas.delta import DeltaReplica
+
+    replicas = [DeltaReplica(target, SourceTable.find(client, table)) for table in tables]
+    return [replica.sink for replica in replicas if replica.state() is not None]
 
 
 def _metadata(name: str, table: str, replicated: Replicated, target: Target) -> dict[str, Any]:
@@ -313,8 +319,13 @@ def _verify_check(name: str, table: str, target: Target) -> dg.AssetChecksDefini
         pyspark: dg.ResourceParam[Any],
     ) -> dg.AssetCheckResult:
         with log_error_line(context.log), pgque.client() as client:
-            address = executors_address(pgque, client.url)
-            found = verify(target, client, name, table, pyspark, address)
+            if isinstance(target, PostgresReplicas):
+                found = postgres_verify.verify(client, name, name, table, target)
+            else:
+                from ..spark.replicas import verify
+
+                spark, address = open_session(pyspark), executors_address(pgque, client.url)
+                found = verify.verify(spark, client, name, name, table, target, address)
         return _result(found, _copy_job_name(name))
 
     return equals_source
@@ -326,23 +337,17 @@ def _result(found: Verification, job: str) -> dg.AssetCheckResult:
         metadata["tick"] = found.tick_id
     if found.version is not None:
         metadata["version"] = found.version
-    if found.held is not None:
-        return dg.AssetCheckResult(
-            passed=False,
-            severity=dg.AssetCheckSeverity.WARN,
-            description=f"Not compared: {found.held}.",
-            metadata=metadata,
+    severity = dg.AssetCheckSeverity.ERROR
+    if found.why_not is not None:
+        severity, told = dg.AssetCheckSeverity.WARN, f"Not compared: {found.why_not}."
+    elif found.is_equal:
+        told = f"{found.rows} rows are equal at tick {found.tick_id}."
+    else:
+        shown = "; ".join(f"{each.kind} {each.key}" for each in found.examples)
+        told = (
+            f"{found.differences} of {found.rows} rows differ at tick {found.tick_id}: {shown}. "
+            f"The job {job} has the table copied again."
         )
-    if not found.differences:
-        return dg.AssetCheckResult(
-            passed=True,
-            description=f"{found.rows} rows are equal at tick {found.tick_id}.",
-            metadata=metadata,
-        )
-    shown = "; ".join(f"{each.kind} {each.key}" for each in found.examples)
     return dg.AssetCheckResult(
-        passed=False,
-        description=f"{found.differences} of {found.rows} rows differ at tick {found.tick_id}: "
-        f"{shown}. The job {job} has the table copied again.",
-        metadata=metadata,
+        passed=found.is_equal, severity=severity, description=told, metadata=metadata
     )

@@ -3,42 +3,25 @@
 The names below are loaded on first use, because Arrow and the parsers take long to import.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..missing_modules import naming_extras
+from ..lazy_names import lazily
 
 if TYPE_CHECKING:
-    from .address import DatabaseAddress
-    from .batch import SparkBatch
-    from .cluster.executor_errors import PackageMissing, clear_executor_errors
-    from .cluster.java import JavaMissing
-    from .cluster.shipping import ship
-    from .payload.changes import parse_changes
-    from .payload.payloads import parse_payloads
-    from .sinks.delta.sink import DeltaSink
-    from .sinks.files.sink import ParquetSink
-    from .sinks.iceberg.sink import IcebergSink
-    from .sinks.postgres.once import once_per_batch
-    from .sinks.postgres.sink import PostgresSink
-    from .source import register
-
-__all__ = [
-    "DatabaseAddress",
-    "DeltaSink",
-    "IcebergSink",
-    "JavaMissing",
-    "PackageMissing",
-    "ParquetSink",
-    "PostgresSink",
-    "SparkBatch",
-    "clear_executor_errors",
-    "once_per_batch",
-    "parse_changes",
-    "parse_payloads",
-    "register",
-    "ship",
-]
+    from .address import DatabaseAddress as DatabaseAddress
+    from .batch import SparkBatch as SparkBatch
+    from .cluster.executor_errors import PackageMissing as PackageMissing
+    from .cluster.executor_errors import clear_executor_errors as clear_executor_errors
+    from .cluster.java import JavaMissing as JavaMissing
+    from .cluster.shipping import ship as ship
+    from .payload.changes import parse_changes as parse_changes
+    from .payload.payloads import parse_payloads as parse_payloads
+    from .sinks.delta.sink import DeltaSink as DeltaSink
+    from .sinks.files.sink import ParquetSink as ParquetSink
+    from .sinks.iceberg.sink import IcebergSink as IcebergSink
+    from .sinks.postgres.once import once_per_batch as once_per_batch
+    from .sinks.postgres.sink import PostgresSink as PostgresSink
+    from .source import register as register
 
 _MODULES = {
     "DatabaseAddress": "address",
@@ -57,12 +40,8 @@ _MODULES = {
     "ship": "cluster.shipping",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with naming_extras(name, "spark"):
-        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+__all__ = list(_MODULES)
+__getattr__ = lazily(__name__, _MODULES, "spark")
 
 
 def __dir__() -> list[str]:

@@ -19,9 +19,9 @@ from ..client.batch import Batch, read_plan
 from ..client.errors import InvalidArgument
 from ..client.models import ReadPlan
 from ..client.read_batch import ReadBatch
-from . import failed_events, source
+from . import failed_events
 from .address import DatabaseAddress
-from .options import DEFAULT_SLICES, plan_option
+from .options import DEFAULT_SLICES
 from .payload import parsing
 from .payload.changes import ChangeFormat, MissingColumns
 from .payload.malformed import DEFAULT_MAX_MALFORMED, MalformedEvents, OnMalformed, check_options
@@ -150,7 +150,8 @@ class SparkBatch:
         if self._is_small:
             schema = arrow.spark_schema(wanted)
             return self.spark.createDataFrame(self._read_here(wanted), schema=schema)
-        return self._from_source(columns=",".join(wanted))
+        address = self._attempt.address
+        return arrow.read_slices(self.spark, address, self.plan.slices, wanted)
 
     def payload(
         self,
@@ -289,19 +290,6 @@ class SparkBatch:
         """Frees what `payload` and `changes` persisted, and reports of tasks."""
         while self._parsed:
             self._parsed.pop().forget()
-
-    def _from_source(self, **options: str) -> DataFrame:
-        source.register(self.spark)
-        return (
-            self.spark.read.format("pgque")
-            .options(
-                **self._attempt.address.options(),
-                batch_id=str(self.batch_id),
-                plan=plan_option(self.plan.slices),
-                **options,
-            )
-            .load()
-        )
 
     def _read_here(self, columns: Sequence[str]) -> pa.Table:
         return arrow.read_table(self._attempt.url, self.plan.slices, columns)

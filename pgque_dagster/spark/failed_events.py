@@ -31,7 +31,8 @@ def collect(
     """
     if isinstance(events, DataFrame):
         if isinstance(reason, Column):
-            return with_reasons(events, reason)
+            texts = reason.cast("string").alias("reason")
+            return from_table(events.select(_id_column(events), texts).toArrow())
         return ids_of(events.select(_id_column(events)).toArrow().column("id").unique()), reason
     if isinstance(reason, Column):
         raise InvalidArgument(
@@ -40,23 +41,13 @@ def collect(
     return list(events), reason
 
 
-def with_reasons(events: DataFrame, reason: Column) -> tuple["array[int]", list[str | None]]:
-    """Brings ids and the reason of each to the driver.
-
-    Raises:
-        InvalidArgument: if the DataFrame has no column of ids, or the column has nulls.
-    """
-    return from_table(
-        events.select(_id_column(events), reason.cast("string").alias("reason")).toArrow()
-    )
-
-
 def from_table(table: pa.Table) -> tuple["array[int]", list[str | None]]:
-    """Returns the columns id and reason of a table, without duplicate ids.
+    """Returns the two columns of a table, ids and reasons, without duplicate ids.
 
     Raises:
         InvalidArgument: if there are nulls among the ids.
     """
+    table = table.rename_columns(["id", "reason"])
     ids = table.column("id")
     if pc.count_distinct(ids).as_py() < len(ids):
         # Single-threaded, so that which duplicate's reason wins is deterministic.
@@ -91,12 +82,7 @@ def ids_of(column: pa.Array | pa.ChunkedArray) -> "array[int]":
             "the DataFrame has rows without an id",
             "Filter them out: an outer join, for example, returns rows that are not events.",
         )
-    ids = array("q")
-    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-        data = chunk.buffers()[1]
-        if data is not None:
-            ids.frombytes(memoryview(data)[chunk.offset * 8 : (chunk.offset + len(chunk)) * 8])
-    return ids
+    return array("q", column.to_numpy().tobytes())
 
 
 def _texts(column: pa.ChunkedArray) -> list[str | None]:

@@ -1,13 +1,11 @@
 """The options of the data source `pgque`: of a read, a stream and a write, parsed and checked."""
 
 import difflib
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Self
 
 from ..client.errors import InvalidArgument
-from ..client.models import Slice
 from .address import DatabaseAddress
 from .reading import arrow
 
@@ -77,8 +75,6 @@ class ReadOptions(Options):
         batch_id: the open batch to read.
         slices: the maximum number of partitions.
         columns: event columns to read.
-        plan: slices that are already planned, so that they are not planned again. It is for
-            `SparkBatch`.
     """
 
     what = "reading from format('pgque')"
@@ -86,7 +82,6 @@ class ReadOptions(Options):
     batch_id: int
     slices: int = DEFAULT_SLICES
     columns: tuple[str, ...] = arrow.EVENT_COLUMNS
-    plan: tuple[Slice, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -129,17 +124,6 @@ class WriteOptions(Options):
     type: str | None = None
 
 
-def plan_option(slices: Sequence[Slice]) -> str:
-    """Returns planned slices as the option `plan`."""
-    return json.dumps([asdict(part) for part in slices])
-
-
-def _parse_plan(plan: str) -> tuple[Slice, ...]:
-    return tuple(
-        Slice(part["sql"], part["rows"], tuple(part["set_columns"])) for part in json.loads(plan)
-    )
-
-
 # How the text of an option is read, or the largest number that it may be; else it is the value.
 _READ: dict[str, Callable[[str], Any] | int] = {
     "batch_id": _BIGINT,
@@ -147,7 +131,6 @@ _READ: dict[str, Callable[[str], Any] | int] = {
     "max_events": _INTEGER,
     "lease_seconds": _INTEGER,
     "columns": arrow.parse_columns,
-    "plan": _parse_plan,
 }
 
 

@@ -36,11 +36,9 @@ class PgqueReader(DataSourceReader):
         Raises:
             BatchNotOpen: if the batch was finished, or no batch has this id.
         """
-        slices = self._options.plan
-        if slices is None:
-            with Client(self._options.address.resolve()) as client:
-                call = plans.read_plan(self._options.batch_id, self._options.slices)
-                slices = client.run(call).slices
+        with Client(self._options.address.resolve()) as client:
+            call = plans.read_plan(self._options.batch_id, self._options.slices)
+            slices = client.run(call).slices
         return [InputPartition(part) for part in slices or (None,)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

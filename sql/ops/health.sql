@@ -207,11 +207,21 @@ left join (
 ) r on r.ev_queue = q.queue_id;
 
 -- The lag of a consumer is compared with the queue's rotation period, because a longer lag holds up
--- rotation. It includes events that wait for a tick. A held batch is critical, because later events
--- wait. A lease that expired longer ago than the idle period is a warning, because no worker has the
--- batch.
+-- rotation. It includes events that wait for a tick: since the last tick at most, and exactly where that
+-- is long ago, because finding the first event takes time. A held batch is critical, because later
+-- events wait. A lease that expired longer ago than the idle period is a warning, because no worker has
+-- the batch.
 create or replace view pgque.consumer_health (queue_name, check_name, status, detail) as
-with consumer as materialized (
+with unticked as materialized (
+    select q.queue_id, q.last_event_id - q.tick_event_seq as events,
+           greatest(f.since, q.tick_time) as waiting_since
+    from pgque.queue_progress q
+    cross join lateral (
+        select case when clock_timestamp() - q.tick_time <= q.queue_rotation_period / 2 then q.tick_time
+                    else pgque.first_event_time(q.queue_id, q.tick_snapshot) end as since
+    ) f
+    where q.last_event_id > q.tick_event_seq and f.since is not null
+), consumer as materialized (
     select p.sub_id, p.sub_queue, p.co_name, p.sub_active, p.sub_last_tick, p.sub_batch,
            p.lease_owner, p.lease_until, p.lease_epoch,
            q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
@@ -226,7 +236,7 @@ with consumer as materialized (
            p.sub_last_tick = p.newest_tick as waits_for_tick
     from pgque.consumer_progress p
     join pgque.queue q on q.queue_id = p.sub_queue
-    left join pgque.unticked_events(null) u on u.queue_name = q.queue_name
+    left join unticked u on u.queue_id = q.queue_id
 )
 select c.queue_name, format('consumer_lag:%s', c.co_name),
        case when c.lag > c.queue_rotation_period then 'critical'
@@ -234,7 +244,8 @@ select c.queue_name, format('consumer_lag:%s', c.co_name),
             else 'ok' end,
        case when c.sub_last_tick is null then 'has no batch'
             when c.lag <= c.queue_rotation_period / 2
-            then format('%s behind, %s events', c.lag, c.pending)
+            then format('%s%s behind, %s events',
+                        case when c.waits_for_tick and c.pending > 0 then 'at most ' end, c.lag, c.pending)
             when c.waits_for_tick
             then format('%s events wait for a tick, the first for %s: see ticker_running',
                         c.pending, c.lag)

@@ -82,33 +82,30 @@ $$;
 
 -- Returns when the first event that came after a tick with this snapshot was sent; null if there is none,
 -- or the queue was dropped meanwhile. First is the one with the lowest transaction id, which the index
--- knows. Redelivered events do not count. The block ends with an error, which gives its locks back, since
--- those of a thousand queues fill the lock table.
+-- knows. Redelivered events do not count. An empty table is not planned for. The block ends with an
+-- error, which gives its locks back, since those of a thousand queues fill the lock table.
 create or replace function pgque.first_event_time(i_queue_id integer, i_after pg_snapshot)
 returns timestamptz
 language plpgsql strict
 as $$
 declare
-    v_c      record := pgque.snapshot_conditions(i_after, pg_current_snapshot());
-    v_table  text;
-    v_cond   text;
-    v_time   timestamptz;
+    v_times  text;
     v_first  timestamptz;
 begin
-    for v_table, v_cond in
-        execute format('select t, c from unnest(pgque.%I($1, $2)) t '
-                       'cross join unnest(array[$3, $4]) c where c is not null',
-                       format('event_%s_tables', i_queue_id))
-        using v_c.first_txid, v_c.end_txid, v_c.in_range, v_c.in_list
-    loop
-        execute format('select ev_time from %s where %s and ev_owner is null '  -- quoted: made there
-                       'order by ev_txid limit 1', v_table, v_cond)
-        into v_time;
-        v_first := least(v_first, v_time);
-    end loop;
+    select string_agg(format('(select ev_time from pgque.event_%s_%s where %s and ev_owner is null '
+                             'order by ev_txid limit 1)', i_queue_id, nr, c), ', ')
+    into v_times
+    from generate_series(0, 2) nr
+    cross join unnest(array[
+        format('ev_txid >= %L', pg_snapshot_xmax(i_after)),
+        (select format('ev_txid = any (%L::xid8[])', array_agg(x))
+         from pg_snapshot_xip(i_after) x having count(*) > 0)]) c
+    where c is not null
+      and pg_relation_size(to_regclass(format('pgque.event_%s_%s', i_queue_id, nr))) > 0;
+    execute format('select least(%s)', coalesce(v_times, 'null')) into v_first;  -- quoted: made above
     raise no_data_found;
 exception
-    when no_data_found or undefined_function then
+    when no_data_found or undefined_table then
         return v_first;
 end;
 $$;

@@ -66,7 +66,7 @@ class TestQueues:
         )
         for command in commands:
             line = refused(*command.format("nope").split())
-            assert '"nope"' in line and "pgque.create_queue('nope')" in line
+            assert '"nope"' in line and "`pgque create-queue nope`" in line
         assert "1 to 57 bytes" in refused("create-queue", "q" * 58)
         line = refused("unregister", "orders", "nope")
         assert '"nope"' in line and "pgque.register_consumer('orders', 'nope')" in line

@@ -117,8 +117,11 @@ class TestDatabase:
                 said |= {command: run(*shlex.split(command)[1:]) for command in others}
                 check_walk(said)
                 monkeypatch.chdir(folder / "src")
-                assert "orders" in run("status").stdout
-            assert str(folder / ".pgque") in said[first].stderr
+                found = run("status")
+                assert "orders" in found.stdout
+                assert f"using the embedded PostgreSQL in {folder}/.pgque" in found.stderr
+            assert f"made an embedded PostgreSQL in {folder}/.pgque" in said[first].stderr
+            assert "PGQUE_HOME" in said[first].stderr
             assert not (folder / "src" / ".pgque").exists()
             monkeypatch.chdir("/")
 

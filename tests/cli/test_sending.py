@@ -58,7 +58,7 @@ def test_a_malformed_line_is_named_and_no_line_is_sent(refused: Refused, client:
 def test_the_error_of_a_missing_queue_names_near_ones(refused: Refused, client: Client) -> None:
     client.create_queue("events")
     line = refused("send", "order", "{}", "--wait", "0s")
-    assert "Did you mean orders? Create it with: select pgque.create_queue('order');" in line
+    assert "Did you mean orders? Create it with `pgque create-queue order`." in line
 
 
 def test_a_queue_that_comes_late_is_waited_for_before_standard_input_is_read(

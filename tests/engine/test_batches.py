@@ -99,17 +99,6 @@ def test_a_long_transaction_across_many_ticks_arrives_whole_and_once(
     assert drain(queue) == [f"long {n}" for n in range(10)]
 
 
-def test_a_prepared_transaction_arrives_when_it_is_committed(queue: Connection) -> None:
-    queue.execute("begin")
-    send(queue, "prepared")
-    queue.execute("prepare transaction 'p'")
-    tick(queue)
-    before = drain(queue)
-    queue.execute("commit prepared 'p'")
-    tick(queue)
-    assert (before, drain(queue)) == ([], ["prepared"])
-
-
 def test_a_batch_is_the_same_until_it_is_finished_whatever_others_do(
     queue: Connection, another: Another
 ) -> None:

@@ -130,13 +130,6 @@ class TestEnding:
         unregister(db, "w1")
         assert value(db, "select pgque.unregister_consumer('q', 'c')") == 1
 
-    def test_a_dropped_queue_takes_its_workers_along(self, db: Connection) -> None:
-        queue_with_ticks(db, "a")
-        batch = next_of(db, "w1")
-        value(db, "select pgque.drop_queue('q', true)")
-        with refused("PQ003"):
-            finish(db, batch)
-
 
 class TestPlainCalls:
     """What is for normal consumers refuses a cooperative one, and says what to do."""

@@ -34,11 +34,6 @@ class TestInsertingInBulk:
         found = [(row[0], row[4], row[5]) for row in events(queue, next_batch(queue))]
         assert found == list(zip(ids, ["kind"] * 3, "abc", strict=True))
 
-    def test_a_closed_queue_refuses(self, db: Connection) -> None:
-        make_queue(db, disable_insert="true")
-        with refused("PQ006"):
-            value(db, self.BULK, "q", "{a}")
-
 
 def test_next_batch_info_tells_what_next_batch_custom_tells(queue: Connection) -> None:
     info = "select * from pgque.next_batch_info('q', 'c')"
@@ -108,12 +103,6 @@ class TestRetryingABatch:
         batch = open_batch(queue, "a", "b")
         value(queue, "select pgque.event_retry(%s, %s, 3600)", batch, events(queue, batch)[0][0])
         assert value(queue, "select pgque.batch_retry(%s, 0)", batch) == 1
-
-    def test_a_dropped_queues_batch_is_gone(self, queue: Connection) -> None:
-        batch = open_batch(queue, "a")
-        value(queue, "select pgque.drop_queue('q', true)")
-        with refused("PQ003", str(batch)):
-            value(queue, "select pgque.batch_retry(%s, 1)", batch)
 
 
 class TestRetryingRaw:

@@ -224,12 +224,6 @@ class TestWithoutTheConsumer:
         value(db, "select pgque.unregister_consumer('q', 'c', true)")
         return db
 
-    def test_they_go_with_it_unless_asked_for(self, db: Connection) -> None:
-        make_queue(db)
-        give_up(db, "a")
-        value(db, "select pgque.unregister_consumer('q', 'c')")
-        assert inspect(db) == []
-
     def test_they_are_counted_and_can_be_purged(self, left: Connection) -> None:
         counts = rows(left, "select consumer_name, dead_letters from pgque.dlq_summary('q')")
         assert (inspect(left), counts) == (["a"], [("c", 1)])

@@ -133,18 +133,6 @@ class TestCreation:
             send(db, f"to {queue}", queue=queue)
             assert received(db, queue) == [f"to {queue}"]
 
-    def test_of_one_name_twice_at_once_makes_one_queue(
-        self, db: Connection, another: Another
-    ) -> None:
-        def create(session: Connection) -> int:
-            made: int = value(session, "select pgque.create_queue('q')")
-            return made
-
-        first, second = race(another, create, create)
-        assert (first, second.result()) == (1, 0)
-        sequences = "from pg_class where relkind = 'S' and relname ~ '^event_[0-9]'"
-        assert value(db, f"select count(*) {sequences}") == 1
-
 
 class TestDropping:
     def test_a_dropped_queue_is_unknown_and_made_again_gets_its_own_events(

@@ -416,12 +416,6 @@ def test_a_server_that_does_not_tell_its_timeline_goes_on(server: Any) -> None:
             assert open_batch(db, "b") > batch + 1_000_000
 
 
-def test_only_an_admin_renews_the_lineage(db: Connection) -> None:
-    db.execute("set role pgque_reader")
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        value(db, "select pgque.renew_incarnation()")
-
-
 def test_batches_of_a_database_that_stays_are_numbered_one_by_one(db: Connection) -> None:
     make_queue(db)
     first = open_batch(db, "a")

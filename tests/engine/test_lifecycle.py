@@ -234,9 +234,3 @@ class TestUninstalling:
         _, answer = race(another, lambda one: send(one, "a"), self.uninstall)
         with refused("PQ020"):
             answer.result()
-
-    @pytest.mark.parametrize("role", ["pgque_reader", "pgque_writer", "pgque_admin"])
-    def test_only_the_owner_may(self, db: Connection, role: str) -> None:
-        db.execute(f"set role {role}".encode())
-        with refused("42501"):
-            self.uninstall(db, "true")

@@ -7,7 +7,6 @@ from tests.support.dead_letters import give_up
 from tests.support.queues import (
     Another,
     Connection,
-    drain,
     event_ids,
     finish,
     make_queue,
@@ -102,19 +101,8 @@ def test_an_event_that_waits_already_is_not_scheduled_again(q: Connection, at: s
     assert value(q, f"select pgque.event_retry(%s, %s, {at})", batch, second) == 1
 
 
-def test_an_event_of_a_subconsumer_is_not_scheduled_again(db: Connection) -> None:
-    make_queue(db, consumers=())
-    value(db, "select pgque.register_subconsumer('q', 'shared', 'w')")
-    send(db, "a")
-    tick(db)
-    batch = value(db, "select pgque.next_batch('q', 'shared', 'w')")
-    calls = [value(db, "select pgque.event_retry(%s, 1, 0)", batch) for _ in range(2)]
-    assert calls == [1, 0]
-
-
 def test_a_batch_that_is_not_open_is_a_row_of_nulls(q: Connection) -> None:
     batch = open_batch(q, "a")
-    assert rows(q, "select queue_name from pgque.get_batch_info(%s)", batch) == [("q",)]
     finish(q, batch)
     assert rows(q, "select * from pgque.get_batch_info(%s)", batch) == [(None,) * 9]
 
@@ -143,14 +131,6 @@ def test_errors_have_the_words_that_clients_match(q: Connection) -> None:
             value(q, f"select pgque.{call}::text")
 
 
-@pytest.mark.parametrize("setting", ["ticker_paused", "external_ticker"])
-def test_no_tick_is_forced_where_none_may_come(db: Connection, setting: str) -> None:
-    make_queue(db, **{setting: "true"})
-    for call in ("force_tick", "force_next_tick"):
-        with refused("PQ017", "ticks not allowed"):
-            value(db, f"select pgque.{call}('q')")
-
-
 def test_a_queue_is_closed_by_updating_its_row(q: Connection, another: Another) -> None:
     writer = another()
     send(writer, "before")
@@ -160,36 +140,3 @@ def test_a_queue_is_closed_by_updating_its_row(q: Connection, another: Another) 
     q.execute("update pgque.queue set queue_disable_insert = false")
     send(writer, "after")
     assert received(q) == ["before", "after"]
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "send('q', 'x'::text)",
-        "send_batch('q', array['x'])",
-        "insert_event('q', 't', 'x')",
-        "insert_event('q', 't', 'x', null, null, null, null)",
-        "insert_event_raw('q', null, null, null, null, 't', 'x', null, null, null, null)",
-        "send_idem('q', 't', 'x'::text, 'k')",
-    ],
-)
-def test_replication_sends_into_a_closed_queue(db: Connection, call: str) -> None:
-    make_queue(db, disable_insert="true")
-    with refused("PQ006"):
-        rows(db, f"select pgque.{call}")
-    db.execute("set session_replication_role = replica")
-    rows(db, f"select pgque.{call}")
-    db.execute("reset session_replication_role")
-    tick(db)
-    assert drain(db) == ["x"]
-
-
-def test_a_writer_reads_what_pgq_lets_it_read_but_no_payloads_and_keys(q: Connection) -> None:
-    q.execute("set role pgque_writer")
-    for name in ("queue", "consumer", "subscription", "tick", "event_template"):
-        assert value(q, f"select count(*) from pgque.{name}") is not None
-    with refused("42501", "retry_queue"):
-        value(q, "select count(*) from pgque.retry_queue")
-    q.execute("set role pgque_reader")
-    with refused("42501", "idem"):
-        value(q, "select count(*) from pgque.idem")

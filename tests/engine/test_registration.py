@@ -172,24 +172,6 @@ def test_a_consumer_of_any_name_consumes_but_needs_one(db: Connection) -> None:
             value(db, "select pgque.register_consumer('q', %s, 'latest')", name)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "next_batch('q', 'nobody')",
-        "next_batch_custom('q', 'nobody', null, null, null)",
-        "claim_batch('q', 'nobody', 'me')",
-        "receive('q', 'nobody')",
-        "get_lease_info('q', 'nobody')",
-    ],
-)
-def test_unknown_names_are_named_with_what_to_do(db: Connection, call: str) -> None:
-    with refused("PQ001", '"q"', "create_queue"):
-        db.execute(f"select * from pgque.{call}".encode())
-    make_queue(db)
-    with refused("PQ002", '"nobody"', '"q"', "register_consumer"):
-        db.execute(f"select * from pgque.{call}".encode())
-
-
 def test_infos_count_what_waits_and_what_is_not_ticked(q: Connection) -> None:
     send(q, "a", "b")
     tick(q)

@@ -153,6 +153,7 @@ def test_malformed_json_and_nul_characters_are_refused_and_nothing_is_sent(q: Co
         "send_batch(%s, 't', array['{}'::jsonb])",
         "insert_event(%s, 't', 'x')",
         "insert_event(%s, 't', 'x', '', '', '', '')",
+        "insert_event_bulk(%s, 't', '{x}')",
         "current_event_table(%s)",
     ],
 )

@@ -2,21 +2,47 @@
 
 import secrets
 
+import psycopg
 import pytest
 
-from tests.simulator.run import program, simulate
+from tests.simulator.faults import FAULTS, install_sql
+from tests.simulator.run import Report, program, simulate
+
+
+def report_of(url: str, seed: int, steps: int, fault: str | None = None) -> Report:
+    """Runs a seed; `make simulate` with the same numbers runs it again, and shortens it."""
+    sql = install_sql(fault)
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(sql)
+    report = simulate(url, program(seed, steps), sql)
+    print(f"seed {seed}: {steps} steps, {report.events} events, {report.failure}")
+    return report
 
 
 def run(url: str, seed: int, steps: int) -> None:
-    """Runs a seed; `make simulate` with the same numbers runs it again, and shortens it."""
-    report = simulate(url, program(seed, steps))
-    print(f"seed {seed}: {steps} steps, {report.events} events")
+    report = report_of(url, seed, steps)
     assert report.failure is None, f"seed {seed}: {report.failure}"
     assert report.events >= steps / 20
 
 
 def test_each_consumer_gets_each_committed_event_once(database_url: str) -> None:
     run(database_url, seed=1, steps=2000)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_is_put_into_the_sql_of_today(name: str) -> None:
+    assert install_sql(name) != install_sql()
+
+
+@pytest.mark.parametrize("name, steps", [("other_queues", 500), ("event_of_ticker", 2000)])
+def test_a_fault_of_the_engine_is_found(database_url: str, name: str, steps: int) -> None:
+    assert report_of(database_url, 1, steps, name).failure
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_of_the_engine_is_found(database_url: str, name: str) -> None:
+    assert report_of(database_url, 1, 20_000, name).failure
 
 
 @pytest.mark.slow

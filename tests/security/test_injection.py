@@ -148,19 +148,6 @@ def test_a_song_would_be_heard(attacked: Connection) -> None:
     assert not is_silent(attacked)
 
 
-def test_sql_that_callers_pass_runs_with_their_rights(attacked: Connection) -> None:
-    batch = value(
-        attacked,
-        "select s.sub_batch from pgque.subscription s join pgque.consumer c"
-        " on c.co_id = s.sub_consumer where c.co_name = 'c'",
-    )
-    with attacked.transaction(force_rollback=True):
-        attacked.execute("set local role pgque_admin")
-        condition = "(select current_user) = 'pgque_admin'"
-        call = "select * from pgque.get_batch_cursor(%s, 'peek', 1, %s)"
-        assert len(rows(attacked, call, batch, condition)) == 1
-
-
 @pytest.mark.parametrize("attack", [text for text in ATTACKS if 0 < len(text.encode()) <= 57])
 class TestLifeUnderAnEvilName:
     """What a name was stored as comes back in later calls, rotation and maintenance among them."""

@@ -138,7 +138,8 @@ def test_relations_are_granted_as_decided(db: Connection) -> None:
     }
     assert granted - decided == set()
     readable = {(name, role) for name, role, _ in granted}
-    assert {name for name in SEEN_BY_READERS if (name, "pgque_reader") not in readable} == set()
+    assert {(name, "pgque_reader") for name in SEEN_BY_READERS} <= readable
+    assert {(name, "pgque_writer") for name in SEEN_BY_WRITERS} <= readable
 
 
 def test_columns_are_granted_as_decided(db: Connection) -> None:

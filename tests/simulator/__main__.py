@@ -13,21 +13,22 @@ import psycopg
 
 from pgque_dagster.embedded import EmbeddedPostgres
 
+from .faults import FAULTS, install_sql
 from .run import Failure, Program, Report, program, shortest, simulate
 
-_INSTALL = Path(__file__).parent.parent.parent / "sql" / "pgque.sql"
 _SETTINGS = ("fsync = off", "autovacuum = off", "max_prepared_transactions = 20")
 
 
 class Databases:
     """Databases with the queue installed, each for one run."""
 
-    def __init__(self, server: EmbeddedPostgres, install: Path) -> None:
+    def __init__(self, server: EmbeddedPostgres, sql: bytes) -> None:
         self.server = server
+        self.sql = sql
         self._numbers = itertools.count()
         self._execute("create database template_of_runs")
         with psycopg.connect(server.database_url("template_of_runs"), autocommit=True) as db:
-            db.execute(install.read_bytes())
+            db.execute(sql)
 
     def _execute(self, sql: str) -> None:
         with psycopg.connect(self.server.url, autocommit=True) as db:
@@ -46,7 +47,7 @@ class Databases:
     def simulate(self, steps: Program) -> Report:
         """Runs a program on a new database."""
         with self.new() as url:
-            return simulate(url, steps)
+            return simulate(url, steps, self.sql)
 
 
 def main() -> int:
@@ -60,7 +61,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds to run")
     parser.add_argument("--steps", type=int, default=2000, help="of each seed")
     parser.add_argument("--tries", type=int, default=100, help="to shorten a program that fails")
-    parser.add_argument("--sql", type=Path, default=_INSTALL, help="the file to install")
+    parser.add_argument("--fault", choices=FAULTS, help="to put into the engine")
     parser.add_argument("--program", type=Path, help="a file of steps to run, in place of a seed")
     options = parser.parse_args()
     failed = 0
@@ -70,7 +71,7 @@ def main() -> int:
             for setting in _SETTINGS:
                 db.execute(f"alter system set {setting}".encode())
         with EmbeddedPostgres(data) as server:
-            databases = Databases(server, options.sql)
+            databases = Databases(server, install_sql(options.fault))
             if options.program:
                 return int(not _replay(databases, options.program, options.tries))
             for seed in range(options.seed, options.seed + options.seeds):

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import psycopg
 
 from .model import Batch, Consumer, Event
-from .sessions import Session
+from .sessions import Paused, Session
 from .steps import step
 from .world import MAX_RETRIES, Choices, Holder, World
 
 EVENTS = "select ev_id, ev_data, coalesce(ev_retry, 0) from pgque.get_batch_events(%s)"
+_NEXT = "select pgque.next_batch(%s, %s)"
 _OPEN = "select batch_id from pgque.next_batch_custom(%s, %s, null::interval, null, null, %s)"
 _CLAIM = "select batch_id, epoch from pgque.claim_batch(%s, %s, %s, %s, i_max_count => %s)"
 _SHARED = "select pgque.next_batch(%s, %s, %s, %s::interval)"
@@ -38,7 +39,10 @@ async def _open(
     most = choices.one((None, 1, 5, 50))
     match holder.kind:
         case "plain":
-            rows = await session.run(_OPEN, queue, name, most)
+            if most:
+                rows = await session.run(_OPEN, queue, name, most)
+            else:
+                rows = await session.run(_NEXT, queue, name)
         case "leased":
             try:
                 rows = await session.run(_CLAIM, queue, name, holder.worker, _LONG, most)
@@ -75,28 +79,36 @@ async def _read(
 
 async def _opened(world: World, choices: Choices, session: Session, holder: Holder) -> Batch | None:
     """Opens, reads and checks the holder's batch."""
-    mark = world.mark
-    holder.unknown = True
-    batch, epoch = await _open(world, choices, session, holder)
+    mark, step, cut_off = world.mark, world.steps, set(holder.cut_off)
+    holder.opening.add(step)
+    try:
+        batch, epoch = await _open(world, choices, session, holder)
+        if batch is not None:
+            tick, events = await _read(world, choices, session, batch)
+            other = await _taken_from(world, session, holder, batch)
+            await world.settled()
+    except psycopg.Error:
+        holder.cut_off.add(step)
+        raise
+    finally:
+        holder.opening.discard(step)
+    holder.cut_off -= cut_off  # They had ended before this one began.
+    consumer = holder.consumer
     if batch is None:
-        holder.unknown = False
         world.check(
             not (holder.batch and world.is_alone(mark) and holder.kind in ("plain", "shared")),
-            f"{holder.consumer} got no batch, and holds {holder.batch}",
+            f"{consumer} got no batch, and holds {holder.batch}",
         )
         return None
-    tick, events = await _read(world, choices, session, batch)
-    other = await _taken_from(world, session, holder, batch)
-    await world.settled()
-    consumer = holder.consumer
     if other is not None and batch not in consumer.open and other in consumer.open:
         consumer.taken_over(other, batch, events)
-    holder.unknown = False
     alone = world.is_alone(mark) and not world.has_unknown(consumer)
     held = consumer.opened(batch, tick, events, alone=alone)
-    for colleague in world.holders:
-        if colleague.consumer is consumer and colleague.batch in (batch, other):
-            colleague.batch = colleague.epoch = None
+    known = [h for h in world.holders if h.consumer is consumer and h.batch in (batch, other)]
+    if epoch and any(each.epoch and each.epoch > epoch for each in known):
+        return held  # Another session claimed it later, and was noted before.
+    for each in known:
+        each.batch = each.epoch = None
     holder.batch, holder.epoch = batch, epoch
     return held
 
@@ -127,7 +139,7 @@ async def _give_back(
     Returns:
         Which, to be noted after COMMIT; they were noted if each statement `commits`.
     """
-    given = []
+    given: list[tuple[list[int], bool]] = []
     lease = (holder.worker, epoch) if epoch else (None, None)
     mark = world.mark
     for dead in (False, True):
@@ -172,8 +184,11 @@ async def work(world: World, choices: Choices, session: Session) -> None:
     one = choices.percent(50)
     keep = not one or choices.percent(85)
     if one:
-        stricter = choices.percent(15)
+        stricter = choices.percent(25)
         await session.run("begin isolation level repeatable read" if stricter else "begin")
+        if stricter or choices.percent(30):
+            await session.run("select pg_current_snapshot()")
+            await Paused(choices.upto(40 if stricter else 10))
     given = await _give_back(world, choices, session, holder, held, epoch, commits=not one)
     if epoch:
         await session.run("select pgque.ack_batch(%s, %s, %s)", held.id, holder.worker, epoch)
@@ -185,8 +200,25 @@ async def work(world: World, choices: Choices, session: Session) -> None:
         if one:
             _note(holder.consumer, held, given)
         await world.settled()
+        world.check(
+            holder.batch != held.id or not epoch or not holder.epoch or holder.epoch <= epoch,
+            f"batch {held.id} was acked under epoch {epoch}, after {holder.epoch} was given out",
+        )
         holder.consumer.finish(held.id)
         holder.batch = holder.epoch = None
+
+
+@step("workers", 4)
+async def retry_batch(world: World, choices: Choices, session: Session) -> None:
+    """Gives all events of an open batch back, however often they came."""
+    holder = choices.one(world.holders)
+    consumer = holder.consumer
+    if holder.batch not in consumer.open or world.has_unknown(consumer):
+        return
+    held = consumer.open[holder.batch]
+    await session.run("select pgque.batch_retry(%s, 0)", held.id)
+    ids = [event.id for event in held.events]
+    consumer.give_back(held.id, ids, max_retries=1000, dead=False)
 
 
 @step("workers", 10)

@@ -49,6 +49,8 @@ class Queue:
         self.log: list[Sent] = []
         # Payloads that were sent for a time, and come into the queue at some moment.
         self.late: set[str] = set()
+        # Batch ids that a promotion lost, under which sinks may have stored results.
+        self.lost: set[int] = set()
         self._ticks: list[int] = []
         self._places: dict[int, Place] = {}
 
@@ -171,6 +173,16 @@ class Consumer:
             return "not to come so far"
         return "never committed here"
 
+    def batch_ids(self) -> set[int]:
+        """Returns the ids of all batches that it got."""
+        return {*self.open, *self._finished}
+
+    def unfinished(self) -> set[str]:
+        """Returns the payloads that a consumer gets which goes on from its position now."""
+        rest = self._between(self._seen, len(self.queue.log))
+        events = [event for batch in self.open.values() for event in batch.unsettled()]
+        return {*self._due, *rest, *(event.payload for event in events)} - self.free
+
     def has_open(self, payload: str) -> bool:
         """Says whether an open batch has an event."""
         return any(
@@ -190,6 +202,8 @@ class Consumer:
             if list(known.events) != list(events):
                 raise Divergence(f"batch {batch} of {self} was {known.events}, and is {events}")
             return known
+        if batch in self.queue.lost:
+            raise Divergence(f"{self} got batch {batch} again, an id of before the promotion")
         self.check(to_tick, events, alone=alone)
         self._due.update(self._between(self._seen, self.queue.place(to_tick).high))
         self._seen = max(self._seen, self.queue.place(to_tick).high)

@@ -1,17 +1,12 @@
 """Steps of tickers, of maintenance, of an administrator, and of time."""
 
-from pathlib import Path
-
 import psycopg
 
-from tests.support.queues import bloat_positions
-
 from .model import Place
-from .sessions import Session
+from .sessions import Paused, Session
 from .steps import step
 from .world import QUEUES, Choices, World
 
-_INSTALL = (Path(__file__).parent.parent.parent / "sql" / "pgque.sql").read_bytes()
 # Of the tables that the functions read and write: whoever holds one stops others in the middle.
 _TABLES = (
     "position_log_0",
@@ -43,16 +38,6 @@ _STEPS = (
     "maint_staging()",
     "maint_idem()",
 )
-# Ticks before the first one, which no consumer needs: enough for a compaction.
-_OLD_TICKS = """
-insert into pgque.tick_log
-select t.tick_queue, t.tick_id - nr, t.tick_time, t.tick_snapshot, t.tick_event_seq, t.half
-from (
-    select t.* from pgque.queue q join pgque.tick t on t.tick_queue = q.queue_id
-    where q.queue_name = %s
-    order by t.tick_id limit 1
-) t, generate_series(1, 1100) nr
-"""
 
 
 @step("ticker", 50)
@@ -86,7 +71,31 @@ async def maintain(world: World, choices: Choices, session: Session) -> None:
 
 @step("keeper", 20)
 async def maintain_in_steps(world: World, choices: Choices, session: Session) -> None:
+    """Some steps are in a transaction that goes on for a while."""
+    goes_on = choices.percent(25)
+    if goes_on:
+        await session.run("begin")
     await session.run(f"select pgque.{choices.one(_STEPS)}")
+    if goes_on:
+        await Paused(choices.upto(8))
+        await session.run("commit")
+
+
+@step("keeper", 3)
+async def maintain_in_old_snapshot(world: World, choices: Choices, session: Session) -> None:
+    """Maintenance refuses to work with a snapshot that may be older than what it removes."""
+    await session.run("begin isolation level repeatable read")
+    await session.run("select pg_current_snapshot()")
+    await Paused(choices.upto(15))
+    calls = [f"maint_rotate_tables_step1('{name}')" for name in QUEUES]
+    try:
+        await session.run(f"select pgque.{choices.one((*calls, *_STEPS))}")
+    except psycopg.Error as error:
+        if error.sqlstate != "PQ013":
+            raise
+        await session.run("rollback")
+    else:
+        await session.run("commit")
 
 
 @step("keeper", 12)
@@ -96,27 +105,13 @@ async def rotate(world: World, choices: Choices, session: Session) -> None:
         await session.run("select pgque.maint_rotate_tables_step2()")
 
 
-@step("keeper", 3)
-async def compact_much(world: World, choices: Choices, session: Session) -> None:
-    """Compacts logs that hold more than is needed, as after a busy time."""
-    if world.is_locked:
-        return
-    bloat_positions(world.watch)
-    if choices.percent(50):
-        world.watch.execute(_OLD_TICKS, [choices.one(QUEUES)])
-    for log in ("position", "tick"):
-        await session.run("select pgque.maint_empty_half(%s)", log)
-    await session.run("select pgque.maint_compact_positions()")
-    await session.run("select pgque.maint_compact_ticks()")
-
-
 @step("keeper", 1)
 async def install_again(world: World, choices: Choices, session: Session) -> None:
     """All of the file, over itself; a lock that it does not get leaves everything as it was."""
-    if choices.percent(30):
+    if choices.percent(10):
         session.db.execute("set lock_timeout = '100ms'")
         try:
-            session.db.execute(_INSTALL)
+            session.db.execute(world.sql)
         except psycopg.errors.LockNotAvailable:
             session.db.execute("rollback")
         finally:
@@ -134,10 +129,12 @@ async def list_operations(world: World, choices: Choices, session: Session) -> N
 
 @step("keeper", 5)
 async def change_patience(world: World, choices: Choices, session: Session) -> None:
-    """How long rotation waits for snapshots that are held."""
-    await session.run(
-        "select pgque.set_snapshot_patience(%s::interval)::text", choices.one(("0", "1 hour"))
-    )
+    """How long maintenance waits for snapshots that are held, such as those of dumps."""
+    patience = choices.one(("0", "1 hour", "1 hour"))
+    world.dump = None
+    await session.run("select pgque.set_snapshot_patience(%s::interval)::text", patience)
+    world.is_patient = patience != "0"
+    world.dump = None
 
 
 @step("keeper", 3)
@@ -176,22 +173,11 @@ async def hold_table(world: World, choices: Choices, session: Session) -> None:
     await session.run("begin")
     mode = choices.one(("share", "exclusive", "access exclusive"))
     await session.run(f"lock table pgque.{choices.one(_TABLES)} in {mode} mode")
-    world.is_locked = True
 
 
 @step("blocker", 12)
 async def let_go(world: World, choices: Choices, session: Session) -> None:
     await session.run("rollback")
-    world.is_locked = False
-
-
-@step("blocker", 5)
-async def hold_snapshot(world: World, choices: Choices, session: Session) -> None:
-    """A transaction that goes on to see the database as it is now, as a dump does."""
-    await session.run("rollback")
-    world.is_locked = False
-    await session.run("begin isolation level repeatable read")
-    await session.run("select count(*) from pgque.queue")
 
 
 @step("watcher", 4)
@@ -209,8 +195,4 @@ async def terminate(world: World, choices: Choices, session: Session) -> None:
     victim = choices.one([s for s in world.sessions if s is not session])
     victim.terminate()
     if not victim.is_waiting:
-        world.transactions.pop(victim.name, None)
-        try:
-            victim.db.execute("select 1")
-        except psycopg.OperationalError:
-            victim.refresh()
+        world.forget(victim)

@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from . import consumers, operations, producers, slots
-from .model import Consumer, Divergence, Event, Queue, Sent
+import psycopg
+
+from . import consumers, drain, dumps, operations, producers, slots, standby
+from .model import Consumer, Divergence, Queue, Sent
 from .sessions import Stuck
 from .steps import STEPS, take
 from .world import MAX_RETRIES, QUEUES, Holder, World
@@ -14,12 +16,14 @@ from .world import MAX_RETRIES, QUEUES, Holder, World
 __all__ = [
     "Failure",
     "consumers",
+    "dumps",
     "operations",
     "producers",
     "program",
     "shortest",
     "simulate",
     "slots",
+    "standby",
 ]
 
 # A step's name, and the seed of what it chooses.
@@ -60,14 +64,15 @@ def program(seed: int, steps: int) -> Program:
     return [(random.choices(names, weights)[0], random.getrandbits(32)) for _ in range(steps)]
 
 
-def simulate(url: str, steps: Program) -> Report:
+def simulate(url: str, steps: Program, sql: bytes) -> Report:
     """Runs a program on a database with the queue installed, and drains the queues at its end.
 
     Args:
         url: of the database, in which there is no queue yet.
         steps: the program.
+        sql: what is installed.
     """
-    world = World(url)
+    world = World(url, sql)
     failure = None
     taken = 0
     try:
@@ -76,11 +81,12 @@ def simulate(url: str, steps: Program) -> Report:
             taken += 1
             take(world, name, seed)
         taken += 1
-        _drain(world)
-    except (Divergence, Stuck) as error:
+        drain.drain(world)
+    except (Divergence, Stuck, psycopg.Error) as error:
         failure = Failure(taken, str(error)[:800])
     finally:
         world.close()
+        standby.drop_copies(url, world.copies)
     events = sum(len(queue.log) for queue in world.queues.values())
     return Report(world.counts, events, failure)
 
@@ -89,9 +95,6 @@ def _set_up(world: World) -> None:
     for name in QUEUES:
         queue = world.queues[name] = Queue(name)
         world.watch.execute("select pgque.create_queue(%s)", [name])
-        # Room for the ticks before it that `compact_much` adds.
-        world.watch.execute("update pgque.tick_log set tick_id = 1000000 where tick_id = 1")
-        world.watch.execute("update pgque.queue set queue_first_tick = 1000000")
         for option, value in {
             "rotation_period": "1 microsecond",
             "max_retries": str(MAX_RETRIES),
@@ -138,83 +141,6 @@ def _add_slots(world: World, queue: Queue) -> None:
                 world.slots[queue.name, number] = model
                 sql = "select pgque.claim_slot(%s, %s, %s, %s, '1 day')"
                 db.execute(sql.encode(), [queue.name, name, number, slots.WORKER])
-
-
-def _drain(world: World) -> None:
-    """Ends what is open, consumes all that is left, and asks whether something never came."""
-    world.finish()
-    db = world.watch
-    for half in (0, 1):
-        sql = f"update pgque.position_log_{half} set lease_until = now() - interval '1 minute'"
-        db.execute(f"{sql} where lease_until is not null".encode())
-    idle = 0
-    for _ in range(200):
-        db.execute("update pgque.retry_queue set ev_retry_after = now()")
-        db.execute("update pgque.delayed_events set de_deliver_at = now()")
-        moved = 0
-        for call in ("maint_retry_events", "maint_deliver_delayed"):
-            moved += db.execute(f"select pgque.{call}()".encode()).fetchall()[0][0]
-        db.execute("select pgque.force_next_tick(queue_name) from pgque.get_queue_info()")
-        db.execute("select pgque.ticker()")
-        idle = 0 if _consume(world) or moved else idle + 1
-        if idle == 3:
-            break
-    for consumer in world.consumers:
-        consumer.check_all_came()
-
-
-def _consume(world: World) -> int:
-    """Finishes the batches that are left; returns how many events were in them."""
-    db = world.watch
-    count = 0
-    for holder in world.holders:
-        consumer = holder.consumer
-        names = [consumer.queue.name, consumer.name]
-        while True:
-            if holder.kind == "shared":
-                sql = "select pgque.next_batch(%s, %s, %s, '0')"
-                rows = db.execute(sql.encode(), [*names, holder.worker]).fetchall()
-            elif holder.kind == "leased":
-                sql = "select batch_id, epoch from pgque.claim_batch(%s, %s, %s)"
-                rows = db.execute(sql.encode(), [*names, "drain"]).fetchall()
-            else:
-                sql = "select pgque.next_batch(%s, %s)"
-                rows = db.execute(sql.encode(), names).fetchall()
-            if not rows or rows[0][0] is None:
-                break
-            batch = rows[0][0]
-            found = db.execute(consumers.EVENTS.encode(), [batch]).fetchall()
-            events = [Event(*row) for row in found]
-            ((tick,),) = db.execute(consumers.TICK.encode(), [batch]).fetchall()
-            for other in world.holders:
-                held = other.batch
-                if other.consumer is consumer and held in consumer.open and held != batch:
-                    info = db.execute(consumers.TICK.encode(), [held]).fetchall()
-                    if info == [(None,)]:
-                        consumer.taken_over(held, batch, events)
-            consumer.opened(batch, tick, events)
-            if holder.kind == "leased":
-                db.execute("select pgque.ack_batch(%s, %s, %s)", [batch, "drain", rows[0][1]])
-            else:
-                db.execute("select pgque.finish_batch(%s)", [batch])
-            consumer.finish(batch)
-            count += len(events)
-    return count + sum(_consume_pages(world, *key) for key in world.slots)
-
-
-def _consume_pages(world: World, queue: str, number: int) -> int:
-    """Acks the pages that are left of a slot; returns how many events were in them."""
-    db, slot, count = world.watch, world.slots[queue, number], 0
-    while rows := db.execute(slots.RECEIVE.encode(), [queue, number, 100]).fetchall():
-        page = [Event(row[0], *row[2:]) for row in rows]
-        batch = rows[0][1]
-        ((tick,),) = db.execute(consumers.TICK.encode(), [batch]).fetchall()
-        found = db.execute(consumers.EVENTS.encode(), [batch]).fetchall()
-        slots.note_page(slot, batch, tick, [Event(*row) for row in found], page)
-        db.execute(slots.ACK.encode(), [queue, number])
-        slot.apply(batch, {event.id for event in page})
-        count += len(page)
-    return count
 
 
 def shortest(

@@ -7,16 +7,20 @@ that one release of a lock wakes up at once.
 
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from select import POLLIN, poll
 from typing import Any
 
 import psycopg
+from psycopg.adapt import Transformer
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus, TransactionStatus
 
 Row = tuple[Any, ...]
 Connection = psycopg.Connection[Row]
 
 _WAITS = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
-# Seconds. Most statements end in that time, so that nobody has to ask what they wait for.
+# Seconds. Most statements end in that time, or in a few times what the session's earlier ones took,
+# so that nobody has to ask what they wait for.
 _ASK_AFTER = 0.001
 _PATIENCE = 60
 
@@ -32,27 +36,39 @@ class Settled:
         yield self
 
 
+class Paused:
+    """What a task awaits to go on after so many steps of others."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def __await__(self) -> Generator["Paused", None, None]:
+        yield self
+
+
 class Session:
-    """A connection with a thread for its statements.
+    """A connection whose statements are sent, and looked at later.
 
     Args:
         name: for errors and in `application_name`.
         connect: opens the connection.
-        watch: a connection that asks what a session waits for.
+        watch: returns a connection that asks what a session waits for.
     """
 
-    def __init__(self, name: str, connect: Callable[[str], Connection], watch: Connection) -> None:
+    def __init__(
+        self, name: str, connect: Callable[[str], Connection], watch: Callable[[], Connection]
+    ) -> None:
         self.name = name
         self._connect = connect
         self._watch = watch
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._running: Future[list[Row]] | None = None
+        self.is_waiting = False  # Whether a statement was begun, and its result not taken.
+        self._usual = 0.0
         self.db = connect(name)
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether its statement waits for a lock."""
-        return self._running is not None
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self.db.info.transaction_status != TransactionStatus.IDLE
 
     @property
     def pid(self) -> int:
@@ -62,12 +78,29 @@ class Session:
     @property
     def is_done(self) -> bool:
         """Whether its statement ended, or none was begun."""
-        return self._running is None or self._running.done()
+        return not self.is_waiting or self._ends_within(0)
+
+    def _ends_within(self, seconds: float) -> bool:
+        pgconn, ready = self.db.pgconn, poll()
+        ready.register(pgconn.socket, POLLIN)
+        until = time.monotonic() + seconds
+        while pgconn.is_busy():
+            if not ready.poll(max(0, until - time.monotonic()) * 1000):
+                return False
+            try:
+                pgconn.consume_input()
+            except psycopg.OperationalError:  # The connection was lost, which the result says.
+                break
+        return True
 
     def run(self, sql: str, *params: object) -> "Statement":
         """Begins a statement, to be awaited; it returns its rows."""
-        assert self._running is None, f"{self.name} runs a statement already"
-        self._running = self._thread.submit(_execute, self.db, sql, params)
+        assert not self.is_waiting, f"{self.name} runs a statement already"
+        query = psycopg.ClientCursor(self.db).mogrify(sql.encode(), params) if params else sql
+        self.db.pgconn.send_query(query.encode())
+        while self.db.pgconn.flush():
+            pass
+        self.is_waiting = True
         return Statement(self)
 
     async def value(self, sql: str, *params: object) -> Any:
@@ -81,32 +114,43 @@ class Session:
         Raises:
             Stuck: if it does neither.
         """
-        assert self._running is not None
-        ask_after = _ASK_AFTER
+        began = time.monotonic()
+        ask_after = max(_ASK_AFTER, 4 * self._usual)
         while ask_after < _PATIENCE:
-            if wait([self._running], timeout=ask_after).done:
+            if self._ends_within(ask_after):
+                self._usual += (time.monotonic() - began - self._usual) / 10
                 return False
-            if self._watch.execute(_WAITS, [self.db.info.backend_pid]).fetchall() == [(True,)]:
+            if self._watch().execute(_WAITS, [self.db.info.backend_pid]).fetchall() == [(True,)]:
                 return True
             ask_after *= 1.5
         raise Stuck(f"{self.name} works for ever")
 
     def take(self) -> list[Row]:
         """Returns the rows of a statement that ended, or raises its error."""
-        assert self._running is not None
-        running, self._running = self._running, None
-        return running.result()
+        self.is_waiting = False
+        rows: list[Row] = []
+        error = None
+        while (result := self.db.pgconn.get_result()) is not None:
+            if result.status == ExecStatus.FATAL_ERROR:
+                error = error or error_from_result(result)
+            elif result.status == ExecStatus.TUPLES_OK:
+                loader = Transformer(self.db)
+                loader.set_pgresult(result)
+                rows = loader.load_rows(0, result.ntuples, tuple)
+        if error:
+            raise error
+        return rows
 
     def cancel(self) -> None:
         """Cancels the statement that waits."""
-        self._watch.execute("select pg_cancel_backend(%s)", [self.db.info.backend_pid])
+        self._watch().execute("select pg_cancel_backend(%s)", [self.db.info.backend_pid])
 
     def terminate(self) -> None:
         """Ends the session as an administrator would. The next statement opens another one."""
         pid = [self.db.info.backend_pid]
-        self._watch.execute("select pg_terminate_backend(%s)", pid)
+        self._watch().execute("select pg_terminate_backend(%s)", pid)
         is_there = "select from pg_stat_activity where pid = %s"
-        while self._watch.execute(is_there, pid).fetchall():
+        while self._watch().execute(is_there, pid).fetchall():
             time.sleep(0.001)
 
     def refresh(self) -> None:
@@ -121,7 +165,6 @@ class Session:
 
     def close(self) -> None:
         """Closes the connection."""
-        self._thread.shutdown()
         self.db.close()
 
 
@@ -136,8 +179,3 @@ class Statement:
             while not self._session.is_done:
                 yield self._session
         return self._session.take()
-
-
-def _execute(db: Connection, sql: str, params: tuple[object, ...]) -> list[Row]:
-    cursor = db.execute(sql.encode(), params or None)
-    return cursor.fetchall() if cursor.description else []

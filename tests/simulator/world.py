@@ -3,14 +3,17 @@
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 
 from .model import Consumer, Divergence, Place, Queue, Sent
-from .sessions import Connection, Session, Settled
+from .sessions import Connection, Paused, Session, Settled
 
-Work = Coroutine[Session | Settled, None, None]
+if TYPE_CHECKING:
+    from .standby import Standby
+
+Work = Coroutine[Session | Settled | Paused, None, None]
 Item = TypeVar("Item")
 
 QUEUES = ("busy", "other", "quiet")
@@ -79,8 +82,10 @@ class Holder:
     worker: str = ""
     batch: int | None = None
     epoch: int | None = None
-    # Whether it may hold a batch that nobody noted, because the step that opened it was cut off.
-    unknown: bool = False
+    # Steps that open a batch for it now, and those that were cut off, so that it may hold a batch
+    # that nobody noted.
+    opening: set[int] = field(default_factory=set)
+    cut_off: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -99,16 +104,19 @@ class World:
 
     Args:
         url: of a database with the queue installed and nothing else in it.
+        sql: what is installed.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, sql: bytes) -> None:
         self.url = url
+        self.sql = sql
         self.watch = self.connect("watch")
         self.producers = [self._session(f"producer_{n}") for n in range(3)]
         self.workers = [self._session(f"worker_{n}") for n in range(3)]
         self.ticker = self._session("ticker")
         self.keeper = self._session("keeper")
         self.blocker = self._session("blocker")
+        self.dumper = self._session("dumper")
         self.watcher = self._session("watcher")
         self.sessions = [
             *self.producers,
@@ -116,6 +124,7 @@ class World:
             self.ticker,
             self.keeper,
             self.blocker,
+            self.dumper,
             self.watcher,
         ]
         self.queues: dict[str, Queue] = {}
@@ -126,11 +135,15 @@ class World:
         self.prepared: list[Transaction] = []
         self.counts: dict[str, int] = {}
         self.steps = 0
-        # Whether somebody holds a lock on a table of the engine.
-        self.is_locked = False
+        # What a dump has to have, if its snapshot is still waited for.
+        self.dump: dict[tuple[str, str], set[str]] | None = None
+        self.is_patient = True
+        self.standby: Standby | None = None
+        self.copies: list[str] = []
         self._sent = 0
         self._waiting: list[Task] = []
         self._settling: list[Task] = []
+        self._paused: list[tuple[int, Task]] = []
         self._is_settling = False
         self._woken = 0
 
@@ -144,7 +157,7 @@ class World:
         )
 
     def _session(self, name: str) -> Session:
-        return Session(name, self.connect, self.watch)
+        return Session(name, self.connect, lambda: self.watch)
 
     # The scheduler
 
@@ -154,6 +167,10 @@ class World:
         self.counts[name] = self.counts.get(name, 0) + 1
         self._advance(Task(name, session, work, self.steps, self._woken))
         self._settle()
+        for due in [pause for pause in self._paused if pause[0] <= self.steps]:
+            self._paused.remove(due)
+            self._advance(due[1])
+            self._settle()
         overdue = [task for task in self._waiting if task.step + PATIENCE_STEPS <= self.steps]
         for task in overdue:
             if task.session.is_waiting:
@@ -170,7 +187,8 @@ class World:
 
     def free(self, sessions: Sequence[Session]) -> list[Session]:
         """Returns those sessions that no task is busy with."""
-        busy = {id(task.session) for task in (*self._waiting, *self._settling)}
+        paused = [task for _, task in self._paused]
+        busy = {id(task.session) for task in (*self._waiting, *self._settling, *paused)}
         return [session for session in sessions if id(session) not in busy]
 
     def waiting(self) -> list[Session]:
@@ -206,7 +224,10 @@ class World:
             task.session.refresh()
             return
         self._woken += 1
-        (self._settling if isinstance(waiting_for, Settled) else self._waiting).append(task)
+        if isinstance(waiting_for, Paused):
+            self._paused.append((self.steps + waiting_for.steps, task))
+        else:
+            (self._settling if isinstance(waiting_for, Settled) else self._waiting).append(task)
 
     def _settle(self) -> None:
         """Lets go on whoever waits no longer, until all wait or are done."""
@@ -230,16 +251,33 @@ class World:
             return True
         return False
 
+    def forget(self, session: Session) -> None:
+        """Ends what a session that waits for nothing has open, and the task that it pauses in."""
+        self.transactions.pop(session.name, None)
+        for pause in [pause for pause in self._paused if pause[1].session is session]:
+            self._paused.remove(pause)
+            pause[1].work.close()
+        session.refresh()
+
     def finish(self) -> None:
-        """Cancels what waits, and ends all transactions."""
+        """Cancels what waits, and ends all transactions, except for that of a dump."""
         while self._waiting:
             self.cancel(self._waiting[0].session)
         for session in self.sessions:
-            session.refresh()
-        self.transactions.clear()
+            if session is not self.dumper:
+                self.forget(session)
         for transaction in self.prepared:
             self.watch.execute(f"rollback prepared '{transaction.gid}'".encode())
         self.prepared.clear()
+
+    def move(self, url: str) -> None:
+        """Connects all sessions, which have nothing open, to another database."""
+        self.url, self.dump = url, None
+        self.watch.close()
+        self.watch = self.connect("watch")
+        for session in self.sessions:
+            session.db.close()
+            session.refresh()
 
     def close(self) -> None:
         """Ends all sessions."""
@@ -261,7 +299,8 @@ class World:
 
     def has_unknown(self, consumer: Consumer) -> bool:
         """Says whether somebody may hold a batch of a consumer that nobody noted."""
-        return any(holder.unknown for holder in self.holders if holder.consumer is consumer)
+        holders = [holder for holder in self.holders if holder.consumer is consumer]
+        return any(holder.opening or holder.cut_off for holder in holders)
 
     def replace(self, consumer: Consumer, fresh: Consumer) -> None:
         """Puts another consumer in the place of one that holds nothing."""
@@ -295,7 +334,7 @@ class World:
 
     async def last_ticks(self, session: Session) -> dict[str, int]:
         """Returns the number of the last tick of each queue."""
-        return dict(await session.run(_LAST_TICKS))  # type: ignore[arg-type]
+        return dict(await session.run(_LAST_TICKS))
 
     async def note_ticks(
         self, session: Session, before: dict[str, int], low: dict[str, int]

@@ -49,11 +49,9 @@ def watch(at: At) -> None:
 def main() -> None:
     url, location, signal, point, once = sys.argv[1:]
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    )
+    SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     watch(signalling(os.getpid(), Signals[signal], point, Path(once)))
-    ParquetSink(location).compact(spark, url)
+    ParquetSink(location).maintain(url)
 
 
 if __name__ == "__main__":

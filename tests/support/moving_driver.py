@@ -6,11 +6,12 @@ python -m tests.support.moving_driver <kind> <url> <target> <folder> <point> <si
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from pgque_dagster.client import Batch, Consumer, Delivery, QueueMover
+from pgque_dagster.client import Batch, Client, Consumer, Delivery
 from pgque_dagster.client.consumer.delivery import Failed
 from pgque_dagster.client.last_batch import LastBatch, Span
 
@@ -23,7 +24,7 @@ def make(kind: str, url: str, target: str, **options: Any) -> Consumer:
     brief = timedelta(milliseconds=50)
     options = {"poll_interval": brief, "retry_after": timedelta(0), **options}
     if kind == "mover":
-        return QueueMover(url, "q", "c", target=target, **options)
+        return mover(url, target=target, **options)
     consumer = Consumer(url, "q", "c", target=target, **options)
 
     @consumer.on()
@@ -33,6 +34,15 @@ def make(kind: str, url: str, target: str, **options: Any) -> Consumer:
             raise ValueError("it is bad")
 
     return consumer
+
+
+def mover(url: str, to: str = "q", **options: Any) -> Consumer:
+    """The consumer c of the queue q, which moves events to a queue."""
+
+    def move(messages: Sequence[Delivery], connection: Any) -> None:
+        Client(connection).copy_events(to, messages)
+
+    return Consumer(url, "q", "c", apply=move, **options)
 
 
 def watch(point: str, number: signal.Signals, reached: Path) -> None:

@@ -15,8 +15,9 @@ from pgque_dagster.client.replicas.postgres import PostgresReplicas
 from pgque_dagster.client.replicas.standing import Replicated
 from pgque_dagster.client.replicas.verification import Verification
 from pgque_dagster.client.source_tables import capture_new
-from pgque_dagster.spark import SparkBatch
+from pgque_dagster.spark import DatabaseAddress, SparkBatch
 from pgque_dagster.spark.replicas.replica import replicate
+from pgque_dagster.spark.replicas.target import DeltaReplicas
 from pgque_dagster.spark.replicas.verify import verify
 
 QUEUE, CONSUMER = "changes", "lake"
@@ -94,13 +95,15 @@ class DeltaReplication(Replication):
     def __init__(self, url: str, spark: SparkSession, folder: Path) -> None:
         super().__init__(url, spark)
         self.folder = folder
+        self.target = DeltaReplicas(str(folder))
 
     def replicate(self, batch: SparkBatch, tables: Sequence[str]) -> list[Replicated]:
-        return list(replicate(batch, tables, self.folder, log=self.copied.append))
+        return list(replicate(batch, tables, self.target, log=self.copied.append))
 
     def verify(self, table: str = "public.t") -> Verification:
         with Client(self.url) as client:
-            return verify(self.spark, client, self.url, QUEUE, CONSUMER, table, self.folder)
+            address = DatabaseAddress(self.url)
+            return verify(self.spark, client, QUEUE, CONSUMER, table, self.target, address)
 
     def location(self, table: str) -> str:
         return str(self.folder / table.replace(".", "/"))

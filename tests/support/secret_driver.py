@@ -34,7 +34,7 @@ from pgque_dagster.spark import (
 )
 from pgque_dagster.spark import batch as batch_module
 from pgque_dagster.spark.cluster.executor_errors import executor_error
-from pgque_dagster.spark.options import plan_option
+from pgque_dagster.spark.reading.arrow import read_slices
 from tests.support.cluster_driver import PATIENCE_SECONDS, SCHEMA, open_session, store_stream
 
 _PAGES = ("environment/", "executors/", "jobs/", "stages/", "SQL/", "StreamingQuery/")
@@ -78,6 +78,7 @@ def use(spark: SparkSession, ways: list[str], way: str, url: str, folder: Path) 
             orders = batch.payload(SCHEMA)
             reader = spark.read.format("pgque").options(**options)
             _show(orders, "extended")
+            _show(batch.events(), "extended", "formatted", "cost")
             _show(reader.load(batch_id=str(batch.batch_id)), "extended", "formatted", "cost")
             totals = orders.groupBy("account").sum("amount").toDF("account", "amount")
             PostgresSink("balance", key=["account"], mode="add").write(batch, totals)
@@ -89,12 +90,12 @@ def use(spark: SparkSession, ways: list[str], way: str, url: str, folder: Path) 
                 _fail_to_keep(batch, totals, address)
             rows = orders.selectExpr("account as data")
             rows.write.format("pgque").options(**options, queue="published").mode("append").save()
-            plan = plan_option(read_plan(claimed, 2).slices)
+            slices = read_plan(claimed, 2).slices
             claimed.ack()
     _stream(spark, {**options, "queue": "orders", "consumer": f"{way}_stream"}, folder / way)
     nobody = spark.read.format("pgque").options(**unreachable.options(), batch_id="1")
     _fail(nobody.load().collect)
-    _fail(nobody.load(plan=plan).collect)
+    _fail(read_slices(spark, unreachable, slices, ["ev_data"]).collect)
 
 
 def _fail_to_keep(batch: SparkBatch, rows: DataFrame, address: DatabaseAddress) -> None:

@@ -1,12 +1,11 @@
 """Commands for dead letters: list, show, add, replay, purge."""
 
-from dataclasses import asdict
 from datetime import timedelta
 
 import click
 
 from ...client import Client, PgqueError
-from ...client.dead_letters import export_page
+from ...client.dead_letters import exported
 from ..app import command, group
 from ..output import as_table, shortened, show_result, show_rows, to_json, wants_json
 from ..times import Age
@@ -59,13 +58,12 @@ def list_(client: Client, queue: str, limit: int) -> None:
 @click.argument("dead_letter", type=_ID)
 def show(client: Client, queue: str, dead_letter: int) -> None:
     """Show all of one DEAD_LETTER of QUEUE: consumer, reason, event, payload."""
-    found = client.run(export_page(queue, dead_letter - 1, 1))
-    if not found or found[0].id != dead_letter:
+    values = client.run(exported(queue, dead_letter))
+    if values is None:
         raise PgqueError(
             f"queue {queue} has no dead letter {dead_letter}",
             "`pgque dead-letters list` shows the newest.",
         )
-    values = asdict(found[0])
     rows = [
         {"field": name.replace("_", " "), "value": value}
         for name, value in values.items()

@@ -11,9 +11,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from ...client import PgqueError
 from ...client.running import stopping_on_signals
-from ...embedded import EmbeddedPostgres
 from ..app import command, group
-from ..output import announce_if_slow, show_result
+from ..database import start_embedded
+from ..output import show_result
 
 
 @group("embedded", "pgque embedded start", "pgque embedded psql")
@@ -28,9 +28,7 @@ def embedded() -> None:
 @command("pgque embedded start", into=embedded)
 def start() -> None:
     """Keep the server running until Ctrl-C or SIGTERM, and print its URL."""
-    server = EmbeddedPostgres()
-    with announce_if_slow(f"starting the embedded PostgreSQL in {server.data_dir}"):
-        server.start()
+    server = start_embedded()
     ended = threading.Event()
     with ExitStack() as stack:
         stack.callback(server.stop)
@@ -54,7 +52,7 @@ def start() -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def psql(arguments: tuple[str, ...]) -> None:
     """Open psql on the server, with psql's own arguments, such as `-d NAME` for a database."""
-    with EmbeddedPostgres() as server:
+    with start_embedded() as server:
         parts = {"PGDATABASE": "dbname", "PGHOST": "host", "PGPORT": "port", "PGUSER": "user"}
         known = conninfo_to_dict(server.url)
         given = {name: str(known[part]) for name, part in parts.items() if part in known}

@@ -22,7 +22,7 @@ from ..client import Client
 from ..connection import connect
 from ..errors import BatchLeased, BatchNotOpen, InvalidArgument, LeaseLost, PgqueError, translated
 from ..holder import Holder
-from ..lease import LeaseKeeper, Renewals
+from ..lease import LeaseKeeper
 from ..models import Limits
 from ..ranges import Position, check_interval
 from ..registrations import check_consumer
@@ -237,15 +237,11 @@ class Consumer:
 
     def _batches(self) -> Iterator[None]:
         """Handles batches until `stop`; yields after each, and after each wait for one."""
-        with (
-            Client(self._url) as client,
-            self._listening() as connection,
-            Renewals(self._lease) as renewals,
-        ):
+        with Client(self._url) as client, self._listening() as connection:
             while not self._stopped.is_set():
                 batch = self._claim(client)
                 if batch is not None:
-                    self._process(client, batch, renewals)
+                    self._process(client, batch)
                 else:
                     self._wait(connection)
                 yield
@@ -280,9 +276,7 @@ class Consumer:
             if ticks:
                 return
 
-    def _process(
-        self, client: Client, batch: Batch, renewals: Renewals, checks_constraints: bool = False
-    ) -> None:
+    def _process(self, client: Client, batch: Batch, checks_constraints: bool = False) -> None:
         failed = Failed(self._retry_after)
         try:
             rows = client.pages(batch_events(batch.batch_id), _PAGE)
@@ -290,13 +284,13 @@ class Consumer:
             self._handlers.check(messages.types, self._name_of(batch))
             keeper = LeaseKeeper(self._url, batch.lease, self._lease)
             dispatch = Dispatch(self._handlers, self.name, failed, keeper.check, checks_constraints)
-            with renewals.of(keeper):
+            with keeper:
                 self._handle(client, batch, dispatch, messages)
         except BaseException as error:
             has_savepoints = any(handler.transactional for handler in self._handlers)
             if has_savepoints and not checks_constraints and is_refusal(error.__cause__):
                 # A COMMIT names no event: it is looked for, at a cost for each event.
-                self._process(client, batch, renewals, checks_constraints=True)
+                self._process(client, batch, checks_constraints=True)
                 return
             with suppress(PgqueError):
                 batch.release()

@@ -9,7 +9,6 @@ is checked under the lock, and a later attempt waits for it, or ends the session
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import psycopg
 from psycopg import sql
@@ -27,13 +26,14 @@ from ..source_tables import SourceTable
 from .snapshot import SETTINGS, Snapshot, row_queries
 from .standing import (
     REDELIVERED,
-    REMEMBER,
     Copied,
     Log,
     Replicated,
     Standing,
+    acked,
     check_known,
     find_standings,
+    remember,
 )
 from .target_table import CHANGES, COPIED, TargetTable, create_stages
 
@@ -61,12 +61,12 @@ class PostgresReplicas:
 
 
 def replicate(
-    batch: ReadBatch, tables: Sequence[str], target: PostgresReplicas, log: Log = print
+    claim: ReadBatch, tables: Sequence[str], target: PostgresReplicas, log: Log = print
 ) -> list[Replicated]:
     """Applies a batch to the replicas of tables, in one transaction.
 
     Args:
-        batch: a batch of the queue into which the tables are captured.
+        claim: a batch of the queue into which the tables are captured.
         tables: the names of the tables.
         target: where the replicas are.
         log: is told about copies.
@@ -81,14 +81,12 @@ def replicate(
         TargetRefused: if the target refuses the rows.
         LeaseLost: if another owner took the batch over.
     """
-    if not isinstance(batch, Batch):
-        raise InvalidArgument("a window has no replicas", "Replicate by the batches of a consumer.")
+    batch = acked(claim)
     session = batch.session
     standings = find_standings(session, batch.queue, batch.consumer, tables)
     span = Span.of(session, batch.queue, batch.lease)
     with connected_target(session, target) as there:
         ledger = LastBatch(there, batch.queue, batch.consumer)
-        ledger.take_over(batch.renew)
         with there.transaction():
             last = ledger.take(batch.renew)
             # No later attempt has published, and none will as long as the lock is held.
@@ -133,12 +131,12 @@ def _apply(
         has_batch: whether the target has the batch.
         follows: whether the target has all batches before it.
     """
-    session, queue, owner = batch.session, batch.queue, f"{batch.queue}/{batch.consumer}"
+    session, owner = batch.session, f"{batch.queue}/{batch.consumer}"
     tables = replicas_of(there, target, [each.source for each in standings], owner)
     create_stages(there)
     stage_events(session, there, read_plan(batch, 1).slices)
     kinds = staged_kinds(there)
-    check_known(session, queue, batch.batch_id, standings, set(kinds))
+    check_known(batch, standings, set(kinds))
     reasons = [
         None
         if has_batch and table.mark is not None
@@ -169,8 +167,7 @@ def _apply(
                 with _refusing(table):
                     rows = table.apply(last.transactions)
             if last is not None and last != standing.copied:
-                remembered = (queue, batch.consumer, source.name, last.transactions, last.shape)
-                batch.before_ack(partial(_remember, remembered))
+                remember(batch, source.name, last)
             done.append(Replicated(source, table.location, None, rows, reason))
     return copied, done
 
@@ -181,9 +178,9 @@ def _copy_reason(
     """Returns why a table must be copied; None if changes can be applied."""
     copied = standing.copied
     reason = standing.copy_reason(
-        lambda: table.mark.copied if table.mark else None,
+        table.mark.copied if table.mark else None,
         kinds,
-        lambda: table.later_kinds(copied.transactions) if copied else (),
+        lambda: table.later_kinds(copied.transactions) if copied else set(),
     )
     if reason is not None or copied is None:
         return reason
@@ -194,10 +191,6 @@ def _copy_reason(
     if kinds and table.has_misfits(copied.transactions):
         return "there are changes with other columns than the table has"
     return None
-
-
-def _remember(copied: tuple[str, ...], connection: Connection) -> None:
-    connection.execute(REMEMBER, copied)
 
 
 @contextmanager

@@ -8,24 +8,12 @@ are compared with the table's, which are read in the snapshot of the tick.
 from ..last_batch import LastBatch
 from ..plans import tick_range_plan
 from ..session import Session
-from ..source_tables import COPY, SourceTable
-from .postgres import (
-    PostgresReplicas,
-    connected_target,
-    replicas_of,
-    stage_events,
-    stage_rows,
-)
+from ..source_tables import COPY
+from .postgres import PostgresReplicas, connected_target, replicas_of, stage_events, stage_rows
 from .snapshot import Snapshot
 from .standing import TRUNCATE, find_standings
 from .target_table import create_stages
-from .verification import (
-    ALTERED,
-    NEXT_COPIES,
-    REPLICA_GONE,
-    Verification,
-    last_acked_tick,
-)
+from .verification import ALTERED, NEXT_COPIES, REPLICA_GONE, Verification, last_acked_tick
 
 
 def verify(
@@ -47,11 +35,11 @@ def verify(
     (standing,) = find_standings(session, queue, consumer, [table])
     source = standing.source
 
-    def held(why: str, tick_id: int | None = None) -> Verification:
-        return Verification(source.name, tick_id, None, held=why)
+    def unknown(why: str, tick_id: int | None = None) -> Verification:
+        return Verification(source.name, tick_id, None, why_not=why)
 
-    if standing.why_held is not None:
-        return held(standing.why_held)
+    if standing.why_unknown is not None:
+        return unknown(standing.why_unknown)
     acked = last_acked_tick(session, queue, consumer)
     with connected_target(session, target) as there:
         ledger = LastBatch(there, queue, consumer)
@@ -60,20 +48,20 @@ def verify(
             last = ledger.read()
             (replica,) = replicas_of(there, target, [source], f"{queue}/{consumer}")
             if replica.mark is None or not replica.fits or last.tick_id is None:
-                return held(REPLICA_GONE)
+                return unknown(REPLICA_GONE)
             copied = replica.mark.copied
             if standing.copied is None or copied != standing.copied.transactions:
-                return held(NEXT_COPIES)
+                return unknown(NEXT_COPIES)
             if last.tick_id < acked:
-                return held("the replica lost its last batches, and the next one copies the table")
+                return unknown(f"the replica lost its last batches, and {NEXT_COPIES}")
             with Snapshot.of_tick(session.url, queue) as (tick_id, snapshot):
                 create_stages(there)
                 plan = session.run(tick_range_plan(queue, last.tick_id, tick_id, 1))
                 stage_events(session, there, plan.slices)
                 if replica.later_kinds(copied) & {COPY, TRUNCATE} or replica.has_misfits(copied):
-                    return held(NEXT_COPIES, tick_id)
+                    return unknown(NEXT_COPIES, tick_id)
                 stage_rows(session, snapshot, source, there)
             rows, differences, examples = replica.compare(copied)
-    if SourceTable.find(session, source.name).shape != source.shape:
-        return held(ALTERED, tick_id)
+    if standing.has_changed(session):
+        return unknown(ALTERED, tick_id)
     return Verification(source.name, tick_id, None, rows, differences, examples)

@@ -8,11 +8,13 @@ Whatever the triggers do not report is answered by another copy: a table that ha
 keys, partitions or files than at its last copy, that was truncated, or whose triggers were mended.
 """
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 
+from ..batch import Batch
 from ..errors import InvalidArgument
 from ..operation import Call
+from ..read_batch import ReadBatch
 from ..session import Session
 from ..source_tables import COPY, SourceTable, capture, captured_tables
 
@@ -20,8 +22,6 @@ from ..source_tables import COPY, SourceTable, capture, captured_tables
 TRUNCATE = "truncate"
 # In place of the type of an event that is delivered again.
 REDELIVERED = "redelivered"
-
-REMEMBER = "select pgque.set_replicated(%s, %s, %s, %s::pg_snapshot, %s)"
 
 Log = Callable[[str], object]
 
@@ -72,28 +72,28 @@ class Standing:
     copied: Copied | None
 
     @property
-    def why_held(self) -> str | None:
-        """Why the replica is not known to be equal, whatever its rows are."""
+    def why_unknown(self) -> str | None:
+        """Why nobody knows what the replica should have, until the table is copied again."""
         if not self.is_captured:
             return f"the table is not captured into queue {self.queue}"
         if self.problem is not None:
-            return self.problem
+            return f"changes may be missing, because {self.problem}"
         if self.copied is None:
-            return "it has not been copied in this life of the database"
+            return "it has not been copied, or the consumer has passed over events"
         if self.copied.shape != self.source.shape:
-            return "the table was altered, and the next batch copies it"
+            return (
+                "it was altered: its columns, key, partitions or files changed in a way that "
+                "triggers do not report"
+            )
         return None
 
     def copy_reason(
-        self,
-        stored: Callable[[], str | None],
-        kinds: Set[str],
-        later: Callable[[], Iterable[str]],
+        self, stored: str | None, kinds: Set[str], later: Callable[[], Set[str]]
     ) -> str | None:
         """Returns why the table must be copied; None if changes can be applied.
 
         Args:
-            stored: returns the snapshot of the copy that the replica has; None without one.
+            stored: the snapshot of the copy that the replica has; None without one.
             kinds: the types of the table's events in the batch.
             later: returns the types of those that are not in the last copy.
 
@@ -106,21 +106,15 @@ class Standing:
                 f"Capture it, as the table's owner: select pgque.capture('{self.source.name}', "
                 f"'{self.queue}'); it is copied again after that.",
             )
-        if self.copied is None:
-            return "it is new, or the consumer has passed over events"
-        if self.problem is not None:
-            return f"changes may be missing, because {self.problem}"
-        if self.copied.shape != self.source.shape:
-            return (
-                "its columns, key, partitions or files changed in a way that triggers do not report"
-            )
-        if stored() != self.copied.transactions:
+        if self.copied is None or self.why_unknown is not None:
+            return self.why_unknown
+        if stored != self.copied.transactions:
             # For example by an attempt that died between its copy and its ack.
             return "the replica holds another copy than the one that was acked"
         if REDELIVERED in kinds:
             return "changes were delivered again, after later ones"
         if kinds & {COPY, TRUNCATE}:
-            found = set(later())
+            found = later()
             if TRUNCATE in found:
                 return "it was truncated"
             if COPY in found:
@@ -137,6 +131,10 @@ class Standing:
         capture(session, self.queue, self.source.name)
         return replace(self, source=SourceTable.find(session, self.source.name), problem=None)
 
+    def has_changed(self, session: Session) -> bool:
+        """Whether the table was altered meanwhile."""
+        return SourceTable.find(session, self.source.name).shape != self.source.shape
+
     def check_unchanged(self, session: Session) -> None:
         """Checks, before a copy is published, that the table was not altered meanwhile.
 
@@ -145,7 +143,7 @@ class Standing:
         Raises:
             InvalidArgument: if it was.
         """
-        if SourceTable.find(session, self.source.name).shape != self.source.shape:
+        if self.has_changed(session):
             raise InvalidArgument(
                 f"table {self.source.name} was altered or truncated while it was copied",
                 "Run the batch again: it copies the table as it is then.",
@@ -192,26 +190,40 @@ def find_standings(
     ]
 
 
-def check_known(
-    session: Session, queue: str, batch_id: int, standings: Sequence[Standing], found: Set[str]
-) -> None:
+def acked(batch: ReadBatch) -> Batch:
+    """Returns a batch that is acked, and refuses a window.
+
+    Raises:
+        InvalidArgument: if it is one.
+    """
+    if not isinstance(batch, Batch):
+        raise InvalidArgument("a window has no replicas", "Replicate by the batches of a consumer.")
+    return batch
+
+
+def remember(batch: Batch, table: str, copied: Copied) -> None:
+    """Has the ack of a batch remember the last copy of a table."""
+    values = (batch.queue, batch.consumer, table, copied.transactions, copied.shape)
+    query = "select pgque.set_replicated(%s, %s, %s, %s::pg_snapshot, %s)"
+    batch.before_ack(lambda connection: connection.execute(query, values))
+
+
+def check_known(batch: Batch, standings: Sequence[Standing], found: Set[str]) -> None:
     """Refuses a batch with changes of a table that is captured and not replicated.
 
     Args:
-        session: of the database.
-        queue: the queue.
-        batch_id: the batch.
+        batch: the batch.
         standings: the tables to replicate.
         found: the tables of its events.
 
     Raises:
         InvalidArgument: if it has such changes.
     """
-    unknown = found - {each.source.name for each in standings}
-    if lost := sorted(unknown & set(captured_tables(session, queue)) if unknown else ()):
+    queue, unknown = batch.queue, found - {each.source.name for each in standings}
+    if lost := sorted(unknown & set(captured_tables(batch.session, queue)) if unknown else ()):
         raise InvalidArgument(
-            f"batch {batch_id} of {queue} has changes of {', '.join(lost)}, which is captured and "
-            "not among the tables to replicate",
+            f"batch {batch.batch_id} of {queue} has changes of {', '.join(lost)}, which is "
+            "captured and not among the tables to replicate",
             "Add it to the tables, or end its capture: select "
             f"pgque.uncapture('{lost[0]}', '{queue}');",
         )

@@ -186,22 +186,19 @@ class TargetTable:
         rows = self._read_copy(_SOURCE_ROWS)
         self._read_changes(copied)
         keys = sql.SQL(", ").join(
-            sql.SQL("coalesce({}, {}) as {}").format(
-                sql.Identifier("o", name), sql.Identifier("s", name), sql.Identifier(f"key_{n}")
-            )
-            for n, name in enumerate(self._source.key)
+            sql.SQL("coalesce({}, {})").format(sql.Identifier("o", name), sql.Identifier("s", name))
+            for name in self._source.key
         )
-        self._db.execute(
+        found = self._db.execute(
             sql.SQL(
-                "create temporary table pgque_difference on commit drop as"
-                " with stored as (select {columns} from {table} t"
+                "with stored as (select {columns} from {table} t"
                 "  where not exists (select from {changed} s where {changes})"
                 "  union all select {columns} from {changed} where not {deleted})"
-                " select case when o.__pgque_here is null then 'extra'"
+                " select count(*) over (), case when o.__pgque_here is null then 'extra'"
                 "  when s.__pgque_here is null then 'missing' else 'different' end, {keys}"
                 " from (select true as __pgque_here, r.* from {rows} r) o"
                 " full join (select true as __pgque_here, r.* from stored r) s on {matches}"
-                " where o.__pgque_here is null or s.__pgque_here is null or {differs}"
+                " where o.__pgque_here is null or s.__pgque_here is null or {differs} limit {shown}"
             ).format(
                 columns=self._columns,
                 table=self._table,
@@ -212,14 +209,14 @@ class TargetTable:
                 rows=_SOURCE_ROWS,
                 matches=self._matches("o", "s"),
                 differs=self._differs("o", "s"),
+                shown=SHOWN,
             )
-        )
-        ((count,),) = self._db.execute("select count(*) from pgque_difference").fetchall()
-        found = self._db.execute(f"select * from pgque_difference limit {SHOWN}".encode())
+        ).fetchall()
         examples = tuple(
-            Difference(kind, dict(zip(self._source.key, key, strict=True))) for kind, *key in found
+            Difference(kind, dict(zip(self._source.key, key, strict=True)))
+            for _, kind, *key in found
         )
-        return rows, count, examples
+        return rows, found[0][0] if found else 0, examples
 
     def _later(self, copied: str) -> sql.Composed:
         return sql.SQL(

@@ -37,7 +37,7 @@ class Verification:
         rows: how many rows the table has.
         differences: how many keys differ.
         examples: up to ten of them.
-        held: why they could not be compared; None if they were.
+        why_not: why they could not be compared; None if they were.
     """
 
     table: str
@@ -46,12 +46,12 @@ class Verification:
     rows: int = 0
     differences: int = 0
     examples: tuple[Difference, ...] = ()
-    held: str | None = None
+    why_not: str | None = None
 
     @property
     def is_equal(self) -> bool:
         """Whether the rows are proven to be the same."""
-        return self.held is None and not self.differences
+        return self.why_not is None and not self.differences
 
 
 def last_acked_tick(session: Session, queue: str, consumer: str) -> int:

@@ -37,6 +37,7 @@ def cancelled_without_lease(spark: SparkSession, claim: ReadBatch) -> Iterator[N
     if is_remote():
         add, remove, interrupt = spark.addTag, spark.removeTag, spark.interruptTag
     else:
+        # A classic session's interruptTag knows only the tags of the thread that calls it.
         context = spark.sparkContext
         add, remove = context.addJobTag, context.removeJobTag
         interrupt = context.cancelJobsWithTag

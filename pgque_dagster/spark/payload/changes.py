@@ -61,14 +61,9 @@ class ChangeFormat:
             if not field.nullable or missing_columns == "malformed"
         ]
         row = t.StructType([t.StructField(x.name, x.dataType) for x in fields])
-        self.result = t.StructType(
-            [
-                t.StructField("operation", t.StringType()),
-                t.StructField("table", t.StringType()),
-                t.StructField("key", t.StructType([row[name] for name in key])),
-                t.StructField("row", row),
-            ]
-        )
+        keys = t.StructType([row[name] for name in key])
+        self.result = t.StructType().add("operation", t.StringType()).add("table", t.StringType())
+        self.result.add("key", keys).add("row", row)
 
     def parser(self) -> Callable[[pa.RecordBatch], Parsed]:
         """Returns a function that parses events."""

@@ -37,21 +37,6 @@ _SAMPLE_LENGTH = 200
 _TEXT_LENGTH = 40
 
 
-def check_share(max_malformed: float) -> None:
-    """Checks that a value is a share.
-
-    Raises:
-        InvalidArgument: if it is not a number from 0 to 1.
-    """
-    is_number = isinstance(max_malformed, int | float) and not isinstance(max_malformed, bool)
-    # NaN fails the comparison too.
-    if not is_number or not 0 <= max_malformed <= 1:
-        raise InvalidArgument(
-            f"max_malformed is {max_malformed!r}, but it is a share of the batch's events",
-            "Give a number from 0 to 1: 0.1 for a tenth of them, 1.0 to allow all.",
-        )
-
-
 def check_options(on_malformed: str, max_malformed: float) -> None:
     """Checks the policy and the share.
 
@@ -63,7 +48,13 @@ def check_options(on_malformed: str, max_malformed: float) -> None:
         raise InvalidArgument(
             f"on_malformed is {on_malformed!r}", f"It may be {', '.join(policies)}."
         )
-    check_share(max_malformed)
+    is_number = isinstance(max_malformed, int | float) and not isinstance(max_malformed, bool)
+    # NaN fails the comparison too.
+    if not is_number or not 0 <= max_malformed <= 1:
+        raise InvalidArgument(
+            f"max_malformed is {max_malformed!r}, but it is a share of the batch's events",
+            "Give a number from 0 to 1: 0.1 for a tenth of them, 1.0 to allow all.",
+        )
 
 
 class MalformedEvents:
@@ -101,7 +92,7 @@ class MalformedEvents:
                 malformed and they are few, what the consumer finished before decides.
         """
         # The ids first: if there are too many, the reasons are not collected.
-        ids = _ids(explained)
+        ids: Sequence[int] = failed_events.ids_of(_chosen(explained, "ev_id")["ev_id"].unique())
         if not ids:
             return
         if policy == "fail":
@@ -111,7 +102,7 @@ class MalformedEvents:
             )
         if max_malformed < 1:
             self._check(explained, ids, max_malformed)
-        ids, reasons = _reasons(explained)
+        ids, reasons = failed_events.from_table(_chosen(explained, "ev_id", REASON))
         first, why = min(zip(ids, reasons, strict=True))
         _log.warning(f"{self._how_many(len(ids))}: event {first}: {why}")
         # Equal texts share one object, because most reasons are equal.
@@ -198,18 +189,9 @@ def _are_too_many(count: int, events: int, max_malformed: float) -> bool:
     return count >= MIN_MALFORMED and count / events > max_malformed
 
 
-def _ids(explained: DataFrame | pa.Table) -> Sequence[int]:
-    if isinstance(explained, DataFrame):
-        return failed_events.collect(explained, None)[0]
-    return failed_events.ids_of(explained.column("ev_id").unique())
-
-
-def _reasons(explained: DataFrame | pa.Table) -> tuple[Sequence[int], list[str | None]]:
-    if isinstance(explained, DataFrame):
-        return failed_events.with_reasons(explained, f.col(REASON))
-    return failed_events.from_table(
-        explained.select(["ev_id", REASON]).rename_columns(["id", "reason"])
-    )
+def _chosen(explained: DataFrame | pa.Table, *columns: str) -> pa.Table:
+    chosen = explained.select(list(columns))
+    return chosen.toArrow() if isinstance(chosen, DataFrame) else chosen
 
 
 def _described(text: str | None, found: str | None) -> str:

@@ -31,13 +31,7 @@ WHY = "ev_malformed"
 ID = "_pgque_id"
 REASON = "_pgque_reason"
 TEXT = "_pgque_text"
-REASONS = t.StructType(
-    [
-        t.StructField(ID, t.LongType()),
-        t.StructField(REASON, t.StringType()),
-        t.StructField(TEXT, t.StringType()),
-    ]
-)
+REASONS = t.StructType().add(ID, t.LongType()).add(REASON, t.StringType()).add(TEXT, t.StringType())
 
 _SAMPLES = 3
 _SAMPLE_LENGTH = 200

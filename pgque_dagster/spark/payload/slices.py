@@ -17,6 +17,7 @@ from pyspark import Accumulator, AccumulatorParam, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from ...client.models import Slice
 from ..address import DatabaseAddress
@@ -34,8 +35,8 @@ from .parsing import (
 
 # A report is part of a task's result, which the driver holds. A larger one is not sent.
 _REPORT_BYTES = 1024 * 1024
-_EXPLAINED = t.StructType([t.StructField("ev_id", t.LongType()), *REASONS.fields[1:]])
 _REPORT = pa.schema([("ev_id", pa.int64()), (REASON, pa.string()), (TEXT, pa.string())])
+_EXPLAINED = from_arrow_schema(_REPORT)
 
 # The malformed events of a slice, by the reader's token and the slice's number.
 Reported = dict[tuple[str, int], pa.Table]

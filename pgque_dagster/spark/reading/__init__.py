@@ -1,1 +1,1 @@
-"""Reads slices of a batch into Spark: options, Arrow over ADBC, JDBC."""
+"""Reads events and tables of PostgreSQL into Spark, by Arrow."""

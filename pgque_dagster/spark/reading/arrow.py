@@ -10,27 +10,29 @@ import psycopg
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from ...client.connection import connect
 from ...client.errors import ConnectionFailed, InvalidArgument, translated
 from ...client.models import Slice
+from ..address import DatabaseAddress
 
 Part = TypeVar("Part")
 
-# Column, Arrow type, Spark type: the columns of a read plan's slice, in its order.
-_COLUMNS: tuple[tuple[str, pa.DataType, t.DataType], ...] = (
-    ("ev_id", pa.int64(), t.LongType()),
-    ("ev_time", pa.timestamp("us", tz="UTC"), t.TimestampType()),
-    ("ev_txid", pa.int64(), t.LongType()),
-    ("ev_retry", pa.int32(), t.IntegerType()),
-    ("ev_type", pa.string(), t.StringType()),
-    ("ev_data", pa.string(), t.StringType()),
-    ("ev_extra1", pa.string(), t.StringType()),
-    ("ev_extra2", pa.string(), t.StringType()),
-    ("ev_extra3", pa.string(), t.StringType()),
-    ("ev_extra4", pa.string(), t.StringType()),
-)
-EVENT_COLUMNS = tuple(name for name, _, _ in _COLUMNS)
+# The columns of a read plan's slice, in its order.
+_COLUMNS = {
+    "ev_id": pa.int64(),
+    "ev_time": pa.timestamp("us", tz="UTC"),
+    "ev_txid": pa.int64(),
+    "ev_retry": pa.int32(),
+    "ev_type": pa.string(),
+    "ev_data": pa.string(),
+    "ev_extra1": pa.string(),
+    "ev_extra2": pa.string(),
+    "ev_extra3": pa.string(),
+    "ev_extra4": pa.string(),
+}
+EVENT_COLUMNS = tuple(_COLUMNS)
 _OFTEN_NULL = ("ev_retry", "ev_extra1", "ev_extra2", "ev_extra3", "ev_extra4")
 
 # About 4 MB per record batch was fastest when measured: docs/decisions/0003-arrow-over-adbc.md.
@@ -61,14 +63,12 @@ def parse_columns(text: str | None) -> tuple[str, ...]:
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """Returns the Arrow schema of some of the event columns."""
-    types = {name: arrow for name, arrow, _ in _COLUMNS}
-    return pa.schema([(column, types[column]) for column in columns])
+    return pa.schema([(column, _COLUMNS[column]) for column in columns])
 
 
 def spark_schema(columns: Sequence[str]) -> t.StructType:
     """Returns the Spark schema of some of the event columns."""
-    types = {name: spark for name, _, spark in _COLUMNS}
-    return t.StructType([t.StructField(column, types[column]) for column in columns])
+    return from_arrow_schema(arrow_schema(columns))
 
 
 def read_in_tasks(
@@ -96,19 +96,21 @@ def read_in_tasks(
     return numbers.mapInArrow(read_here, schema)
 
 
+def read_slices(
+    spark: SparkSession, address: DatabaseAddress, slices: Sequence[Slice], columns: Sequence[str]
+) -> DataFrame:
+    """Returns columns of the events of slices, each of which a task reads."""
+    return read_in_tasks(
+        spark,
+        slices,
+        lambda part: read_slice(address.resolve(), part, columns),
+        spark_schema(columns),
+    )
+
+
 def nullable(schema: t.StructType) -> t.StructType:
-    """Returns columns as nullable ones at any depth, without metadata."""
-    return t.StructType([t.StructField(x.name, _nullable_type(x.dataType)) for x in schema])
-
-
-def _nullable_type(kind: t.DataType) -> t.DataType:
-    if isinstance(kind, t.StructType):
-        return nullable(kind)
-    if isinstance(kind, t.ArrayType):
-        return t.ArrayType(_nullable_type(kind.elementType))
-    if isinstance(kind, t.MapType):
-        return t.MapType(_nullable_type(kind.keyType), _nullable_type(kind.valueType))
-    return kind
+    """Returns columns without their metadata, and nullable at any depth."""
+    return t.StructType([t.StructField(x.name, x.dataType) for x in schema]).toNullable()
 
 
 def read_slice(url: str, part: Slice, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -2,13 +2,12 @@
 
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from ...client.connection import connect
 from ...client.errors import ConnectionFailed, InvalidArgument, translated
@@ -33,18 +32,6 @@ left join lateral (
 where c.oid = %s::regclass
 group by c.relkind
 """
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A part of a table, which a task reads in the snapshot of the driver's transaction."""
-
-    address: DatabaseAddress
-    snapshot: str
-    table: str
-    query: str
-    schema: pa.Schema
-    settings: tuple[str, ...]
 
 
 def read_whole_table(
@@ -87,8 +74,7 @@ def read_whole_table(
         ((size,),) = connection.execute(SIZE.encode(), [name]).fetchall()
         schema = _schema(url, name, decimals)
         queries = [f"select * from {name}{where}" for where in row_ranges(size, blocks)]
-        fields = spark.createDataFrame(schema.empty_table()).schema
-        frame = read_queries(spark, address, table, queries, fields, snapshot)
+        frame = read_queries(spark, address, table, queries, schema, snapshot)
         with clear_executor_errors():
             return frame.localCheckpoint()
 
@@ -98,7 +84,7 @@ def read_queries(
     address: DatabaseAddress,
     table: str,
     queries: Sequence[str],
-    fields: StructType,
+    schema: pa.Schema,
     snapshot: str,
     settings: Sequence[str] = (),
 ) -> DataFrame:
@@ -109,13 +95,34 @@ def read_queries(
         address: how executors find the database.
         table: what is read, for errors.
         queries: the queries.
-        fields: the columns that they give.
+        schema: the columns that they give.
         snapshot: the exported snapshot in which they run; its transaction must last until then.
         settings: statements that each task executes before its query.
     """
-    schema = spark.createDataFrame([], fields).toArrow().schema
-    parts = [_Part(address, snapshot, table, query, schema, tuple(settings)) for query in queries]
-    return read_in_tasks(spark, parts, _read, fields)
+    setup = (
+        "set transaction isolation level repeatable read, read only",
+        f"set transaction snapshot '{snapshot}'",
+        *settings,
+    )
+
+    def read(query: str) -> Iterator[pa.RecordBatch]:
+        import adbc_driver_manager
+        from adbc_driver_postgresql import dbapi
+
+        try:
+            with dbapi.connect(address.resolve()) as connection, connection.cursor() as cursor:
+                for statement in (*setup, query):
+                    cursor.execute(statement)
+                for batch in cursor.fetch_record_batch():
+                    columns = [_column(batch.column(each.name), each, table) for each in schema]
+                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        except (adbc_driver_manager.Error, OSError) as error:
+            raise ConnectionFailed(
+                f"{socket.gethostname()} cannot read {table}: {error}", "Run the step again."
+            ) from error
+
+    fields = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    return read_in_tasks(spark, queries, read, fields)
 
 
 def _schema(url: str, name: str, decimals: dict[str, pa.DataType]) -> pa.Schema:
@@ -158,28 +165,6 @@ def row_ranges(size: int | None, blocks: int = _BLOCKS) -> Iterator[str]:
         first, end = f"ctid >= '({number * blocks},0)'", f"ctid < '({(number + 1) * blocks},0)'"
         conditions = [*([first] if number else []), *([end] if number < count - 1 else [])]
         yield f" where {' and '.join(conditions)}" if conditions else ""
-
-
-def _read(part: _Part) -> Iterator[pa.RecordBatch]:
-    import adbc_driver_manager
-    from adbc_driver_postgresql import dbapi
-
-    try:
-        with dbapi.connect(part.address.resolve()) as connection, connection.cursor() as cursor:
-            cursor.execute("set transaction isolation level repeatable read, read only")
-            cursor.execute(f"set transaction snapshot '{part.snapshot}'")
-            for setting in part.settings:
-                cursor.execute(setting)
-            cursor.execute(part.query)
-            for batch in cursor.fetch_record_batch():
-                columns = [
-                    _column(batch.column(field.name), field, part.table) for field in part.schema
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=part.schema)
-    except (adbc_driver_manager.Error, OSError) as error:
-        raise ConnectionFailed(
-            f"{socket.gethostname()} cannot read {part.table}: {error}", "Run the step again."
-        ) from error
 
 
 def _column(values: pa.Array, field: pa.Field, table: str) -> pa.Array:

@@ -7,7 +7,6 @@ of the attempt. `sinks/publication.py` has the proof that a stale attempt publis
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from deltalake import CommitProperties, DeltaTable, TableFeatures, Transaction
 from deltalake.exceptions import TableNotFoundError
@@ -22,8 +21,8 @@ from ..sinks.delta.output import DeltaOutput
 from ..sinks.delta.schema import delta_schema
 from ..sinks.delta.sink import DeltaSink
 from ..sinks.publication import WriteAttempt
-from .net_changes import DELETED
-from .source import spark_columns
+from .source import DELETED, spark_columns
+from .target import DeltaReplicas
 
 _SOURCE = "pgque.replica_of"
 _RECORD = "pgque"
@@ -54,31 +53,23 @@ class DeltaReplica:
     """The Delta table that is the replica of a table.
 
     Args:
-        base_dir: the folder or URL in which each table has a folder, by its schema and name.
+        target: where replicas are.
         source: the table.
-        storage_options: as for `DeltaSink`.
 
     Raises:
         InvalidArgument: if a folder cannot have the table's name, or nothing can open the URL.
     """
 
-    def __init__(
-        self, base_dir: str | Path, source: SourceTable, storage_options: dict[str, str] | None
-    ) -> None:
+    def __init__(self, target: DeltaReplicas, source: SourceTable) -> None:
         for part in source.path:
             if not _PATH_PART.fullmatch(part):
                 raise InvalidArgument(
                     f"{source.name} has a name that a folder cannot have",
                     "Rename the table, or leave it out.",
                 )
-        location = "/".join((str(base_dir).rstrip("/"), *source.path))
+        location = "/".join((target.base_dir.rstrip("/"), *source.path))
         self.source = source
-        self.sink = DeltaSink(location, storage_options=storage_options)
-
-    @property
-    def location(self) -> str:
-        """Where the table is."""
-        return self.sink.location
+        self.sink = DeltaSink(location, storage_options=dict(target.storage_options or {}))
 
     def overwrite(self, batch: SparkBatch, rows: DataFrame, copied: str) -> tuple[int | None, int]:
         """Makes rows the whole content of the replica, which is created if there is none.
@@ -161,11 +152,6 @@ class DeltaReplica:
                 break
         return None
 
-    def copied(self) -> str | None:
-        """Returns the snapshot of its last copy; None as for `state`."""
-        state = self.state()
-        return None if state is None else state.copied
-
 
 class _Output(DeltaOutput):
     """The files of an attempt, to be published in a replica."""
@@ -199,7 +185,7 @@ class _Output(DeltaOutput):
                 f"{self._replica_of}",
                 "Replicate into another base_dir, or move that table away.",
             )
-        self.check_incarnation(self.facts(table))
+        self.check_incarnation(table)
         return []
 
     def published(self, state: DeltaTable) -> WriteAttempt | None:

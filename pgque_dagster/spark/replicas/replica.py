@@ -6,7 +6,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -15,25 +14,26 @@ from ...client.errors import MalformedPayload
 from ...client.replicas.snapshot import Snapshot
 from ...client.replicas.standing import (
     REDELIVERED,
-    REMEMBER,
+    Copied,
     Log,
     Replicated,
     Standing,
+    acked,
     check_known,
     find_standings,
+    remember,
 )
 from ...client.source_tables import SourceTable
 from ..batch import DRIVER_SIDE_EVENTS, SparkBatch, attempt_of
 from .delta import DeltaReplica
-from .net_changes import CHANGE_COLUMNS, net_changes
-from .source import is_after, rows_at
+from .source import CHANGE_COLUMNS, is_after, net_changes, rows_at
+from .target import DeltaReplicas
 
 
 def replicate(
     batch: SparkBatch,
     tables: Sequence[str],
-    base_dir: str | Path,
-    storage_options: dict[str, str] | None = None,
+    target: DeltaReplicas,
     log: Log = print,
 ) -> Iterator[Replicated]:
     """Applies a batch to the replicas of tables, one after another.
@@ -41,8 +41,7 @@ def replicate(
     Args:
         batch: a batch of the queue into which the tables are captured.
         tables: the names of the tables.
-        base_dir: as for `DeltaReplica`.
-        storage_options: as for `DeltaReplica`.
+        target: where the replicas are.
         log: is told about copies.
 
     Yields:
@@ -52,7 +51,8 @@ def replicate(
         InvalidArgument: if a table cannot be replicated, or there are changes of another one.
         MalformedPayload: if a row has a value that the replica cannot hold.
     """
-    standings = find_standings(batch.claim.session, batch.queue, batch.consumer, tables)
+    claim = acked(batch.claim)
+    standings = find_standings(claim.session, claim.queue, claim.consumer, tables)
     events = batch.events(CHANGE_COLUMNS)
     if batch.event_count <= DRIVER_SIDE_EVENTS:
         # One task sorts so few faster than Spark starts as many as its shuffles have.
@@ -63,15 +63,18 @@ def replicate(
         kind = f.when(f.col("ev_retry").isNull(), f.col("ev_type")).otherwise(REDELIVERED)
         for row in events.select("ev_extra1", kind.alias("kind")).distinct().collect():
             kinds.setdefault(row.ev_extra1, set()).add(row.kind)
-        check_known(batch.claim.session, batch.queue, batch.batch_id, standings, set(kinds))
+        check_known(claim, standings, set(kinds))
         for standing in standings:
             source, copied = standing.source, standing.copied
             mine = events.where(f.col("ev_extra1") == source.name)
             if copied is not None:
                 mine = mine.where(is_after(copied.transactions))
-            replica = DeltaReplica(base_dir, source, storage_options)
+            replica = DeltaReplica(target, source)
+            state = replica.state()
             reason = standing.copy_reason(
-                replica.copied, kinds.get(source.name, set()), partial(_kinds, mine)
+                state.copied if state else None,
+                kinds.get(source.name, set()),
+                partial(_kinds, mine),
             )
             if copied is None or reason is not None:
                 log(f"copying {source.name}: {reason}")
@@ -80,9 +83,9 @@ def replicate(
                 with _advised(source):
                     changes = net_changes(mine, source)
                     version, rows = replica.merge(batch, changes, copied.transactions)
-                yield Replicated(source, replica.location, version, rows, None)
+                yield Replicated(source, replica.sink.location, version, rows, None)
             else:
-                yield Replicated(source, replica.location, None, 0, None)
+                yield Replicated(source, replica.sink.location, None, 0, None)
     finally:
         events.unpersist()
 
@@ -106,13 +109,12 @@ def _kinds(events: DataFrame) -> set[str]:
 
 def _copy(batch: SparkBatch, standing: Standing, replica: DeltaReplica, reason: str) -> Replicated:
     """Copies a table in a snapshot that was taken after its shape was seen."""
-    session, attempt = batch.claim.session, attempt_of(batch)
-    standing = standing.mended(session)
+    claim, attempt = acked(batch.claim), attempt_of(batch)
+    standing, session = standing.mended(claim.session), claim.session
     source = standing.source
     with Snapshot.taken(attempt.url) as snapshot:
         rows = rows_at(batch.spark, session, attempt.address, source, snapshot)
-        batch.claim.before_publishing(partial(standing.check_unchanged, session))
+        claim.before_publishing(partial(standing.check_unchanged, session))
         version, count = replica.overwrite(batch, rows, snapshot.transactions)
-    copied = (batch.queue, batch.consumer, source.name, snapshot.transactions, source.shape)
-    batch.before_ack(lambda connection: connection.execute(REMEMBER, copied))
-    return Replicated(source, replica.location, version, count, reason)
+    remember(claim, source.name, Copied(snapshot.transactions, source.shape))
+    return Replicated(source, replica.sink.location, version, count, reason)

@@ -1,4 +1,4 @@
-"""A captured table as the source of a replica: its columns, its key, and its rows in a snapshot.
+"""A captured table as the source of a replica: its columns, its changes, its rows in a snapshot.
 
 A row is read as the JSON that the table's events have, and parsed by the same reader. So a row that
 was copied and a row that an event brought cannot differ.
@@ -10,14 +10,16 @@ from psycopg import sql
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
+from pyspark.sql.window import Window
 
 from ...client.operation import Call
 from ...client.replicas.snapshot import SETTINGS, Snapshot, row_queries
 from ...client.session import Session
 from ...client.source_tables import SourceTable
 from ..address import DatabaseAddress
-from ..payload.changes import ChangeFormat
+from ..payload.changes import EVENT_COLUMNS, ChangeFormat
 from ..payload.parsing import parse_events
+from ..reading.arrow import arrow_schema
 from ..reading.table import SIZE, read_queries, row_ranges
 
 _SIMPLE = {
@@ -32,14 +34,12 @@ _SIMPLE = {
 }
 _NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
 _TIMESTAMP = re.compile(r"timestamp(?:\(\d\))? (with|without) time zone")
+# Whether a row was deleted. It stands beside the columns of the table.
+DELETED = "__pgque_deleted"
+# The columns of events from which changes are read.
+CHANGE_COLUMNS = (*EVENT_COLUMNS, "ev_txid", "ev_retry")
 # A decimal of Spark and of Arrow has at most so many digits.
 _DIGITS = 38
-_EVENTS = t.StructType(
-    [
-        t.StructField("ev_id", t.LongType()),
-        *(t.StructField(name, t.StringType()) for name in ("ev_type", "ev_data", "ev_extra1")),
-    ]
-)
 
 
 def is_after(transactions: str) -> Column:
@@ -68,9 +68,25 @@ def spark_columns(source: SourceTable) -> t.StructType:
     )
 
 
-def change_format(source: SourceTable) -> ChangeFormat:
-    """Returns how events of a table are read."""
-    return ChangeFormat(spark_columns(source), source.key, "malformed")
+def net_changes(events: DataFrame, source: SourceTable) -> DataFrame:
+    """Returns what the events of a table come to: for each key the last row, or that it is gone.
+
+    Args:
+        events: inserts, updates and deletes of this table, with `EVENT_COLUMNS`.
+        source: the table.
+
+    Returns:
+        The table's columns and `DELETED`, with one row for each key. Of a deleted row, only the
+        columns of the key mean anything. Spark raises an error whose cause is `MalformedPayload`
+        if an event does not fit the table.
+    """
+    parsed = parse_events(events, _change_format(source), keep=("ev_id",))
+    keys = [f.col(f"key.`{name}`") for name in source.key]
+    latest = Window.partitionBy(*keys).orderBy(f.col("ev_id").desc())
+    last = parsed.withColumn("__pgque_place", f.row_number().over(latest)).where(
+        "__pgque_place = 1"
+    )
+    return last.select("row.*", (f.col("operation") == "delete").alias(DELETED))
 
 
 def rows_at(
@@ -96,16 +112,13 @@ def rows_at(
         f"from ({query}) pgque_copied"
         for query in row_queries(session, source, row_ranges(size))
     ]
-    events = read_queries(
-        spark,
-        address,
-        source.name,
-        queries,
-        _EVENTS,
-        snapshot.id,
-        SETTINGS,
-    )
-    return parse_events(events, change_format(source)).select("row.*")
+    schema = arrow_schema(EVENT_COLUMNS)
+    events = read_queries(spark, address, source.name, queries, schema, snapshot.id, SETTINGS)
+    return parse_events(events, _change_format(source)).select("row.*")
+
+
+def _change_format(source: SourceTable) -> ChangeFormat:
+    return ChangeFormat(spark_columns(source), source.key, "malformed")
 
 
 def _spark_type(kind: str) -> t.DataType:

@@ -5,8 +5,6 @@ without a lock. The replica has the changes up to an earlier tick; those between
 to its rows here, and then both must have the same rows.
 """
 
-from pathlib import Path
-
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType, FloatType
@@ -29,8 +27,8 @@ from ..address import DatabaseAddress
 from ..options import DEFAULT_SLICES
 from ..reading import arrow
 from .delta import DeltaReplica
-from .net_changes import CHANGE_COLUMNS, DELETED, net_changes
-from .source import is_after, rows_at, spark_columns
+from .source import CHANGE_COLUMNS, DELETED, is_after, net_changes, rows_at, spark_columns
+from .target import DeltaReplicas
 
 # Of the changes that wait, which are few compared with the table.
 _PARTITIONS = 1
@@ -42,52 +40,41 @@ _HASH, _COUNT = "hash", "count"
 def verify(
     spark: SparkSession,
     session: Session,
-    url: str,
     queue: str,
     consumer: str,
     table: str,
-    base_dir: str | Path,
-    *,
-    address: DatabaseAddress | None = None,
-    storage_options: dict[str, str] | None = None,
+    target: DeltaReplicas,
+    address: DatabaseAddress,
 ) -> Verification:
     """Compares a replica with its table at a new tick.
 
     Args:
         spark: the Spark session.
         session: of the table's database.
-        url: the database, as the driver reaches it.
         queue: the queue of the table's changes.
         consumer: the consumer that replicates it.
         table: the table's name.
-        base_dir: as for `DeltaReplica`.
-        address: how executors find the database; None for the same URL.
-        storage_options: as for `DeltaReplica`.
+        target: where the replica is.
+        address: how executors find the database.
 
     Raises:
         InvalidArgument: if the table or the replica is not there.
         TransactionOutdated: if no tick could be made beside others.
     """
-    found_at = address or DatabaseAddress(url)
     (standing,) = find_standings(session, queue, consumer, [table])
     source = standing.source
-    if standing.why_held is not None:
-        return Verification(source.name, None, None, held=standing.why_held)
+    if standing.why_unknown is not None:
+        return Verification(source.name, None, None, why_not=standing.why_unknown)
     acked = last_acked_tick(session, queue, consumer)
-    replica = DeltaReplica(base_dir, source, storage_options)
+    replica = DeltaReplica(target, source)
     state = replica.state()
     if state is None:
-        return Verification(source.name, None, None, held=REPLICA_GONE)
+        return Verification(source.name, None, None, why_not=REPLICA_GONE)
     from_tick = max(acked, state.tick_id)
-    with Snapshot.of_tick(url, queue) as (tick_id, snapshot):
+    with Snapshot.of_tick(session.url, queue) as (tick_id, snapshot):
         plan = session.run(tick_range_plan(queue, from_tick, tick_id, DEFAULT_SLICES))
         events = (
-            arrow.read_in_tasks(
-                spark,
-                plan.slices,
-                lambda part: arrow.read_slice(found_at.resolve(), part, CHANGE_COLUMNS),
-                arrow.spark_schema(CHANGE_COLUMNS),
-            )
+            arrow.read_slices(spark, address, plan.slices, CHANGE_COLUMNS)
             .where(f.col("ev_extra1") == source.name)
             .where(is_after(state.copied))
             .coalesce(_PARTITIONS)
@@ -96,18 +83,15 @@ def verify(
         try:
             kinds = {row.ev_type for row in events.select("ev_type").distinct().collect()}
             if kinds & {COPY, TRUNCATE}:
-                return Verification(source.name, tick_id, state.version, held=NEXT_COPIES)
+                return Verification(source.name, tick_id, state.version, why_not=NEXT_COPIES)
             stored = _with_changes(replica.sink.read(spark, state.version), events, source)
-            rows = rows_at(spark, session, found_at, source, snapshot)
-            found = _compare(rows, stored, source)
+            rows = rows_at(spark, session, address, source, snapshot)
+            count, differences, examples = _compare(rows, stored, source)
         finally:
             events.unpersist()
-        if SourceTable.find(session, source.name).shape != source.shape:
-            return Verification(source.name, tick_id, state.version, held=ALTERED)
-    rows_count, differences, examples = found
-    return Verification(
-        source.name, tick_id, state.version, rows_count, differences, tuple(examples)
-    )
+        if standing.has_changed(session):
+            return Verification(source.name, tick_id, state.version, why_not=ALTERED)
+    return Verification(source.name, tick_id, state.version, count, differences, examples)
 
 
 def _with_changes(replica: DataFrame, events: DataFrame, source: SourceTable) -> DataFrame:
@@ -121,7 +105,7 @@ def _with_changes(replica: DataFrame, events: DataFrame, source: SourceTable) ->
 
 def _compare(
     rows: DataFrame, stored: DataFrame, source: SourceTable
-) -> tuple[int, int, list[Difference]]:
+) -> tuple[int, int, tuple[Difference, ...]]:
     """Returns the number of rows, the number of differences and some of them."""
     keys = list(source.key)
     mine, its = _hashed(rows, source, _OURS), _hashed(stored, source, _THEIRS)
@@ -138,10 +122,10 @@ def _compare(
         f.count(_OURS).alias("rows"), f.count(_KIND).alias("differences")
     ).collect()
     if not totals.differences:
-        return totals.rows, 0, []
+        return totals.rows, 0, ()
     # Reads both again, which is rare, and holds nothing in memory.
     found = marked.where(f"`{_KIND}` is not null").limit(SHOWN).collect()
-    examples = [Difference(row[_KIND], {key: row[key] for key in keys}) for row in found]
+    examples = tuple(Difference(row[_KIND], {key: row[key] for key in keys}) for row in found)
     return totals.rows, totals.differences, examples
 
 

@@ -26,7 +26,7 @@ class Maintained:
     Attributes:
         replaced: how many small files were replaced.
         by: how many files took their place.
-        deleted: the paths of the files that were deleted, or would be, relative to the table.
+        deleted: the paths of the files that were deleted, relative to the table.
     """
 
     replaced: int
@@ -35,11 +35,7 @@ class Maintained:
 
 
 def check_directory(location: str) -> None:
-    """Refuses the URL of an object store for a table of plain Parquet files.
-
-    Raises:
-        InvalidArgument: if it is one.
-    """
+    """Refuses the URL of an object store for a table of plain Parquet, by `InvalidArgument`."""
     if _OBJECT_STORE.match(location):
         raise InvalidArgument(
             f"{location.partition('?')[0]} is in an object store, where plain Parquet files show "
@@ -65,11 +61,7 @@ def check_mode(
 ) -> None:
     """Refuses an unknown mode, a merge without a key, and a key without a merge.
 
-    Args:
-        mode: the mode.
-        key: the columns of the key.
-        modes: those that there are; all but the first one need a key.
-        what: the columns of a key, for the error.
+    All modes but the first one need a key.
 
     Raises:
         InvalidArgument: in these cases, and if the key is a text instead of a list.
@@ -90,11 +82,7 @@ def check_mode(
 
 
 def refuse_window(claim: ReadBatch, target: str) -> None:
-    """Refuses to store a window where an earlier output of it cannot be told apart.
-
-    Raises:
-        InvalidArgument: if the claim is a window.
-    """
+    """Refuses a window, by `InvalidArgument`, where its earlier output cannot be told apart."""
     if isinstance(claim, Window):
         raise InvalidArgument(
             f"{target} cannot replace the rows of a window when it is materialized again",

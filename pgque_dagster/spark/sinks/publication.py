@@ -61,12 +61,7 @@ class BatchIdentity:
 
 @dataclass(frozen=True)
 class WriteAttempt:
-    """An attempt at a batch, as it is recorded with what it published.
-
-    Args:
-        epoch: of the claim.
-        id: random, and another one for each write.
-    """
+    """An attempt at a batch: the epoch of its claim, and a random id of its write."""
 
     epoch: int
     id: str

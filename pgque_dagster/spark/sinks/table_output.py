@@ -1,19 +1,18 @@
 """What an attempt at a batch stores in a table of a lake, and how it gets into the table.
 
-Spark's tasks write data files under names that no other attempt uses. Then the driver adds the
-files to the table by one commit, in place of the rows that an earlier attempt at the batch stored.
-The commit holds only on the version of the table that was read before the lease was renewed, as
-`publication.py` demands. A format says how its table is loaded, checked and committed to.
+Spark's tasks write data files under names that no other attempt uses. Then the driver adds them to
+the table by one commit, in place of the rows of an earlier attempt at the batch. The commit holds
+only on the version that was read before the lease was renewed, as `publication.py` demands. A
+format says how its table is loaded, checked and committed to.
 """
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from ...client import BatchNotOpen, InvalidArgument, LeaseLost
 from ...client.read_batch import ReadBatch
@@ -21,8 +20,8 @@ from ..batch import SparkBatch
 from ..cluster.lost_lease import cancelled_without_lease
 from .files.data_files import DataFile, write_files
 from .files.storage import StorageFailed, written_for
-from .modes import SchemaEvolution
 from .publication import BatchIdentity, WriteAttempt, publish
+from .table_checks import check_fit, check_incarnation
 
 if TYPE_CHECKING:
     from .tables import TableSink
@@ -33,30 +32,13 @@ INCARNATION = "pgque.lineage"
 FOLDER = "data"
 
 
-@dataclass(frozen=True)
-class TableFacts:
-    """What is compared before rows are added to a table.
-
-    Attributes:
-        incarnation: the property that the first write set, or None.
-        adopt: the statement that sets it.
-        columns: the type of each column, written as for the DataFrame's columns.
-        rules: of the table that rows from here may break, such as partitions.
-    """
-
-    incarnation: str | None
-    adopt: str
-    columns: Mapping[str, str]
-    rules: Sequence[str]
-
-
 class TableOutput(ABC, Generic[Table]):
     """The files of an attempt at a batch, to be published in a table.
 
     Args:
         sink: the table.
         claim: the claim of the batch.
-        columns: the type of each column of the files.
+        schema: the columns of the files.
 
     Attributes:
         conflict: the error of the format's library for a commit on a state that is not the newest.
@@ -65,7 +47,7 @@ class TableOutput(ABC, Generic[Table]):
 
     conflict: ClassVar[type[Exception]]
 
-    def __init__(self, sink: "TableSink", claim: ReadBatch, columns: Mapping[str, str]) -> None:
+    def __init__(self, sink: "TableSink", claim: ReadBatch, schema: StructType) -> None:
         self.attempt = WriteAttempt(claim.lease.epoch, uuid.uuid4().hex)
         self.batch = BatchIdentity.of(claim)
         self.files: list[DataFile] = []
@@ -73,7 +55,7 @@ class TableOutput(ABC, Generic[Table]):
         self.storage = sink.storage
         self._sink = sink
         self._claim = claim
-        self._columns = columns
+        self._schema = schema
         self._table_id: object = None
 
     @property
@@ -97,8 +79,7 @@ class TableOutput(ABC, Generic[Table]):
     def commit(self, state: Table) -> bool:
         """Commits the rows in place of those of the batch, if `state` is the newest one.
 
-        Returns:
-            False if only another step was committed, such as the columns of the table.
+        Returns False if only another step was committed, such as the columns of the table.
         """
 
     @abstractmethod
@@ -106,8 +87,21 @@ class TableOutput(ABC, Generic[Table]):
         """Returns the id of the table, and what tells its state from later ones."""
 
     @abstractmethod
-    def facts(self, table: Table) -> TableFacts:
-        """Returns what the rows are compared with."""
+    def incarnation(self, table: Table) -> str | None:
+        """Returns the property that the first write set, or None."""
+
+    @property
+    @abstractmethod
+    def adopt(self) -> str:
+        """The statement that sets it."""
+
+    @abstractmethod
+    def rules(self, table: Table) -> list[str]:
+        """Returns what rows from here may break in the table, such as partitions."""
+
+    @abstractmethod
+    def columns(self, table: Table) -> StructType:
+        """Returns the columns of a table that has no such rules."""
 
     def begin(self) -> Table:
         """Finds or creates the table, and checks that it fits, before anything is written.
@@ -141,14 +135,7 @@ class TableOutput(ABC, Generic[Table]):
             self.files = write_files(frame, self.storage, folder, batch_id=batch_id)
 
     def publish(self) -> None:
-        """Publishes the files, or removes them if that is refused.
-
-        Raises:
-            LeaseLost: if another owner took the batch over.
-            BatchNotOpen: if the batch was acked meanwhile.
-            InvalidArgument: if the table cannot take the rows.
-            StorageFailed: if the table cannot be written.
-        """
+        """Publishes the files as `publish` does, or removes them if that is refused."""
         try:
             self.check_files()
             publish(self._claim, self)
@@ -204,82 +191,22 @@ class TableOutput(ABC, Generic[Table]):
         Raises:
             InvalidArgument: if the table cannot take the rows, or is of another incarnation.
         """
-        name, facts = self._sink.name, self.facts(table)
-        self.check_incarnation(facts)
-        if facts.rules:
+        name = self._sink.name
+        self.check_incarnation(table)
+        if rules := self.rules(table):
             raise InvalidArgument(
-                f"{name} has {', '.join(facts.rules)}, which this sink does not keep",
+                f"{name} has {', '.join(rules)}, which this sink does not keep",
                 "Store into another table, and copy the rows from there by an engine that does. To "
                 "skip files, readers need no partitions: files have statistics.",
             )
-        return check_fit(name, facts, self._columns, self._sink.evolution)
+        return check_fit(name, self.columns(table), self._schema, self._sink.evolution)
 
-    def check_incarnation(self, facts: TableFacts) -> None:
-        """Refuses a table of another incarnation, or of none.
-
-        Raises:
-            InvalidArgument: with what to do.
-        """
-        name, own = self._sink.name, self.batch.incarnation
-        if facts.incarnation == own:
-            return
-        if facts.incarnation is None:
-            raise InvalidArgument(
-                f"{name} was not created by this sink, or for another one",
-                "Store into another table. If no rows of another queue are in it, adopt it: "
-                f"{facts.adopt}",
-            )
-        raise InvalidArgument(
-            f"{name} holds batches of incarnation {facts.incarnation}, and database "
-            f"{self._claim.session.database} is of incarnation {own}: batches of one id would "
-            "replace each other",
-            "Store into another table. After a failover or a restore, to go on here: delete the "
-            "rows of the batches that the database delivers again (docs/restore.md says how to "
-            f"find them), then {facts.adopt}",
+    def check_incarnation(self, table: Table) -> None:
+        """Refuses a table of another incarnation, or of none, by `InvalidArgument`."""
+        check_incarnation(
+            self._sink.name,
+            self.incarnation(table),
+            self.batch.incarnation,
+            self._claim.session.database,
+            self.adopt,
         )
-
-
-def check_fit(
-    table: str, facts: TableFacts, given: Mapping[str, str], evolution: SchemaEvolution
-) -> list[str]:
-    """Compares the columns of a DataFrame with those of the table.
-
-    Args:
-        table: the table's name for errors.
-        facts: of the table.
-        given: the type of each column of the DataFrame.
-        evolution: whether the table may get columns.
-
-    Returns:
-        The columns that the table lacks.
-
-    Raises:
-        InvalidArgument: if the rows do not fit the table.
-    """
-    stored = facts.columns
-    for name, kind in given.items():
-        if name in stored and stored[name] != kind:
-            raise InvalidArgument(
-                f"column {name} of {table} is {stored[name]}, and the DataFrame's is {kind}",
-                f"Cast {name} in Spark, or store into another table.",
-            )
-    lower = {name.lower(): name for name in stored}
-    added = [name for name in given if name not in stored]
-    for name in added:
-        if name.lower() in lower:
-            raise InvalidArgument(
-                f"{table} has the column {lower[name.lower()]}, and the DataFrame has {name}",
-                f"Rename it: withColumnRenamed('{name}', '{lower[name.lower()]}').",
-            )
-    if added and evolution == "fail":
-        raise InvalidArgument(
-            f"{table} has no column {', '.join(added)}",
-            "Leave it out, or let the sink add columns: schema_evolution='add_columns'.",
-        )
-    missing = [name for name in stored if name not in given]
-    if missing and evolution == "fail":
-        raise InvalidArgument(
-            f"the DataFrame has no column {', '.join(missing)}, which {table} has",
-            "Add it to the DataFrame, or have nulls in it: schema_evolution='add_columns'.",
-        )
-    return added

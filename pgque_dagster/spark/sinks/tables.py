@@ -70,24 +70,16 @@ class TableSink(ABC):
     def attempt(
         self, batch: SparkBatch, schema: StructType
     ) -> AbstractContextManager["TableOutput[Any]"]:
-        """Begins an attempt to store a batch.
-
-        Args:
-            batch: the batch.
-            schema: the columns of its files.
-        """
+        """Begins an attempt to store a batch in files with these columns."""
 
     @abstractmethod
-    def maintain(
-        self, url: str, *, retention: timedelta = timedelta(days=7), dry_run: bool = False
-    ) -> Maintained:
+    def maintain(self, url: str, *, retention: timedelta = timedelta(days=7)) -> Maintained:
         """Unites small files, and deletes files that nobody needs. Batches can be stored meanwhile.
 
         Args:
             url: the queue's database.
             retention: how old a file must be to be deleted: longer than any attempt at a batch and
                 any reader takes.
-            dry_run: whether to unite nothing, and only list the files to delete.
 
         Raises:
             InvalidArgument: if there is no table, or the retention is under a day.

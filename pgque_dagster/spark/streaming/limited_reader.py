@@ -30,8 +30,8 @@ class LimitedStreamReader(PgqueStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Records the newest tick as the end of the query."""
-        position = self._hold.position().start
-        self._target = self._hold.next_tick(position.id, None) or position
+        position = self._lease.position().start
+        self._target = self._lease.next_tick(position.id, None) or position
 
     def latestOffset(  # type: ignore[override]  # noqa: N802
         self, start: dict[str, Any], limit: ReadLimit
@@ -40,7 +40,7 @@ class LimitedStreamReader(PgqueStreamReader, SupportsTriggerAvailableNow):
         done = self._parse(start)
         self._finish(done)
         max_events = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        tick, target = self._hold.next_tick(done.tick, max_events), self._target
+        tick, target = self._lease.next_tick(done.tick, max_events), self._target
         if tick is None or (target is not None and done.tick >= target.id):
             return start
         return self._offset(target if target is not None and target.id < tick.id else tick)

@@ -23,7 +23,7 @@ from ...client.errors import InvalidArgument, PgqueError
 from ...client.ticks import Tick
 from ..options import StreamOptions
 from ..reading import arrow
-from .hold import ConsumerHold
+from .lease import StreamLease
 
 
 class CheckpointMismatch(PgqueError):
@@ -83,16 +83,16 @@ class PgqueStreamReader(DataSourceStreamReader):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._given = dict(options)
-        self._held: ConsumerHold | None = None
+        self._opened: StreamLease | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Returns the consumer's position, for a query without a checkpoint."""
-        return self._offset(self._hold.position().start)
+        return self._offset(self._lease.position().start)
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
         """Returns the newest tick."""
-        position = self._hold.position()
-        return self._offset(self._hold.next_tick(position.start.id, None) or position.end)
+        position = self._lease.position()
+        return self._offset(self._lease.next_tick(position.start.id, None) or position.end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Opens a micro-batch and returns one partition per slice, and at least one."""
@@ -106,8 +106,8 @@ class PgqueStreamReader(DataSourceStreamReader):
         if last.tick == first.tick:
             # Spark 4.0 plans this before it repeats a micro-batch that may not be stored.
             return []
-        self._hold.hold(first.at, last.at)
-        slices = self._hold.read_plan(self._options.slices).slices
+        self._lease.open(first.at, last.at)
+        slices = self._lease.read_plan(self._options.slices).slices
         return [InputPartition(part) for part in slices or (None,)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -123,9 +123,9 @@ class PgqueStreamReader(DataSourceStreamReader):
 
     def stop(self) -> None:
         """Releases the consumer."""
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
     @cached_property
     def _options(self) -> StreamOptions:
@@ -139,31 +139,31 @@ class PgqueStreamReader(DataSourceStreamReader):
         return options
 
     @property
-    def _hold(self) -> ConsumerHold:
-        if self._held is None:
+    def _lease(self) -> StreamLease:
+        if self._opened is None:
             options = self._options
-            self._held = ConsumerHold(
+            self._opened = StreamLease(
                 options.address.resolve(),
                 options.queue,
                 options.consumer,
                 timedelta(seconds=options.lease_seconds),
             )
             _stop_on_termination()
-        return self._held
+        return self._opened
 
     def _finish(self, done: TickOffset) -> None:
-        if not self._hold.position().start.fits(done.at):
-            self._hold.hold(done.at, done.at)
+        if not self._lease.position().start.fits(done.at):
+            self._lease.open(done.at, done.at)
 
     def _offset(self, tick: Tick) -> dict[str, Any]:
-        options, registration = self._options, self._hold.position().registration_id
+        options, registration = self._options, self._lease.position().registration_id
         return asdict(
             TickOffset(options.queue, options.consumer, registration, tick.id, tick.fingerprint)
         )
 
     def _parse(self, offset: Mapping[str, Any]) -> TickOffset:
         read = TickOffset.parse(offset, self._options)
-        if read.registration != self._hold.position().registration_id:
+        if read.registration != self._lease.position().registration_id:
             raise CheckpointMismatch(
                 f"consumer {read.consumer} on queue {read.queue} was registered anew after this "
                 "checkpoint was written, so events between the two may be gone",

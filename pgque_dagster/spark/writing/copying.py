@@ -5,7 +5,6 @@ later reader can select the rows of the attempts whose results Spark accepted.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -24,25 +23,12 @@ _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _DAY = 86_400_000_000
 
 
-@dataclass(frozen=True)
-class Copied:
-    """What one attempt wrote.
-
-    Attributes:
-        txid: its transaction id, as `pg_current_xact_id()` prints it.
-        rows: the number of rows.
-    """
-
-    txid: str
-    rows: int
-
-
 def copy_batches(
     connection: psycopg.Connection[tuple[Any, ...]],
     table: sql.Identifier,
     columns: Sequence[str],
     batches: Iterable[pa.RecordBatch],
-) -> Copied:
+) -> tuple[str, int]:
     """Writes record batches into a table in one transaction.
 
     Args:
@@ -50,6 +36,9 @@ def copy_batches(
         table: the table, with a column that defaults to `pg_current_xact_id()`.
         columns: the table's columns, in the order of the batches' columns.
         batches: the record batches to write, with columns of simple types.
+
+    Returns:
+        The transaction's id, as `pg_current_xact_id()` prints it, and the number of rows.
 
     Raises:
         MalformedPayload: if a text contains a character that PostgreSQL cannot store.
@@ -67,7 +56,7 @@ def copy_batches(
                 for text in _copy_text(batch):
                     stream.write(text)
                 rows += batch.num_rows
-    return Copied(txid, rows)
+    return txid, rows
 
 
 def _copy_text(batch: pa.RecordBatch) -> Iterator[memoryview]:

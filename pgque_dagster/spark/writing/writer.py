@@ -55,13 +55,8 @@ class PgqueWriter(DataSourceArrowWriter):
             # Not in the transaction of the COPY: the call locks a row that the other tasks need.
             with translated_with_role(connection, call.sql):
                 table = call.parse(connection.execute(call.sql, call.params).fetchall())
-            copied = copy_batches(
-                connection,
-                sql.Identifier(*table.split(".")),
-                self._columns.written,
-                map(self._columns.events, iterator),
-            )
-        return TaskResult(copied.txid, copied.rows)
+            target, events = sql.Identifier(*table.split(".")), map(self._columns.events, iterator)
+            return TaskResult(*copy_batches(connection, target, self._columns.written, events))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publishes the events.

@@ -4,10 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
 
-import psycopg
 import pytest
 
-from pgque_dagster.client import PermissionDenied, TargetOutOfStep
+from pgque_dagster.client import DatabaseError, PermissionDenied, TargetOutOfStep, last_batch
 from pgque_dagster.client.connection import connect as connect_client
 from pgque_dagster.client.last_batch import Applied, LastBatch
 from pgque_dagster.client.ledger import Ledger
@@ -86,7 +85,6 @@ def test_a_rewind_and_a_reset_know_what_0_3_0_applied(applied: Target) -> None:
     applied.q.send("b")
     applied.q.client.seek("q", "c", "earliest")
     assert isinstance(applied.error(), TargetOutOfStep)
-    assert earlier(applied) != -1
     applied.consumer().rewind()
     applied.apply()
     assert applied.done() == ["b"]
@@ -96,25 +94,25 @@ def test_a_rewind_and_a_reset_know_what_0_3_0_applied(applied: Target) -> None:
     assert applied.done() == ["b", "a", "b"]
 
 
-def test_a_reset_before_the_takeover_holds(applied: Target) -> None:
+def test_a_reset_before_the_first_batch_holds(applied: Target) -> None:
     applied.consumer().reset()
     applied.apply()
     assert applied.done() == ["a"]
 
 
-def test_a_stopped_process_of_0_3_0_that_holds_its_row_is_ended(target: Target) -> None:
+def test_a_process_of_0_3_0_that_holds_its_row_is_named(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_batch, "LOCK_WAIT", "100ms")
     stored(target)
     held = "select from pgque_completed_batch where queue = 'q' for update"
     with connect_client(target.url) as stopped, connect_client(target.url) as connection:
         stopped.execute("begin")
         stopped.execute(held.encode())
-        checks: list[None] = []
-        ledger = LastBatch(connection, "q", "c")
-        with connection.transaction():
-            assert ledger.take(lambda: checks.append(None)) == LAST
-        assert checks
-        with pytest.raises(psycopg.OperationalError):
-            stopped.execute("select")
+        with pytest.raises(DatabaseError, match=r"a process of 0\.3\.0 holds the row of q/c"):
+            LastBatch(connection, "q", "c")
+        stopped.execute("rollback")
+        assert LastBatch(connection, "q", "c").read() == LAST
 
 
 def test_processes_that_take_over_together_all_find_the_record(target: Target) -> None:
@@ -122,49 +120,35 @@ def test_processes_that_take_over_together_all_find_the_record(target: Target) -
     target.db.execute(SINKS)
     together = Barrier(4)
 
-    def take() -> tuple[Applied, Applied]:
+    def read() -> Applied:
         with connect_client(target.url) as connection:
             together.wait(60)
-            ledger = LastBatch(connection, "q", "c")
-            # In place of the lease, without which the others would be ended.
-            connection.execute("select pg_advisory_lock(1)")
-            with connection.transaction():
-                found = ledger.take(lambda: None)
-            connection.execute("select pg_advisory_unlock(1)")
-            return found, ledger.read()
+            return LastBatch(connection, "q", "c").read()
 
     with ThreadPoolExecutor(4) as pool:
-        found = [running.result() for running in [pool.submit(take) for _ in range(4)]]
-    assert found == [(LAST, LAST)] * 4
+        found = [running.result() for running in [pool.submit(read) for _ in range(4)]]
+    assert found == [LAST] * 4
     assert earlier(target) == -1
 
 
 def test_a_process_that_is_killed_while_it_takes_over_loses_nothing(target: Target) -> None:
     stored(target)
+    LastBatch(target.db, "other", "other")
     killed = connect_client(target.url)
-    ledger = LastBatch(killed, "q", "c")
     killed.execute("begin")
-    assert ledger.take(lambda: None) == LAST
+    assert LastBatch(killed, "q", "c").read() == LAST
+    assert earlier(target) == 8
     value(target.db, "select pg_terminate_backend(%s)", killed.info.backend_pid)
     with connect_client(target.url) as connection:
-        ledger = LastBatch(connection, "q", "c")
-        assert ledger.read() == LAST
-        with connection.transaction():
-            assert ledger.take(lambda: None) == LAST
-        assert ledger.read() == LAST
+        assert LastBatch(connection, "q", "c").read() == LAST
     assert earlier(target) == -1
 
 
-def test_a_takeover_of_its_own_holds_if_the_batch_is_then_refused(target: Target) -> None:
+def test_what_was_applied_since_the_takeover_stays(target: Target) -> None:
     stored(target)
     with connect_client(target.url) as connection:
-        ledger = LastBatch(connection, "q", "c")
-        ledger.take_over(lambda: None)
-        with pytest.raises(ZeroDivisionError), connection.transaction():
-            assert ledger.take(lambda: None) == LAST
-            _ = 1 / 0
-    assert earlier(target) == -1
-    assert value(target.db, "select tick_id from pgque_sink_ledger where sink = 'queue q'") == 8
+        LastBatch(connection, "q", "c").forget()
+        assert LastBatch(connection, "q", "c").read() == Applied()
 
 
 def test_a_ledger_of_0_3_0_that_belongs_to_another_role_comes_with_the_statement(

@@ -11,14 +11,19 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import BatchNotOpen, Client, ConnectionFailed, StaleReadPlan
 from pgque_dagster.client.batch import read_plan
-from pgque_dagster.spark import PackageMissing, clear_executor_errors, register
-from pgque_dagster.spark.options import plan_option
+from pgque_dagster.client.models import Slice
+from pgque_dagster.spark import DatabaseAddress, PackageMissing, clear_executor_errors, register
+from pgque_dagster.spark.reading.arrow import read_slices
 from tests.support.events import claim, publish
 
 
 def count(spark: SparkSession, **options: str) -> int:
     register(spark)
     return spark.read.format("pgque").options(**options).load().count()
+
+
+def read(spark: SparkSession, url: str, part: Slice) -> None:
+    read_slices(spark, DatabaseAddress(url), [part], ["ev_id"]).collect()
 
 
 def test_an_error_of_planning_comes_by_its_name_and_in_one_line(
@@ -41,10 +46,10 @@ def test_an_error_of_an_executor_comes_by_its_name(client: Client, spark: SparkS
     stale = replace(part, rows=part.rows[: part.rows.rindex(",")] + ", 1)")
 
     with pytest.raises(StaleReadPlan, match="truncated or rewritten"), clear_executor_errors():
-        count(spark, url=client.url, batch_id="1", plan=plan_option([stale]))
+        read(spark, client.url, stale)
     nowhere = "postgresql://me:s3cret@127.0.0.1:1/x"
     with pytest.raises(ConnectionFailed) as raised, clear_executor_errors():
-        count(spark, url=nowhere, batch_id="1", plan=plan_option([part]))
+        read(spark, nowhere, part)
 
     assert '"127.0.0.1", port 1' in str(raised.value)
     assert "s3cret" not in str(raised.value)

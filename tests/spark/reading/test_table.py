@@ -1,5 +1,6 @@
 """Reading a whole table of PostgreSQL: in parallel, in one snapshot, with exact values."""
 
+from datetime import datetime
 from decimal import Decimal
 
 import pytest
@@ -20,11 +21,12 @@ def test_a_postgres_table_is_read_by_tasks_in_one_snapshot_with_numerics_as_deci
         can_be_negative = db.info.server_version >= 150_000
         db.execute(
             "create table ledger (id bigint, amount numeric(20, 4), paid price, free numeric,"
-            f" hundreds numeric(5, {'-2' if can_be_negative else '0'}), at timestamptz, name text)"
+            f" hundreds numeric(5, {'-2' if can_be_negative else '0'}), at timestamptz,"
+            " local timestamp, name text)"
         )
         db.execute(
             "insert into ledger select n, n / 3.0, 1.5, 12345.678, 700, '2026-01-02 03:04:05Z',"
-            " repeat('tea', 100) from generate_series(1, 1000) n"
+            " '2026-01-02 03:04:05', repeat('tea', 100) from generate_series(1, 1000) n"
         )
 
         frame = read_whole_table(
@@ -33,13 +35,15 @@ def test_a_postgres_table_is_read_by_tasks_in_one_snapshot_with_numerics_as_deci
         db.execute("update ledger set id = id + 5000, amount = 0")
 
     types = [field.dataType.simpleString() for field in frame.schema]
-    ids = [row.id for row in frame.collect()]
+    stored = frame.collect()
+    ids = [row.id for row in stored]
     assert types == [
         *("bigint", "decimal(20,4)", "decimal(10,2)", "decimal(38,18)"),
         f"decimal({7 if can_be_negative else 5},0)",
-        *("timestamp", "string"),
+        *("timestamp", "timestamp_ntz", "string"),
     ]
     assert sorted(ids) == list(range(1, 1001))
+    assert {row.local for row in stored} == {datetime(2026, 1, 2, 3, 4, 5)}
     assert len({row.part for row in frame.select(spark_partition_id().alias("part")).collect()}) > 3
     assert frame.agg({"amount": "sum"}).collect()[0][0] == sum(
         round(Decimal(n) / 3, 4) for n in range(1, 1001)

@@ -33,7 +33,7 @@ def test_each_fault_of_one_cell_is_found_and_nothing_else(replication: Replicati
             f"set session_replication_role = replica; update t set {fault} where id = {key}"
         )
     found = replication.verify()
-    assert (found.differences, found.rows, found.held) == (40, 500, None)
+    assert (found.differences, found.rows, found.why_not) == (40, 500, None)
     assert {example.kind for example in found.examples} == {"different"}
     assert {example.key["id"] for example in found.examples} <= set(ids)
 
@@ -56,14 +56,14 @@ def test_rows_that_are_missing_or_too_many_are_named(replication: Replication) -
 def test_what_cannot_be_compared_says_why(replication: Replication) -> None:
     replication.sql("create table t (id int primary key); insert into t values (1)")
     replication.capture("public.t")
-    assert "not been copied" in (replication.verify().held or "")
+    assert "not been copied" in (replication.verify().why_not or "")
     replication.catch_up()
     replication.sql("alter table t add c int")
-    assert "altered" in (replication.verify().held or "")
+    assert "altered" in (replication.verify().why_not or "")
     replication.catch_up()
     assert replication.verify().is_equal
     replication.sql("alter table t disable trigger all")
-    assert "disabled" in (replication.verify().held or "")
+    assert "disabled" in (replication.verify().why_not or "")
 
 
 def test_a_table_that_was_compacted_is_compared(delta: DeltaReplication) -> None:

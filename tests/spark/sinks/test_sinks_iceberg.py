@@ -298,8 +298,6 @@ def test_old_files_of_attempts_that_ended_are_swept(lake: IcebergLake, how: str)
     lake.store(1)
     left = leave(lake, ended(lake, how))
 
-    assert lake.maintain(dry_run=True) == [relative(left)]
-    assert left.exists()
     assert lake.maintain() == [relative(left)]
 
     assert not left.exists()
@@ -378,7 +376,7 @@ def test_a_sweep_that_could_remove_what_is_needed_is_refused(lake: IcebergLake) 
     left = leave(lake, ended(lake, "acked"))
     lake.adopt("another")
 
-    with pytest.raises(InvalidArgument, match=r"incarnation another.*whose leases are live"):
+    with pytest.raises(InvalidArgument, match=r"batches of incarnation another"):
         lake.maintain()
 
     assert left.exists()

@@ -288,7 +288,7 @@ def test_another_database_is_refused_where_batches_of_the_first_are(
     told = str(refused.value)
     assert f"batches of incarnation {client.incarnation()}" in told
     assert f"incarnation {other_database.incarnation()}" in told
-    assert directory.location in told and "Write to another directory" in told
+    assert directory.location in told and "Store into another table" in told
 
     directory.rename_mark(client.incarnation(), other_database.incarnation())
     directory.attempt(other_database, 5).ack()

@@ -129,7 +129,7 @@ def test_columns_that_some_reader_would_not_see_are_refused_before_anything_is_w
             not_refused.append(told)
         except InvalidArgument as error:
             assert told in str(error) and str(tmp_path / "table") in str(error)
-            assert "write to another directory" in str(error)
+            assert "store into another table" in str(error)
 
     assert not_refused == []
     assert sorted(tmp_path.rglob("*")) == before

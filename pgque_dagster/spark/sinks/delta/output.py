@@ -10,7 +10,6 @@ attempt are those with the id of the batch in the column `batch_id`. Their files
 unless somebody compacted them: then they are deleted by a commit of their own before.
 """
 
-import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,9 +26,9 @@ from pyspark.sql.types import StructType
 from ....client.read_batch import ReadBatch
 from ..modes import BATCH_ID
 from ..publication import WriteAttempt
-from ..table_output import INCARNATION, TableFacts, TableOutput
+from ..table_output import INCARNATION, TableOutput
 from .merge import Rows, check_keys, merge
-from .schema import delta_fields, delta_schema, delta_statistics, kinds
+from .schema import delta_fields, delta_schema, delta_statistics, stored_fields
 
 if TYPE_CHECKING:
     from .sink import DeltaSink
@@ -39,19 +38,10 @@ _MAPPING = "delta.columnMapping.mode"
 _APPEND_ONLY = "delta.appendOnly"
 # Features of tables that rows from here neither use nor break. The others, such as generated
 # columns, are kept by their own engines only.
-_KEPT_FEATURES = frozenset(
-    (
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "deletionVectors",
-        "domainMetadata",
-        "invariants",
-        "timestampNtz",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-    )
-)
+_KEPT_FEATURES = """
+appendOnly changeDataFeed checkConstraints deletionVectors domainMetadata invariants
+timestampNtz v2Checkpoint vacuumProtocolCheck
+"""
 
 
 class DeltaOutput(TableOutput[DeltaTable]):
@@ -68,7 +58,7 @@ class DeltaOutput(TableOutput[DeltaTable]):
 
     def __init__(self, sink: "DeltaSink", claim: ReadBatch, schema: StructType) -> None:
         self.fields = delta_fields(schema)
-        super().__init__(sink, claim, kinds(self.fields))
+        super().__init__(sink, claim, schema)
         self._app_id = f"pgque/{self.batch.record}"
 
     @property
@@ -123,26 +113,35 @@ class DeltaOutput(TableOutput[DeltaTable]):
             with sink.errors(self.batch):
                 check_keys(sink.name, Rows(self.storage, self.files), sink.key)
 
-    def facts(self, table: DeltaTable) -> TableFacts:
-        """Returns what the rows are compared with."""
-        configuration = table.metadata().configuration
-        stored: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
-        return TableFacts(
-            incarnation=configuration.get(INCARNATION),
-            adopt=f"DeltaTable('{self.storage.location}').alter.set_table_properties("
-            f"{{'{INCARNATION}': '{self.batch.incarnation}'}}, raise_if_not_exists=False).",
-            columns=kinds(stored),
-            rules=[
-                *(f"partitions by {name}" for name in table.metadata().partition_columns),
-                *(f"NOT NULL for {x['name']}" for x in stored if not x["nullable"]),
-                *sorted(set(table.protocol().writer_features or ()) - _KEPT_FEATURES),
-                *(key for key in configuration if key.startswith("delta.constraints.")),
-                *(key for key in (_MAPPING,) if configuration.get(key, "none") != "none"),
-                # A second attempt at a batch replaces the files of the first one.
-                *(key for key in (_APPEND_ONLY,) if configuration.get(key, "false") != "false"),
-                *(key for field in stored for key in field["metadata"] if key.startswith("delta.")),
-            ],
+    def incarnation(self, table: DeltaTable) -> str | None:
+        """Returns the property that the first write set, or None."""
+        return table.metadata().configuration.get(INCARNATION)
+
+    @property
+    def adopt(self) -> str:
+        """The statement that sets it."""
+        return (
+            f"DeltaTable('{self.storage.location}').alter.set_table_properties("
+            f"{{'{INCARNATION}': '{self.batch.incarnation}'}}, raise_if_not_exists=False)."
         )
+
+    def columns(self, table: DeltaTable) -> StructType:
+        """Returns the columns of the table."""
+        return StructType.fromJson({"fields": stored_fields(table)})
+
+    def rules(self, table: DeltaTable) -> list[str]:
+        """Returns what rows from here may break in the table."""
+        configuration, stored = table.metadata().configuration, stored_fields(table)
+        return [
+            *(f"partitions by {name}" for name in table.metadata().partition_columns),
+            *(f"NOT NULL for {x['name']}" for x in stored if not x["nullable"]),
+            *sorted(set(table.protocol().writer_features or ()) - set(_KEPT_FEATURES.split())),
+            *(key for key in configuration if key.startswith("delta.constraints.")),
+            *(key for key in (_MAPPING,) if configuration.get(key, "none") != "none"),
+            # A second attempt at a batch replaces the files of the first one.
+            *(key for key in (_APPEND_ONLY,) if configuration.get(key, "false") != "false"),
+            *(key for field in stored for key in field["metadata"] if key.startswith("delta.")),
+        ]
 
     def commit(self, state: DeltaTable) -> bool:
         """Commits the rows, or first what has to be committed before them."""

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
-from deltalake import Schema
+from deltalake import DeltaTable, Schema
 from pyspark.sql.types import StructType
 
 from ...reading.arrow import nullable
@@ -25,9 +25,10 @@ def delta_fields(schema: StructType) -> list[dict[str, Any]]:
     return fields
 
 
-def kinds(fields: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Returns the type of each column, without what says where nulls may be."""
-    return {field["name"]: _kind(field["type"]) for field in fields}
+def stored_fields(table: DeltaTable) -> list[dict[str, Any]]:
+    """Returns the columns of a table as Delta's JSON has them."""
+    fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
+    return fields
 
 
 def delta_schema(fields: Sequence[dict[str, Any]]) -> Schema:
@@ -60,10 +61,3 @@ def _nested(columns: Mapping[tuple[str, ...], dict[str, Any]], what: str) -> dic
         if value is not None:
             parent[path[-1]] = value
     return found
-
-
-def _kind(kind: Any) -> str:
-    if isinstance(kind, str):
-        return kind
-    column = {"name": "c", "type": kind, "nullable": True, "metadata": {}}
-    return StructType.fromJson({"type": "struct", "fields": [column]})["c"].dataType.simpleString()

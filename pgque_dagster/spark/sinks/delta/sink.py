@@ -150,11 +150,7 @@ class DeltaSink(TableSink):
         return read_table_files(spark, self.storage, listed, schema)
 
     def maintain(
-        self,
-        url: str | None = None,
-        *,
-        retention: timedelta = timedelta(days=7),
-        dry_run: bool = False,
+        self, url: str | None = None, *, retention: timedelta = timedelta(days=7)
     ) -> Maintained:
         """Unites small files, and deletes files that nobody needs. Batches can be stored meanwhile.
 
@@ -165,10 +161,9 @@ class DeltaSink(TableSink):
         check_retention(retention)
         with self.existing():
             table = self.load()
-        replaced, by = (0, 0) if dry_run else self._compact(table)
+        replaced, by = self._compact(table)
         paths = self._unused(table, retention)
-        if not dry_run:
-            self.storage.remove(paths)
+        self.storage.remove(paths)
         return Maintained(replaced, by, paths)
 
     def _compact(self, table: DeltaTable) -> tuple[int, int]:

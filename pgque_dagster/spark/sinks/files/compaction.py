@@ -27,7 +27,6 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -35,7 +34,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from ....client import BatchNotOpen, Client, InvalidArgument
-from ..modes import BATCH_ID, TARGET_FILE_BYTES
+from ..modes import BATCH_ID, TARGET_FILE_BYTES, Maintained
 from .data_files import with_batch_id
 from .file_reader import ListedFile, read_table_files
 from .folders import beside, discard, write_rows
@@ -45,21 +44,6 @@ from .storage import Storage, StorageFailed, sync
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _ROWS = "rows"
-
-
-@dataclass(frozen=True)
-class United:
-    """What a compaction did.
-
-    Attributes:
-        batches: how many batches were united.
-        replaced: how many files were replaced.
-        by: how many files took their place.
-    """
-
-    batches: int = 0
-    replaced: int = 0
-    by: int = 0
 
 
 def published_files(table: Path) -> list[ListedFile]:
@@ -93,7 +77,7 @@ def check_not_united(table: Path, batch_id: int) -> None:
             )
 
 
-def compact(table: Path, spark: SparkSession, client: Client) -> United:
+def compact(table: Path, spark: SparkSession, client: Client) -> Maintained:
     """Unites finished batches, and small directories that were united before.
 
     Args:
@@ -107,14 +91,15 @@ def compact(table: Path, spark: SparkSession, client: Client) -> United:
     """
     columns = recorded_columns(table)
     if columns is None:
-        return United()
+        return Maintained(0, 0, [])
     aside = beside(table)
     aside.mkdir(exist_ok=True)
     for left in aside.glob("uniting-*"):
         discard(left, aside)
     try:
         unit = _gather(table, client)
-        return _unite(unit, aside, spark, with_batch_id(columns)) if unit else United()
+        schema = with_batch_id(columns)
+        return _unite(unit, aside, spark, schema) if unit else Maintained(0, 0, [])
     except FileNotFoundError as error:
         raise StorageFailed(
             f"another compaction of {table} took over: there is no {error.filename}",
@@ -150,7 +135,7 @@ def _close(gathering: Path) -> Path:
     return unit
 
 
-def _unite(unit: Path, aside: Path, spark: SparkSession, schema: StructType) -> United:
+def _unite(unit: Path, aside: Path, spark: SparkSession, schema: StructType) -> Maintained:
     """Writes the rows of a directory that nobody adds to, and puts them in its place."""
     files = _files(unit)
     batches = {int(folder.name.removeprefix("batch-")) for folder in unit.rglob("batch-*")}
@@ -176,7 +161,7 @@ def _unite(unit: Path, aside: Path, spark: SparkSession, schema: StructType) -> 
     _exchange(uniting, unit)
     sync(unit.parent, aside)
     discard(uniting, aside)
-    return United(len(batches), len(files), len(written))
+    return Maintained(len(files), len(written), [])
 
 
 def _is_finished(client: Client, folder: Path) -> bool:

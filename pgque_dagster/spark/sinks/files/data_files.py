@@ -31,23 +31,10 @@ _RESULT = "path string, rows bigint, size bigint, footer binary"
 SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
 _SPARK_VERSION = "org.apache.spark.version"
 # The simple types of Spark that Iceberg, Delta and Spark's own Parquet files hold.
-HELD_BY_ICEBERG = frozenset(
-    [
-        "integer",
-        "long",
-        "float",
-        "double",
-        "decimal",
-        "string",
-        "char",
-        "varchar",
-        "binary",
-        "boolean",
-        "date",
-        "timestamp",
-        "timestamp_ntz",
-    ]
-)
+_SIMPLE = """
+integer long float double decimal string char varchar binary boolean date timestamp timestamp_ntz
+"""
+HELD_BY_ICEBERG = frozenset(_SIMPLE.split())
 HELD_BY_DELTA = HELD_BY_ICEBERG | {"byte", "short"}
 _HELD = HELD_BY_DELTA | {"daytimeinterval", "variant"}
 _WAYS_OUT = {
@@ -83,20 +70,15 @@ class DataFile:
 
 
 def write_files(
-    frame: DataFrame,
-    storage: Storage,
-    folder: str,
-    *,
-    batch_id: int | None = None,
+    frame: DataFrame, storage: Storage, folder: str, *, batch_id: int | None = None
 ) -> list[DataFile]:
     """Writes the rows of a DataFrame; each task writes one file, or none if it has no rows.
 
     Args:
         frame: the rows.
-        storage: the location. Executors need the same access to it as the driver.
+        storage: the location, which executors access as the driver does.
         folder: a folder in it that no other attempt uses.
-        batch_id: the value of a column `batch_id` that the files have besides; None for none.
-            Tasks add it, so that Spark does not send it to Python.
+        batch_id: the value of a column `batch_id` that tasks add; None for no such column.
 
     Raises:
         InvalidArgument: if the files cannot hold a column, or two columns differ only in case.
@@ -125,12 +107,7 @@ def write_rows(
 ) -> list[DataFile]:
     """Writes rows into one file, in this process; or into none, if there are no rows.
 
-    Args:
-        rows: the rows.
-        storage: the location.
-        folder: a folder in it that nobody else uses.
-        schema: the columns of the file.
-        batch_id: as for `write_files`.
+    Arguments are as for `write_files`; `schema` has the columns of the file.
     """
     groups = (_as_stored(group, batch_id) for group in _row_groups(rows))
     first = next(groups, None)
@@ -143,9 +120,6 @@ def write_rows(
 
 def with_batch_id(schema: StructType) -> StructType:
     """Returns the columns of a table: `batch_id` tells which rows are of which batch.
-
-    Args:
-        schema: of the DataFrame.
 
     Raises:
         InvalidArgument: if the DataFrame has a column of this name, in any case.
@@ -162,15 +136,9 @@ def with_batch_id(schema: StructType) -> StructType:
 def check_columns(
     schema: StructType, held: frozenset[str] = _HELD, format_: str = "Parquet"
 ) -> None:
-    """Refuses columns that files cannot hold.
+    """Refuses columns that files cannot hold, by an `InvalidArgument` that names the column.
 
-    Args:
-        schema: the columns.
-        held: names of the simple types that can be held.
-        format_: the name of the format for errors.
-
-    Raises:
-        InvalidArgument: naming the column.
+    `held` has the simple types that files of the format can hold.
     """
     if not schema.fields:
         raise InvalidArgument("the DataFrame has no columns", "Select the columns to store.")
@@ -213,9 +181,6 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
     """Returns the columns as files have them: nullable, timestamps in UTC, and no large types.
 
     Spark's null structs have null fields, also where the fields are declared NOT NULL.
-
-    Args:
-        schema: the columns of Spark's record batches, or of pyiceberg.
     """
     return pa.schema([pa.field(field.name, _stored(field.type)) for field in schema])
 
@@ -252,13 +217,8 @@ def _write_file(
     metadata: dict[str, str],
 ) -> DataFile:
     with storage.create(path) as output, ExitStack() as stack:
-        writer = pq.ParquetWriter(
-            output,
-            schema,
-            store_schema=False,
-            # As Spark stores them, and as Iceberg demands.
-            store_decimal_as_integer=True,
-        )
+        # Decimals are stored as Spark stores them, and as Iceberg demands.
+        writer = pq.ParquetWriter(output, schema, store_schema=False, store_decimal_as_integer=True)
         stack.callback(_abandon, writer)
         writer.add_key_value_metadata(metadata)
         for group in groups:

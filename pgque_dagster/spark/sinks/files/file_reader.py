@@ -4,14 +4,11 @@ Spark reads those in a directory itself. Those of an object store are read by Ar
 tasks, without a jar.
 """
 
-import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from threading import Lock
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ...reading.arrow import nullable, read_in_tasks
-from .storage import Storage, object_stores
+from .storage import Storage
 
 # As Spark packs files: so many bytes for a task, and opening a file costs as much as so many.
 _TASK_BYTES = 128 * 2**20
@@ -36,12 +33,7 @@ _LOCK = Lock()
 
 @dataclass(frozen=True)
 class ListedFile:
-    """A file to read.
-
-    Args:
-        path: relative to the location.
-        size: in bytes.
-    """
+    """A file to read: its path, relative to the location, and its size in bytes."""
 
     path: str
     size: int
@@ -52,11 +44,7 @@ def read_table_files(
 ) -> DataFrame:
     """Returns the rows of files of a table, which Spark reads itself if they are in a directory.
 
-    Args:
-        spark: the session.
-        storage: the location. Executors need the same access to it as the driver.
-        files: the files.
-        schema: the columns. A file that lacks one has null there.
+    A file that lacks a column has null there. Executors need the same access as the driver.
     """
     if files and not storage.is_url:
         # Spark takes these characters for a pattern.
@@ -72,54 +60,19 @@ def read_table_files(
     target: pa.Schema = nothing.limit(0).toArrow().schema
 
     def read(part: list[ListedFile]) -> Iterator[pa.RecordBatch]:
-        store = storage.store()
         for file in part:
             with storage.errors("cannot be read"):
                 # The columns of a row group are then one request, or a few.
-                source = pq.ParquetFile(_Source(store, file), pre_buffer=True)
+                source = pq.ParquetFile(storage.source(file.path), pre_buffer=True)
                 for rows in source.iter_batches():
                     yield from fitted(rows, target)
 
     return read_in_tasks(spark, _packed(files), read, schema)
 
 
-class _Source(io.RawIOBase):
-    """A file of an object store, as a file that Arrow can read."""
-
-    def __init__(self, store: Any, file: ListedFile) -> None:
-        self._read = partial(object_stores().get_range, store, file.path)
-        self._size = file.size
-        self._place = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        self._place = (0, self._place, self._size)[whence] + offset
-        return self._place
-
-    def readinto(self, buffer: Any, /) -> int:
-        view = memoryview(buffer)
-        length = min(len(view), self._size - self._place)
-        if length > 0:
-            view[:length] = memoryview(self._read(start=self._place, length=length))
-            self._place += length
-        return max(length, 0)
-
-
 @contextmanager
 def listed_by_driver(spark: SparkSession) -> Iterator[None]:
-    """Lets Spark's driver list the files of a DataFrame that the block creates, without a job.
-
-    Args:
-        spark: the session. Its settings are as before after the block.
-    """
+    """Lets Spark's driver list the files of a DataFrame that the block creates, without a job."""
     with _LOCK:
         before = {key: spark.conf.get(key, None) for key in _LISTING}
         for key, value in _LISTING.items():
@@ -149,10 +102,9 @@ def _packed(files: Sequence[ListedFile]) -> list[list[ListedFile]]:
 
 def fitted(rows: pa.RecordBatch, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yields the rows with other columns, whose values are null if the rows lack them."""
-    columns = []
-    for field in target:
-        if field.name in rows.schema.names:
-            columns.append(rows.column(field.name).cast(field.type))
-        else:
-            columns.append(pa.nulls(rows.num_rows, field.type))
+    there = rows.schema.names
+    columns = [
+        rows.column(x.name).cast(x.type) if x.name in there else pa.nulls(rows.num_rows, x.type)
+        for x in target
+    ]
     yield from pa.Table.from_arrays(columns, schema=target).to_batches()

@@ -16,49 +16,48 @@ from pyspark.sql.types import StructType
 
 from ....client import InvalidArgument, installation
 from ....client.session import Session
+from ..modes import BATCH_ID
+from ..table_checks import check_fit, check_incarnation
 from .storage import sync
 
 # Spark warns of a root whose own name begins with an underscore, so that is its parent's.
 _MARKS = "_pgque/lineages"
 _SCHEMA = "_pgque/schema"
-_OF_BATCHES = ("batch-", "batch_id=", "window-", "united-")
+_OF_BATCHES = ("batch-", "window-", "united-")
 
 
-def check_incarnation(location: Path, session: Session) -> None:
+def check_owner(location: Path, session: Session) -> None:
     """Marks a new location with the database's incarnation.
 
     Raises:
         InvalidArgument: if it holds batches that are not of this incarnation, is inside another
-            table, or another table inside it.
+            table, or another table inside it, or has the layout of an earlier version.
     """
+    check_layout(location)
     own = str(session.run(installation.incarnation()))
+    # Looked for first: who is at the same location now marks it before it stores a batch.
+    has_batches = any(path.name.startswith(_OF_BATCHES) for path in entries(location))
+    if not has_batches and not incarnations(location):
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        note = {"lineage": own, "database": session.database, "first_written_at": now}
+        mark(location, own, json.dumps(note))
     found = incarnations(location)
-    if not found:
-        # Looked for first: who is at the same location now marks it before it stores a batch.
-        has_batches = any(path.name.startswith(_OF_BATCHES) for path in entries(location))
-        found = incarnations(location)
-        if has_batches and not found:
-            raise InvalidArgument(
-                f"{location} holds batches of an unknown database",
-                "Write to another directory. If they are all batches of database "
-                f"{session.database}, which has them no more in its queue, mark them as its own: "
-                f"create {location}/{_MARKS}/{own}/ with a file in it that is not empty.",
-            )
-        if not found:
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            note = {"lineage": own, "database": session.database, "first_written_at": now}
-            mark(location, own, json.dumps(note))
-            found = incarnations(location)
-    if found != {own}:
-        others = ", ".join(sorted(found - {own}))
+    check_incarnation(
+        f"Parquet table {location}",
+        ", ".join(sorted(found)) or None,
+        own,
+        session.database,
+        f"make {location}/{_MARKS}/{own}/ the only directory there, with a file in it that is not "
+        "empty.",
+    )
+
+
+def check_layout(location: Path) -> None:
+    """Refuses a table that a version up to 0.3.0 made, by `InvalidArgument`."""
+    if any(location.glob(f"{BATCH_ID}=*")):
         raise InvalidArgument(
-            f"{location} holds batches of incarnation {others}, and database {session.database} is "
-            f"of incarnation {own}: batches of one id would replace each other",
-            "Write to another directory; or remove this one, if its rows are not wanted any more. "
-            "After a failover or a restore, to go on here: remove the batches in it that end after "
-            "the consumer's position, since the database delivers them again (docs/restore.md says "
-            "how to find them; after a switchover that lost nothing there are none), then rename "
-            f"{_MARKS}/{others} in it to {_MARKS}/{own}.",
+            f"{location} has the layout of an earlier version (batch_id=…)",
+            "docs/writing.md says how to copy it; or write to another directory.",
         )
 
 
@@ -104,23 +103,7 @@ def check_columns(location: Path, columns: StructType, *, record: bool = False) 
     """
     if record and not (location / _SCHEMA).exists():
         _create(location / _SCHEMA, "schema.json", columns.json())
-    there, given = (
-        {field.name: field.dataType.simpleString() for field in each.fields}
-        for each in (recorded_columns(location) or columns, columns)
-    )
-    differences = [
-        f"{name} is {there.get(name, 'missing')} there, {given.get(name, 'missing')} here"
-        for name in {**there, **given}
-        if there.get(name) != given.get(name)
-    ]
-    if differences:
-        raise InvalidArgument(
-            f"Parquet table {location} has other columns than the DataFrame: "
-            + "; ".join(differences),
-            "Cast, rename or leave out columns; or write to another directory (for assets, "
-            "another base_dir or key), or to a Delta table, which can get columns. If its rows "
-            "are not needed, remove the directory, with its _pgque/schema.",
-        )
+    check_fit(f"Parquet table {location}", recorded_columns(location) or columns, columns)
 
 
 def entries(folder: Path) -> list[Path]:

@@ -10,15 +10,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ....client import Client, InvalidArgument
-from ...batch import SparkBatch, attempt_of
+from ...batch import SparkBatch
 from ...cluster.lost_lease import cancelled_without_lease
 from ..modes import BATCH_ID, Maintained, check_directory, check_retention
 from ..publication import BatchIdentity
-from .compaction import United, check_not_united, compact, published_files
+from .compaction import check_not_united, compact, published_files
 from .data_files import with_batch_id
 from .file_reader import read_table_files
 from .folders import publish_folder
-from .record import check_columns, check_incarnation, recorded_columns
+from .record import check_columns, check_layout, check_owner, recorded_columns
 from .storage import Storage, written_for
 
 
@@ -93,15 +93,13 @@ class ParquetSink:
         """
         with_batch_id(frame.schema)
         claim = batch.claim
-        attempt_of(batch).written.add(self._location)
         with (
             written_for(self.name, BatchIdentity.of(claim)),
             self._storage.errors("cannot be written"),
             cancelled_without_lease(batch.spark, claim),
         ):
             table = Path(self._location)
-            check_incarnation(table, claim.session)
-            self._check_layout()
+            check_owner(table, claim.session)
             check_not_united(table, claim.batch_id)
             check_columns(table, frame.schema)
             rows = frame.withColumn(BATCH_ID, f.lit(batch.batch_id).cast("bigint"))
@@ -118,7 +116,7 @@ class ParquetSink:
         Raises:
             InvalidArgument: if there is no table.
         """
-        self._check_layout()
+        check_layout(Path(self._location))
         columns = recorded_columns(Path(self._location))
         if columns is None:
             raise InvalidArgument(
@@ -137,49 +135,24 @@ class ParquetSink:
         table = read_table_files(spark, self._storage, files, schema)
         return table.where(f.col(BATCH_ID).isin(list(batches)))
 
-    def compact(self, spark: SparkSession, url: str) -> United:
+    def maintain(self, url: str, *, retention: timedelta = timedelta(days=7)) -> Maintained:
         """Unites the files of finished batches. Batches can be stored and read meanwhile.
 
-        A query that has listed the files before fails if it comes to read one that is gone.
+        The Spark session of this process does it. A query that has listed the files before fails if
+        it comes to read one that is gone.
 
         Args:
-            spark: the session.
             url: the queue's database, which knows the batches that are finished.
+            retention: at least a day, as for other tables. Nothing is kept for it.
 
         Raises:
-            InvalidArgument: if the table has batches of another incarnation.
+            InvalidArgument: if the table has batches of another incarnation, or the retention is
+                under a day.
             StorageFailed: if the file system cannot exchange directories, or another compaction is
                 under way. All rows stay.
         """
-        with self._storage.errors("cannot be compacted"), Client(url) as client:
-            check_incarnation(Path(self._location), client.session)
-            self._check_layout()
-            return compact(Path(self._location), spark, client)
-
-    def maintain(
-        self, url: str, *, retention: timedelta = timedelta(days=7), dry_run: bool = False
-    ) -> Maintained:
-        """Unites the files of finished batches, as `compact` does, in the session of this process.
-
-        Args:
-            url: the queue's database.
-            retention: at least a day, as for other tables. Nothing is kept for it: `compact`
-                removes the files that it replaced.
-            dry_run: whether to do nothing.
-
-        Raises:
-            InvalidArgument: as for `compact`, or if the retention is under a day.
-            StorageFailed: as for `compact`.
-        """
         check_retention(retention)
-        if dry_run:
-            return Maintained(0, 0, [])
-        united = self.compact(SparkSession.builder.getOrCreate(), url)
-        return Maintained(united.replaced, united.by, [])
-
-    def _check_layout(self) -> None:
-        if any(Path(self._location).glob(f"{BATCH_ID}=*")):
-            raise InvalidArgument(
-                f"{self._location} has the layout of an earlier version (batch_id=…)",
-                "docs/writing.md says how to copy it; or write to another directory.",
-            )
+        table = Path(self._location)
+        with self._storage.errors("cannot be compacted"), Client(url) as client:
+            check_owner(table, client.session)
+            return compact(table, SparkSession.builder.getOrCreate(), client)

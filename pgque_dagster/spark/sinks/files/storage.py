@@ -1,7 +1,6 @@
 """Where a sink stores files: a directory, or a URL of an object store.
 
-Directories are written by Arrow. URLs are written through obstore, which needs no jar, and takes
-the same options as Delta's library.
+obstore opens URLs without a jar, with the same options as Delta's library.
 """
 
 import errno
@@ -23,16 +22,9 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 # What obstore opens. The schemes of one store are interchangeable, except for Iceberg.
 _SCHEMES = frozenset(("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"))
 # Options of the HTTP client; obstore takes them apart from those of the store.
-_CLIENT_OPTIONS = frozenset(
-    (
-        "allow_http",
-        "allow_invalid_certificates",
-        "connect_timeout",
-        "proxy_url",
-        "timeout",
-        "user_agent",
-    )
-)
+_CLIENT_OPTIONS = """
+allow_http allow_invalid_certificates connect_timeout proxy_url timeout user_agent
+"""
 # So that a store which is away is an error within a minute.
 _RETRIES = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _BUFFER_BYTES = 2**20
@@ -140,7 +132,7 @@ class Storage:
         client: dict[str, Any] = {}
         for key, value in list(plain.items()):
             name = key.removeprefix("aws_")
-            if name in _CLIENT_OPTIONS:
+            if name in _CLIENT_OPTIONS.split():
                 client[name] = value.lower() == "true" if name.startswith("allow") else value
                 del plain[key]
         if self.is_plain_http:
@@ -159,12 +151,7 @@ class Storage:
 
     @contextmanager
     def create(self, path: str) -> Iterator[pa.NativeFile]:
-        """Creates a file, which exists once the block has ended.
-
-        A file that the block does not finish is removed, or never becomes visible.
-
-        Args:
-            path: relative to the location.
+        """Creates a file, which exists only once the block has ended.
 
         Raises:
             StorageFailed: if it cannot be written.
@@ -175,7 +162,7 @@ class Storage:
                     yield file
                 return
             upload = object_stores().open_writer(self.store(), path)
-            yield pa.PythonFile(_Upload(upload), mode="w")
+            yield pa.PythonFile(_Open(upload), mode="w")
             # Not after a failure: closing stores what was written so far.
             upload.close()
 
@@ -193,9 +180,6 @@ class Storage:
 
     def list(self, folder: str | None = None) -> Iterator[tuple[str, datetime]]:
         """Yields the path, relative to the location, and the time of each file in any depth.
-
-        Args:
-            folder: only files in this folder.
 
         Raises:
             StorageFailed: if they cannot be listed.
@@ -218,9 +202,6 @@ class Storage:
     def remove(self, paths: Iterable[str]) -> None:
         """Removes files, as far as they exist.
 
-        Args:
-            paths: relative to the location.
-
         Raises:
             StorageFailed: if they cannot be removed.
         """
@@ -233,10 +214,7 @@ class Storage:
                 object_stores().delete(self.store(), listed)
 
     def source(self, path: str) -> Any:
-        """Returns what Arrow reads a file from: its path, or the content of an object.
-
-        Args:
-            path: relative to the location.
+        """Returns what Arrow reads a file from: its path, or an object of which it reads parts.
 
         Raises:
             StorageFailed: if an object cannot be read.
@@ -244,7 +222,7 @@ class Storage:
         if not self.is_url:
             return f"{self.location}/{path}"
         with self.errors("cannot be read"):
-            return pa.BufferReader(bytes(object_stores().get(self.store(), path).bytes()))
+            return pa.PythonFile(_Open(object_stores().open_reader(self.store(), path)), mode="r")
 
     @contextmanager
     def errors(self, what: str) -> Iterator[None]:
@@ -281,17 +259,19 @@ class Storage:
         return {**retries, **plain_http, **self.options}
 
 
-class _Upload:
-    """An upload as a file that Arrow writes to, and does not close."""
+class _Open:
+    """A file of an object store with what Arrow asks of files; it is not closed by Arrow."""
 
     closed = False
 
-    def __init__(self, upload: Any) -> None:
-        self._upload = upload
+    def __init__(self, file: Any) -> None:
+        self._file = file
 
-    def write(self, data: Any) -> int:
-        """Writes bytes."""
-        return int(self._upload.write(memoryview(data).cast("B")))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def close(self) -> None:
+        """Does nothing."""
 
 
 def sync(*paths: Path) -> None:
@@ -310,11 +290,7 @@ def sync(*paths: Path) -> None:
 
 
 def way_out(told: str) -> str:
-    """Returns what to do about an error of a store.
-
-    Args:
-        told: its text.
-    """
+    """Returns what to do about an error of a store with this text."""
     repaired = "Once this is repaired, the next attempt at the batch can succeed."
     if _REFUSED.search(told):
         return (

@@ -20,22 +20,21 @@ import pyarrow.parquet as pq
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile as Entry
 from pyiceberg.table import Table
-from pyiceberg.types import FixedType, UUIDType
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from ....client import InvalidArgument
-from ..files.data_files import (
-    HELD_BY_ICEBERG,
-    DataFile,
-    check_columns,
-    stored_schema,
-    write_rows,
-)
+from ..files.data_files import DataFile, stored_schema, write_rows
 from ..files.file_reader import fitted
 from ..files.storage import Storage
 from ..modes import TARGET_FILE_BYTES
 from ..table_output import FOLDER
-from .output import entry_of, path_in, why_unreadable, without_retries
+from .output import (
+    entry_of,
+    foreign_types,
+    path_in,
+    spark_columns,
+    why_unreadable,
+    without_retries,
+)
 
 # The names of copies.
 COMPACTED = re.compile(rf"{FOLDER}/compacted-[0-9a-f]{{32}}/part-[0-9a-f]{{32}}\.parquet")
@@ -63,13 +62,9 @@ def compact(table: Table, name: str, storage: Storage) -> tuple[int, int]:
     began = datetime.now(UTC)
     tasks = list(table.scan().plan_files())
     small = [task.file for task in tasks if task.file.file_size_in_bytes < _LARGE_BYTES]
-    schema = table.schema()
-    kinds = [schema.find_type(column) for column in schema.column_names]
-    problem = why_unreadable(table, tasks)
+    problem = why_unreadable(table, tasks) or ", ".join(foreign_types(table))
     if table.spec().fields:
         problem = "partitions"
-    elif any(isinstance(kind, FixedType | UUIDType) for kind in kinds):
-        problem = "columns of type uuid or fixed"
     if problem:
         raise InvalidArgument(
             f"{name} has {problem}, so its files are not united here",
@@ -100,10 +95,7 @@ def _groups(files: Sequence[Entry]) -> Iterator[list[Entry]]:
 
 
 def _copied(table: Table, files: Sequence[Entry], storage: Storage) -> list[DataFile]:
-    columns = table.schema().as_arrow()
-    schema = from_arrow_schema(columns, prefer_timestamp_ntz=True)
-    check_columns(schema, HELD_BY_ICEBERG, "Iceberg")
-    target = stored_schema(columns)
+    schema, target = spark_columns(table), stored_schema(table.schema().as_arrow())
 
     def rows() -> Iterator[pa.RecordBatch]:
         for file in files:

@@ -24,14 +24,16 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
+from pyiceberg.types import FixedType, TimeType, UUIDType
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from ....client.read_batch import ReadBatch
 from ..files.data_files import HELD_BY_ICEBERG, DataFile, check_columns, stored_schema
 from ..modes import BATCH_ID
 from ..publication import WriteAttempt
-from ..table_output import INCARNATION, TableFacts, TableOutput
+from ..table_output import INCARNATION, TableOutput
 
 if TYPE_CHECKING:
     from .sink import IcebergSink
@@ -54,18 +56,24 @@ class IcebergOutput(TableOutput[Table]):
         sink: the table.
         catalog: its catalog.
         claim: the claim of the batch.
-        columns: the columns of the files.
+        schema: the columns of the files.
+        spark: the session.
     """
 
     conflict = CommitFailedException
     _sink: "IcebergSink"
 
     def __init__(
-        self, sink: "IcebergSink", catalog: Catalog, claim: ReadBatch, columns: pa.Schema
+        self,
+        sink: "IcebergSink",
+        catalog: Catalog,
+        claim: ReadBatch,
+        schema: StructType,
+        spark: SparkSession,
     ) -> None:
-        super().__init__(sink, claim, kinds(columns))
+        super().__init__(sink, claim, schema)
         self._catalog = catalog
-        self._schema = columns
+        self._columns = iceberg_columns(spark, schema)
 
     def load(self) -> Table:
         """Loads the newest state of the table."""
@@ -84,7 +92,7 @@ class IcebergOutput(TableOutput[Table]):
         with suppress(TableAlreadyExistsError):
             self._catalog.create_table(
                 name,
-                schema=self._schema,
+                schema=self._columns,
                 location=self._sink.new_location(),
                 properties={
                     INCARNATION: self.batch.incarnation,
@@ -112,22 +120,28 @@ class IcebergOutput(TableOutput[Table]):
                 return WriteAttempt(int(summary[_EPOCH]), summary[_ATTEMPT])
         return None
 
-    def facts(self, table: Table) -> TableFacts:
-        """Returns what the rows are compared with."""
-        return TableFacts(
-            incarnation=table.properties.get(INCARNATION),
-            adopt=f"with table.transaction() as change: change.set_properties({{'{INCARNATION}': "
-            f"'{self.batch.incarnation}'}}).",
-            columns=kinds(table.schema().as_arrow()),
-            rules=[
-                *(f"partitions by {field.name}" for field in table.spec().fields),
-                *(
-                    f"NOT NULL for {field.name}"
-                    for field in table.schema().fields
-                    if field.required
-                ),
-            ],
-        )
+    def incarnation(self, table: Table) -> str | None:
+        """Returns the property that the first write set, or None."""
+        return table.properties.get(INCARNATION)
+
+    @property
+    def adopt(self) -> str:
+        """The statement that sets it."""
+        properties = f"{{'{INCARNATION}': '{self.batch.incarnation}'}}"
+        return f"with table.transaction() as change: change.set_properties({properties})."
+
+    def columns(self, table: Table) -> StructType:
+        """Returns the columns of the table."""
+        return spark_columns(table)
+
+    def rules(self, table: Table) -> list[str]:
+        """Returns what rows from here may break in the table."""
+        fields = table.schema().fields
+        return [
+            *(f"partitions by {field.name}" for field in table.spec().fields),
+            *(f"NOT NULL for {field.name}" for field in fields if field.required),
+            *foreign_types(table),
+        ]
 
     def commit(self, state: Table) -> bool:
         """Commits the rows, with the columns that the table lacks."""
@@ -136,7 +150,7 @@ class IcebergOutput(TableOutput[Table]):
         change = state.transaction()
         if lacks_columns:
             with change.update_schema() as update:
-                update.union_by_name(self._schema)
+                update.union_by_name(self._columns)
         if change.table_metadata.name_mapping() is None:
             # Files have no ids of columns, so readers find columns by this.
             names = change.table_metadata.schema().name_mapping.model_dump_json()
@@ -227,9 +241,17 @@ def iceberg_columns(spark: SparkSession, schema: StructType) -> pa.Schema:
     return stored_schema(spark.createDataFrame([], schema).limit(0).toArrow().schema)
 
 
-def kinds(columns: pa.Schema) -> dict[str, str]:
-    """Returns the type of each column, without what says where nulls may be."""
-    return {field.name: _kind(field.type) for field in columns}
+def spark_columns(table: Table) -> StructType:
+    """Returns the columns of a table as Spark has them."""
+    return from_arrow_schema(table.schema().as_arrow(), prefer_timestamp_ntz=True)
+
+
+def foreign_types(table: Table) -> list[str]:
+    """Returns the types in a table that DataFrames do not have, with their columns."""
+    schema = table.schema()
+    kinds = {name: schema.find_type(name) for name in schema.column_names}
+    foreign = (FixedType, TimeType, UUIDType)
+    return [f"type {kind} of {name}" for name, kind in kinds.items() if isinstance(kind, foreign)]
 
 
 def why_unreadable(table: Table, tasks: Sequence[FileScanTask]) -> str | None:
@@ -267,14 +289,3 @@ def _root(table: Table) -> str:
 
 def _ids(schema: Schema) -> dict[str, int]:
     return {name: schema.find_field(name).field_id for name in schema.column_names}
-
-
-def _kind(kind: pa.DataType) -> str:
-    """A type without what may differ: where nulls may be, and the width of offsets."""
-    if pa.types.is_struct(kind):
-        return f"struct<{', '.join(f'{field.name}: {_kind(field.type)}' for field in kind)}>"
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return f"list<{_kind(kind.value_type)}>"
-    if pa.types.is_map(kind):
-        return f"map<{_kind(kind.key_type)}, {_kind(kind.item_type)}>"
-    return str(kind).removeprefix("large_")

@@ -11,7 +11,6 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from ....client import Client, InvalidArgument
@@ -20,12 +19,13 @@ from ..files.file_reader import ListedFile, read_table_files
 from ..files.storage import Storage
 from ..modes import Maintained, SchemaEvolution, check_retention
 from ..publication import BatchIdentity
+from ..table_checks import check_incarnation
 from ..table_output import INCARNATION
 from ..tables import TableSink
 from .catalog import file_options, open_catalog
 from .compaction import compact
 from .maintenance import expire, of_dead_attempts, old_files, unreferenced
-from .output import IcebergOutput, iceberg_columns, path_in, why_unreadable
+from .output import IcebergOutput, path_in, spark_columns, why_unreadable
 
 
 class IcebergSink(TableSink):
@@ -102,11 +102,10 @@ class IcebergSink(TableSink):
     @contextmanager
     def attempt(self, batch: SparkBatch, schema: StructType) -> Iterator[IcebergOutput]:
         """Begins an attempt to store a batch."""
-        columns = iceberg_columns(batch.spark, schema)
         with ExitStack() as stack:
             with self.errors(BatchIdentity.of(batch.claim)):
                 catalog = stack.enter_context(self.open(attempt_of(batch).url))
-            yield IcebergOutput(self, catalog, batch.claim, columns)
+            yield IcebergOutput(self, catalog, batch.claim, schema, batch.spark)
 
     def read(self, spark: SparkSession, url: str) -> DataFrame:
         """Returns the table's newest snapshot, which executors read in parallel.
@@ -128,12 +127,9 @@ class IcebergSink(TableSink):
         files = [
             ListedFile(path_in(table, task.file), task.file.file_size_in_bytes) for task in tasks
         ]
-        schema = from_arrow_schema(table.schema().as_arrow(), prefer_timestamp_ntz=True)
-        return read_table_files(spark, self.storage_of(table), files, schema)
+        return read_table_files(spark, self.storage_of(table), files, spark_columns(table))
 
-    def maintain(
-        self, url: str, *, retention: timedelta = timedelta(days=7), dry_run: bool = False
-    ) -> Maintained:
+    def maintain(self, url: str, *, retention: timedelta = timedelta(days=7)) -> Maintained:
         """Unites small files, and deletes files that nobody needs. Batches can be stored meanwhile.
 
         Snapshots that are older than the retention are forgotten. Deleted are data files to which
@@ -146,21 +142,19 @@ class IcebergSink(TableSink):
         """
         check_retention(retention)
         with self.opened(url) as table, Client(url) as client:
-            own, found = str(client.incarnation()), table.properties.get(INCARNATION)
-            if found != own:
-                raise InvalidArgument(
-                    f"{self.name} is of incarnation {found or 'unknown'}, and database "
-                    f"{client.database} of incarnation {own} does not know whose leases are live",
-                    "Maintain it from the database that stores batches in it.",
-                )
+            # Only its own database knows whose leases are live.
+            check_incarnation(
+                self.name,
+                table.properties.get(INCARNATION),
+                str(client.incarnation()),
+                client.database,
+                "store a batch in it.",
+            )
             storage = self.storage_of(table)
-            if not dry_run:
-                expire(table, retention)
+            expire(table, retention)
             dead = of_dead_attempts(client, old_files(storage, retention))
             # Loaded again: what was published since the files were listed is referenced.
             unused = unreferenced(table.refresh(), dead)
-            if dry_run:
-                return Maintained(0, 0, unused)
             storage.remove(unused)
             return Maintained(*compact(table, self.name, storage), unused)
 

@@ -110,8 +110,8 @@ class Stage:
 
         def copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             with connect(address.resolve()) as connection:
-                copied = copy_batches(connection, table, columns, batches)
-            yield pa.RecordBatch.from_pydict({"txid": [copied.txid], "rows": [copied.rows]})
+                txid, rows = copy_batches(connection, table, columns, batches)
+            yield pa.RecordBatch.from_pydict({"txid": [txid], "rows": [rows]})
 
         # The results of the accepted attempts. The rows of other attempts are ignored.
         with clear_executor_errors():

@@ -1,4 +1,4 @@
-"""Holds a consumer's lease while a streaming query runs.
+"""The lease on a consumer that a streaming query has while it runs.
 
 The lease is on a batch of the consumer: the micro-batch in progress or, between micro-batches, an
 empty batch at the position.
@@ -22,7 +22,7 @@ from ...client.ticks import Tick, TickClaim, claim_ticks, next_tick
 T = TypeVar("T")
 
 
-class ConsumerHold:
+class StreamLease:
     """The lease of one streaming query on its consumer. It connects at the first call.
 
     Args:
@@ -33,10 +33,7 @@ class ConsumerHold:
     """
 
     def __init__(self, url: str, queue: str, consumer: str, ttl: timedelta) -> None:
-        self._url = url
-        self._queue = queue
-        self._consumer = consumer
-        self._ttl = ttl
+        self._url, self._queue, self._consumer, self._ttl = url, queue, consumer, ttl
         owner = f"Spark stream {socket.gethostname()}:{os.getpid()} {uuid.uuid4().hex[:8]}"
         self._who = (queue, consumer, owner, ttl)
         self._client: Client | None = None
@@ -52,7 +49,7 @@ class ConsumerHold:
         """
         return self._claim or self._take_over()
 
-    def hold(self, start: Tick, end: Tick) -> TickClaim:
+    def open(self, start: Tick, end: Tick) -> TickClaim:
         """Makes the events between two ticks the open batch, which finishes earlier events.
 
         Raises:
@@ -118,11 +115,9 @@ class ConsumerHold:
 
     def _run(self, call: Call[T]) -> T:
         """Runs a call, again on a new connection if the connection broke. All calls allow this."""
-        if self._client is not None:
-            with suppress(ConnectionFailed):
-                return self._client.run(call)
-            self._client.close()
-        self._client = Client(self._url)
+        self._client = self._client or Client(self._url)
+        with suppress(ConnectionFailed):
+            return self._client.run(call)
         return self._client.run(call)
 
 

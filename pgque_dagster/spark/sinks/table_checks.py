@@ -1,0 +1,71 @@
+"""What is compared before rows get into a table: whose batches it has, and its columns."""
+
+from pyspark.sql.types import StructType
+
+from ...client import InvalidArgument
+from .modes import SchemaEvolution
+
+
+def check_incarnation(table: str, found: str | None, own: str, database: str, adopt: str) -> None:
+    """Refuses a table of another incarnation, whose ids of batches mean others, or of none.
+
+    Args:
+        table: its name for errors.
+        found: the incarnation that is recorded in the table, or None.
+        own: the incarnation of the database.
+        database: its name.
+        adopt: how to record this incarnation.
+
+    Raises:
+        InvalidArgument: with what to do.
+    """
+    if found is None:
+        raise InvalidArgument(
+            f"{table} was not created by this sink, or holds batches of an unknown database",
+            f"Store into another table. If it has no batch of another database than {database}, "
+            f"and none that is in the queue still, adopt it: {adopt}",
+        )
+    if found != own:
+        raise InvalidArgument(
+            f"{table} holds batches of incarnation {found}, and database {database} is of "
+            f"incarnation {own}: batches of one id would replace each other",
+            "Store into another table. After a failover or a restore, to go on here: delete the "
+            "rows of the batches that the database delivers again (docs/restore.md says how to "
+            "find them; after a switchover that lost nothing there are none), then adopt it: "
+            f"{adopt}",
+        )
+
+
+def check_fit(
+    table: str, stored: StructType, given: StructType, evolution: SchemaEvolution = "fail"
+) -> list[str]:
+    """Returns the columns of a DataFrame that a table lacks. Names and types must be the same.
+
+    Args:
+        table: its name for errors.
+        stored: its columns.
+        given: those of the DataFrame.
+        evolution: whether each may lack columns of the other.
+
+    Raises:
+        InvalidArgument: naming the columns that differ.
+    """
+    there, here = ({x.name: x.dataType.simpleString() for x in each} for each in (stored, given))
+    added = [name for name in here if name not in there]
+    # Readers ignore case.
+    allowed = {name for name in there if name not in here} | {
+        name for name in added if name.lower() not in map(str.lower, there)
+    }
+    differences = [
+        f"{name} is {there.get(name, 'missing')} there, {here.get(name, 'missing')} here"
+        for name in {**there, **here}
+        if there.get(name) != here.get(name) and not (evolution != "fail" and name in allowed)
+    ]
+    if differences:
+        raise InvalidArgument(
+            f"{table} has other columns than the DataFrame: {'; '.join(differences)}",
+            "Cast, rename or leave out columns, or store into another table (for assets, by "
+            "another base_dir or key). With schema_evolution='add_columns', tables of Delta and "
+            "Iceberg get columns, and have nulls in those that the DataFrame lacks.",
+        )
+    return added

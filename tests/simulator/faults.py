@@ -1,0 +1,150 @@
+"""The SQL that a simulation installs: the engine's in a smaller scale, with a fault if asked for.
+
+Each fault is one that the engine once had, or what it would have without one of its guards. The
+simulator has to find each of them.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+_INSTALL = Path(__file__).parent.parent.parent / "sql" / "pgque.sql"
+# Logs are compacted, and long batches read in the other way, after tens of rows. A setting of the
+# database says on which timeline its server is.
+_SMALLER = (
+    ("65536 + 400 * (", "8192 + 0 * ("),
+    ("v_all <= 1000 + (", "v_all <= 20 + ("),
+    ("greatest(v_needed, 1000)", "greatest(v_needed, 20)"),
+    ("< 1000 + 2 * ((", "< 20 + 2 * (("),
+    ("if v_b.events >= 1000 or", "if v_b.events >= 40 or"),
+    (
+        "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;",
+        "coalesce(nullif(current_setting('simulator.timeline', true), ''), '1')::bigint;",
+    ),
+)
+
+
+class Fault(NamedTuple):
+    """A text of pgque.sql, and what stands there with the fault."""
+
+    meaning: str
+    right: str
+    wrong: str
+
+
+FAULTS = {
+    "other_queues": Fault(
+        "A batch without events gets those of other queues",
+        "array[format('only pgque.event_%s', (pgque.find_batch(i_batch_id)).sub_queue)]",
+        "array['pgque.event']",
+    ),
+    "retry_of_open_batch": Fault(
+        "An event that was given back comes again before its batch is finished",
+        "where b.ev_owner = r.ev_owner\n",
+        "where false\n",
+    ),
+    "retry_of_dead_letter": Fault(
+        "A dead letter that was given back before stays among the retries",
+        "where not f.is_retried and r.ev_owner = v_owner.sub_id",
+        "where false and r.ev_owner = v_owner.sub_id",
+    ),
+    "batch_retry_of_dead_letter": Fault(
+        "batch_retry schedules events that are dead letters",
+        "'where not exists (select from pgque.dead_letter d '",
+        "'where not exists (select from (select * from pgque.dead_letter where false) d '",
+    ),
+    "replay_of_open_batch": Fault(
+        "A dead letter is replayed while its batch is open",
+        "if exists (select from pgque.open_batches(v_queue.queue_id, v_owner) b",
+        "if exists (select from pgque.open_batches(-1, v_owner) b",
+    ),
+    "late_event": Fault(
+        "A queue is quiet although its last tick left an event behind",
+        "and (coalesce(d.event_seq = any (v_unfinished), true)",
+        "and (false",
+    ),
+    "event_of_ticker": Fault(
+        "What a ticker's own transaction sends after its tick is in no batch",
+        "if v_own is null or v_own >= pg_snapshot_xmax(v_snapshot) then",
+        "if true then",
+    ),
+    "dump_beside_rotation": Fault(
+        "A dump that waits while events are rotated lacks them",
+        "select n.* into v_note from pgque.rotation_floor n",
+        "return v_floor; select n.* into v_note from pgque.rotation_floor n",
+    ),
+    "dump_beside_positions": Fault(
+        "A dump that waits while positions are compacted lacks them",
+        "or not pgque.is_seen_by_all(i_log, v_left.switched_by::text) then",
+        "or i_log = 'tick' and not pgque.is_seen_by_all(i_log, v_left.switched_by::text) then",
+    ),
+    "dump_beside_ticks": Fault(
+        "A dump that waits while ticks are compacted lacks them",
+        "or not pgque.is_seen_by_all(i_log, v_left.switched_by::text) then",
+        "or i_log = 'position' and not pgque.is_seen_by_all(i_log, v_left.switched_by::text) then",
+    ),
+    "move_in_old_snapshot": Fault(
+        "A REPEATABLE READ transaction from before a compaction moves a consumer unseen",
+        "insert into pgque.position_log_1 select * from moved;",
+        "insert into pgque.position_log_1 select * from moved where i_half = 1;",
+    ),
+    "tick_in_old_snapshot": Fault(
+        "A REPEATABLE READ transaction from before a compaction adds a tick to the old half",
+        "perform pgque.check_tick_half() where v_strict;",
+        "",
+    ),
+    "rotation_in_old_snapshot": Fault(
+        "Rotation in REPEATABLE READ removes events that its snapshot does not see",
+        "perform pgque.check_read_committed('rotation');",
+        "",
+    ),
+    "rotation_without_look": Fault(
+        "Rotation does not look for events of a writer that kept the table's name",
+        "if v_needed then",
+        "if false then",
+    ),
+    "rotation_before_slowest": Fault(
+        "Rotation waits for the fastest consumer in place of the slowest",
+        "(select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id)",
+        "(select max(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id)",
+    ),
+    "registration_beside_switch": Fault(
+        "A registration that did not see a switch loses its position",
+        "if i_log = 'position' and pgque.move_positions(v_left.half) > 0 then",
+        "if false then",
+    ),
+    "tick_between_copies": Fault(
+        "A compaction drops earlier ticks that a consumer went back to after the copy",
+        "and l.tick_id >= q.first_tick and l.tick_id < q.first_copied",
+        "and false",
+    ),
+    "late_ack": Fault(
+        "An attempt acks after its lease went on to another one of the same name",
+        "or i_sub.lease_epoch is distinct from i_epoch then",
+        "then",
+    ),
+    "batch_ids_after_promotion": Fault(
+        "A promoted standby gives out batch ids of lost transactions again",
+        "+ 1000000 + floor(random() * 1000000000)::bigint",
+        "+ 0",
+    ),
+}
+
+
+def install_sql(fault: str | None = None) -> bytes:
+    """Returns what to install.
+
+    Args:
+        fault: the name of a fault to put into it.
+
+    Raises:
+        ValueError: if pgque.sql does not have a text once that is to be replaced.
+    """
+    sql = _INSTALL.read_text()
+    changes = [*_SMALLER]
+    if fault:
+        changes.append((FAULTS[fault].right, FAULTS[fault].wrong))
+    for right, wrong in changes:
+        if sql.count(right) != 1:
+            raise ValueError(f"pgque.sql has {sql.count(right)} times: {right}")
+        sql = sql.replace(right, wrong)
+    return sql.encode()
