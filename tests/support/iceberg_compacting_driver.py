@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from pgque_dagster.spark import IcebergSink
-from pgque_dagster.spark.sinks.iceberg import compaction
+from pgque_dagster.spark.sinks.iceberg import maintenance
 from tests.support.lakes import TABLE
 
 
 def main() -> None:
     url, warehouse, reached, number = sys.argv[1:]
-    entry_of = compaction.entry_of
+    entry_of = maintenance.entry_of
 
     def entry(*arguments: Any) -> Any:
         if not Path(reached).exists():
@@ -23,7 +23,7 @@ def main() -> None:
             os.kill(os.getpid(), int(number))
         return entry_of(*arguments)
 
-    compaction.entry_of = entry
+    maintenance.entry_of = entry
     IcebergSink(TABLE, warehouse=warehouse).maintain(url)
 
 

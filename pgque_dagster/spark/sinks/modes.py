@@ -26,7 +26,7 @@ class Maintained:
     Attributes:
         replaced: how many small files were replaced.
         by: how many files took their place.
-        deleted: the paths of the files that were deleted, relative to the table.
+        deleted: the paths of other files that were deleted, relative to the table.
     """
 
     replaced: int
@@ -42,14 +42,6 @@ def check_directory(location: str) -> None:
             "rows of attempts that do not count",
             "Use DeltaSink or IcebergSink (in YAML, type: delta or iceberg), which every engine "
             "reads; docs/lake.md has both. Plain Parquet is for directories.",
-        )
-
-
-def check_evolution(schema_evolution: str) -> None:
-    """Refuses a `schema_evolution` that there is not, by `InvalidArgument`."""
-    if schema_evolution not in get_args(SchemaEvolution):
-        raise InvalidArgument(
-            f"no schema_evolution {schema_evolution!r}", "There are fail and add_columns."
         )
 
 

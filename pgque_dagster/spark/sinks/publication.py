@@ -12,18 +12,17 @@ reader looks. Then `publish` takes these steps:
    repeated.
 
 A stale attempt S cannot change what a later attempt L published. The last renewal of S succeeded,
-so it came before L's claim was committed, and S had read the state before that. L published after
-its claim. So if S takes step 3 after L published, the state that S read is not the newest one, and
-the step fails. If S takes step 3 before L published, then L reads what S published, or L's own
-step 3 fails and is repeated: in both cases L replaces it.
+so it came before L's claim, and S had read the state before that. L published after its claim. So
+if S takes step 3 after L published, the state that S read is not the newest one, and the step
+fails. If S takes step 3 before that, then L reads what S published, or L's own step 3 fails and is
+repeated: in both cases L replaces it.
 
 A window of time (`client/window.py`) is a batch without a lease. Step 2 refuses nobody then, but
 each attempt has a higher epoch than those before it. After the step of S failed, S reads what L
 published, and is refused because of its lower epoch.
 
 So nothing depends on a process noticing in time that it is stale, and files that were never
-published are never read. An attempt that dies before step 3 has published nothing; the next attempt
-at the batch publishes its own output.
+published are never read.
 """
 
 from dataclasses import dataclass
@@ -74,19 +73,15 @@ class Output(Protocol[State]):
 
     def read(self) -> State:
         """Returns the newest state of the table."""
-        ...
 
     def published(self, state: State) -> WriteAttempt | None:
         """Returns the attempt at this batch whose output is published in a state."""
-        ...
 
     def replace(self, state: State) -> bool:
         """Publishes the output in place of what `state` has of the batch, in one atomic step.
 
-        Returns:
-            False if `state` is not the newest state any more. Nothing is published then.
+        Returns False if `state` is not the newest any more. Nothing is published then.
         """
-        ...
 
 
 def publish(claim: ReadBatch, output: Output[State]) -> None:
@@ -95,9 +90,7 @@ def publish(claim: ReadBatch, output: Output[State]) -> None:
     Raises:
         MalformedPayload: if the batch has more malformed events than may be set aside. Nothing is
             published.
-        LeaseLost: if another owner took the batch over. Nothing is published.
-        BatchNotOpen: if the batch was acked meanwhile. Nothing is published.
-        InvalidArgument: if something is published under the epoch of this claim or a higher one.
+        LeaseLost, BatchNotOpen, InvalidArgument: as for `check_claim`. Nothing is published.
     """
     claim.run_checks()
     while True:

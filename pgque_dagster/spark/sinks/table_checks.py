@@ -39,13 +39,9 @@ def check_incarnation(table: str, found: str | None, own: str, database: str, ad
 def check_fit(
     table: str, stored: StructType, given: StructType, evolution: SchemaEvolution = "fail"
 ) -> list[str]:
-    """Returns the columns of a DataFrame that a table lacks. Names and types must be the same.
+    """Returns the columns of a DataFrame that a table lacks.
 
-    Args:
-        table: its name for errors.
-        stored: its columns.
-        given: those of the DataFrame.
-        evolution: whether each may lack columns of the other.
+    Names and types must be the same, unless `evolution` lets each lack columns of the other.
 
     Raises:
         InvalidArgument: naming the columns that differ.

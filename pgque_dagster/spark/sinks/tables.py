@@ -1,27 +1,37 @@
 """Tables of a lake in which batches are stored: what Delta and Iceberg share.
 
-`table_output.py` has the way of a batch into such a table.
+Spark's tasks write data files under names that no other attempt uses. Then the driver adds them to
+the table by one commit, in place of the rows of an earlier attempt at the batch. The commit holds
+only on the version that was read before the lease was renewed, as `publication.py` demands. A
+format says how its table is loaded, checked and committed to.
 """
 
 import re
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from ...client import InvalidArgument, PgqueError
+from ...client import BatchNotOpen, InvalidArgument, LeaseLost, PgqueError
+from ...client.read_batch import ReadBatch
 from ..batch import SparkBatch
-from .files.data_files import with_batch_id
-from .files.storage import Storage, StorageFailed, way_out
-from .modes import Maintained, SchemaEvolution, check_evolution
-from .publication import BatchIdentity
-from .table_output import FOLDER, TableOutput
+from ..cluster.lost_lease import cancelled_without_lease
+from .files.data_files import DataFile, with_batch_id, write_files
+from .files.storage import Storage, StorageFailed, way_out, written_for
+from .modes import Maintained, SchemaEvolution
+from .publication import BatchIdentity, WriteAttempt, publish
+from .table_checks import check_fit, check_incarnation
 
+Table = TypeVar("Table")
+
+INCARNATION = "pgque.lineage"
+FOLDER = "data"
 # The names of data files: batch, epoch and the file's own name.
 WRITTEN = re.compile(rf"{FOLDER}/(\d+)-(\d+)-[0-9a-f]{{32}}/(part-[0-9a-f]{{32}}\.parquet)")
 
@@ -57,7 +67,10 @@ class TableSink(ABC):
     libraries: ClassVar[tuple[str, ...]]
 
     def __init__(self, storage: Storage, evolution: SchemaEvolution) -> None:
-        check_evolution(evolution)
+        if evolution not in get_args(SchemaEvolution):
+            raise InvalidArgument(
+                f"no schema_evolution {evolution!r}", "There are fail and add_columns."
+            )
         self.storage = storage
         self.evolution = evolution
 
@@ -141,3 +154,183 @@ class TableSink(ABC):
             raise StorageFailed(
                 f"{self.name} did not take {batch}: {told}", way_out(told)
             ) from None
+
+
+class TableOutput(ABC, Generic[Table]):
+    """The files of an attempt at a batch, to be published in a table.
+
+    Args:
+        sink: the table.
+        claim: the claim of the batch.
+        schema: the columns of the files.
+
+    Attributes:
+        conflict: the error of the format's library for a commit on a state that is not the newest.
+        version: the version of the table that has the files, once they are published.
+    """
+
+    conflict: ClassVar[type[Exception]]
+
+    def __init__(self, sink: "TableSink", claim: ReadBatch, schema: StructType) -> None:
+        self.attempt = WriteAttempt(claim.lease.epoch, uuid.uuid4().hex)
+        self.batch = BatchIdentity.of(claim)
+        self.files: list[DataFile] = []
+        self.version = -1
+        self.storage = sink.storage
+        self._sink = sink
+        self._claim = claim
+        self._schema = schema
+        self._table_id: object = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows the files have."""
+        return sum(file.rows for file in self.files)
+
+    @abstractmethod
+    def load(self) -> Table:
+        """Loads the newest state of the table."""
+
+    @abstractmethod
+    def create(self) -> Table:
+        """Creates the table, or loads the one that another attempt created at the same time."""
+
+    @abstractmethod
+    def published(self, state: Table) -> WriteAttempt | None:
+        """Returns the attempt at this batch whose rows are in a state of the table."""
+
+    @abstractmethod
+    def commit(self, state: Table) -> bool:
+        """Commits the rows in place of those of the batch, if `state` is the newest one.
+
+        Returns False if only another step was committed, such as the columns of the table.
+        """
+
+    @abstractmethod
+    def identity(self, table: Table) -> tuple[object, object]:
+        """Returns the id of the table, and what tells its state from later ones."""
+
+    @abstractmethod
+    def incarnation(self, table: Table) -> str | None:
+        """Returns the property that the first write set, or None."""
+
+    @property
+    @abstractmethod
+    def adopt(self) -> str:
+        """The statement that sets it."""
+
+    @abstractmethod
+    def rules(self, table: Table) -> list[str]:
+        """Returns what rows from here may break in the table, such as partitions."""
+
+    @abstractmethod
+    def columns(self, table: Table) -> StructType:
+        """Returns the columns of a table that has no such rules."""
+
+    def begin(self) -> Table:
+        """Finds or creates the table, and checks that it fits, before anything is written.
+
+        Raises:
+            InvalidArgument: as for `check`.
+            StorageFailed: if it can neither be loaded nor created.
+        """
+        with self._sink.errors(self.batch):
+            try:
+                table = self.load()
+            except self._sink.not_found:
+                table = self.create()
+            # It must not be replaced by another one later.
+            self._table_id = self.identity(table)[0]
+            self.check(table)
+        return table
+
+    def write(self, batch: SparkBatch, frame: DataFrame, batch_id: int | None = None) -> None:
+        """Has Spark's tasks write the rows into files, as `write_files` does.
+
+        Raises:
+            LeaseLost: if another owner took the batch over.
+            StorageFailed: if files cannot be written.
+        """
+        folder = f"{FOLDER}/{batch.batch_id}-{self.attempt.epoch}-{self.attempt.id}"
+        with (
+            cancelled_without_lease(batch.spark, self._claim),
+            written_for(self._sink.name, self.batch),
+        ):
+            self.files = write_files(frame, self.storage, folder, batch_id=batch_id)
+
+    def publish(self) -> None:
+        """Publishes the files as `publish` does, or removes them if that is refused."""
+        try:
+            self.check_files()
+            publish(self._claim, self)
+        except (LeaseLost, BatchNotOpen, InvalidArgument):
+            self.remove_files()
+            raise
+
+    def check_files(self) -> None:
+        """Checks the rows before they are published. To be overridden."""
+        return
+
+    def remove_files(self) -> None:
+        """Removes files that nobody will read. What cannot be removed now is swept later."""
+        with suppress(StorageFailed):
+            self.storage.remove(file.path for file in self.files)
+
+    def read(self) -> Table:
+        """Loads the newest state of the table.
+
+        Raises:
+            StorageFailed: as for `check_same`, or if it cannot be loaded.
+        """
+        with self._sink.errors(self.batch):
+            table = self.load()
+        self.check_same(table)
+        return table
+
+    def replace(self, state: Table) -> bool:
+        """Commits the rows in place of those that the table has of the batch."""
+        with self._sink.errors(self.batch):
+            try:
+                return self.commit(state)
+            except self.conflict:
+                if self.identity(self.read()) == self.identity(state):
+                    raise
+                return False
+
+    def check_same(self, table: Table) -> None:
+        """Refuses a table that was created after the attempt began: its files may be gone.
+
+        Raises:
+            StorageFailed: if it was.
+        """
+        if self.identity(table)[0] != self._table_id:
+            raise StorageFailed(
+                f"{self._sink.name} was deleted and created again while {self.batch} was written",
+                "Run the batch again: the next attempt stores it in the new table.",
+            )
+
+    def check(self, table: Table) -> list[str]:
+        """Returns the columns that the table lacks.
+
+        Raises:
+            InvalidArgument: if the table cannot take the rows, or is of another incarnation.
+        """
+        name = self._sink.name
+        self.check_incarnation(table)
+        if rules := self.rules(table):
+            raise InvalidArgument(
+                f"{name} has {', '.join(rules)}, which this sink does not keep",
+                "Store into another table, and copy the rows from there by an engine that does. To "
+                "skip files, readers need no partitions: files have statistics.",
+            )
+        return check_fit(name, self.columns(table), self._schema, self._sink.evolution)
+
+    def check_incarnation(self, table: Table) -> None:
+        """Refuses a table of another incarnation, or of none, by `InvalidArgument`."""
+        check_incarnation(
+            self._sink.name,
+            self.incarnation(table),
+            self.batch.incarnation,
+            self._claim.session.database,
+            self.adopt,
+        )

@@ -33,7 +33,7 @@ def copy_batches(
 
     Args:
         connection: a connection in autocommit mode.
-        table: the table, with a column that defaults to `pg_current_xact_id()`.
+        table: the table.
         columns: the table's columns, in the order of the batches' columns.
         batches: the record batches to write, with columns of simple types.
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument
-from pgque_dagster.spark.sinks.iceberg import compaction
+from pgque_dagster.spark.sinks.iceberg import maintenance
 from tests.support.lakes import SCHEMA, IcebergLake
 
 TYPES = (
@@ -68,7 +68,7 @@ def test_a_batch_is_not_doubled_if_its_snapshot_is_forgotten_as_well(lake: Icebe
 
 def before_the_commit(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> list[int]:
     """Has something happen once when the copies are made. Returns the number of commits tried."""
-    entry_of, calls = compaction.entry_of, []
+    entry_of, calls = maintenance.entry_of, []
 
     def entry(*arguments: Any) -> Any:
         calls.append(1)
@@ -76,7 +76,7 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object
             step()
         return entry_of(*arguments)
 
-    monkeypatch.setattr(compaction, "entry_of", entry)
+    monkeypatch.setattr(maintenance, "entry_of", entry)
     return calls
 
 

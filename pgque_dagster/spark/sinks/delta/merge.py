@@ -17,11 +17,7 @@ _SHOWN = 100
 
 
 def check_keys(table: str, rows: "Rows", key: Sequence[str]) -> None:
-    """Refuses rows without a key, and two rows with the same one.
-
-    Raises:
-        InvalidArgument: naming the key.
-    """
+    """Refuses rows without a key, and two with the same, by an `InvalidArgument` that names it."""
     if not rows.files:
         return
     keys = rows.keys(key)

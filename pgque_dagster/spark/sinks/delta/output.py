@@ -11,7 +11,6 @@ unless somebody compacted them: then they are deleted by a commit of their own b
 """
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +25,9 @@ from pyspark.sql.types import StructType
 from ....client.read_batch import ReadBatch
 from ..modes import BATCH_ID
 from ..publication import WriteAttempt
-from ..table_output import INCARNATION, TableOutput
+from ..tables import INCARNATION, TableOutput
 from .merge import Rows, check_keys, merge
-from .schema import delta_fields, delta_schema, delta_statistics, stored_fields
+from .schema import delta_fields, delta_schema, delta_statistics, spark_columns, stored_fields
 
 if TYPE_CHECKING:
     from .sink import DeltaSink
@@ -45,13 +44,7 @@ timestampNtz v2Checkpoint vacuumProtocolCheck
 
 
 class DeltaOutput(TableOutput[DeltaTable]):
-    """The files of an attempt, to be published in a Delta table.
-
-    Args:
-        sink: the table.
-        claim: the claim of the batch.
-        schema: the columns of the files.
-    """
+    """The files of an attempt, to be published in a Delta table."""
 
     conflict = CommitFailedError
     _sink: "DeltaSink"
@@ -127,7 +120,7 @@ class DeltaOutput(TableOutput[DeltaTable]):
 
     def columns(self, table: DeltaTable) -> StructType:
         """Returns the columns of the table."""
-        return StructType.fromJson({"fields": stored_fields(table)})
+        return spark_columns(table)
 
     def rules(self, table: DeltaTable) -> list[str]:
         """Returns what rows from here may break in the table."""
@@ -165,19 +158,15 @@ class DeltaOutput(TableOutput[DeltaTable]):
                 mine = f"{BATCH_ID} = {self.batch.batch_id}"
                 if state.delete(mine, commit_properties=alone)["num_deleted_rows"]:
                     return False
-            self._append(state, own)
+            removed = [RemoveAction(path, True, _now(), size, {}) for path, size in own]
+            state.create_write_transaction(
+                [*removed, *self.added()],
+                "append",
+                state.schema(),
+                commit_properties=self._properties(),
+            )
         self.version = newest + 1
         return True
-
-    def _append(self, table: DeltaTable, earlier: Sequence[tuple[str, int]]) -> None:
-        now = _now()
-        removed = [RemoveAction(path, True, now, size, {}) for path, size in earlier]
-        table.create_write_transaction(
-            [*removed, *self.added()],
-            "append",
-            table.schema(),
-            commit_properties=self._properties(),
-        )
 
     def added(self) -> list[AddAction | RemoveAction]:
         """Returns the actions that add the files to the table."""
@@ -188,16 +177,12 @@ class DeltaOutput(TableOutput[DeltaTable]):
         ]
 
     def _properties(self) -> Any:
+        epoch, attempt = self.attempt.epoch, self.attempt.id
+        record = {"app_id": self._app_id, "epoch": epoch, "attempt": attempt}
         return CommitProperties(
-            custom_metadata={
-                _RECORD: {
-                    "app_id": self._app_id,
-                    "epoch": self.attempt.epoch,
-                    "attempt": self.attempt.id,
-                }
-            },
+            custom_metadata={_RECORD: record},
             max_commit_retries=0,
-            app_transactions=[Transaction(self._app_id, self.attempt.epoch)],
+            app_transactions=[Transaction(self._app_id, epoch)],
         )
 
     def _earlier_files(self, table: DeltaTable) -> tuple[list[tuple[str, int]], bool]:

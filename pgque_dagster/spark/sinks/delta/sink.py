@@ -1,6 +1,5 @@
 """Stores batches in a Delta table. It needs no jar."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,9 +29,11 @@ from ..modes import (
 from ..tables import WRITTEN, TableSink
 from .merge import RESERVED
 from .output import DeltaOutput
+from .schema import spark_columns
 
 # The files that Delta's library writes when it unites or merges files.
 _BY_LIBRARY = re.compile(r"[^/]+\.parquet")
+_WITH_PARTS = (ArrayType, MapType, StructType)
 # How often files are united anew because writers replaced one of them meanwhile.
 _ATTEMPTS = 5
 
@@ -52,8 +53,8 @@ class DeltaSink(TableSink):
     driver's process. If two batches with the same keys are worked on at once, the one that is
     committed last wins.
 
-    A table belongs to one incarnation of a database, as for `ParquetSink`. It is created by the
-    first write. Rows of an attempt that was not acked remain if no later attempt stores the batch.
+    The first write creates the table, which belongs to one incarnation of a database, as for
+    `ParquetSink`. Rows of an attempt that was not acked remain if no later one stores the batch.
 
     Args:
         location: a directory that driver and executors share, or a URL such as
@@ -66,6 +67,9 @@ class DeltaSink(TableSink):
         storage_options: credentials and the like for a URL, as Delta's library names them, such as
             `aws_access_key_id`. By default, each process takes them from its environment, such as
             AWS_ACCESS_KEY_ID.
+
+    Attributes:
+        location: the directory or URL.
 
     Raises:
         InvalidArgument: if the mode needs a key and there is none, or the reverse, or if nothing
@@ -86,6 +90,7 @@ class DeltaSink(TableSink):
     ) -> None:
         check_mode(mode, key)
         super().__init__(Storage.of(location, storage_options), schema_evolution)
+        self.location = self.storage.location
         if not self.storage.is_url and set(self.location) & {"%", "\\"}:
             raise InvalidArgument(
                 f"the path {self.location} has % or \\ in it, and Delta's library looks "
@@ -93,11 +98,6 @@ class DeltaSink(TableSink):
                 "Use a path without these characters.",
             )
         self.mode, self.key = mode, tuple(key)
-
-    @property
-    def location(self) -> str:
-        """Where the table is."""
-        return self.storage.location
 
     @property
     def name(self) -> str:
@@ -144,10 +144,9 @@ class DeltaSink(TableSink):
                 f"{self.name} needs a reader that knows {needed}",
                 "Read it by deltalake, or by Spark with the jars of Delta.",
             )
-        schema = StructType.fromJson(json.loads(table.schema().to_json()))
         files = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
         listed = [ListedFile(unquote(file["path"]), file["size_bytes"]) for file in files]
-        return read_table_files(spark, self.storage, listed, schema)
+        return read_table_files(spark, self.storage, listed, spark_columns(table))
 
     def maintain(
         self, url: str | None = None, *, retention: timedelta = timedelta(days=7)
@@ -205,20 +204,14 @@ class DeltaSink(TableSink):
                 f"{self.name}",
                 f"It has: {', '.join(schema.names)}.",
             )
-        reserved = [name for name in schema.names if name.startswith(RESERVED)]
-        if reserved and self.key:
-            raise InvalidArgument(
-                f"the column {reserved[0]} has a name that merges into {self.name} use",
-                "Give it another name: withColumnRenamed().",
-            )
-        nested = [
-            name
-            for name in self.key
-            if isinstance(schema[name].dataType, ArrayType | MapType | StructType)
-        ]
-        if nested:
-            raise InvalidArgument(
-                f"the key of {self.name} has the column {', '.join(nested)}, whose values "
-                "have parts",
-                "Use columns of plain types, such as one of the parts.",
-            )
+        for name in schema.names if self.key else ():
+            if name.startswith(RESERVED):
+                raise InvalidArgument(
+                    f"the column {name} has a name that merges into {self.name} use",
+                    "Give it another name: withColumnRenamed().",
+                )
+            if name in self.key and isinstance(schema[name].dataType, _WITH_PARTS):
+                raise InvalidArgument(
+                    f"the key of {self.name} has the column {name}, whose values have parts",
+                    "Use columns of plain types, such as one of the parts.",
+                )

@@ -57,11 +57,7 @@ def published_files(table: Path) -> list[ListedFile]:
 
 
 def check_not_united(table: Path, batch_id: int) -> None:
-    """Refuses a batch whose rows were united, so that they are not stored twice.
-
-    Raises:
-        InvalidArgument: naming the directory.
-    """
+    """Refuses a batch whose rows were united, by an `InvalidArgument` that names the directory."""
     # A compaction that was killed leaves directories in each other.
     for folder in (*table.glob("united-*"), *table.glob("gathering-*")):
         of_batch = [*folder.rglob(f"batch-{batch_id}")]
@@ -79,11 +75,6 @@ def check_not_united(table: Path, batch_id: int) -> None:
 
 def compact(table: Path, spark: SparkSession, client: Client) -> Maintained:
     """Unites finished batches, and small directories that were united before.
-
-    Args:
-        table: the directory.
-        spark: the session.
-        client: of the queue's primary server.
 
     Raises:
         StorageFailed: if the file system cannot exchange directories, or another compaction is

@@ -7,11 +7,9 @@ here; the files of tasks that Spark did not accept are published by nobody.
 
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -216,15 +214,18 @@ def _write_file(
     schema: pa.Schema,
     metadata: dict[str, str],
 ) -> DataFile:
-    with storage.create(path) as output, ExitStack() as stack:
+    with storage.create(path) as output:
         # Decimals are stored as Spark stores them, and as Iceberg demands.
         writer = pq.ParquetWriter(output, schema, store_schema=False, store_decimal_as_integer=True)
-        stack.callback(_abandon, writer)
-        writer.add_key_value_metadata(metadata)
-        for group in groups:
-            # One row group, because its size is limited by bytes already.
-            writer.write_table(group, row_group_size=group.num_rows)
-        writer.close()
+        try:
+            writer.add_key_value_metadata(metadata)
+            for group in groups:
+                # One row group, because its size is limited by bytes already.
+                writer.write_table(group, row_group_size=group.num_rows)
+            writer.close()
+        finally:
+            # Else a writer that failed would write when it is collected.
+            writer.is_open = False
         stored = writer.writer.metadata
         size = output.tell()
     footer = pa.BufferOutputStream()
@@ -246,9 +247,3 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
             united, size = [], 0
     if united:
         yield pa.Table.from_batches(united)
-
-
-def _abandon(writer: Any) -> None:
-    """Closes a writer that failed, so that it does not write when it is collected."""
-    if writer.is_open:
-        writer.is_open = False

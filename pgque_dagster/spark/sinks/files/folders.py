@@ -20,12 +20,11 @@ b. It renames its directory `.writing-…` to `publication-<n+1>`, with the rows
    system refuses this if there is a directory of that name that is not empty.
 
 A number that was taken stays taken, because its directory is never removed or empty. So step b
-succeeds only for the first attempt that read n, as `publication.py` needs.
-Step a changes only what was published when the attempt read the state, before its last renewal, so
-a stale attempt cannot remove what a later one publishes. Whoever publishes n+1 has done step a for
-n before. So readers see the rows of at most one publication, and never a part of one. They see none
-for a moment between the steps, or until the next attempt if the process dies there; the batch is
-not acked then.
+succeeds only for the first attempt that read n, as `publication.py` needs. Step a changes only what
+the attempt read before its last renewal, so a stale one cannot remove what a later one publishes.
+Whoever publishes n+1 has done step a for n before. So readers see the rows of at most one
+publication, and never a part of one. They see none for a moment between the steps, or until the
+next attempt if the process dies there; the batch is not acked then.
 
 Compaction (`compaction.py`) takes away the directories of finished batches, with the numbers that
 were taken. So an attempt opens the batch's directory before its last renewal, and step b goes into
@@ -77,11 +76,7 @@ def publish_folder(
 ) -> Path:
     """Stores a batch in place of what earlier attempts stored; returns the rows' directory.
 
-    Args:
-        location: of the table.
-        claim: the claim of the batch.
-        frame: the rows as files have them.
-        check: called before each step a.
+    `check` is called before each step a.
 
     Raises:
         OSError: if the file system does not take it.
@@ -115,11 +110,7 @@ def publish_folder(
 
 
 def beside(location: Path) -> Path:
-    """Returns the directory for what readers of the table must not see.
-
-    Raises:
-        InvalidArgument: if nothing can be renamed from there into the table.
-    """
+    """Returns the directory for what readers of the table must not see."""
     # A link may lead to another file system.
     table = location.resolve()
     if os.path.ismount(table):
@@ -145,12 +136,7 @@ def write_rows(frame: DataFrame, rows: Path) -> None:
 
 @dataclass(frozen=True)
 class FolderState:
-    """The newest publication of a batch.
-
-    Args:
-        number: of the publication, or 0.
-        attempt: whose rows it has, or None if they were replaced.
-    """
+    """The number of a batch's newest publication, or 0, and the attempt whose rows it still has."""
 
     number: int
     attempt: WriteAttempt | None
@@ -214,7 +200,6 @@ class FolderOutput:
         """Publishes the rows under the next number, unless it is taken.
 
         Raises:
-            InvalidArgument: if the table has other columns.
             StorageFailed: if the rows were swept.
         """
         self._check()

@@ -70,7 +70,7 @@ def mark(location: Path, incarnation: str, note: str) -> None:
     """Marks the location with an incarnation, unless it has a mark already.
 
     Raises:
-        InvalidArgument: if the location is inside another table, or another table inside it.
+        InvalidArgument: if one of the location and another table is inside the other.
     """
     others = [path for path in location.parents if (path / _MARKS).is_dir()]
     for path in visible(location):
@@ -91,12 +91,9 @@ def recorded_columns(location: Path) -> StructType | None:
 
 
 def check_columns(location: Path, columns: StructType, *, record: bool = False) -> None:
-    """Refuses columns that readers of the table would not see as they are.
+    """Refuses columns, without `batch_id`, that readers of the table would not see as they are.
 
-    Args:
-        location: of the table.
-        columns: of the rows to store, without `batch_id`.
-        record: whether to record them if the table has none.
+    `record` records them if the table has none.
 
     Raises:
         InvalidArgument: naming the columns that differ.

@@ -35,15 +35,11 @@ class ParquetSink:
     - **Stopped for any time, and continued** after another attempt took the batch over: `write` or
       the ack fails, and the rows of the other attempt stay unchanged. `publication.py` says why.
 
-    Spark's own writer stores the rows of a batch in
-    `batch-<id>/publication-<n>/epoch-<epoch>.<attempt>/`, see `folders.py`. All files below the
-    directory are one table, with the column `batch_id`. While a batch that was not acked is
-    replaced, readers do not see it for a moment. In an object store, use `DeltaSink` or
-    `IcebergSink`.
-
-    The rows of an attempt that was not acked remain if no later attempt stores the batch: if the
-    batch becomes dead letters, if its consumer is unregistered, or if a subconsumer takes it over
-    by a dead interval, under a new batch id.
+    All files below the directory are one table, with the column `batch_id` (`folders.py` has the
+    layout). While a batch that was not acked is replaced, readers do not see it for a moment. The
+    rows of an attempt that was not acked remain if no later attempt stores the batch: if it becomes
+    dead letters, if its consumer is unregistered, or if a subconsumer takes it over by a dead
+    interval, under a new batch id. In an object store, use `DeltaSink` or `IcebergSink`.
 
     A location belongs to one incarnation. Another installation, a copy of the database, a restored
     database and a promoted standby number their batches independently, so their writes are refused.
@@ -51,6 +47,9 @@ class ParquetSink:
     Args:
         location: a directory that driver and executors share, on a file system as
             docs/writing.md demands it.
+
+    Attributes:
+        location: the directory.
 
     Raises:
         InvalidArgument: if it is the URL of something else than a directory.
@@ -61,17 +60,12 @@ class ParquetSink:
     def __init__(self, location: str | Path) -> None:
         check_directory(str(location))
         self._storage = Storage.of(location)
-        self._location = self._storage.location
-
-    @property
-    def location(self) -> str:
-        """Where the table is."""
-        return self._location
+        self.location = self._storage.location
 
     @property
     def name(self) -> str:
         """The table's name for errors."""
-        return f"Parquet table {self._location}"
+        return f"Parquet table {self.location}"
 
     def write(self, batch: SparkBatch, frame: DataFrame) -> str:
         """Stores a batch, and replaces what earlier attempts at it stored.
@@ -98,7 +92,7 @@ class ParquetSink:
             self._storage.errors("cannot be written"),
             cancelled_without_lease(batch.spark, claim),
         ):
-            table = Path(self._location)
+            table = Path(self.location)
             check_owner(table, claim.session)
             check_not_united(table, claim.batch_id)
             check_columns(table, frame.schema)
@@ -116,22 +110,18 @@ class ParquetSink:
         Raises:
             InvalidArgument: if there is no table.
         """
-        check_layout(Path(self._location))
-        columns = recorded_columns(Path(self._location))
+        directory = Path(self.location)
+        check_layout(directory)
+        columns = recorded_columns(directory)
         if columns is None:
             raise InvalidArgument(
-                f"there is no table in {self._location}", "The first batch that is stored makes it."
+                f"there is no table in {self.location}", "The first batch that is stored makes it."
             )
-        files, schema = published_files(Path(self._location)), with_batch_id(columns)
+        files, schema = published_files(directory), with_batch_id(columns)
         if batches is None:
             return read_table_files(spark, self._storage, files, schema)
-        names = {f"{kind}-{each}" for kind in ("batch", "window") for each in batches}
-        files = [
-            file
-            for file in files
-            if not file.path.startswith(("batch-", "window-"))
-            or file.path.partition("/")[0] in names
-        ]
+        names = tuple(f"{kind}-{each}/" for kind in ("batch", "window") for each in batches)
+        files = [file for file in files if file.path.startswith((*names, "united-", "gathering-"))]
         table = read_table_files(spark, self._storage, files, schema)
         return table.where(f.col(BATCH_ID).isin(list(batches)))
 
@@ -152,7 +142,7 @@ class ParquetSink:
                 under way. All rows stay.
         """
         check_retention(retention)
-        table = Path(self._location)
+        table = Path(self.location)
         with self._storage.errors("cannot be compacted"), Client(url) as client:
             check_owner(table, client.session)
             return compact(table, SparkSession.builder.getOrCreate(), client)

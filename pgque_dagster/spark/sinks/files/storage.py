@@ -157,47 +157,41 @@ class Storage:
             StorageFailed: if it cannot be written.
         """
         with self.errors("cannot be written"):
-            if not self.is_url:
-                with self._local_file(Path(self.location, path)) as file:
-                    yield file
+            if self.is_url:
+                upload = object_stores().open_writer(self.store(), path)
+                yield pa.PythonFile(_Open(upload), mode="w")
+                # Not after a failure: closing stores what was written so far.
+                upload.close()
                 return
-            upload = object_stores().open_writer(self.store(), path)
-            yield pa.PythonFile(_Open(upload), mode="w")
-            # Not after a failure: closing stores what was written so far.
-            upload.close()
+            new = Path(self.location, path)
+            new.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with pa.output_stream(
+                    str(new), compression=None, buffer_size=_BUFFER_BYTES
+                ) as file:
+                    yield file
+                sync(new, *new.parents)
+            except BaseException:
+                new.unlink(missing_ok=True)
+                raise
 
-    @staticmethod
-    @contextmanager
-    def _local_file(path: Path) -> Iterator[pa.NativeFile]:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with pa.output_stream(str(path), compression=None, buffer_size=_BUFFER_BYTES) as file:
-                yield file
-            sync(path, *path.parents)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-
-    def list(self, folder: str | None = None) -> Iterator[tuple[str, datetime]]:
-        """Yields the path, relative to the location, and the time of each file in any depth.
+    def list(self, folder: str) -> Iterator[tuple[str, datetime]]:
+        """Yields the path, relative to the location, and the time of each file in a folder.
 
         Raises:
             StorageFailed: if they cannot be listed.
         """
         with self.errors("cannot be read"):
-            if not self.is_url:
-                yield from self._local_files(Path(self.location, folder or ""))
+            if self.is_url:
+                for found in object_stores().list(self.store(), folder, chunk_size=1000):
+                    yield from ((each["path"], each["last_modified"]) for each in found)
                 return
-            for found in object_stores().list(self.store(), folder, chunk_size=1000):
-                yield from ((each["path"], each["last_modified"]) for each in found)
-
-    def _local_files(self, folder: Path) -> Iterator[tuple[str, datetime]]:
-        for path in folder.rglob("*"):
-            # Somebody may remove files meanwhile.
-            with suppress(FileNotFoundError):
-                if path.is_file():
-                    at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-                    yield str(path.relative_to(self.location)), at
+            for path in Path(self.location, folder).rglob("*"):
+                # Somebody may remove files meanwhile.
+                with suppress(FileNotFoundError):
+                    if path.is_file():
+                        at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+                        yield str(path.relative_to(self.location)), at
 
     def remove(self, paths: Iterable[str]) -> None:
         """Removes files, as far as they exist.

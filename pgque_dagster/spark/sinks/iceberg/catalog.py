@@ -28,16 +28,9 @@ _S3 = {
 
 @contextmanager
 def open_catalog(
-    url: str, schema: str, properties: Mapping[str, str], storage: Storage | None
+    url: str, schema: str, properties: Mapping[str, str], storage: Storage
 ) -> Iterator[Catalog]:
-    """Opens the catalog for the block.
-
-    Args:
-        url: the queue's database, as the driver reaches it.
-        schema: the schema in it that has the tables of the catalog.
-        properties: of another catalog, as pyiceberg takes them; none for the queue's database.
-        storage: the storage of the tables, for its options.
-    """
+    """Opens the catalog in a schema of the queue's database, or another one by its properties."""
     of_files = _file_properties(storage)
     if properties:
         catalog = load_catalog(**{"name": CATALOG, **of_files, **properties})
@@ -52,10 +45,8 @@ def open_catalog(
         catalog.close()
 
 
-def _file_properties(storage: Storage | None) -> dict[str, str]:
+def _file_properties(storage: Storage) -> dict[str, str]:
     """Returns what pyiceberg needs to access the storage."""
-    if storage is None:
-        return {}
     given = {key.lower().removeprefix("aws_"): value for key, value in storage.options.items()}
     # Older libraries of AWS, which Arrow may have, do not know this variable.
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
@@ -82,12 +73,9 @@ def _create_schema(url: str, schema: str) -> None:
         )
     name = sql.Identifier(schema)
     with connect(url) as connection:
-        row = connection.execute(
-            "select to_regnamespace(%s) is not null, current_user::text, current_database()::text",
-            (schema,),
-        ).fetchone()
-        assert row is not None
-        exists, user, database = row
+        exists = connection.execute(
+            "select to_regnamespace(%s) is not null", (schema,)
+        ).fetchone() == (True,)
         try:
             if not exists:
                 connection.execute(sql.SQL("create schema if not exists {}").format(name))
@@ -96,16 +84,18 @@ def _create_schema(url: str, schema: str) -> None:
                 " (has_schema_privilege(%(schema)s, 'create')"
                 "  or to_regclass(%(schema)s || '.iceberg_tables') is not null)",
                 {"schema": schema},
-            ).fetchone()
+            ).fetchone() == (True,)
         except psycopg.errors.InsufficientPrivilege:
-            may_use = (False,)
-    if may_use != (True,):
+            may_use = False
+    if not may_use:
+        user, database = connection.info.user, connection.info.dbname
+        needed = f"create schema {schema} authorization {user}"
+        if exists:
+            needed = f"grant usage, create on schema {schema} to {user}"
         raise PermissionDenied(
             f"the role {user} may not keep a catalog of Iceberg tables in schema {schema} of "
             f"database {database}",
-            f"As an administrator: create schema {schema} authorization {user};"
-            if not exists
-            else f"As an administrator: grant usage, create on schema {schema} to {user};",
+            f"As an administrator: {needed};",
         )
 
 

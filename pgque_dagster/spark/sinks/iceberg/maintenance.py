@@ -1,4 +1,13 @@
-"""Removes files that attempts left beside an Iceberg table and that nobody can publish any more.
+"""Unites small files of an Iceberg table, and removes those that nobody can publish any more.
+
+Rows are copied into larger files, which nobody reads yet. Then one commit replaces the small files
+by them. Like every commit, it demands that the snapshot that was read is still the newest one. If
+it is not, it is repeated on the newest one without copying again, as long as all of the small files
+are there: files never change. If one of them was replaced meanwhile, such as by another attempt at
+its batch, the copies are removed.
+
+So readers see each row once, and so do later attempts at a batch: they find the rows of earlier
+ones by the column `batch_id`, wherever they are.
 
 The name of a file has its batch and the epoch of its claim. A file is kept if the batch is open and
 nobody claimed it later: its attempt may still work, or be stopped, and publish it. It is kept if a
@@ -7,17 +16,123 @@ or lost their lease, and of attempts that were replaced and whose snapshots expi
 and compactions have no lease, so only their age protects the files of an attempt at one.
 """
 
-from collections.abc import Iterable
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile as Entry
 from pyiceberg.table import Table
 
-from ....client import BatchNotOpen, Client
+from ....client import BatchNotOpen, Client, InvalidArgument
+from ..files.data_files import DataFile, stored_schema, write_rows
+from ..files.file_reader import fitted
 from ..files.storage import Storage
-from ..table_output import FOLDER
-from ..tables import WRITTEN
-from .compaction import COMPACTED
+from ..modes import TARGET_FILE_BYTES
+from ..tables import FOLDER, WRITTEN
+from .output import (
+    entry_of,
+    foreign_types,
+    path_in,
+    spark_columns,
+    why_unreadable,
+    without_retries,
+)
+
+# The names of copies.
+COMPACTED = re.compile(rf"{FOLDER}/compacted-[0-9a-f]{{32}}/part-[0-9a-f]{{32}}\.parquet")
+# Files of at least this size stay.
+_LARGE_BYTES = TARGET_FILE_BYTES // 2
+# Sweeps remove copies that nobody published, if they are at least a day old.
+_LONGEST = timedelta(hours=12)
+
+
+def compact(table: Table, name: str, storage: Storage) -> tuple[int, int]:
+    """Unites small files. Returns how many were replaced, and by how many.
+
+    Raises:
+        InvalidArgument: if other engines wrote what is not understood here.
+        StorageFailed: if files cannot be read or written.
+    """
+    began = datetime.now(UTC)
+    tasks = list(table.scan().plan_files())
+    small = [task.file for task in tasks if task.file.file_size_in_bytes < _LARGE_BYTES]
+    problem = why_unreadable(table, tasks) or ", ".join(foreign_types(table))
+    if table.spec().fields:
+        problem = "partitions"
+    if problem:
+        raise InvalidArgument(
+            f"{name} has {problem}, so its files are not united here",
+            "Unite them by an engine that knows this, such as Spark with the jar of Iceberg.",
+        )
+    replaced = by = 0
+    for group in _groups(small):
+        copies = _copied(table, group, storage)
+        if _replace(table, group, copies, began):
+            replaced, by = replaced + len(group), by + len(copies)
+        else:
+            storage.remove(copy.path for copy in copies)
+    return replaced, by
+
+
+def _groups(files: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """Yields files that become one, each time."""
+    group: list[Entry] = []
+    size = 0
+    for file in files:
+        group.append(file)
+        size += file.file_size_in_bytes
+        if size >= TARGET_FILE_BYTES:
+            yield group
+            group, size = [], 0
+    if len(group) > 1:
+        yield group
+
+
+def _copied(table: Table, files: Sequence[Entry], storage: Storage) -> list[DataFile]:
+    schema, target = spark_columns(table), stored_schema(table.schema().as_arrow())
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for file in files:
+            for batch in pq.ParquetFile(storage.source(path_in(table, file))).iter_batches():
+                yield from fitted(batch, target)
+
+    return write_rows(rows(), storage, f"{FOLDER}/compacted-{uuid.uuid4().hex}", schema)
+
+
+def _replace(
+    table: Table, files: Sequence[Entry], copies: Sequence[DataFile], began: datetime
+) -> bool:
+    """Replaces files by copies of their rows. Returns False if one of them is gone."""
+    while True:
+        without_retries(table.refresh())
+        live = {
+            task.file.file_path: task.file
+            for task in table.scan().plan_files()
+            if not task.delete_files
+        }
+        if not live.keys() >= {file.file_path for file in files} or (
+            datetime.now(UTC) - began > _LONGEST
+        ):
+            return False
+        change = table.transaction()
+        with change.update_snapshot().overwrite() as overwrite:
+            for file in files:
+                overwrite.delete_data_file(live[file.file_path])
+            for copy in copies:
+                overwrite.append_data_file(entry_of(change, table.location(), copy))
+        # Leaves out manifests of files that are gone, and merges the others.
+        with change.update_snapshot().merge_append():
+            pass
+        try:
+            change.commit_transaction()
+        except CommitFailedException:
+            continue
+        return True
 
 
 def expire(table: Table, retention: timedelta) -> None:
@@ -45,18 +160,12 @@ def old_files(storage: Storage, older_than: timedelta) -> list[str]:
 
 def of_dead_attempts(client: Client, paths: Iterable[str]) -> list[str]:
     """Returns the files whose attempts cannot publish: their epoch is not the newest any more."""
-    held: dict[int, int | None] = {}
+    held_epoch = cache(partial(_held_epoch, client))
     dead = []
     for path in paths:
         found = WRITTEN.fullmatch(path)
-        if found is None:
-            dead.append(path)
-            continue
-        batch_id, epoch = int(found[1]), int(found[2])
-        if batch_id not in held:
-            held[batch_id] = _held_epoch(client, batch_id)
-        newest = held[batch_id]
-        if newest is None or epoch < newest:
+        newest = held_epoch(int(found[1])) if found else None
+        if newest is None or found is None or int(found[2]) < newest:
             dead.append(path)
     return dead
 

@@ -33,7 +33,7 @@ from ....client.read_batch import ReadBatch
 from ..files.data_files import HELD_BY_ICEBERG, DataFile, check_columns, stored_schema
 from ..modes import BATCH_ID
 from ..publication import WriteAttempt
-from ..table_output import INCARNATION, TableOutput
+from ..tables import INCARNATION, TableOutput
 
 if TYPE_CHECKING:
     from .sink import IcebergSink
@@ -50,15 +50,7 @@ _CLOCKS = timedelta(hours=1)
 
 
 class IcebergOutput(TableOutput[Table]):
-    """The files of an attempt, to be published in an Iceberg table.
-
-    Args:
-        sink: the table.
-        catalog: its catalog.
-        claim: the claim of the batch.
-        schema: the columns of the files.
-        spark: the session.
-    """
+    """The files of an attempt, to be published in an Iceberg table of a catalog."""
 
     conflict = CommitFailedException
     _sink: "IcebergSink"
@@ -203,13 +195,7 @@ def _history(table: Table) -> Iterator[Snapshot]:
 
 
 def entry_of(change: Transaction, location: str, file: DataFile) -> Entry:
-    """Returns a file as the table has it.
-
-    Args:
-        change: of the table.
-        location: of the table.
-        file: the file.
-    """
+    """Returns a file as the table at a location has it."""
     schema = change.table_metadata.schema()
     statistics = data_file_statistics_from_parquet_metadata(
         file.metadata,
@@ -231,11 +217,7 @@ def entry_of(change: Transaction, location: str, file: DataFile) -> Entry:
 
 
 def iceberg_columns(spark: SparkSession, schema: StructType) -> pa.Schema:
-    """Returns the columns of a DataFrame as its files have them.
-
-    Raises:
-        InvalidArgument: if Iceberg has no such type.
-    """
+    """Returns the columns of a DataFrame as its files have them, if Iceberg has their types."""
     check_columns(schema, HELD_BY_ICEBERG, "Iceberg")
     # Without rows by its plan, so that Spark runs no job.
     return stored_schema(spark.createDataFrame([], schema).limit(0).toArrow().schema)
@@ -255,12 +237,7 @@ def foreign_types(table: Table) -> list[str]:
 
 
 def why_unreadable(table: Table, tasks: Sequence[FileScanTask]) -> str | None:
-    """Returns what a reader of the files alone would read wrongly; None if there is nothing.
-
-    Args:
-        table: the table.
-        tasks: the files to read.
-    """
+    """Returns what a reader of the files alone would read wrongly; None if there is nothing."""
     root = _root(table)
     foreign = [task.file.file_path for task in tasks if not task.file.file_path.startswith(root)]
     if foreign:

@@ -20,11 +20,9 @@ from ..files.storage import Storage
 from ..modes import Maintained, SchemaEvolution, check_retention
 from ..publication import BatchIdentity
 from ..table_checks import check_incarnation
-from ..table_output import INCARNATION
-from ..tables import TableSink
+from ..tables import INCARNATION, TableSink
 from .catalog import file_options, open_catalog
-from .compaction import compact
-from .maintenance import expire, of_dead_attempts, old_files, unreferenced
+from .maintenance import compact, expire, of_dead_attempts, old_files, unreferenced
 from .output import IcebergOutput, path_in, spark_columns, why_unreadable
 
 
@@ -40,8 +38,8 @@ class IcebergSink(TableSink):
     Other programs read the table through this catalog as pyiceberg's type `sql`, or by the path of
     its newest metadata file.
 
-    A table belongs to one incarnation of a database, as for `ParquetSink`. It is created by the
-    first write. Rows of an attempt that was not acked remain if no later attempt stores the batch.
+    The first write creates the table, which belongs to one incarnation of a database, as for
+    `ParquetSink`. Rows of an attempt that was not acked remain if no later one stores the batch.
 
     Args:
         table: its name with its namespace, such as `sales.revenue`.

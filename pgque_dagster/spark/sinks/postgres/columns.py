@@ -86,8 +86,7 @@ class Column:
         name: its name in the DataFrame and in the table.
         type: its type in the table; for a domain, the underlying type.
         staged: the type that it is staged as.
-        check: an SQL condition that is true for values that the table would change; None if the
-            table holds all values.
+        check: a condition on values that the table would change; None if it holds all values.
         nullable: whether the table accepts null.
     """
 
@@ -111,11 +110,6 @@ class _TableColumn:
 
 def fit(connection: Connection, target: sql.Identifier, schema: StructType) -> tuple[Column, ...]:
     """Matches the columns of a DataFrame to those of a table.
-
-    Args:
-        connection: a connection to the table's database.
-        target: the table.
-        schema: the DataFrame's schema.
 
     Raises:
         InvalidArgument: if the table lacks a column, or its column does not take the type.

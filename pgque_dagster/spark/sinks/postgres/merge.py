@@ -41,14 +41,6 @@ class Merge:
         return tuple(column.name for column in self.columns)
 
     @property
-    def txid(self) -> str:
-        """The stage's column for the transaction that wrote a row. No column has this name."""
-        name = "st_txid"
-        while name in self.names:
-            name += "_"
-        return name
-
-    @property
     def checks(self) -> dict[str, sql.Composed]:
         """For each column that may not hold all values: a condition on the values to refuse.
 
@@ -68,14 +60,18 @@ class Merge:
                 )
         return found
 
+    def unlogged(self, stage: sql.Identifier) -> sql.Composed:
+        """Returns the statement that creates a stage."""
+        columns = [
+            sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.staged))
+            for column in self.columns
+        ]
+        return sql.SQL("create unlogged table {} ({})").format(stage, sql.SQL(", ").join(columns))
+
     def statement(self, stage: sql.Identifier, txids: Sequence[str]) -> sql.Composed:
-        """Returns the statement that merges the rows.
+        """Returns the statement that merges the rows of a stage that transactions wrote.
 
         It takes rows in the order of the key, so that concurrent merges cannot deadlock.
-
-        Args:
-            stage: the table with the rows.
-            txids: the transactions whose rows count.
         """
         values = [
             sql.SQL("{}::{}").format(sql.Identifier("s", column.name), sql.SQL(column.type))
@@ -86,7 +82,7 @@ class Merge:
                 self.target,
                 _names(self.names),
                 sql.SQL(", ").join(values),
-                self._rows(stage, txids, sums=self._sums),
+                self._rows(stage, txids, sums=self.mode == "add"),
             )
         ]
         if self.mode != "append":
@@ -100,23 +96,16 @@ class Merge:
     ) -> sql.Composed:
         """Returns a query for a row with a value that the target would change, with texts.
 
-        Args:
-            stage: the table with the rows.
-            txids: the transactions whose rows count.
-            columns: the columns to check, all of them in the key or none. For `add`, the other
-                values are sums by the key, so check the key first.
+        All of the columns to check are in the key, or none. For `add`, the other values are sums by
+        the key, so check the key first.
         """
         return sql.SQL("select {} from ({}) s where {} limit 1").format(
             sql.SQL(", ").join(
                 sql.SQL("{}::text").format(sql.Identifier("s", name)) for name in columns
             ),
-            self._rows(stage, txids, sums=self._sums and not set(columns) <= set(self.key)),
+            self._rows(stage, txids, sums=self.mode == "add" and not set(columns) <= set(self.key)),
             sql.SQL(" or ").join(self.checks[name] for name in columns),
         )
-
-    @property
-    def _sums(self) -> bool:
-        return self.mode == "add"
 
     def _rows(self, stage: sql.Identifier, txids: Sequence[str], *, sums: bool) -> sql.Composed:
         """Returns a query for the staged rows, or for their sums by the key of the target."""
@@ -134,8 +123,8 @@ class Merge:
             else sql.Identifier(name)
             for name in self.names
         ]
-        rows = sql.SQL("select {} from {} where {} = any({}::xid8[])").format(
-            sql.SQL(", ").join(values), stage, sql.Identifier(self.txid), list(txids)
+        rows = sql.SQL("select {} from {} where {}").format(
+            sql.SQL(", ").join(values), stage, written_by(txids)
         )
         if sums:
             # By the expressions, because a name would mean the staged column.
@@ -148,12 +137,18 @@ class Merge:
             return sql.SQL("nothing")
         form = (
             "{c} = coalesce(t.{c} + excluded.{c}, t.{c}, excluded.{c})"
-            if self._sums
+            if self.mode == "add"
             else "{c} = excluded.{c}"
         )
         return sql.SQL("update set {}").format(
             sql.SQL(", ").join(sql.SQL(form).format(c=sql.Identifier(name)) for name in values)
         )
+
+
+def written_by(txids: Sequence[str]) -> sql.Composed:
+    """Returns the condition on rows of a stage that transactions wrote."""
+    # A row has 32 bits of its transaction's id: enough for the day that a stage is in use.
+    return sql.SQL("xmin = any({}::xid[])").format([str(int(txid) % 2**32) for txid in txids])
 
 
 def _names(names: Sequence[str]) -> sql.Composed:

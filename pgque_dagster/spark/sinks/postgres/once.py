@@ -33,13 +33,9 @@ def once_per_batch(
     """Makes a function for `writeStream.foreachBatch` that applies each micro-batch once.
 
     What `apply` does on its connection commits together with a row of the table
-    `pgque_sink_ledger`. So it happens once, also if something is killed:
-
-    - Killed **before the commit**: nothing happened, and Spark repeats the micro-batch.
-    - Killed **after the commit**, before Spark wrote its checkpoint: Spark repeats the micro-batch,
-      and the function skips it.
-
-    What `apply` does elsewhere (files, other databases) happens at least once.
+    `pgque_sink_ledger`. So it happens once, also if something is killed: if Spark repeats a
+    micro-batch after the commit, the function skips it. What `apply` does elsewhere (files, other
+    databases) happens at least once.
 
     Args:
         url: the database. The role needs SELECT and INSERT on the table or, if it is missing,

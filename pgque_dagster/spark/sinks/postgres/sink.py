@@ -32,18 +32,16 @@ class PostgresSink:
 
     Executors COPY the rows into a stage, which is an unlogged table, and the driver merges them in
     one transaction. The role needs CREATE in the stage's schema: the target's, or `stage_schema`.
-    On the target it needs INSERT, and also SELECT and UPDATE for `upsert` and `add`. Guarantees:
+    On the target it needs INSERT, and also SELECT and UPDATE for `upsert` and `add`. Each batch
+    counts exactly once, also if something is killed:
 
-    - In **the queue's own database**, the merge is part of the ack's transaction. So each batch
-      counts exactly once, also if something is killed: before the ack nothing is merged, and the
-      next attempt repeats the work; after the ack, the batch is not delivered again. An attempt
-      that lost its lease merges nothing, because its ack fails.
+    - In **the queue's own database**, the merge is part of the ack's transaction. An attempt that
+      lost its lease merges nothing, because its ack fails.
     - In **another database** (`url`), the merge shares its transaction with a row of the table
-      `pgque_sink_ledger` beside the target, which is created if it is missing. Killed before the
-      commit: nothing is merged. Killed between the commit and the ack: the next attempt finds the
-      row and merges nothing. So each batch counts exactly once here as well, but the effect may be
-      visible before the ack, and stays if the batch fails later.
-    - If a write or merge fails, its stage is dropped. The stage of a driver that died is removed by
+      `pgque_sink_ledger` beside the target, which is created if it is missing. The next attempt
+      finds the row and merges nothing. The effect may be visible before the ack, and stays if the
+      batch fails later.
+    - The stage of a write or merge that fails is dropped; that of a driver that died is removed by
       the next attempt at its batch, or by a write to the same schema a day later. If the server
       lost a stage in a crash, the merge fails.
     - **Values** are stored unchanged, or the write is refused and nothing is stored. `columns.py`
@@ -103,28 +101,24 @@ class PostgresSink:
         """
         attempt, claim = attempt_of(batch), batch.claim
         refuse_window(claim, "a table of PostgreSQL")
-        if self._address is not None:
-            with cancelled_without_lease(batch.spark, claim):
+        with cancelled_without_lease(batch.spark, claim):
+            if self._address is not None:
+                names, written = (attempt.identity,), attempt.written
                 self._write_once(
-                    self._address,
-                    (attempt.identity,),
-                    frame,
-                    attempt.written,
-                    claim.lease.epoch,
-                    claim.run_checks,
+                    self._address, names, frame, written, claim.lease.epoch, claim.run_checks
                 )
-            return
+            else:
+                batch.before_ack(self._staged(batch, frame))
+
+    def _staged(self, batch: SparkBatch, frame: DataFrame) -> Callable[[Connection], None]:
+        """Stages the rows in the queue's own database; returns what merges them."""
+        attempt, claim = attempt_of(batch), batch.claim
         with connect(attempt.url) as connection:
-            schema, table = self._resolve(connection)
-        with attempt.written.adding(self._sink(schema, table), hint=_ANOTHER_NAME):
+            target = self._resolve(connection)
+        with attempt.written.adding(self._sink(target), hint=_ANOTHER_NAME):
             with connect(attempt.url) as connection:
-                stage = self._stage(
-                    connection, attempt.identity, frame, schema, table, claim.lease.epoch
-                )
-            with (
-                stage.dropped_on_failure(attempt.url),
-                cancelled_without_lease(batch.spark, claim),
-            ):
+                stage = self._stage(connection, attempt.identity, frame, target, claim.lease.epoch)
+            with stage.dropped_on_failure(attempt.url):
                 stage.fill(attempt.address, frame)
                 stage.check(attempt.url)
                 claim.run_checks()
@@ -138,7 +132,7 @@ class PostgresSink:
             ):
                 stage.merge(connection)
 
-        batch.before_ack(merge)
+        return merge
 
     def foreach_batch(self, *, query: str | None = None) -> Callable[[DataFrame, int], None]:
         """Returns a function for `writeStream.foreachBatch`: each micro-batch counts exactly once.
@@ -172,12 +166,12 @@ class PostgresSink:
     ) -> None:
         url = address.resolve()
         with connect(url) as connection:
-            schema, table = self._resolve(connection)
-            sink = self._sink(schema, table)
-            ledger = Ledger(schema, sink, partial(written.add, sink, hint=_ANOTHER_NAME))
+            target = self._resolve(connection)
+            sink = self._sink(target)
+            ledger = Ledger(target[0], sink, partial(written.add, sink, hint=_ANOTHER_NAME))
             if ledger.has(connection, batch):
                 return
-            stage = self._stage(connection, batch[0], frame, schema, table, epoch)
+            stage = self._stage(connection, batch[0], frame, target, epoch)
         try:
             with stage.dropped_on_failure(url):
                 stage.fill(address, frame)
@@ -190,17 +184,16 @@ class PostgresSink:
             with connect(url) as connection:
                 ledger.has(connection, batch)
 
-    def _sink(self, schema: str, table: str) -> str:
+    def _sink(self, target: tuple[str, str]) -> str:
         """The name under which a batch is written once."""
-        return f"{schema}.{table}" + (f" as {self._name}" if self._name else "")
+        return ".".join(target) + (f" as {self._name}" if self._name else "")
 
     def _stage(
         self,
         connection: Connection,
         batch: str,
         frame: DataFrame,
-        schema: str,
-        table: str,
+        target: tuple[str, str],
         epoch: int,
     ) -> Stage:
         missing = [column for column in self._key if column not in frame.columns]
@@ -209,9 +202,9 @@ class PostgresSink:
                 f"the DataFrame has no column {', '.join(missing)}",
                 f"Rows for {self._table} need the key; there is: {', '.join(frame.columns)}.",
             )
-        target = sql.Identifier(schema, table)
-        merge = Merge(target, self._mode, self._key, fit(connection, target, frame.schema))
-        stage = Stage(self._stage_schema or schema, merge, batch, epoch)
+        table = sql.Identifier(*target)
+        merge = Merge(table, self._mode, self._key, fit(connection, table, frame.schema))
+        stage = Stage(self._stage_schema or target[0], merge, batch, epoch)
         stage.create(connection)
         return stage
 

@@ -17,7 +17,8 @@ from ....client.rights import Connection, needing
 from ...address import DatabaseAddress
 from ...cluster.executor_errors import clear_executor_errors
 from ...writing.copying import copy_batches
-from .merge import Merge
+from .columns import Column
+from .merge import Merge, written_by
 
 _PREFIX = "pgque_stage"
 # The stages of other attempts at a batch belong to dead ones. No stage is in use longer than a day.
@@ -27,6 +28,7 @@ _DAY = 86_400
 _SECONDS_FOR_TASKS = 10
 # The number of characters of a value that an error shows.
 _SHOWN = 100
+_VALUE_HINT = "Nothing is stored. Round, cut or cast the values in Spark, or change the column."
 _NULL_KEY = "is part of the key and has a null"
 _NULL_KEY_HINT = (
     "Nothing is stored. A unique index treats two nulls as different: filter the rows out, or give "
@@ -42,7 +44,7 @@ class Stage:
     Args:
         schema: its schema, in which the role needs CREATE.
         merge: how the rows get into the target.
-        batch: identifies the batch. An attempt removes the stages of earlier attempts at it.
+        batch: its name. An attempt removes the stages of earlier attempts at it.
         epoch: identifies the attempt in this process.
     """
 
@@ -66,46 +68,23 @@ class Stage:
         """
         with translated_refusals(connection, self._merge):
             self._remove_leftovers(connection)
-            self._create_table(connection)
-            connection.execute(
-                sql.SQL(
-                    "alter table {} add column {} xid8 not null default pg_current_xact_id()"
-                ).format(self._table, sql.Identifier(self._merge.txid))
-            )
+            with needing(
+                connection,
+                "usage, create",
+                f"schema {sql.Identifier(self._schema).as_string(connection)}",
+                f"where rows for {self._merge.target.as_string(connection)} are staged",
+                besides=" or pass as stage_schema a schema in which the role may create tables.",
+            ):
+                connection.execute(self._merge.unlogged(self._table))
             try:
-                connection.execute(
-                    sql.SQL("explain {}").format(self._merge.statement(self._table, []))
-                )
+                statement = self._merge.statement(self._table, [])
+                connection.execute(sql.SQL("explain {}").format(statement))
             except psycopg.Error:
                 connection.execute(sql.SQL("drop table {}").format(self._table))
                 raise
 
-    def _create_table(self, connection: Connection) -> None:
-        schema = sql.Identifier(self._schema).as_string(connection)
-        target = self._merge.target.as_string(connection)
-        statement = sql.SQL("create unlogged table {} ({})").format(
-            self._table,
-            sql.SQL(", ").join(
-                sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.staged))
-                for column in self._merge.columns
-            ),
-        )
-        with needing(
-            connection,
-            "usage, create",
-            f"schema {schema}",
-            f"where rows for {target} are staged",
-            besides=" or pass as stage_schema a schema in which the role may create tables.",
-        ):
-            connection.execute(statement)
-
     def fill(self, address: DatabaseAddress, frame: DataFrame) -> None:
-        """Makes the executors COPY the rows, each task in its own transaction.
-
-        Args:
-            address: the database, as executors find it.
-            frame: the rows, with the merge's columns.
-        """
+        """Makes the executors COPY the rows, each task in its own transaction."""
         table, columns = self._table, self._merge.names
 
         def copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -122,9 +101,6 @@ class Stage:
     def check(self, url: str) -> None:
         """Refuses the rows if the target would change a value.
 
-        Args:
-            url: the database, as the driver reaches it.
-
         Raises:
             InvalidArgument: if it would, or if the key has a null that the index does not treat as
                 equal to others.
@@ -135,37 +111,34 @@ class Stage:
             return
         with connect(url) as connection, translated_refusals(connection, self._merge):
             # The key first, because sums are computed by the key as the target has it.
-            for checked in (
-                [name for name in checks if name in key],
-                [name for name in checks if name not in key],
+            checked = [column for column in self._merge.columns if column.name in checks]
+            for part in (
+                [column for column in checked if column.name in key],
+                [column for column in checked if column.name not in key],
             ):
-                if not checked or self._misfit(connection, checked) is None:
+                if not part or self._misfit(connection, *part) is None:
                     continue
-                for name in checked:
-                    if found := self._misfit(connection, [name]):
-                        raise self._refusal(connection, name, found)
+                for column in part:
+                    if found := self._misfit(connection, column):
+                        target = self._merge.target.as_string(connection)
+                        raise InvalidArgument(
+                            f"column {column.name} of {target}, {column.type}, {found}",
+                            _NULL_KEY_HINT if found == _NULL_KEY else _VALUE_HINT,
+                        )
 
-    def _misfit(self, connection: Connection, columns: list[str]) -> str | None:
+    def _misfit(self, connection: Connection, *columns: Column) -> str | None:
         """Describes a value that one of the columns does not hold; None if there is none."""
         try:
             with _stage_required(), connection.transaction():
-                query = self._merge.misfit(self._table, self._txids, columns)
+                query = self._merge.misfit(
+                    self._table, self._txids, [column.name for column in columns]
+                )
                 row = connection.execute(query).fetchone()
         except psycopg.DataError as error:
             return f"refuses a value: {error.diag.message_primary or error}"
         if row is None:
             return None
         return _NULL_KEY if row[0] is None else f"does not hold {row[0][:_SHOWN]}"
-
-    def _refusal(self, connection: Connection, name: str, found: str) -> InvalidArgument:
-        target = self._merge.target.as_string(connection)
-        kind = next(column.type for column in self._merge.columns if column.name == name)
-        return InvalidArgument(
-            f"column {name} of {target}, {kind}, {found}",
-            _NULL_KEY_HINT
-            if found == _NULL_KEY
-            else "Nothing is stored. Round, cut or cast the values in Spark, or change the column.",
-        )
 
     def merge(self, connection: Connection) -> None:
         """Merges the rows into the target and drops the stage, in the caller's transaction.
@@ -184,12 +157,7 @@ class Stage:
     def dropped_on_failure(
         self, url: str, *, kept_on: tuple[type[Exception], ...] = ()
     ) -> Iterator[None]:
-        """Drops the stage if the block fails. Errors of the drop itself are ignored.
-
-        Args:
-            url: the database, as the driver reaches it.
-            kept_on: errors after which the block may be repeated, so the stage stays.
-        """
+        """Drops the stage if the block fails, except by errors after which it is repeated."""
         try:
             yield
         except kept_on:
@@ -201,8 +169,8 @@ class Stage:
             raise
 
     def _check_complete(self, connection: Connection) -> None:
-        query = sql.SQL("select count(*) from {} where {} = any({}::xid8[])").format(
-            self._table, sql.Identifier(self._merge.txid), self._txids
+        query = sql.SQL("select count(*) from {} where {}").format(
+            self._table, written_by(self._txids)
         )
         with _stage_required():
             ((found,),) = connection.execute(query).fetchall()
@@ -231,13 +199,7 @@ class Stage:
 
     @staticmethod
     def _drop(connection: Connection, table: sql.Identifier, *, wait: int = 0) -> None:
-        """Drops a stage, unless a task still writes into it or it belongs to another role.
-
-        Args:
-            connection: a connection to its database.
-            table: the stage.
-            wait: how many seconds to wait for tasks that write into it.
-        """
+        """Drops a stage, unless another role owns it or a task uses it for `wait` seconds."""
         try:
             with connection.transaction():
                 lock = sql.SQL("lock table {} in access exclusive mode").format(table)
