@@ -763,7 +763,7 @@ from pgque.slot b
 join pgque.subscription p on p.sub_id = b.sub_id
 where b.is_subscribed;
 
--- For operators: the lease holder of each slot and how far the slot is behind. pending_events counts
+-- For operators: the owner of each slot's lease and how far the slot is behind. pending_events counts
 -- the events of all keys since the slot's position, as get_consumer_info does: an upper estimate.
 create or replace view pgque.partition_slot_status as
 select b.queue_name, b.co_name as consumer, b.slot, b.n, p.lease_owner, p.lease_until,
@@ -833,7 +833,7 @@ create table if not exists pgque.staging (
 -- ===== schema/hold.sql ===========================================================================
 
 -- Batches that are not retried automatically, with the reason and the way out. A row counts only while
--- its batch is open under its epoch, so a claim or an ack ends the hold and writes nothing here.
+-- its batch is open under its epoch, so a claim or an ack ends this and writes nothing here.
 create table if not exists pgque.held_batch (
     sub_id      integer primary key references pgque.subscription_base on delete cascade,
     batch_id    bigint not null,
@@ -3858,7 +3858,7 @@ begin
                 errcode = 'PQ016',
                 message = format('consumer "%s" on queue "%s" has batch %s open',
                                  i_consumer, i_queue, v_batch),
-                hint = format('Finish it first. To give up a batch that nobody holds, whose events '
+                hint = format('Finish it first. To give up a batch that nobody has leased, whose events '
                               'then come again or are passed over: select '
                               'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer, tick_id);
         end if;
@@ -4131,7 +4131,7 @@ $$;
 -- ===== engine/positions/subconsumer.sql ==========================================================
 
 -- Cooperative consumers: several workers, the subconsumers, share the cursor of one consumer. Each
--- is a subscription of its own, named consumer.subconsumer, that holds at most one batch and points
+-- is a subscription of its own, named consumer.subconsumer, that has at most one batch and points
 -- to its main consumer (sub_main). Subconsumers are registered and unregistered under a lock on the
 -- main consumer's row in subscription_base. coop.sql hands out the batches.
 
@@ -4242,7 +4242,7 @@ begin
 end;
 $$;
 
--- Raises the same error for the batch of a slot: only the holder of the slot's lease may finish it. With
+-- Raises the same error for the batch of a slot: only the owner of the slot's lease may finish it. With
 -- i_as_pages, for a slot that is handed out in pages alone: a page is not the whole batch.
 create or replace function pgque.refuse_slot(
     i_sub pgque.subscription, i_as_pages boolean)
@@ -4526,7 +4526,7 @@ begin
             message = format('%s of %s/%s is leased by "%s" until %s',
                              coalesce('batch ' || i_sub.sub_batch, 'the slot'), i_queue, i_consumer,
                              i_sub.lease_owner, i_sub.lease_until),
-            hint = 'Its holder finishes it with ack_batch; others wait until the lease ends.';
+            hint = 'Its owner finishes it with ack_batch; others wait until the lease ends.';
     end if;
 end;
 $$;
@@ -4726,7 +4726,7 @@ $$;
 -- ===== engine/batches/finish_batch.sql ===========================================================
 
 -- Finishes a batch: the consumer's position moves to the batch's last tick. A batch under a live lease
--- is finished by its holder, with ack_batch. The common case is one statement on half 0
+-- is finished by its owner, with ack_batch. The common case is one statement on half 0
 -- (log_halves.sql), which takes the batch's newest row there for the position. If another row follows
 -- that one, it writes nothing, and find_batch finds the position or raises the error.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
@@ -4979,7 +4979,7 @@ $$;
 -- ===== engine/batches/lease.sql ==================================================================
 
 -- Opens the next batch under a lease, or takes over the open batch if its lease is free or has expired.
--- The epoch is a fencing token: after a takeover the earlier holder can neither renew nor ack. With
+-- The epoch is a fencing token: after a takeover the earlier owner can neither renew nor ack. With
 -- i_batch_id only that open batch is claimed. Null when there is no batch.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.claim_batch(
@@ -5003,7 +5003,7 @@ end;
 $$;
 
 -- Opens the next batch of a consumer or of a slot, or returns the open one, for another session to
--- claim. Nobody holds a lease on it. The epoch is that of the last claim. Null when there is no
+-- claim. Nobody has a lease on it. The epoch is that of the last claim. Null when there is no
 -- batch.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.open_to_claim(
@@ -5042,7 +5042,7 @@ begin
 end;
 $$;
 
--- Returns an open batch to the holder of its lease; for others, raises an error that names the holder.
+-- Returns an open batch to the owner of its lease; for others, raises an error that names the owner.
 create or replace function pgque.find_leased_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns pgque.subscription
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
@@ -5056,8 +5056,8 @@ begin
 end;
 $$;
 
--- Refuses a caller that does not hold the newest lease on an open batch. An expired lease stays with
--- its holder until somebody takes the batch over.
+-- Refuses a caller that does not have the newest lease on an open batch. An expired lease stays with
+-- its owner until somebody takes the batch over.
 create or replace function pgque.check_lease_holder(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
@@ -5070,8 +5070,8 @@ begin
             message = format('%s is not leased by "%s" under epoch %s: %s',
                              coalesce('batch ' || i_sub.sub_batch, 'the slot'),
                              coalesce(i_owner, 'null'), coalesce(i_epoch::text, 'null'),
-                             case when i_sub.lease_owner is null then 'nobody holds it'
-                                  else format('"%s" holds it under epoch %s until %s',
+                             case when i_sub.lease_owner is null then 'nobody has its lease'
+                                  else format('"%s" has its lease under epoch %s until %s',
                                               i_sub.lease_owner, i_sub.lease_epoch,
                                               i_sub.lease_until) end),
             hint = 'The lease ran out and the batch went on to another owner, or it was released. '
@@ -5101,14 +5101,14 @@ begin
 end;
 $$;
 
--- Finishes a leased batch; only the holder of the newest epoch can.
+-- Finishes a leased batch; only the owner of the newest epoch can.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.ack_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    -- Repeats if the same holder renewed the lease meanwhile.
+    -- Repeats if the same owner renewed the lease meanwhile.
     loop
         exit when pgque.close_batch(pgque.find_leased_batch(i_batch_id, i_owner, i_epoch));
     end loop;
@@ -5135,7 +5135,7 @@ begin
 end;
 $$;
 
--- Who holds, or last held, the lease on the consumer's open batch; no row when none is open.
+-- Who has, or last had, the lease on the consumer's open batch; no row when none is open.
 create or replace function pgque.get_lease_info(
     i_queue text, i_consumer text,
     out batch_id bigint, out owner text, out lease_until timestamptz, out epoch bigint,
@@ -5157,7 +5157,7 @@ $$;
 -- Opens the events between two ticks as the consumer's batch, under a lease, for a reader that keeps
 -- its own record of its progress, such as a streaming query with a checkpoint. This finishes everything
 -- up to i_from_tick: the position follows the record and never goes back. If the open batch spans these
--- ticks, it keeps its id. The same tick twice gives an empty batch, which holds the lease while nothing
+-- ticks, it keeps its id. The same tick twice gives an empty batch, which keeps the lease while nothing
 -- is read. Without ticks it claims the open batch, or an empty one. Without an epoch it takes the lease
 -- under a new one, if that is free or has expired; with an epoch it renews it. It returns the
 -- fingerprints of both ticks, and refuses a tick whose fingerprint differs from the given one.
@@ -5188,7 +5188,7 @@ begin
         elsif v_sub.sub_batch is null then
             raise exception using
                 errcode = 'PQ012',
-                message = format('"%s" does not hold %s/%s under epoch %s any more: its batch was '
+                message = format('"%s" has no lease on %s/%s under epoch %s any more: its batch was '
                                  'finished by somebody else', i_owner, i_queue, i_consumer, i_epoch),
                 hint = 'The lease ran out, or the consumer was registered anew. Discard this attempt.';
         else
@@ -5311,11 +5311,11 @@ $$;
 
 -- ===== engine/batches/hold_batch.sql =============================================================
 
--- Marks an open batch as held: all attempts at it failed, and later batches wait until somebody looks
+-- Parks an open batch: all attempts at it failed, and later batches wait until somebody looks
 -- into it. consumer_states() and queue_health() show it with the reason until the batch is claimed
 -- again or finished. i_epoch is the epoch at which the attempts were counted; a batch that was claimed
--- since then is refused. Returns 1, or 0 if the batch was held under this epoch before.
--- locks: waits for a concurrent hold of the same consumer. writes: held_batch.
+-- since then is refused. Returns 1, or 0 if the batch was parked under this epoch before.
+-- locks: waits for a concurrent call for the same consumer. writes: held_batch.
 create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text)
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -5324,14 +5324,14 @@ declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
     if coalesce(i_reason, '') = '' then
-        perform pgque.refuse_value('no reason to hold batch %s', i_batch_id::text,
+        perform pgque.refuse_value('no reason to park batch %s', i_batch_id::text,
                                    'Say what failed and what to do: whoever is on call reads it.');
     end if;
     perform pgque.refuse_slot(v_sub, true);
     if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then
         raise exception using
             errcode = 'PQ012',
-            message = format('batch %s is not held: %s', i_batch_id,
+            message = format('batch %s is not parked: %s', i_batch_id,
                              case when v_sub.lease_until > clock_timestamp()
                                   then format('"%s" works on it until %s', v_sub.lease_owner,
                                               v_sub.lease_until)
@@ -5450,7 +5450,7 @@ begin
 end;
 $$;
 
--- Moves a consumer to another deployment. A batch that a run of the earlier one holds stays leased
+-- Moves a consumer to another deployment. A batch that a run of the earlier one has stays leased
 -- until that run ends. Returns the earlier deployment, or null.
 -- locks: the consumer's row in consumer_deployment; those of find_deployed. writes:
 -- consumer_deployment.
@@ -5516,11 +5516,11 @@ $$;
 -- ===== engine/positions/consumer_states.sql ======================================================
 
 -- The states of many consumers at once, for a scheduler of batches: which batch each has open, who
--- holds its lease, and, if none is open, whether the next one could open within the limits. There is a
+-- has its lease, and, if none is open, whether the next one could open within the limits. There is a
 -- row for each pair in the order given, also if there is no such queue (queue_exists is false) or
 -- consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers, a
 -- partitioned one's, of role partitioned, by those of its slots (slot/n). lease_epoch counts the
--- claims; held_reason is set while the open batch is held; active_at is the time of the last move,
+-- claims; held_reason is set while the open batch is parked; active_at is the time of the last move,
 -- read_at that of this reading, and deployment the one to which the consumer belongs. The call opens
 -- nothing and waits for nobody.
 create or replace function pgque.consumer_states(
@@ -6050,7 +6050,7 @@ $$;
 -- Schedules events of an open batch for another delivery to the same consumer. Events that have
 -- used up their retries become dead letters, with the reason. Reads the batch once. Returns how
 -- many events it settled; events that were scheduled or dead-lettered before stay unchanged. If the
--- batch is leased, only the holder may call this, with i_owner and i_epoch.
+-- batch is leased, only the owner of the lease may call this, with i_owner and i_epoch.
 -- locks: none. writes: retry_queue, dead_letter.
 create or replace function pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval default '1 minute',
@@ -6091,7 +6091,7 @@ end;
 $$;
 
 -- Makes events of an open batch dead letters at once, also those that were scheduled for another
--- delivery. Returns how many. If the batch is leased, only the holder may call this, with i_owner
+-- delivery. Returns how many. If the batch is leased, only the owner of the lease may call this, with i_owner
 -- and i_epoch.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.dead_letter_batch(
@@ -6122,7 +6122,7 @@ end;
 $$;
 
 -- Refuses to settle events of a batch under a live lease, or to finish it, unless the caller names
--- itself as the holder. Also refuses a caller that names itself but no longer holds the lease. If
+-- itself as the owner. Also refuses a caller that names itself but no longer has the lease. If
 -- the lease is taken over between this check and the caller's commit, the caller is refused only if
 -- the same transaction acks the batch.
 create or replace function pgque.check_may_settle(
@@ -6138,7 +6138,7 @@ begin
             errcode = 'PQ004',
             message = format('batch %s is leased by "%s" until %s',
                              i_sub.sub_batch, i_sub.lease_owner, i_sub.lease_until),
-            hint = 'Its holder finishes it with ack_batch, or passes i_owner and i_epoch; others wait '
+            hint = 'Its owner finishes it with ack_batch, or passes i_owner and i_epoch; others wait '
                    'until the lease ends.';
     end if;
 end;
@@ -8949,8 +8949,8 @@ begin
 end;
 $$;
 
--- Takes a slot's lease, or renews it for the worker that holds it. Returns the epoch, which grows with
--- every change of the holder, or null while another worker has a live lease or a batch of claim_batch
+-- Takes a slot's lease, or renews it for the worker that has it. Returns the epoch, which grows with
+-- every change of the worker, or null while another worker has a live lease or a batch of claim_batch
 -- is open, whose results may be stored already.
 -- locks: of two workers at once the second waits for the first. writes: position_log.
 create or replace function pgque.claim_slot(
@@ -8984,8 +8984,8 @@ begin
 end;
 $$;
 
--- Releases a slot. A page that was not acked is delivered again, to the next holder. Returns false if
--- the worker does not hold the slot.
+-- Releases a slot. A page that was not acked is delivered again, to the next worker. Returns false if
+-- the worker does not have its lease.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)
@@ -9035,7 +9035,7 @@ begin
 end;
 $$;
 
--- Returns a slot that the worker holds. An expired lease still belongs to the worker until another
+-- Returns a slot whose lease the worker has. An expired lease still belongs to the worker until another
 -- worker takes the slot.
 create or replace function pgque.find_leased_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
@@ -9056,13 +9056,13 @@ $$;
 -- ===== api/partition_receive.sql =================================================================
 
 -- How a slot is read. Its batches are those of a normal consumer with one more condition, on the
--- hash of the key, and claim_batch takes the slot's name, consumer#slot/n. A worker that holds the
+-- hash of the key, and claim_batch takes the slot's name, consumer#slot/n. A worker that has the
 -- slot by claim_slot gets its batch in pages, which the slot's position records:
 --   lease_ttl  set while the slot is read in pages; then ack_batch and the like are refused
 --   page_from  the last event of the open batch that was acked
 --   page_to    the last event of the page; the highest number if nothing comes after it
 
--- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The page
+-- Returns the next page of a slot to the worker that has its lease, and renews the lease. The page
 -- has at most i_max events of the open or next batch, in order of msg_id. Until it is acked, the next
 -- call begins with the same event. Batches without events of the slot are finished. If there is no
 -- batch, the lease is only renewed after half of its time.
@@ -10572,7 +10572,7 @@ left join (
 
 -- The lag of a consumer is compared with the queue's rotation period, because a longer lag holds up
 -- rotation. It includes events that wait for a tick: since the last tick at most, and exactly where that
--- is long ago, because finding the first event takes time. A held batch is critical, because later
+-- is long ago, because finding the first event takes time. A parked batch is critical, because later
 -- events wait. A lease that expired longer ago than the idle period is a warning, because no worker has
 -- the batch.
 create or replace view pgque.consumer_health (queue_name, check_name, status, detail) as
@@ -10621,8 +10621,8 @@ from consumer c
 union all
 select c.queue_name, format('held_batch:%s', c.co_name),
        case when h.batch_id is null then 'ok' else 'critical' end,
-       case when h.batch_id is null then 'no batch is held'
-            else format('batch %s of "%s" is held since %s, and what follows it waits: %s',
+       case when h.batch_id is null then 'no batch is parked'
+            else format('batch %s of "%s" is parked since %s, and what follows it waits: %s',
                         h.batch_id, c.co_name, date_trunc('seconds', h.held_since), h.reason) end
 from consumer c
 left join pgque.held_batch h

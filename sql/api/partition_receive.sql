@@ -1,11 +1,11 @@
 -- How a slot is read. Its batches are those of a normal consumer with one more condition, on the
--- hash of the key, and claim_batch takes the slot's name, consumer#slot/n. A worker that holds the
+-- hash of the key, and claim_batch takes the slot's name, consumer#slot/n. A worker that has the
 -- slot by claim_slot gets its batch in pages, which the slot's position records:
 --   lease_ttl  set while the slot is read in pages; then ack_batch and the like are refused
 --   page_from  the last event of the open batch that was acked
 --   page_to    the last event of the page; the highest number if nothing comes after it
 
--- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The page
+-- Returns the next page of a slot to the worker that has its lease, and renews the lease. The page
 -- has at most i_max events of the open or next batch, in order of msg_id. Until it is acked, the next
 -- call begins with the same event. Batches without events of the slot are finished. If there is no
 -- batch, the lease is only renewed after half of its time.

@@ -215,8 +215,8 @@ begin
 end;
 $$;
 
--- Takes a slot's lease, or renews it for the worker that holds it. Returns the epoch, which grows with
--- every change of the holder, or null while another worker has a live lease or a batch of claim_batch
+-- Takes a slot's lease, or renews it for the worker that has it. Returns the epoch, which grows with
+-- every change of the worker, or null while another worker has a live lease or a batch of claim_batch
 -- is open, whose results may be stored already.
 -- locks: of two workers at once the second waits for the first. writes: position_log.
 create or replace function pgque.claim_slot(
@@ -250,8 +250,8 @@ begin
 end;
 $$;
 
--- Releases a slot. A page that was not acked is delivered again, to the next holder. Returns false if
--- the worker does not hold the slot.
+-- Releases a slot. A page that was not acked is delivered again, to the next worker. Returns false if
+-- the worker does not have its lease.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)
@@ -301,7 +301,7 @@ begin
 end;
 $$;
 
--- Returns a slot that the worker holds. An expired lease still belongs to the worker until another
+-- Returns a slot whose lease the worker has. An expired lease still belongs to the worker until another
 -- worker takes the slot.
 create or replace function pgque.find_leased_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)

@@ -208,7 +208,7 @@ left join (
 
 -- The lag of a consumer is compared with the queue's rotation period, because a longer lag holds up
 -- rotation. It includes events that wait for a tick: since the last tick at most, and exactly where that
--- is long ago, because finding the first event takes time. A held batch is critical, because later
+-- is long ago, because finding the first event takes time. A parked batch is critical, because later
 -- events wait. A lease that expired longer ago than the idle period is a warning, because no worker has
 -- the batch.
 create or replace view pgque.consumer_health (queue_name, check_name, status, detail) as
@@ -257,8 +257,8 @@ from consumer c
 union all
 select c.queue_name, format('held_batch:%s', c.co_name),
        case when h.batch_id is null then 'ok' else 'critical' end,
-       case when h.batch_id is null then 'no batch is held'
-            else format('batch %s of "%s" is held since %s, and what follows it waits: %s',
+       case when h.batch_id is null then 'no batch is parked'
+            else format('batch %s of "%s" is parked since %s, and what follows it waits: %s',
                         h.batch_id, c.co_name, date_trunc('seconds', h.held_since), h.reason) end
 from consumer c
 left join pgque.held_batch h

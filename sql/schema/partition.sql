@@ -55,7 +55,7 @@ from pgque.slot b
 join pgque.subscription p on p.sub_id = b.sub_id
 where b.is_subscribed;
 
--- For operators: the lease holder of each slot and how far the slot is behind. pending_events counts
+-- For operators: the owner of each slot's lease and how far the slot is behind. pending_events counts
 -- the events of all keys since the slot's position, as get_consumer_info does: an upper estimate.
 create or replace view pgque.partition_slot_status as
 select b.queue_name, b.co_name as consumer, b.slot, b.n, p.lease_owner, p.lease_until,

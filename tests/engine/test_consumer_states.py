@@ -142,7 +142,7 @@ class TestGivingABatchUp:
 
     def test_is_nobodys_without_a_claim(self, queue: Connection) -> None:
         batch = next_batch(queue)
-        with refused("PQ012", "nobody holds it"):
+        with refused("PQ012", "nobody has its lease"):
             self.give_up(queue, batch, "me", 1)
 
     def test_makes_no_dead_letter_of_an_empty_one(self, db: Connection) -> None:
@@ -170,10 +170,10 @@ class TestAHeldBatch:
     def test_is_critical_with_its_consumer_its_number_and_the_reason(
         self, db: Connection, batch: Any
     ) -> None:
-        assert health(db)["held_batch:c"] == ("ok", "no batch is held")
+        assert health(db)["held_batch:c"] == ("ok", "no batch is parked")
         assert hold(db, batch) == 1
         detail = health(db)["held_batch:c"][1]
-        assert detail.startswith(f'batch {batch} of "c" is held since 20')
+        assert detail.startswith(f'batch {batch} of "c" is parked since 20')
         assert detail.endswith("what follows it waits: it failed")
         assert self.held(db) == ("critical", "it failed")
         # Under the same epoch, once.
@@ -186,7 +186,7 @@ class TestAHeldBatch:
         hold(db, batch)
         _, _, epoch = claim(db, ttl="1 microsecond")
         assert self.held(db) == ("ok", None)
-        words = (f"batch {batch} is not held: it is under epoch 1, not 0", "count them again")
+        words = (f"batch {batch} is not parked: it is under epoch 1, not 0", "count them again")
         with refused("PQ012", *words):
             hold(db, batch)
         assert hold(db, batch, epoch, "a run by hand failed, too") == 1
@@ -194,7 +194,7 @@ class TestAHeldBatch:
 
     def test_is_not_held_while_its_owner_works_on_it(self, db: Connection, batch: Any) -> None:
         _, _, epoch = claim(db)
-        with refused("PQ012", f'batch {batch} is not held: "me" works on it until'):
+        with refused("PQ012", f'batch {batch} is not parked: "me" works on it until'):
             hold(db, batch, epoch)
 
     def test_ends_its_hold_with_its_end(self, db: Connection, batch: Any) -> None:
@@ -212,7 +212,7 @@ class TestAHeldBatch:
             hold(queue, batch, epoch)
 
     def test_has_a_reason(self, db: Connection, batch: Any) -> None:
-        with refused("PQ005", f"no reason to hold batch {batch}"):
+        with refused("PQ005", f"no reason to park batch {batch}"):
             hold(db, batch, reason="")
 
     def test_of_a_subconsumer_is_held_by_itself(self, db: Connection) -> None:

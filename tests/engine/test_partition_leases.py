@@ -63,7 +63,7 @@ def test_a_released_slot_is_free_and_its_page_comes_again(one: Connection) -> No
     receive(one, 0, 1)
     assert release(one) is True
     for worker in ("w", None):
-        with refused("PQ012", "nobody holds it"):
+        with refused("PQ012", "nobody has its lease"):
             receive(one, 0, 1, worker)
     assert claim(one, worker="other") == 2
     assert ack(one, 0, 1, "other") == 0
@@ -87,7 +87,7 @@ def test_who_lost_the_lease_is_refused_and_the_heir_begins_anew(one: Connection)
         lambda: ack(one, 0, 1),
         lambda: nack(one, message, 0, 1),
     ):
-        with refused("PQ012", "is not leased by", '"heir" holds it under epoch 2'):
+        with refused("PQ012", "is not leased by", '"heir" has its lease under epoch 2'):
             call()
     assert rows(one, "select * from pgque.retry_queue") == []
     assert ack(one, 0, 1, "heir") == 0
@@ -112,7 +112,7 @@ def test_an_ack_waits_for_a_take_over_and_is_refused(one: Connection, blocked: B
     with one.transaction():
         claim(one, worker="heir")
         answer = blocked(ack, 0, 1)
-    with refused("PQ012", '"heir" holds it'):
+    with refused("PQ012", '"heir" has its lease'):
         answer.result()
 
 

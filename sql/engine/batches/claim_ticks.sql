@@ -1,7 +1,7 @@
 -- Opens the events between two ticks as the consumer's batch, under a lease, for a reader that keeps
 -- its own record of its progress, such as a streaming query with a checkpoint. This finishes everything
 -- up to i_from_tick: the position follows the record and never goes back. If the open batch spans these
--- ticks, it keeps its id. The same tick twice gives an empty batch, which holds the lease while nothing
+-- ticks, it keeps its id. The same tick twice gives an empty batch, which keeps the lease while nothing
 -- is read. Without ticks it claims the open batch, or an empty one. Without an epoch it takes the lease
 -- under a new one, if that is free or has expired; with an epoch it renews it. It returns the
 -- fingerprints of both ticks, and refuses a tick whose fingerprint differs from the given one.
@@ -32,7 +32,7 @@ begin
         elsif v_sub.sub_batch is null then
             raise exception using
                 errcode = 'PQ012',
-                message = format('"%s" does not hold %s/%s under epoch %s any more: its batch was '
+                message = format('"%s" has no lease on %s/%s under epoch %s any more: its batch was '
                                  'finished by somebody else', i_owner, i_queue, i_consumer, i_epoch),
                 hint = 'The lease ran out, or the consumer was registered anew. Discard this attempt.';
         else

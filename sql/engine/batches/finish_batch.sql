@@ -1,5 +1,5 @@
 -- Finishes a batch: the consumer's position moves to the batch's last tick. A batch under a live lease
--- is finished by its holder, with ack_batch. The common case is one statement on half 0
+-- is finished by its owner, with ack_batch. The common case is one statement on half 0
 -- (log_halves.sql), which takes the batch's newest row there for the position. If another row follows
 -- that one, it writes nothing, and find_batch finds the position or raises the error.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.

@@ -1,5 +1,5 @@
 -- Opens the next batch under a lease, or takes over the open batch if its lease is free or has expired.
--- The epoch is a fencing token: after a takeover the earlier holder can neither renew nor ack. With
+-- The epoch is a fencing token: after a takeover the earlier owner can neither renew nor ack. With
 -- i_batch_id only that open batch is claimed. Null when there is no batch.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.claim_batch(
@@ -23,7 +23,7 @@ end;
 $$;
 
 -- Opens the next batch of a consumer or of a slot, or returns the open one, for another session to
--- claim. Nobody holds a lease on it. The epoch is that of the last claim. Null when there is no
+-- claim. Nobody has a lease on it. The epoch is that of the last claim. Null when there is no
 -- batch.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.open_to_claim(
@@ -62,7 +62,7 @@ begin
 end;
 $$;
 
--- Returns an open batch to the holder of its lease; for others, raises an error that names the holder.
+-- Returns an open batch to the owner of its lease; for others, raises an error that names the owner.
 create or replace function pgque.find_leased_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns pgque.subscription
 language plpgsql
@@ -76,8 +76,8 @@ begin
 end;
 $$;
 
--- Refuses a caller that does not hold the newest lease on an open batch. An expired lease stays with
--- its holder until somebody takes the batch over.
+-- Refuses a caller that does not have the newest lease on an open batch. An expired lease stays with
+-- its owner until somebody takes the batch over.
 create or replace function pgque.check_lease_holder(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
@@ -90,8 +90,8 @@ begin
             message = format('%s is not leased by "%s" under epoch %s: %s',
                              coalesce('batch ' || i_sub.sub_batch, 'the slot'),
                              coalesce(i_owner, 'null'), coalesce(i_epoch::text, 'null'),
-                             case when i_sub.lease_owner is null then 'nobody holds it'
-                                  else format('"%s" holds it under epoch %s until %s',
+                             case when i_sub.lease_owner is null then 'nobody has its lease'
+                                  else format('"%s" has its lease under epoch %s until %s',
                                               i_sub.lease_owner, i_sub.lease_epoch,
                                               i_sub.lease_until) end),
             hint = 'The lease ran out and the batch went on to another owner, or it was released. '
@@ -121,14 +121,14 @@ begin
 end;
 $$;
 
--- Finishes a leased batch; only the holder of the newest epoch can.
+-- Finishes a leased batch; only the owner of the newest epoch can.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.ack_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
 language plpgsql security definer
 as $$
 begin
-    -- Repeats if the same holder renewed the lease meanwhile.
+    -- Repeats if the same owner renewed the lease meanwhile.
     loop
         exit when pgque.close_batch(pgque.find_leased_batch(i_batch_id, i_owner, i_epoch));
     end loop;
@@ -155,7 +155,7 @@ begin
 end;
 $$;
 
--- Who holds, or last held, the lease on the consumer's open batch; no row when none is open.
+-- Who has, or last had, the lease on the consumer's open batch; no row when none is open.
 create or replace function pgque.get_lease_info(
     i_queue text, i_consumer text,
     out batch_id bigint, out owner text, out lease_until timestamptz, out epoch bigint,

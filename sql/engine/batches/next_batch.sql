@@ -73,7 +73,7 @@ begin
             message = format('%s of %s/%s is leased by "%s" until %s',
                              coalesce('batch ' || i_sub.sub_batch, 'the slot'), i_queue, i_consumer,
                              i_sub.lease_owner, i_sub.lease_until),
-            hint = 'Its holder finishes it with ack_batch; others wait until the lease ends.';
+            hint = 'Its owner finishes it with ack_batch; others wait until the lease ends.';
     end if;
 end;
 $$;

@@ -1,9 +1,9 @@
 -- The states of many consumers at once, for a scheduler of batches: which batch each has open, who
--- holds its lease, and, if none is open, whether the next one could open within the limits. There is a
+-- has its lease, and, if none is open, whether the next one could open within the limits. There is a
 -- row for each pair in the order given, also if there is no such queue (queue_exists is false) or
 -- consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers, a
 -- partitioned one's, of role partitioned, by those of its slots (slot/n). lease_epoch counts the
--- claims; held_reason is set while the open batch is held; active_at is the time of the last move,
+-- claims; held_reason is set while the open batch is parked; active_at is the time of the last move,
 -- read_at that of this reading, and deployment the one to which the consumer belongs. The call opens
 -- nothing and waits for nobody.
 create or replace function pgque.consumer_states(

@@ -36,7 +36,7 @@ begin
 end;
 $$;
 
--- Moves a consumer to another deployment. A batch that a run of the earlier one holds stays leased
+-- Moves a consumer to another deployment. A batch that a run of the earlier one has stays leased
 -- until that run ends. Returns the earlier deployment, or null.
 -- locks: the consumer's row in consumer_deployment; those of find_deployed. writes:
 -- consumer_deployment.

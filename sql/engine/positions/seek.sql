@@ -197,7 +197,7 @@ begin
                 errcode = 'PQ016',
                 message = format('consumer "%s" on queue "%s" has batch %s open',
                                  i_consumer, i_queue, v_batch),
-                hint = format('Finish it first. To give up a batch that nobody holds, whose events '
+                hint = format('Finish it first. To give up a batch that nobody has leased, whose events '
                               'then come again or are passed over: select '
                               'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer, tick_id);
         end if;

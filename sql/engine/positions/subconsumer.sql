@@ -1,5 +1,5 @@
 -- Cooperative consumers: several workers, the subconsumers, share the cursor of one consumer. Each
--- is a subscription of its own, named consumer.subconsumer, that holds at most one batch and points
+-- is a subscription of its own, named consumer.subconsumer, that has at most one batch and points
 -- to its main consumer (sub_main). Subconsumers are registered and unregistered under a lock on the
 -- main consumer's row in subscription_base. coop.sql hands out the batches.
 
@@ -110,7 +110,7 @@ begin
 end;
 $$;
 
--- Raises the same error for the batch of a slot: only the holder of the slot's lease may finish it. With
+-- Raises the same error for the batch of a slot: only the owner of the slot's lease may finish it. With
 -- i_as_pages, for a slot that is handed out in pages alone: a page is not the whole batch.
 create or replace function pgque.refuse_slot(
     i_sub pgque.subscription, i_as_pages boolean)

@@ -1,7 +1,7 @@
 -- Schedules events of an open batch for another delivery to the same consumer. Events that have
 -- used up their retries become dead letters, with the reason. Reads the batch once. Returns how
 -- many events it settled; events that were scheduled or dead-lettered before stay unchanged. If the
--- batch is leased, only the holder may call this, with i_owner and i_epoch.
+-- batch is leased, only the owner of the lease may call this, with i_owner and i_epoch.
 -- locks: none. writes: retry_queue, dead_letter.
 forward pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval default '1 minute',
@@ -36,7 +36,7 @@ end;
 $$;
 
 -- Makes events of an open batch dead letters at once, also those that were scheduled for another
--- delivery. Returns how many. If the batch is leased, only the holder may call this, with i_owner
+-- delivery. Returns how many. If the batch is leased, only the owner of the lease may call this, with i_owner
 -- and i_epoch.
 -- locks: none. writes: dead_letter.
 forward pgque.dead_letter_batch(
@@ -61,7 +61,7 @@ end;
 $$;
 
 -- Refuses to settle events of a batch under a live lease, or to finish it, unless the caller names
--- itself as the holder. Also refuses a caller that names itself but no longer holds the lease. If
+-- itself as the owner. Also refuses a caller that names itself but no longer has the lease. If
 -- the lease is taken over between this check and the caller's commit, the caller is refused only if
 -- the same transaction acks the batch.
 create or replace function pgque.check_may_settle(
@@ -77,7 +77,7 @@ begin
             errcode = 'PQ004',
             message = format('batch %s is leased by "%s" until %s',
                              i_sub.sub_batch, i_sub.lease_owner, i_sub.lease_until),
-            hint = 'Its holder finishes it with ack_batch, or passes i_owner and i_epoch; others wait '
+            hint = 'Its owner finishes it with ack_batch, or passes i_owner and i_epoch; others wait '
                    'until the lease ends.';
     end if;
 end;

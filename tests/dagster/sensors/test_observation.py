@@ -144,7 +144,7 @@ def test_the_page_names_the_assets_of_the_code_location_and_links_to_what_mends(
     assert re.search(rf"\| {held.batch_id}, PARKED \| \d+ s ago \| shop/sales \|", table)
     wrong = text(queue["pgque/what_is_wrong"])
     assert f"batch {held.batch_id} of " in wrong
-    assert "is held since " in wrong
+    assert "is parked since " in wrong
     assert "after 3 attempts; correct the cause" in wrong
     assert queue["pgque/materialize/shop/sales"] == dg.MetadataValue.asset(
         dg.AssetKey(["shop", "sales"])
