@@ -14,7 +14,7 @@ import pytest
 from pgque_dagster.embedded import EmbeddedPostgres
 from tests.conftest import INSTALL_SQL, Server, execute, server_version
 from tests.support.debian import DebianPostgres
-from tests.support.queues import Connection, connect, value, wait_until_blocked
+from tests.support.queues import Connection, connect
 
 Another = Callable[[], Connection]
 Blocked = Callable[..., Future[Any]]
@@ -82,7 +82,7 @@ def blocked(another: Another) -> Iterator[Blocked]:
         def call(function: Callable[..., Any], *arguments: object) -> Future[Any]:
             session = another()
             future = pool.submit(function, session, *arguments)
-            wait_until_blocked(watcher, session)
+            watcher.wait_until_blocked(session)
             return future
 
         yield call
@@ -91,7 +91,7 @@ def blocked(another: Another) -> Iterator[Blocked]:
 def begun(db: Connection, level: str = "read committed") -> Connection:
     """Begins a transaction. If its level keeps a snapshot, it is taken now."""
     db.execute(f"begin isolation level {level}".encode())
-    value(db, "select count(*) from pg_class")
+    db.value("select count(*) from pg_class")
     return db
 
 

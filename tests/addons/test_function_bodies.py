@@ -6,7 +6,7 @@ import pytest
 
 from pgque_dagster.installer import ADDONS
 from tests.conftest import Server, administer
-from tests.support.queues import connect, rows
+from tests.support.queues import connect
 
 # Debian packages plpgsql_check for its own server.
 pytestmark = pytest.mark.server(15)
@@ -53,7 +53,7 @@ def test_no_function_has_a_warning(
         db.execute("create extension plpgsql_check")
         db.execute("create table checked (id bigint primary key, name text, at timestamptz)")
         db.execute(GENERATE.get(addon, "select").encode())
-        warnings = rows(db, CHECK, addon, addon, addon)
+        warnings = db.rows(CHECK, addon, addon, addon)
     administer(server, f"drop database {name}")
     found = [" | ".join(str(part) for part in row) for row in warnings]
     assert not found, "\n".join(found)

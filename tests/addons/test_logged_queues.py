@@ -16,7 +16,7 @@ from tests.dagster.support import StoringIOManager, materialize
 from tests.support.databases import empty_database
 from tests.support.dg_project import DgProject
 from tests.support.logins import as_login
-from tests.support.queues import Connection, connect, drain, stored_payloads, tick, value
+from tests.support.queues import Connection, connect
 from tests.support.versions import is_older
 
 PUBLISH = {
@@ -47,8 +47,8 @@ def db(url: str) -> Iterator[Connection]:
 def publish(db: Connection, addon: str, *numbers: int) -> None:
     """Publishes numbers, and ticks the queue that logs them."""
     for number in numbers:
-        value(db, PUBLISH[addon], number)
-    tick(db, f"{addon}.orders")
+        db.value(PUBLISH[addon], number)
+    db.tick(f"{addon}.orders")
 
 
 @each_addon
@@ -74,7 +74,7 @@ def test_an_asset_and_a_stream_get_each_entry_once(
     ids = [entry for batch in kept.stored for entry, _ in batch]
     assert [number for batch in kept.stored for _, number in batch] == [1, 2, 3, 4, 5, 6]
     assert ids == sorted(set(ids))
-    assert value(db, "select pgque.next_batch(%s, 'totals')", queue) is None
+    assert db.value("select pgque.next_batch(%s, 'totals')", queue) is None
 
     if is_older("pyspark", (4, 2)):  # runs one micro-batch for availableNow, and does not finish it
         return
@@ -114,7 +114,7 @@ def test_a_queue_of_an_unlogged_name_is_not_made_by_hand(
     queue = f"{addon}.order"
     installer.install(url, [addon])
     with pytest.raises(psycopg.Error) as raised:
-        value(db, "select pgque.register_consumer(%s, 'c')", queue)
+        db.value("select pgque.register_consumer(%s, 'c')", queue)
     assert f"select {addon}.log_" in str(raised.value.diag.message_hint)
 
 
@@ -124,8 +124,8 @@ def test_a_queue_that_was_created_by_hand_is_not_taken_for_the_log(
 ) -> None:
     queue = f"{addon}.orders"
     installer.install(url, [addon])
-    value(db, "select pgque.create_queue(%s)", queue)
-    value(db, "select pgque.send(%s, 'not a message')", queue)
+    db.value("select pgque.create_queue(%s)", queue)
+    db.value("select pgque.send(%s, 'not a message')", queue)
     resource = PgqueResource(url=url, **DECLARED[addon])
     reader = PgqueResource(url=as_login(url, "pgque_reader"), **DECLARED[addon])
     text = f'"{queue}" exists, and {addon} did not create it'
@@ -135,7 +135,7 @@ def test_a_queue_that_was_created_by_hand_is_not_taken_for_the_log(
         assert f"select pgque.drop_queue('{queue}')" in str(error.value.hint)
         with pytest.raises(PermissionDenied, match="nothing is logged"):
             reader.database_url()
-    value(db, "select pgque.drop_queue(%s)", queue)
+    db.value("select pgque.drop_queue(%s)", queue)
     assert resource.database_url() == url
     assert reader.database_url() == reader.url
 
@@ -147,16 +147,16 @@ def test_a_queue_created_by_hand_after_the_log_was_dropped_gets_nothing(
     queue = f"{addon}.orders"
     logged = f"select {addon}.logged_as('orders')"
     PgqueResource(url=url, **DECLARED[addon]).database_url()
-    value(db, "select pgque.drop_queue(%s)", queue)
-    value(db, "select pgque.create_queue(%s)", queue)
-    assert value(db, logged) is None
+    db.value("select pgque.drop_queue(%s)", queue)
+    db.value("select pgque.create_queue(%s)", queue)
+    assert db.value(logged) is None
     installer.install(url, [addon])
     with pytest.raises(psycopg.Error, match=f"exists, and {addon} did not create it"):
         publish(db, addon, 1)
-    assert stored_payloads(db, queue) == set()
-    value(db, "select pgque.drop_queue(%s)", queue)
+    assert db.stored_payloads(queue) == set()
+    db.value("select pgque.drop_queue(%s)", queue)
     PgqueResource(url=url, install="never", **DECLARED[addon]).database_url()
-    assert value(db, logged) == queue
+    assert db.value(logged) == queue
 
 
 @each_addon
@@ -164,19 +164,19 @@ def test_logging_is_switched_off_and_on_again(db: Connection, url: str, addon: s
     queue = f"{addon}.orders"
     logged = f"select {addon}.logged_as('orders')"
     installer.install(url, [addon])
-    assert value(db, logged) is None
+    assert db.value(logged) is None
     with PgqueResource(url=url, **DECLARED[addon]).client() as client:
         client.register_consumer(queue, "c")
     publish(db, addon, 1)
     for _ in range(2):
-        value(db, f"select {UNLOG[addon]}('orders')::text")
-    assert value(db, logged) is None
+        db.value(f"select {UNLOG[addon]}('orders')::text")
+    assert db.value(logged) is None
     publish(db, addon, 2)
     # Other settings, because a process relies on its last check for a minute.
     PgqueResource(url=url, install="upgrade", **DECLARED[addon]).database_url()
-    assert value(db, logged) == queue
+    assert db.value(logged) == queue
     publish(db, addon, 3)
-    assert [json.loads(event) for event in drain(db, queue)] == [{"n": 1}, {"n": 3}]
+    assert [json.loads(event) for event in db.drain(queue)] == [{"n": 1}, {"n": 3}]
 
 
 def test_a_serial_queue_may_be_declared_in_another_case(db: Connection, url: str) -> None:
@@ -184,7 +184,7 @@ def test_a_serial_queue_may_be_declared_in_another_case(db: Connection, url: str
     reader = as_login(url, "pgque_reader")
     other = PgqueResource(url=reader, queues=["qgres.ORDERS"])
     assert other.database_url() == reader
-    assert value(db, "select array_agg(queue_name) from pgque.queue") == ["qgres.Orders"]
+    assert db.value("select array_agg(queue_name) from pgque.queue") == ["qgres.Orders"]
 
 
 def test_yaml_declares_what_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

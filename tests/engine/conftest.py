@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import (
-    Another,
-    Blocked,
-    Connection,
-    connect,
-    make_queue,
-    wait_until_blocked,
-)
+from tests.support.queues import Another, Blocked, Connection, connect
 
 
 @pytest.fixture
@@ -32,7 +25,7 @@ def db(another: Callable[[], Connection]) -> Connection:
 @pytest.fixture
 def q(db: Connection) -> Connection:
     """The same, with the queue q and its consumer c."""
-    make_queue(db)
+    db.make_queue()
     return db
 
 
@@ -50,7 +43,7 @@ def blocked(another: Another, background: ThreadPoolExecutor) -> Blocked:
     def call(function: Callable[..., Any], *arguments: object) -> Future[Any]:
         connection = another()
         answer = background.submit(function, connection, *arguments)
-        wait_until_blocked(another(), connection)
+        another().wait_until_blocked(connection)
         return answer
 
     return call

@@ -2,75 +2,60 @@
 
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    drain,
-    events,
-    finish,
-    make_queue,
-    next_batch,
-    open_batch,
-    payloads,
-    refused,
-    rotate,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, refused
 from tests.support.races import Another, race
 
 
 @pytest.fixture
 def queue(db: Connection) -> Connection:
-    make_queue(db)
+    db.make_queue()
     return db
 
 
 def test_events_arrive_exactly_once_and_not_before_a_tick(queue: Connection) -> None:
-    send(queue, "a", "b")
-    assert next_batch(queue) is None
-    tick(queue)
-    send(queue, "c")
-    tick(queue)
-    assert (drain(queue), drain(queue)) == (["a", "b", "c"], [])
+    queue.send("a", "b")
+    assert queue.next_batch() is None
+    queue.tick()
+    queue.send("c")
+    queue.tick()
+    assert (queue.drain(), queue.drain()) == (["a", "b", "c"], [])
 
 
 def test_each_consumer_gets_each_event(db: Connection) -> None:
-    make_queue(db, consumers=("fast", "slow"))
-    send(db, "a")
-    tick(db)
-    fast = drain(db, consumer="fast")
-    send(db, "b")
-    tick(db)
-    assert (fast, drain(db, consumer="slow")) == (["a"], ["a", "b"])
+    db.make_queue(consumers=("fast", "slow"))
+    db.send("a")
+    db.tick()
+    fast = db.drain(consumer="fast")
+    db.send("b")
+    db.tick()
+    assert (fast, db.drain(consumer="slow")) == (["a"], ["a", "b"])
 
 
 def test_a_batch_without_events_is_a_batch(queue: Connection) -> None:
-    tick(queue)
-    assert events(queue, next_batch(queue)) == []
+    queue.tick()
+    assert queue.events(queue.next_batch()) == []
 
 
 def test_events_come_in_order_of_their_ids(queue: Connection, another: Another) -> None:
     late = another()
     with late.transaction():
-        send(late, "first id, last commit")
-        send(queue, "second id")
-    tick(queue)
-    assert payloads(queue, next_batch(queue)) == ["first id, last commit", "second id"]
+        late.send("first id, last commit")
+        queue.send("second id")
+    queue.tick()
+    assert queue.payloads(queue.next_batch()) == ["first id, last commit", "second id"]
 
 
 def test_rolled_back_savepoints_leave_no_event(queue: Connection) -> None:
     with queue.transaction():
-        send(queue, "kept")
+        queue.send("kept")
         with queue.transaction(force_rollback=True):
-            send(queue, "ghost")
+            queue.send("ghost")
             with queue.transaction():
-                send(queue, "ghost of a released savepoint")
+                queue.send("ghost of a released savepoint")
         with queue.transaction():
-            send(queue, "kept in a savepoint")
-    tick(queue)
-    assert drain(queue) == ["kept", "kept in a savepoint"]
+            queue.send("kept in a savepoint")
+    queue.tick()
+    assert queue.drain() == ["kept", "kept in a savepoint"]
 
 
 def test_events_of_many_subtransactions_arrive_together(queue: Connection) -> None:
@@ -78,9 +63,9 @@ def test_events_of_many_subtransactions_arrive_together(queue: Connection) -> No
     with queue.transaction():
         for text in texts:
             with queue.transaction():
-                send(queue, text)
-    tick(queue)
-    assert payloads(queue, next_batch(queue)) == texts
+                queue.send(text)
+    queue.tick()
+    assert queue.payloads(queue.next_batch()) == texts
 
 
 def test_a_long_transaction_across_many_ticks_arrives_whole_and_once(
@@ -90,13 +75,13 @@ def test_a_long_transaction_across_many_ticks_arrives_whole_and_once(
     short = []
     with long.transaction():
         for number in range(10):
-            send(long, f"long {number}")
-            send(queue, f"short {number}")
-            tick(queue)
-            short += drain(queue)
-    tick(queue)
+            long.send(f"long {number}")
+            queue.send(f"short {number}")
+            queue.tick()
+            short += queue.drain()
+    queue.tick()
     assert short == [f"short {n}" for n in range(10)]
-    assert drain(queue) == [f"long {n}" for n in range(10)]
+    assert queue.drain() == [f"long {n}" for n in range(10)]
 
 
 def test_a_batch_is_the_same_until_it_is_finished_whatever_others_do(
@@ -104,41 +89,41 @@ def test_a_batch_is_the_same_until_it_is_finished_whatever_others_do(
 ) -> None:
     late = another()
     with late.transaction():
-        send(late, "late")
-        batch = open_batch(queue, "a", "b")
-        first = events(queue, batch)
-    send(queue, "c")
-    tick(queue)
-    rotate(queue)
+        late.send("late")
+        batch = queue.open_batch("a", "b")
+        first = queue.events(batch)
+    queue.send("c")
+    queue.tick()
+    queue.rotate()
     with queue.transaction(force_rollback=True):
-        finish(queue, batch)
-    assert next_batch(queue) == batch
-    assert events(queue, batch) == events(another(), batch) == first
+        queue.finish(batch)
+    assert queue.next_batch() == batch
+    assert queue.events(batch) == another().events(batch) == first
 
 
 def test_a_batch_can_be_opened_and_read_in_one_statement(queue: Connection) -> None:
-    send(queue, "a", "b")
-    tick(queue)
+    queue.send("a", "b")
+    queue.tick()
     sql = "select array_agg(ev_data) from pgque.get_batch_events(pgque.next_batch('q', 'c'))"
-    assert value(queue, sql) == ["a", "b"]
+    assert queue.value(sql) == ["a", "b"]
 
 
 @pytest.mark.parametrize("rollback", [False, True])
 def test_two_sessions_at_once_get_the_same_batch(
     queue: Connection, another: Another, rollback: bool
 ) -> None:
-    send(queue, "a")
-    tick(queue)
-    batch, answer = race(another, next_batch, next_batch, rollback=rollback)
+    queue.send("a")
+    queue.tick()
+    batch, answer = race(another, Connection.next_batch, Connection.next_batch, rollback=rollback)
     assert rollback or answer.result() == batch
-    assert payloads(queue, answer.result()) == ["a"]
+    assert queue.payloads(answer.result()) == ["a"]
 
 
 def test_of_two_sessions_that_finish_one_batch_the_second_is_refused(
     queue: Connection, another: Another
 ) -> None:
-    batch = open_batch(queue, "a")
-    _, answer = race(another, lambda one: finish(one, batch), lambda two: finish(two, batch))
+    batch = queue.open_batch("a")
+    _, answer = race(another, lambda one: one.finish(batch), lambda two: two.finish(batch))
     with refused("PQ003"):
         answer.result()
 
@@ -158,16 +143,16 @@ def test_of_two_sessions_that_finish_one_batch_the_second_is_refused(
     ],
 )
 def test_a_batch_that_is_finished_is_refused(queue: Connection, call: str) -> None:
-    batch = open_batch(queue, "a")
-    finish(queue, batch)
+    batch = queue.open_batch("a")
+    queue.finish(batch)
     with refused("PQ003", f"batch {batch}"):
         queue.execute(call.encode(), [batch])
 
 
 def test_batch_info_says_whose_the_batch_is_and_what_it_spans(queue: Connection) -> None:
     columns = "queue_name, consumer_name, prev_tick_id, tick_id, seq_end - seq_start"
-    batch = open_batch(queue, "a", "b")
-    found = rows(queue, f"select {columns} from pgque.get_batch_info(%s)", batch)
+    batch = queue.open_batch("a", "b")
+    found = queue.rows(f"select {columns} from pgque.get_batch_info(%s)", batch)
     assert found == [("q", "c", 1, 2, 2)]
 
 
@@ -175,19 +160,19 @@ class TestReceive:
     def test_returns_as_many_messages_as_asked_for_past_empty_batches(
         self, queue: Connection
     ) -> None:
-        assert rows(queue, "select * from pgque.receive('q', 'c')") == []
+        assert queue.rows("select * from pgque.receive('q', 'c')") == []
         for _ in range(3):
-            tick(queue)
-        send(queue, "a", "b", "c")
-        tick(queue)
-        received = rows(queue, "select payload from pgque.receive('q', 'c', 2)")
+            queue.tick()
+        queue.send("a", "b", "c")
+        queue.tick()
+        received = queue.rows("select payload from pgque.receive('q', 'c', 2)")
         assert received == [("a",), ("b",)]
-        value(queue, "select pgque.ack(batch_id) from pgque.receive('q', 'c') limit 1")
-        assert next_batch(queue) is None
+        queue.value("select pgque.ack(batch_id) from pgque.receive('q', 'c') limit 1")
+        assert queue.next_batch() is None
 
     def test_refuses_to_return_none(self, queue: Connection) -> None:
         with refused("PQ005"):
-            rows(queue, "select * from pgque.receive('q', 'c', 0)")
+            queue.rows("select * from pgque.receive('q', 'c', 0)")
 
 
 AGES = "100 min", "95 min", "80 min", "10 min"
@@ -196,19 +181,19 @@ AGES = "100 min", "95 min", "80 min", "10 min"
 def batch_of(db: Connection, lag=None, count=None, interval=None, maximum=None) -> str | None:
     """The events of the next batch within limits, or None; finishes it."""
     call = "pgque.next_batch_custom('q', 'c', %s::interval, %s, %s::interval, %s::integer)"
-    batch = value(db, f"select batch_id from {call}", lag, count, interval, maximum)
+    batch = db.value(f"select batch_id from {call}", lag, count, interval, maximum)
     if batch is None:
         return None
-    found = payloads(db, batch)
-    finish(db, batch)
+    found = db.payloads(batch)
+    db.finish(batch)
     return "".join(found)
 
 
 def send_and_tick(db: Connection, *ticks: str) -> None:
     """Each letter is an event."""
     for texts in ticks:
-        send(db, *texts)
-        tick(db)
+        db.send(*texts)
+        db.tick()
 
 
 @pytest.mark.parametrize(
@@ -243,21 +228,21 @@ def test_a_batch_ends_where_its_limits_say(queue: Connection, ticks, ages, limit
 def test_events_that_were_not_enough_stay_for_later(queue: Connection) -> None:
     send_and_tick(queue, "ab")
     batch_of(queue, count=3)
-    assert drain(queue) == ["a", "b"]
+    assert queue.drain() == ["a", "b"]
 
 
 def test_limits_do_not_change_a_batch_that_is_open(queue: Connection) -> None:
     send_and_tick(queue, "a", "b")
-    assert value(queue, "select pgque.next_batch('q', 'c')")
+    assert queue.value("select pgque.next_batch('q', 'c')")
     assert batch_of(queue, count=100, maximum=100) == "a"
 
 
 def test_the_answer_tells_both_ticks_and_no_batch_is_a_row_of_nulls(queue: Connection) -> None:
     call = "pgque.next_batch_custom('q', 'c', null, null, null, null::integer)"
-    assert rows(queue, f"select * from {call}") == [(None,) * 7]
+    assert queue.rows(f"select * from {call}") == [(None,) * 7]
     send_and_tick(queue, "ab")
     columns = "prev_tick_id, cur_tick_id, cur_tick_event_seq - prev_tick_event_seq"
-    assert rows(queue, f"select {columns} from {call}") == [(1, 2, 2)]
+    assert queue.rows(f"select {columns} from {call}") == [(1, 2, 2)]
 
 
 @pytest.mark.parametrize("limits", [{"maximum": 0}, {"count": 5, "maximum": 4}])

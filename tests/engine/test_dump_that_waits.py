@@ -11,23 +11,7 @@ import pytest
 from tests.conftest import INSTALL_SQL
 from tests.support.databases import empty_database
 from tests.support.halves import catch_up
-from tests.support.queues import (
-    Connection,
-    bloat_positions,
-    bloat_ticks,
-    compact_positions,
-    compact_ticks,
-    connect,
-    drain,
-    empty_halves,
-    make_queue,
-    next_batch,
-    payloads,
-    refused,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, connect, refused
 from tests.support.races import Another
 from tests.support.replicas import wait_for
 
@@ -51,15 +35,15 @@ def dump(
 ) -> Iterator[Dump]:  # fmt: skip
     """Dumps while an application's table is locked and something happens; restores."""
     # One event that was consumed, and one that was not.
-    make_queue(db, consumers=("c", "slow"))
-    send(db, "done")
-    tick(db)
-    drain(db)
-    drain(db, consumer="slow")
-    send(db, "unread")
-    tick(db)
-    bloat_ticks(db, 2100)
-    bloat_positions(db)
+    db.make_queue(consumers=("c", "slow"))
+    db.send("done")
+    db.tick()
+    db.drain()
+    db.drain(consumer="slow")
+    db.send("unread")
+    db.tick()
+    db.bloat_ticks(2100)
+    db.bloat_positions()
 
     with empty_database(server) as url, connect(url) as restored:
 
@@ -84,14 +68,14 @@ def test_it_loses_no_event_to_a_maintenance_meanwhile(db: Connection, dump: Dump
         catch_up(db, "c", "slow")
         db.execute("update pgque.config set metadata_rotation_period = '0'")
         for _ in range(5):
-            value(db, "select pgque.maint()")
-            bloat_positions(db)
+            db.value("select pgque.maint()")
+            db.bloat_positions()
 
     new = dump(maintain)
-    assert value(new, "select pgque.adopt_restored_database()") == 1
-    tick(new)
-    batches = [next_batch(new, consumer=name) for name in ("c", "slow")]
-    assert [payloads(new, batch) for batch in batches] == [["unread"], ["unread"]]
+    assert new.value("select pgque.adopt_restored_database()") == 1
+    new.tick()
+    batches = [new.next_batch(consumer=name) for name in ("c", "slow")]
+    assert [new.payloads(batch) for batch in batches] == [["unread"], ["unread"]]
 
 
 def test_it_is_refused_when_it_waited_for_longer_than_there_is_patience(
@@ -99,11 +83,11 @@ def test_it_is_refused_when_it_waited_for_longer_than_there_is_patience(
 ) -> None:
     def maintain() -> None:
         catch_up(db, "c", "slow")
-        value(db, "select pgque.set_snapshot_patience('0')")
-        compact_positions(db)
-        compact_ticks(db)
-        empty_halves(db)
+        db.value("select pgque.set_snapshot_patience('0')")
+        db.compact_positions()
+        db.compact_ticks()
+        db.empty_halves()
 
     new = dump(maintain)
     with refused("PQ018", '"q"', "Restore another dump"):
-        value(new, "select pgque.adopt_restored_database()")
+        new.value("select pgque.adopt_restored_database()")

@@ -11,16 +11,7 @@ import pytest
 
 from tests.engine.test_event_tables import make_queues_up_to, received, tables
 from tests.support.databases import empty_database
-from tests.support.queues import (
-    Connection,
-    connect,
-    make_queue,
-    refused,
-    rows,
-    send,
-    value,
-    wait_until_blocked,
-)
+from tests.support.queues import Connection, connect, refused
 
 Another = Callable[[], Connection]
 
@@ -28,12 +19,12 @@ MAINTAIN = "select pgque.maint_event_tables()"
 
 
 def drop_queue(db: Connection, queue: str) -> None:
-    value(db, "select pgque.drop_queue(%s, true)", queue)
+    db.value("select pgque.drop_queue(%s, true)", queue)
 
 
 def make_and_drop(db: Connection, *queues: str) -> None:
     for queue in queues:
-        make_queue(db, queue)
+        db.make_queue(queue)
         drop_queue(db, queue)
 
 
@@ -54,8 +45,8 @@ class TestKept:
     def test_are_the_events_of_a_restore_that_maintenance_runs_into(
         self, db: Connection, database_url: str, server: Any, empty: str, tmp_path: Path
     ) -> None:
-        make_queue(db)
-        send(db, "x")
+        db.make_queue()
+        db.send("x")
         dump = tmp_path / "dump"
         command = [server.binary("pg_dump"), "--format=custom", f"--file={dump}", database_url]
         subprocess.run(command, check=True)
@@ -64,9 +55,9 @@ class TestKept:
                 command = [server.binary("pg_restore"), f"--section={section}"]
                 subprocess.run([*command, f"--dbname={empty}", dump], check=True)
                 if section == "pre-data":
-                    rows(restored, "select * from pgque.maint_operations()")
-                    value(restored, MAINTAIN)
-            value(restored, "select pgque.adopt_restored_database()")
+                    restored.rows("select * from pgque.maint_operations()")
+                    restored.value(MAINTAIN)
+            restored.value("select pgque.adopt_restored_database()")
             assert received(restored) == ["x"]
 
     def test_is_everything_in_an_old_snapshot(self, db: Connection) -> None:
@@ -74,32 +65,32 @@ class TestKept:
         for isolation in ("repeatable read", "serializable"):
             with refused("PQ013", isolation), db.transaction():
                 db.execute(f"set transaction isolation level {isolation}".encode())
-                value(db, MAINTAIN)
+                db.value(MAINTAIN)
 
     def test_is_a_table_that_somebodys_view_reads_and_no_other(
         self, db: Connection, warnings: list[str]
     ) -> None:
         for queue in ("seen", "q"):
-            make_queue(db, queue)
+            db.make_queue(queue)
         db.execute("create view public.seen as select * from pgque.event_1")
         for queue in ("seen", "q"):
             drop_queue(db, queue)
-        assert value(db, MAINTAIN) == 1
+        assert db.value(MAINTAIN) == 1
         assert tables(db, "event_2%") == []
         assert ["event_1" in warning for warning in warnings] == [True]
         db.execute("drop view public.seen")
-        assert value(db, MAINTAIN) == 1
+        assert db.value(MAINTAIN) == 1
         assert tables(db, "event_1%") == []
 
     def test_is_a_table_that_its_owner_renamed(self, db: Connection, warnings: list[str]) -> None:
-        make_queue(db)
-        send(db, "x")
+        db.make_queue()
+        db.send("x")
         db.execute("alter table pgque.event_1 rename to archive")
         make_and_drop(db, "another")
-        rows(db, "select * from pgque.maint_operations()")
-        assert value(db, MAINTAIN) == 1
+        db.rows("select * from pgque.maint_operations()")
+        assert db.value(MAINTAIN) == 1
         assert warnings == []
-        assert value(db, "select ev_data from pgque.archive") == "x"
+        assert db.value("select ev_data from pgque.archive") == "x"
 
 
 class TestDropped:
@@ -107,52 +98,52 @@ class TestDropped:
         make_and_drop(db, "a", "b", "c")
         second = another()
         with db.transaction():
-            assert value(db, MAINTAIN) == 3
-            assert value(second, MAINTAIN) == 0
-        assert value(second, MAINTAIN) == 0
+            assert db.value(MAINTAIN) == 3
+            assert second.value(MAINTAIN) == 0
+        assert second.value(MAINTAIN) == 0
         assert tables(db, "event_1%") == []
 
     def test_are_few_at_a_time_so_that_the_server_has_enough_locks(self, db: Connection) -> None:
         make_and_drop(db, *(f"queue {number}" for number in range(25)))
-        before = value(db, "select count(*) from pg_locks")
+        before = db.value("select count(*) from pg_locks")
         with db.transaction():
-            assert value(db, MAINTAIN) == 10
-            assert value(db, "select count(*) from pg_locks") < before + 1000
-        assert [value(db, MAINTAIN) for _ in range(3)] == [10, 5, 0]
+            assert db.value(MAINTAIN) == 10
+            assert db.value("select count(*) from pg_locks") < before + 1000
+        assert [db.value(MAINTAIN) for _ in range(3)] == [10, 5, 0]
 
     def test_is_what_another_group_has_although_one_is_busy(
         self, db: Connection, another: Another
     ) -> None:
-        make_queue(db, "busy")
+        db.make_queue("busy")
         make_and_drop(db, *(f"queue {number}" for number in range(20)))
         make_queues_up_to(db, 64)
         make_and_drop(db, "of another group")
         producer = another()
         with producer.transaction():
-            send(producer, "x", queue="busy")
-            assert value(db, MAINTAIN) == 1
+            producer.send("x", queue="busy")
+            assert db.value(MAINTAIN) == 1
             assert tables(db, "event_64%") == []
 
     def test_is_what_maintenance_locks_last(self, db: Connection) -> None:
         """Producers of the group wait until the transaction ends."""
         make_and_drop(db, "gone")
-        assert rows(db, "select * from pgque.maint_steps()")[-1][0] == "maint_event_tables"
+        assert db.rows("select * from pgque.maint_steps()")[-1][0] == "maint_event_tables"
 
 
 def test_a_dump_that_waits_for_a_drop_fails_instead_of_lacking_events(
     db: Connection, another: Another, background: ThreadPoolExecutor
 ) -> None:
-    make_queue(db)
-    send(db, "x")
+    db.make_queue()
+    db.send("x")
     dumping = another()
     with db.transaction():
         drop_queue(db, "q")
         # As pg_dump does: its snapshot sees the queue, then it locks each table by name.
         dumping.execute("begin isolation level repeatable read")
-        assert value(dumping, "select count(*) from pgque.queue") == 1
+        assert dumping.value("select count(*) from pgque.queue") == 1
         lock = "lock table pgque.event_1 in access share mode"
         locked = background.submit(dumping.execute, lock)
-        wait_until_blocked(db, dumping)
+        db.wait_until_blocked(dumping)
     with refused("42P01", "event_1"):
         locked.result()
 
@@ -160,13 +151,15 @@ def test_a_dump_that_waits_for_a_drop_fails_instead_of_lacking_events(
 def test_an_uninstall_waits_for_events_of_a_queue_that_was_created_meanwhile(
     db: Connection, another: Another, background: ThreadPoolExecutor
 ) -> None:
-    make_queue(db)
+    db.make_queue()
     producer, loader, uninstalling = another(), another(), another()
     with producer.transaction():
-        value(producer, "select pgque.get_queue_info()")
-        removed = background.submit(value, uninstalling, "select pgque.uninstall()::text")
-        wait_until_blocked(db, uninstalling)
-        make_queue(db, "new")
+        producer.value("select pgque.get_queue_info()")
+        removed = background.submit(
+            Connection.value, uninstalling, "select pgque.uninstall()::text"
+        )
+        db.wait_until_blocked(uninstalling)
+        db.make_queue("new")
         insert = "insert into pgque.event_2_0 (ev_type, ev_data) values ('t', 'x')"
         with loader.transaction(force_rollback=True):
             loader.execute(insert)  # the session knows the table now, and locks it alone

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Connection, make_queue, rows
+from tests.support.queues import Connection
 
 # Debian packages plpgsql_check for its own server.
 pytestmark = pytest.mark.server(15)
@@ -33,12 +33,12 @@ order by 1, 2
 def checked(db: Connection) -> Connection:
     db.execute("create extension plpgsql_check")
     db.execute("create table checked (id bigint primary key, name text, at timestamptz)")
-    make_queue(db)
+    db.make_queue()
     return db
 
 
 def test_no_function_has_a_warning(checked: Connection) -> None:
-    found = [" | ".join(str(part) for part in row) for row in rows(checked, CHECK)]
+    found = [" | ".join(str(part) for part in row) for row in checked.rows(CHECK)]
     assert not found, "\n".join(found)
 
 
@@ -47,4 +47,4 @@ def test_a_wrong_function_would_be_found(checked: Connection) -> None:
         "create function pgque.wrong() returns integer language plpgsql as"
         " 'begin return (select no_such_column from pgque.queue); end'"
     )
-    assert [row[0] for row in rows(checked, CHECK)] == ["pgque.wrong()"]
+    assert [row[0] for row in checked.rows(CHECK)] == ["pgque.wrong()"]

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tests.addons.pgq.test_signatures import FUNCTIONS
-from tests.support.queues import Connection, refused, rows, tick, value
+from tests.support.queues import Connection, refused
 
 # What null means where it is no mistake.
 NULL_MEANS = {
@@ -108,13 +108,13 @@ def calls() -> list[Call]:
 @pytest.fixture
 def populated(db: Connection) -> Connection:
     """A queue with an open batch of a consumer and of a subconsumer."""
-    value(db, "select pgq.create_queue('q')")
-    value(db, "select pgq.register_consumer('q', 'c')")
-    value(db, "select pgq_coop.register_subconsumer('q', 'm', 's')")
-    value(db, "select pgq.insert_event('q', 't', 'a')")
-    tick(db)
-    value(db, "select pgq.next_batch('q', 'c')")
-    value(db, "select pgq_coop.next_batch('q', 'm', 's')")
+    db.value("select pgq.create_queue('q')")
+    db.value("select pgq.register_consumer('q', 'c')")
+    db.value("select pgq_coop.register_subconsumer('q', 'm', 's')")
+    db.value("select pgq.insert_event('q', 't', 'a')")
+    db.tick()
+    db.value("select pgq.next_batch('q', 'c')")
+    db.value("select pgq_coop.next_batch('q', 'm', 's')")
     return db
 
 
@@ -122,7 +122,7 @@ def outcome(db: Connection, sql: str) -> str:
     """The error's code, and that it has a hint; empty without an error. Nothing is kept."""
     try:
         with db.transaction(force_rollback=True):
-            rows(db, sql)
+            db.rows(sql)
     except psycopg.Error as error:
         assert error.diag.message_hint, f"{sql}: {error}"
         return error.sqlstate or ""
@@ -183,6 +183,6 @@ def test_what_does_not_fit_is_refused(populated: Connection) -> None:
 
 
 def test_the_condition_of_a_cursor_stays_in_its_statement(populated: Connection) -> None:
-    batch = value(populated, f"select {BATCH}")
+    batch = populated.value(f"select {BATCH}")
     with refused("42P11", "multi-query"):
-        rows(populated, "select * from pgq.get_batch_cursor(%s, 'k', 1, 'true); select (1')", batch)
+        populated.rows("select * from pgq.get_batch_cursor(%s, 'k', 1, 'true); select (1')", batch)

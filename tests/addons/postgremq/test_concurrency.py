@@ -4,16 +4,8 @@ import psycopg
 import pytest
 
 from tests.addons.conftest import Another, begun, with_snapshot
-from tests.support.messages import (
-    ack,
-    consume,
-    drain,
-    make_queue,
-    nack,
-    publish,
-    publish_many,
-)
-from tests.support.queues import Connection, connect, rows, value
+from tests.support.messages import ack, consume, drain, make_queue, nack, publish, publish_many
+from tests.support.queues import Connection, connect
 
 OPEN_CHANGES = (
     "select * from postgremq.consume_message('q', 60)",
@@ -32,7 +24,7 @@ def test_nobody_waits_for_an_open_change_of_a_message(
     db: Connection, another: Another, part: int
 ) -> None:
     make_queue(db)
-    value(db, "select setval('postgremq.turn', %s)", part)
+    db.value("select setval('postgremq.turn', %s)", part)
     db.execute("set statement_timeout = '20s'")
     slow = another()
     for change in OPEN_CHANGES:
@@ -52,7 +44,7 @@ def test_claims_of_a_session_that_ends_come_again(db: Connection, database_url: 
     victim = begun(connect(database_url))
     assert len(consume(victim, limit=20)) == 20
     assert drain(db) == [*range(20, 50)]
-    value(db, "select pg_terminate_backend(%s, 10000)", victim.info.backend_pid)
+    db.value("select pg_terminate_backend(%s, 10000)", victim.info.backend_pid)
     victim.close()
     assert drain(db) == [*range(20)]
 
@@ -93,7 +85,7 @@ def test_messages_published_and_answered_in_a_consumers_transaction_are_found(
 ) -> None:
     make_queue(db)
     older = begun(another())
-    value(older, "select pg_current_xact_id()")
+    older.value("select pg_current_xact_id()")
     publish(db, *range(100))
     for _ in range(5):  # a floor is written now and then
         for claim in consume(older, limit=9):
@@ -127,13 +119,13 @@ def test_no_dead_rows_after_hundreds_of_changes(db: Connection) -> None:
         nack(db, claim)
     for claim in consume(db, limit=300):
         ack(db, claim)
-    rows(db, "select pg_stat_force_next_flush()") if db.info.server_version >= 150000 else None
+    db.rows("select pg_stat_force_next_flush()") if db.info.server_version >= 150000 else None
     sql = (
         "select relname, n_dead_tup, n_tup_upd, n_tup_del from pg_stat_user_tables"
         " where schemaname = 'postgremq' and relname ~ '^(state|floor|messages)'"
         " and (n_dead_tup > 0 or n_tup_upd > 0 or n_tup_del > 0)"
     )
-    assert rows(db, sql) == []
+    assert db.rows(sql) == []
 
 
 def test_empty_poll_only_reads_and_steps_over_finished_messages_once(db: Connection) -> None:
@@ -143,10 +135,10 @@ def test_empty_poll_only_reads_and_steps_over_finished_messages_once(db: Connect
     db.execute("truncate postgremq.floor")
     for _ in range(3):
         assert consume(db) == []
-    assert value(db, "select count(*) from postgremq.floor") == 1
+    assert db.value("select count(*) from postgremq.floor") == 1
     with db.transaction():
         assert consume(db) == []
-        assert value(db, "select pg_current_xact_id_if_assigned()") is None
+        assert db.value("select pg_current_xact_id_if_assigned()") is None
     publish(db, 1)
     assert drain(db) == [1]
 
@@ -186,9 +178,9 @@ def cost_of_a_claim(db: Connection) -> int:
     with db.transaction():
         for _ in range(2):
             publish(db, *range(30))
-            before = value(db, counter)
+            before = db.value(counter)
             assert len(consume(db, limit=30)) == 30
-            read: int = value(db, counter) - before
+            read: int = db.value(counter) - before
     return read
 
 
@@ -197,7 +189,7 @@ def test_floor_costs_the_same_after_any_history(db: Connection, another: Another
     publish_many(db, 3000)
     done = consume(db, vt=0, limit=None)
     sql = "select count(*) from postgremq.ack_message_batch('q', %s, %s::varchar[])"
-    value(db, sql, [claim.id for claim in done], [claim.token for claim in done])
+    db.value(sql, [claim.id for claim in done], [claim.token for claim in done])
     assert consume(db) == []
     publish(begun(another()), 1)
     assert cost_of_a_claim(db) < 1000
@@ -249,7 +241,7 @@ def test_publisher_that_began_before_a_floor_was_written_is_not_passed_over(
 def test_clock_that_was_set_back_delays_no_message(db: Connection) -> None:
     make_queue(db)
     ahead = "(extract(epoch from now() + interval '1 hour') * 1000000)::bigint"
-    value(db, f"select setval('postgremq.barrier', {ahead})")
-    value(db, "select postgremq.publish_message('t', '1', now() + interval '10 minutes')")
+    db.value(f"select setval('postgremq.barrier', {ahead})")
+    db.value("select postgremq.publish_message('t', '1', now() + interval '10 minutes')")
     publish(db, 2)
     assert drain(db) == [2]

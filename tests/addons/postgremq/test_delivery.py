@@ -16,7 +16,7 @@ from tests.support.messages import (
     states,
     statistics,
 )
-from tests.support.queues import Connection, refused, rows, value
+from tests.support.queues import Connection, refused
 
 RAISED = "P0001"
 
@@ -77,9 +77,9 @@ def test_answers_need_the_token_of_the_claim(db: Connection) -> None:
     for token in ("x", "", None):
         for name, text in (("ack", "Ack failed"), ("nack", "Nack failed"), ("release", "Release")):
             with refused(RAISED, text, "token mismatch"):
-                rows(db, f"select postgremq.{name}_message('q', %s, %s)", claim.id, token)
+                db.rows(f"select postgremq.{name}_message('q', %s, %s)", claim.id, token)
         with refused(RAISED, "Extend lock failed: message not in processing state or token"):
-            rows(db, "select postgremq.set_vt('q', %s, %s, 5)", claim.id, token)
+            db.rows("select postgremq.set_vt('q', %s, %s, 5)", claim.id, token)
     with refused(RAISED, "Ack failed"):
         ack(db, claim._replace(queue="elsewhere"))
     ack(db, claim)
@@ -131,8 +131,8 @@ def test_no_delivery_beyond_the_limit_of_attempts(db: Connection) -> None:
 def test_delayed_message_is_invisible_until_its_time(db: Connection) -> None:
     make_queue(db)
     sql = "select postgremq.publish_message('t', '1', now() + %s::interval)"
-    value(db, sql, "1 hour")
-    soon = value(db, sql, "1 millisecond")
+    db.value(sql, "1 hour")
+    soon = db.value(sql, "1 millisecond")
     while not (claims := consume(db)):
         pass
     assert [claim.id for claim in claims] == [soon]
@@ -145,14 +145,14 @@ def test_set_vt_extends_a_claim_while_it_is_not_over(db: Connection) -> None:
     first, second, done = consume(db, limit=3)
     ack(db, done)
     set_vt = "select postgremq.set_vt('q', %s, %s, %s) > now() + interval '59 minutes'"
-    assert value(db, set_vt, first.id, first.token, 3600) is True
+    assert db.value(set_vt, first.id, first.token, 3600) is True
     ids = [first.id, second.id, done.id, first.id]
     tokens = [first.token, "wrong", done.token, first.token]
     batch = "select message_id, vt > now() from postgremq.set_vt_batch('q', %s, %s::varchar[], 900)"
-    assert rows(db, batch, ids, tokens) == [(first.id, True)]
-    assert value(db, set_vt, second.id, second.token, 0) is False
+    assert db.rows(batch, ids, tokens) == [(first.id, True)]
+    assert db.value(set_vt, second.id, second.token, 0) is False
     with refused(RAISED, "Extend lock failed"):
-        value(db, set_vt, second.id, second.token, 10)
+        db.value(set_vt, second.id, second.token, 10)
     assert [claim.id for claim in consume(db)] == [second.id]
     ack(db, first)
 
@@ -160,16 +160,16 @@ def test_set_vt_extends_a_claim_while_it_is_not_over(db: Connection) -> None:
 def test_next_visible_time_is_the_least_of_what_can_still_be_delivered(db: Connection) -> None:
     make_queue(db, max_attempts=2)
     sql = "select postgremq.get_next_visible_time('q')"
-    assert value(db, sql) is None
+    assert db.value(sql) is None
     publish(db, 1)
     (claim,) = consume(db)
-    assert value(db, sql) == claim.vt
-    value(db, "select postgremq.publish_message('t', '2', now() + interval '5 seconds')")
-    assert value(db, f"select ({sql}) < %s", claim.vt)
-    rows(db, "select postgremq.delete_queue_message('q', %s)", claim.id + 1)
+    assert db.value(sql) == claim.vt
+    db.value("select postgremq.publish_message('t', '2', now() + interval '5 seconds')")
+    assert db.value(f"select ({sql}) < %s", claim.vt)
+    db.rows("select postgremq.delete_queue_message('q', %s)", claim.id + 1)
     nack(db, claim)
     consume(db)
-    assert value(db, sql) is None  # it had both attempts
+    assert db.value(sql) is None  # it had both attempts
 
 
 def told(db: Connection) -> list[dict[str, Any]]:
@@ -181,13 +181,13 @@ def test_notifications_carry_event_queues_and_time(db: Connection) -> None:
     make_queue(db, "a")
     make_queue(db, "b")
     db.execute("listen postgremq_events")
-    value(db, "select postgremq.publish_message('t', '1', '2100-01-01 00:00+00')")
+    db.value("select postgremq.publish_message('t', '1', '2100-01-01 00:00+00')")
     (claim,) = publish(db, 2) and consume(db, "a")
     nack(db, claim, "'2100-01-02 00:00+00'")
     publish(db, 3)
     (claim,) = consume(db, "a")
     release(db, claim)
-    value(db, "select postgremq.create_topic('empty')")
+    db.value("select postgremq.create_topic('empty')")
     publish(db, 4, topic="empty")
     first, _, nacked, _, released, empty = told(db)
     assert (first["event"], sorted(first["queues"])) == ("message_published", ["a", "b"])
@@ -223,13 +223,13 @@ def test_bad_input_is_refused(db: Connection) -> None:
         ("create_queue('q', 't')", "23505", 'A queue with name "q" already exists'),
     ):
         with refused(code, words):
-            rows(db, f"select * from postgremq.{sql}")
+            db.rows(f"select * from postgremq.{sql}")
 
 
 def test_unknown_queue_has_no_messages(db: Connection) -> None:
     for queue in ("no", None, ""):
-        assert rows(db, "select * from postgremq.consume_message(%s, 1)", queue) == []
-        assert value(db, "select postgremq.get_next_visible_time(%s)", queue) is None
+        assert db.rows("select * from postgremq.consume_message(%s, 1)", queue) == []
+        assert db.value("select postgremq.get_next_visible_time(%s)", queue) is None
         for name in ("delete_queue", "clean_up_queue", "requeue_dlq_messages", "delete_topic"):
-            rows(db, f"select postgremq.{name}(%s)", queue)
-        assert value(db, "select postgremq.extend_queue_keep_alive(%s, '1 s')", queue) is False
+            db.rows(f"select postgremq.{name}(%s)", queue)
+        assert db.value("select postgremq.extend_queue_keep_alive(%s, '1 s')", queue) is False

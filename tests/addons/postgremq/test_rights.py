@@ -2,7 +2,7 @@
 
 from tests.addons.conftest import Another
 from tests.support.messages import make_queue, publish
-from tests.support.queues import Connection, refused, rows, value
+from tests.support.queues import Connection, refused
 
 CALLS = {
     "pgque_writer": ("publish_message('t', '1')", "list_topics()"),
@@ -30,16 +30,15 @@ def test_role_may_call_its_functions_and_no_others(db: Connection) -> None:
         for call in (call for calls in CALLS.values() for call in calls):
             sql = f"select * from postgremq.{call}"
             if role == "pgque_admin" or call in CALLS[role]:
-                rows(db, sql)
+                db.rows(sql)
             else:
                 with refused("42501"):
-                    rows(db, sql)
+                    db.rows(sql)
     db.execute("reset role")
-    open_to_all = rows(
-        db,
+    open_to_all = db.rows(
         "select p.oid::regprocedure::text from pg_proc p"
         " where p.pronamespace = 'postgremq'::regnamespace"
-        " and has_function_privilege('public', p.oid, 'execute')",
+        " and has_function_privilege('public', p.oid, 'execute')"
     )
     assert open_to_all == []
 
@@ -63,10 +62,10 @@ def test_only_administrators_change_tables(db: Connection) -> None:
 
 def test_reader_sees_no_tokens_and_no_inner_tables(db: Connection) -> None:
     db.execute("set role pgque_reader")
-    rows(db, "select message_id, status, vt from postgremq.queue_messages")
+    db.rows("select message_id, status, vt from postgremq.queue_messages")
     for what in ("consumer_token from postgremq.queue_messages", "* from postgremq.state"):
         with refused("42501"):
-            rows(db, f"select {what}")
+            db.rows(f"select {what}")
 
 
 def test_writer_cannot_put_an_operator_in_front_of_ours(
@@ -90,7 +89,7 @@ def test_writer_cannot_put_an_operator_in_front_of_ours(
         writer.execute("set search_path = evil, pg_catalog")
         later = "pg_catalog.now() operator(pg_catalog.+) '1 hour'::pg_catalog.interval"
         for argument in ("", f", {later}"):
-            value(writer, f"select postgremq.publish_message('t', '1'{argument})")
+            writer.value(f"select postgremq.publish_message('t', '1'{argument})")
         writer.execute("reset session authorization")
     finally:
         db.execute("drop schema if exists evil cascade")

@@ -20,26 +20,26 @@ from tests.support.messages import (
     statistics,
     switch,
 )
-from tests.support.queues import Connection, refused, rows, value
+from tests.support.queues import Connection, refused
 
 DONE = "select postgremq.is_part_done((1 - postgremq.current_part())::smallint)"
 
 
 def part_sizes(db: Connection) -> list[int]:
     sql = "select pg_relation_size('postgremq.state_' || n) from generate_series(0, 1) n"
-    return [size for (size,) in rows(db, sql)]
+    return [size for (size,) in db.rows(sql)]
 
 
 def test_finished_messages_are_truncated_and_stay_listed(db: Connection) -> None:
     make_queue(db)
     publish(db, *range(20))
     drain(db)
-    before = rows(db, "select * from postgremq.list_messages('q')")
+    before = db.rows("select * from postgremq.list_messages('q')")
     rotate(db)
     assert part_sizes(db) == [0, 0]
-    assert rows(db, "select * from postgremq.list_messages('q')") == before
+    assert db.rows("select * from postgremq.list_messages('q')") == before
     assert statistics(db) == (0, 0, 20, 20)
-    assert value(db, "select postgremq.cleanup_completed_messages(0)") == 20
+    assert db.value("select postgremq.cleanup_completed_messages(0)") == 20
     assert statistics(db) == (0, 0, 0, 0)
 
 
@@ -68,8 +68,8 @@ def test_one_call_finishes_claims_of_both_parts(db: Connection) -> None:
     claims = consume(db, limit=4)
     ids, tokens = zip(*[(claim.id, claim.token) for claim in claims], strict=True)
     sql = "select * from postgremq.ack_message_batch('q', %s, %s::varchar[]) order by 1"
-    assert rows(db, sql, [*ids], [*tokens]) == [(1,), (2,), (3,), (4,)]
-    assert rows(db, sql, [*ids], [*tokens]) == []
+    assert db.rows(sql, [*ids], [*tokens]) == [(1,), (2,), (3,), (4,)]
+    assert db.rows(sql, [*ids], [*tokens]) == []
     assert statistics(db) == (0, 0, 4, 4)
 
 
@@ -80,8 +80,8 @@ def test_messages_that_are_moved_keep_their_attempts(db: Connection) -> None:
         assert [claim.attempts for claim in consume(db, vt=0)] == [attempts]
         rotate(db)
     assert consume(db) == []
-    assert value(db, "select postgremq.move_messages_to_dlq()") == 1
-    value(db, "select postgremq.requeue_dlq_messages('q')")
+    assert db.value("select postgremq.move_messages_to_dlq()") == 1
+    db.value("select postgremq.requeue_dlq_messages('q')")
     assert drain(db) == [1]
 
 
@@ -124,11 +124,11 @@ def test_late_message_is_found_after_floors_passed_it_and_it_was_moved(
     publish(late, 1)
     publish(db, *range(100, 200))
     drain(db)
-    assert value(db, "select count(*) from postgremq.floor where late <> '{}'") > 0
+    assert db.value("select count(*) from postgremq.floor where late <> '{}'") > 0
     late.execute("commit")
     switch(db)
-    value(db, "select postgremq.maint()")  # before the floors are truncated
-    assert value(db, "select part from postgremq.open_state") == 1
+    db.value("select postgremq.maint()")  # before the floors are truncated
+    assert db.value("select part from postgremq.open_state") == 1
     assert drain(db) == [1]
 
 
@@ -143,7 +143,7 @@ def test_moved_messages_keep_their_places(db: Connection) -> None:
 
 
 def test_prepared_transaction_outlasts_rotations(db: Connection) -> None:
-    if value(db, "show max_prepared_transactions") == "0":
+    if db.value("show max_prepared_transactions") == "0":
         pytest.skip("the server has no prepared transactions")
     make_queue(db)
     publish(db, 1, 2, 3)
@@ -177,11 +177,11 @@ def test_maintenance_of_the_queue_includes_it(db: Connection) -> None:
     make_queue(db)
     publish_many(db, 1000)
     db.execute("update postgremq.rotation set period = '0'")
-    value(db, "select pgque.maint()")
-    assert value(db, "select postgremq.current_part()") == 1
+    db.value("select pgque.maint()")
+    assert db.value("select postgremq.current_part()") == 1
     with_snapshot(db)
     with refused("PQ013"):
-        value(db, "select postgremq.maint()")
+        db.value("select postgremq.maint()")
 
 
 def test_installing_again_loses_nothing(db: Connection) -> None:
@@ -198,7 +198,7 @@ def test_snapshot_from_between_maintenance_and_its_commit(db: Connection, anothe
     publish(db, 1, 2)
     switch(db)
     maintenance = begun(another())
-    value(maintenance, "select postgremq.clean_up_queue('q')")
+    maintenance.value("select postgremq.clean_up_queue('q')")
     maintain(maintenance)
     old = with_snapshot(another())
     maintenance.execute("commit")
@@ -216,13 +216,13 @@ def test_maintenance_in_a_session_that_reads_the_states(db: Connection) -> None:
     drain(db)
     switch(db)
     for _ in range(2):
-        value(db, "select postgremq.maint()")
+        db.value("select postgremq.maint()")
     db.execute("begin")
     db.execute("declare states cursor for select * from postgremq.queue_messages")
-    assert value(db, "select postgremq.maint()") == 0
-    assert len(rows(db, "fetch all from states")) == 1
+    assert db.value("select postgremq.maint()") == 0
+    assert len(db.rows("fetch all from states")) == 1
     db.execute("commit")
-    assert value(db, "select postgremq.maint()") == 1
+    assert db.value("select postgremq.maint()") == 1
 
 
 def test_maintenance_does_not_wait_for_a_consumer_that_keeps_its_ack_open(
@@ -250,7 +250,7 @@ def holder(another: Another) -> Iterator[Connection]:
     make_queue(db, max_attempts=1)
     publish(db, 0)
     db.execute("begin isolation level repeatable read")
-    value(db, "select count(*) from postgremq.state")
+    db.value("select count(*) from postgremq.state")
     yield db
     db.execute("rollback")
 
@@ -264,7 +264,7 @@ def work_off(db: Connection) -> None:
 def test_part_is_done_once_all_is_finished(db: Connection, holder: Connection) -> None:
     (claim,) = consume(db)
     work_off(db)
-    assert value(db, DONE)
+    assert db.value(DONE)
     ack(db, claim)
     publish(db, 1, 2)
     assert drain(db) == [1, 2]
@@ -280,25 +280,25 @@ def test_transaction_that_published_before_the_turn_is_waited_for(
 ) -> None:
     drain(db)
     late, maintenance = another(), begun(another())
-    value(maintenance, "select pg_current_xact_id()")
+    maintenance.value("select pg_current_xact_id()")
     begun(late)
     publish(late, 9)
     switch(db)
     if is_maintenance_older:
-        value(maintenance, "select postgremq.maint()")
+        maintenance.value("select postgremq.maint()")
     maintenance.execute("commit")
     maintain(db)
-    assert not value(db, DONE)
+    assert not db.value(DONE)
     late.execute("commit")
     assert drain(db) == [9]
     maintain(db)
-    assert value(db, DONE)
+    assert db.value(DONE)
 
 
 def test_publisher_with_a_snapshot_from_before_the_turn(db: Connection, holder: Connection) -> None:
     drain(db)
     work_off(db)
-    assert value(db, DONE)
+    assert db.value(DONE)
     publish(holder, 8)
     holder.execute("commit")
     assert drain(db) == [8]
@@ -312,7 +312,7 @@ def test_publisher_that_reads_the_part_before_the_turn_and_writes_after_it(
     lock.execute("lock table postgremq.topic_log in access exclusive mode")
     publication = blocked(publish, 9)
     work_off(db)
-    assert value(db, DONE)
+    assert db.value(DONE)
     lock.execute("rollback")
     publication.result()
     assert drain(db) == [9]
@@ -326,7 +326,7 @@ def test_part_that_was_done_in_an_earlier_turn(db: Connection, holder: Connectio
     switch(db)
     publish(db, 1)
     switch(db)
-    assert not value(db, DONE)
+    assert not db.value(DONE)
     assert drain(db) == [1]
 
 
@@ -337,16 +337,16 @@ def test_finished_message_that_is_put_back(
 ) -> None:
     drain(db)
     if is_requeued:
-        assert value(db, "select postgremq.move_messages_to_dlq()") == 1
+        assert db.value("select postgremq.move_messages_to_dlq()") == 1
     if maintained == "before":
         work_off(db)
-        assert value(db, DONE)
+        assert db.value(DONE)
     else:
         switch(db)
-        value(db, "select postgremq.maint()")
+        db.value("select postgremq.maint()")
     admin = begun(another())
     if is_requeued:
-        value(admin, "select postgremq.requeue_dlq_messages('q')")
+        admin.value("select postgremq.requeue_dlq_messages('q')")
     else:
         put_back(admin)
     maintain(db)
@@ -359,7 +359,7 @@ def test_part_that_is_done_no_more_is_not_truncated(db: Connection, holder: Conn
     work_off(db)
     put_back(db)
     holder.execute("rollback")
-    assert value(db, "select postgremq.empty_part(0::smallint)") is False
+    assert db.value("select postgremq.empty_part(0::smallint)") is False
     assert drain(db) == [0]
 
 
@@ -371,10 +371,10 @@ def test_message_that_is_put_back_in_the_current_part_changes_nothing(
     (id_,) = publish(db, 1)
     drain(db)
     put_back(db, f"message_id = {id_}")
-    assert value(db, DONE)
+    assert db.value(DONE)
     assert drain(db) == [1]
-    value(db, "select postgremq.move_messages_to_dlq()")
-    value(db, "select postgremq.requeue_dlq_messages('q')")
+    db.value("select postgremq.move_messages_to_dlq()")
+    db.value("select postgremq.requeue_dlq_messages('q')")
     assert sorted(drain(db)) == [0, 1]
 
 
@@ -386,9 +386,9 @@ def test_truncation_waits_for_consumers_whose_transactions_overlap(
     first = begun(another())
     consume(first)
     holder.execute("rollback")
-    assert value(db, "select postgremq.maint()") == 0
+    assert db.value("select postgremq.maint()") == 0
     db.execute("update postgremq.rotation_part set done_at = done_at - interval '11 minutes'")
-    truncation = blocked(value, "select postgremq.maint()")
+    truncation = blocked(Connection.value, "select postgremq.maint()")
     first.execute("commit")
-    assert truncation.result() or value(db, "select postgremq.maint()")
+    assert truncation.result() or db.value("select postgremq.maint()")
     assert consume(db) == []

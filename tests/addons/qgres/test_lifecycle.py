@@ -13,7 +13,7 @@ from tests.addons.conftest import Another, addon_sql, with_snapshot
 from tests.conftest import INSTALL_SQL, new_server
 from tests.support.databases import empty_database
 from tests.support.debian import DebianPostgres
-from tests.support.queues import Connection, connect, refused, rows, value
+from tests.support.queues import Connection, connect, refused
 from tests.support.serial import (
     ROLES,
     add,
@@ -72,14 +72,14 @@ def test_unread_entries_keep_an_uninstall_from_happening(db: Connection) -> None
     fill(db)
     for read in ("select qgres.consume('sp', 'slow')", "select qgres.\"Remove\"('sr')", "select 1"):
         with db.transaction(force_rollback=True):
-            rows(db, read)
+            db.rows(read)
             for call in ("qgres.uninstall()", "pgque.uninstall()"):
                 with (
                     refused("PQ020", "entries that were not read yet", "qgres.uninstall(true)"),
                     db.transaction(),
                 ):
-                    value(db, f"select {call}")
-    assert value(db, "select count(*) from qgres.queue") == 2
+                    db.value(f"select {call}")
+    assert db.value("select count(*) from qgres.queue") == 2
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_an_uninstall_leaves_the_roles_only(db: Connection, call: str) -> None:
     if "true" not in call:
         numbers(db, "slow")
         remove(db)
-    value(db, f"select {call}::text")
-    assert value(db, "select to_regnamespace('qgres')") is None
-    left = rows(db, "select rolname from pg_roles where rolname = any(%s)", list(ROLES))
+    db.value(f"select {call}::text")
+    assert db.value("select to_regnamespace('qgres')") is None
+    left = db.rows("select rolname from pg_roles where rolname = any(%s)", list(ROLES))
     assert len(left) == 3
     if call.startswith("qgres"):
-        assert value(db, "select count(*) from pgque.addon") == 0
+        assert db.value("select count(*) from pgque.addon") == 0
         db.execute(addon_sql("qgres"))
         fill(db)
 
@@ -175,7 +175,7 @@ def test_a_dump_may_be_taken_between_all_steps_of_rotation(
     remove(db)
     db.execute("update pgque.config set metadata_rotation_period = '0'")
     steps = 0
-    while value(db, "select qgres.maint()"):
+    while db.value("select qgres.maint()"):
         steps += 1
         publish(db, "x")
         add(db, f"x{steps}")
