@@ -4,16 +4,14 @@ Debian's server stands for the managed one with pg_cron; the embedded ones for t
 any scheduler ticks.
 """
 
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import INSTALL_SQL, Server, new_server
-from tests.support.debian import DebianPostgres
+from tests.support.debian import pg_cron_server
 from tests.support.queues import Connection, connect, refused
 
 SHOP = "shop"
@@ -38,14 +36,8 @@ def rented(server: Server, *, cron: bool) -> Iterator[Connection]:
 
 @pytest.fixture
 def with_cron() -> Iterator[Connection]:
-    with tempfile.TemporaryDirectory(prefix="pgque-managed-") as folder:
-        data_dir = Path(folder) / "postgres"
-        settings = {"cron__database_name": SHOP, "cron__host": str(data_dir)}
-        with (
-            DebianPostgres(data_dir, shared_preload_libraries="pg_cron", **settings) as server,
-            rented(server, cron=True) as tenant,
-        ):
-            yield tenant
+    with pg_cron_server(SHOP) as server, rented(server, cron=True) as tenant:
+        yield tenant
 
 
 @pytest.fixture

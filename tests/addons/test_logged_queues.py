@@ -7,17 +7,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from pyspark.sql import SparkSession
 
-from pgque_dagster import PgqueResource, SparkBatch, installer, pgque_asset
+from pgque_dagster import PgqueResource, installer
 from pgque_dagster.client import InvalidArgument, PermissionDenied
-from pgque_dagster.spark import register
-from tests.dagster.support import StoringIOManager, materialize
 from tests.support.databases import empty_database
 from tests.support.dg_project import DgProject
 from tests.support.logins import as_login
 from tests.support.queues import Connection, connect
-from tests.support.versions import is_older
 
 PUBLISH = {
     "postgremq": "select postgremq.publish_message('orders', jsonb_build_object('n', %s::int))",
@@ -27,7 +23,6 @@ DECLARED: dict[str, dict[str, Any]] = {
     "postgremq": {"queues": ["postgremq.orders"]},
     "qgres": {"queues": ["qgres.orders"]},
 }
-UNLOG = {"postgremq": "postgremq.unlog_topic", "qgres": "qgres.unlog_queue"}
 each_addon = pytest.mark.parametrize("addon", DECLARED)
 
 
@@ -49,50 +44,6 @@ def publish(db: Connection, addon: str, *numbers: int) -> None:
     for number in numbers:
         db.value(PUBLISH[addon], number)
     db.tick(f"{addon}.orders")
-
-
-@each_addon
-def test_an_asset_and_a_stream_get_each_entry_once(
-    db: Connection, url: str, spark: SparkSession, tmp_path: Path, addon: str
-) -> None:
-    queue = f"{addon}.orders"
-    resource = PgqueResource(url=url, **DECLARED[addon])
-    with resource.client() as client:
-        for consumer in ("totals", "stream"):
-            client.register_consumer(queue, consumer)
-
-    @pgque_asset(queue=queue)
-    def totals(batch: SparkBatch) -> Any:
-        rows = batch.payload("n int not null", keep=["ev_extra1"]).collect()
-        return sorted((int(row["ev_extra1"]), row["n"]) for row in rows)
-
-    kept = StoringIOManager()
-    for numbers in ((1, 2, 3), (4, 5, 6)):
-        publish(db, addon, *numbers)
-        run = materialize(totals, url, spark, io_manager=kept, resources={"pgque": resource})
-        assert run.success
-    ids = [entry for batch in kept.stored for entry, _ in batch]
-    assert [number for batch in kept.stored for _, number in batch] == [1, 2, 3, 4, 5, 6]
-    assert ids == sorted(set(ids))
-    assert db.value("select pgque.next_batch(%s, 'totals')", queue) is None
-
-    if is_older("pyspark", (4, 2)):  # runs one micro-batch for availableNow, and does not finish it
-        return
-    register(spark)
-    delivered: list[str] = []
-    query = (
-        spark.readStream.format("pgque")
-        .options(url=url, queue=queue, consumer="stream")
-        .load()
-        .writeStream.foreachBatch(
-            lambda events, _: delivered.extend(row.ev_data for row in events.collect())
-        )
-        .option("checkpointLocation", str(tmp_path))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination(120)
-    assert sorted(delivered) == [f'{{"n": {number}}}' for number in range(1, 7)]
 
 
 @each_addon
@@ -157,26 +108,6 @@ def test_a_queue_created_by_hand_after_the_log_was_dropped_gets_nothing(
     db.value("select pgque.drop_queue(%s)", queue)
     PgqueResource(url=url, install="never", **DECLARED[addon]).database_url()
     assert db.value(logged) == queue
-
-
-@each_addon
-def test_logging_is_switched_off_and_on_again(db: Connection, url: str, addon: str) -> None:
-    queue = f"{addon}.orders"
-    logged = f"select {addon}.logged_as('orders')"
-    installer.install(url, [addon])
-    assert db.value(logged) is None
-    with PgqueResource(url=url, **DECLARED[addon]).client() as client:
-        client.register_consumer(queue, "c")
-    publish(db, addon, 1)
-    for _ in range(2):
-        db.value(f"select {UNLOG[addon]}('orders')::text")
-    assert db.value(logged) is None
-    publish(db, addon, 2)
-    # Other settings, because a process relies on its last check for a minute.
-    PgqueResource(url=url, install="upgrade", **DECLARED[addon]).database_url()
-    assert db.value(logged) == queue
-    publish(db, addon, 3)
-    assert [json.loads(event) for event in db.drain(queue)] == [{"n": 1}, {"n": 3}]
 
 
 def test_a_serial_queue_may_be_declared_in_another_case(db: Connection, url: str) -> None:

@@ -9,29 +9,15 @@ import pytest
 from tests.addons.conftest import addon_sql
 from tests.support import messages, serial
 from tests.support.queues import Connection, connect
-from tests.support.replicas import Replica, replicas, wait_for
+from tests.support.replicas import Replica, synchronous_pair, wait_for
 
 LONGEST_WAIT_SECONDS = 5
-
-STANDBY = """
-hot_standby_feedback = on
-wal_receiver_status_interval = 1s
-max_standby_streaming_delay = -1
-"""
 
 
 @pytest.fixture
 def pair(server: Any) -> Iterator[tuple[Replica, Replica]]:
-    """Commits on the primary wait until the standby has applied them, and it waits for reports."""
-    with replicas(server) as made:
-        primary = made.primary(settings=STANDBY)
-        standby = made.standby(primary)
-        with connect(primary.url()) as admin:
-            wait_for(admin, "select count(*) = 1 from pg_stat_replication")
-            admin.execute("alter system set synchronous_standby_names = '*'")
-            admin.execute("alter system set synchronous_commit = remote_apply")
-            admin.value("select pg_reload_conf()")
-        yield primary, standby
+    with synchronous_pair(server) as made:
+        yield made
 
 
 def serial_table(db: Connection) -> str:

@@ -32,8 +32,7 @@ order by 1
 
 @pytest.fixture(params=RELEASES, ids=lambda release: release.version)
 def released(request: pytest.FixtureRequest) -> Release:
-    release: Release = request.param
-    return release
+    return request.param
 
 
 @pytest.fixture

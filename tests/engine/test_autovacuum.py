@@ -37,11 +37,9 @@ def db() -> Iterator[Connection]:
         yield connection
 
 
-def test_rotation_empties_the_tables_meanwhile(db: Connection) -> None:
-    db.make_queue()
-    db.send("a")
-    db.tick()
-    db.drain()
-    done = [db.rotate() for _ in range(3)]
-    assert db.execute(IS_AT_WORK).fetchone() == (True,)
-    assert (done, db.stored_payloads()) == ([1, 1, 1], set())
+def test_rotation_empties_the_tables_meanwhile(q: Connection) -> None:
+    q.publish("a")
+    q.drain()
+    done = [q.rotate() for _ in range(3)]
+    assert q.execute(IS_AT_WORK).fetchone() == (True,)
+    assert (done, q.stored_payloads()) == ([1, 1, 1], set())

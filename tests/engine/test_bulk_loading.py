@@ -46,23 +46,9 @@ def test_copied_events_arrive_in_order_with_ids_of_their_own(
     texts = [f"row {n}" for n in range(1000)]
     copy(producer, current_table(producer), *texts)
     db.value("select pgque.send('q', 'sent')")
-    db.tick()
-    found = db.events(db.next_batch())
+    found = db.events(db.open_batch())
     assert [row[5] for row in found] == [*texts, "sent"]
     assert len({row[0] for row in found}) == 1001
-
-
-@pytest.mark.parametrize("column", ["ev_id", "ev_time", "ev_txid", "ev_owner", "ev_retry"])
-def test_a_producer_cannot_fill_the_queues_own_columns(producer: Connection, column: str) -> None:
-    with refused("42501"):
-        copy(producer, current_table(producer), "1", columns=f"ev_type, {column}")
-
-
-@pytest.mark.parametrize("verb", ["select * from", "delete from", "truncate", "update"])
-def test_a_producer_can_neither_read_nor_change_events(producer: Connection, verb: str) -> None:
-    table = current_table(producer)
-    with refused("42501"):
-        producer.execute(f"{verb} {table}{' set ev_data = 1' * (verb == 'update')}".encode())
 
 
 class TestDisableInsert:
@@ -87,8 +73,7 @@ class TestDisableInsert:
                 insert(producer, table, "x")
         close(db, "false")
         insert(producer, current_table(producer), "x")
-        db.tick()
-        assert db.drain() == ["x"]
+        assert db.received() == ["x"]
 
 
 class TestLoaderThatAskedOnce:
@@ -101,45 +86,38 @@ class TestLoaderThatAskedOnce:
         db.rotate()
         with refused("42501", stale.removeprefix("pgque.")):
             insert(producer, stale, "two later")
-        db.tick()
-        assert db.drain() == ["one rotation later"]
+        assert db.received() == ["one rotation later"]
 
     def test_a_loader_that_asks_again_goes_on(self, db: Connection, producer: Connection) -> None:
         for number in range(7):
             insert(producer, current_table(producer), str(number))
-            db.tick()
-            assert db.drain() == [str(number)]
+            assert db.received() == [str(number)]
             assert db.rotate() == 1
 
-    def test_an_owner_who_goes_on_filling_it_stops_no_rotation(self, db: Connection) -> None:
-        db.make_queue()
-        stale = tables(db)[1]  # the one that comes next
+    def test_an_owner_who_goes_on_filling_it_stops_no_rotation(self, q: Connection) -> None:
+        stale = tables(q)[1]  # the one that comes next
         for _ in range(5):
-            insert(db, stale, "unread")
-            assert db.rotate() == 1
-            assert db.value("select queue_cur_table from pgque.queue") != 1
+            insert(q, stale, "unread")
+            assert q.rotate() == 1
+            assert q.value("select queue_cur_table from pgque.queue") != 1
 
-    def test_all_that_was_loaded_arrives_and_then_the_table_is_emptied(
-        self, db: Connection
-    ) -> None:
-        db.make_queue()
-        stale = tables(db)[1]
+    def test_all_that_was_loaded_arrives_and_then_the_table_is_emptied(self, q: Connection) -> None:
+        stale = tables(q)[1]
         arrived = []
         for number in range(6):
-            insert(db, stale, str(number))
-            db.rotate()
-            db.tick()
-            arrived += db.drain()
+            insert(q, stale, str(number))
+            q.rotate()
+            q.tick()
+            arrived += q.drain()
         assert arrived == [str(number) for number in range(6)]
         for _ in range(3):
-            db.rotate()
-        assert db.value(f"select count(*) from {stale}") == 0
+            q.rotate()
+        assert q.value(f"select count(*) from {stale}") == 0
 
     def test_a_transaction_in_one_table_keeps_no_other_from_rotation(
-        self, db: Connection, another: Another
+        self, q: Connection, another: Another
     ) -> None:
-        db.make_queue()
         using = another()
         with using.transaction():
-            using.rows(f"select from {tables(db)[1]}")
-            assert (db.rotate(), db.value("select queue_cur_table from pgque.queue")) == (1, 2)
+            using.rows(f"select from {tables(q)[1]}")
+            assert (q.rotate(), q.value("select queue_cur_table from pgque.queue")) == (1, 2)

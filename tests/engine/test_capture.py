@@ -9,9 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues import Another, Connection, refused
 
-Another = Callable[[], Connection]
 # The events of a queue in the order of their ids, as a consumer reads them.
 EVENTS = """
 select ev_type, ev_data, ev_extra1 from pgque.event

@@ -25,21 +25,15 @@ def claim(db: Connection, *ticks: int | None, owner: str = "me", **more: Any) ->
     return Claim(*row)
 
 
-def send_and_tick(db: Connection, *texts: str) -> int:
-    db.send(*texts)
-    return db.tick()
-
-
 def position(db: Connection) -> int:
-    at: int = db.value("select sub_last_tick from pgque.subscription")
-    return at
+    return db.value("select sub_last_tick from pgque.subscription")
 
 
 @pytest.fixture
 def ticks(db: Connection) -> list[int]:
     """The consumer's position, and three ticks after it, with one event before each."""
     db.make_queue()
-    return [position(db), *(send_and_tick(db, text) for text in ("a", "b", "c"))]
+    return [position(db), *(db.publish(text) for text in ("a", "b", "c"))]
 
 
 def test_a_range_of_ticks_holds_their_events_and_finishes_what_lies_before(
@@ -144,13 +138,12 @@ class TestRefused:
         with refused("PQ005", "earlier"):
             claim(db, ticks[2], ticks[1])
 
-    def test_is_a_shared_consumer(self, db: Connection) -> None:
-        db.make_queue(consumers=())
-        db.value("select pgque.register_subconsumer('q', 'c', 'worker')")
+    def test_is_a_shared_consumer(self, bare: Connection) -> None:
+        bare.value("select pgque.register_subconsumer('q', 'c', 'worker')")
         with refused("PQ015"):
-            claim(db)
+            claim(bare)
         with refused("PQ015"):
-            db.value("select pgque.next_tick('q', 'c')")
+            bare.value("select pgque.next_tick('q', 'c')")
 
 
 def test_a_consumer_registered_anew_has_another_registration(
@@ -183,15 +176,14 @@ def test_what_follows_a_released_range_is_any_consumers(db: Connection, ticks: l
 
 def test_the_next_tick_is_the_farthest_within_a_maximum(db: Connection, ticks: list[int]) -> None:
     def next_tick(*limits: int | None) -> int | None:
-        found: int | None = db.value("select pgque.next_tick('q', 'c', %s, %s)", *limits)
-        return found
+        return db.value("select pgque.next_tick('q', 'c', %s, %s)", *limits)
 
     assert next_tick(None, None) == ticks[3] == db.last_tick()
     assert next_tick(ticks[0], 2) == ticks[2]
     assert next_tick(ticks[1], 1) == ticks[2]
     assert next_tick(ticks[3], None) is None
-    many = send_and_tick(db, *"abcdef")
-    send_and_tick(db, "g")
+    many = db.publish(*"abcdef")
+    db.publish("g")
     assert next_tick(ticks[3], 2) == many  # which has more than the maximum, so it comes alone
     with refused("PQ005", "max_count"):
         next_tick(None, 0)

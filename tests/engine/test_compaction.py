@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.halves import catch_up
 from tests.support.queues import Connection, refused
 from tests.support.races import Another
 
@@ -24,85 +25,76 @@ class TestPositions:
         db.empty_halves()
         assert db.value(POSITIONS) == 1
 
-    def test_a_short_log_is_left_alone(self, db: Connection) -> None:
-        db.make_queue()
+    def test_a_short_log_is_left_alone(self, q: Connection) -> None:
         for _ in range(5):
-            db.finish(db.open_batch("a"))
-        assert db.value("select pgque.maint_compact_positions()") == 0
+            q.finish(q.open_batch("a"))
+        assert q.value("select pgque.maint_compact_positions()") == 0
 
-    def test_an_open_batch_and_its_lease_are_kept(self, db: Connection) -> None:
-        db.make_queue()
-        db.send("a")
-        db.tick()
+    def test_an_open_batch_and_its_lease_are_kept(self, q: Connection) -> None:
+        q.publish("a")
         sql = "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me')"
-        ((batch, epoch),) = db.rows(sql)
-        before = db.events(batch)
-        db.compact_positions()
-        assert db.events(batch) == before
-        assert db.value("select pgque.ack_batch(%s, 'me', %s)", batch, epoch) == 1
+        ((batch, epoch),) = q.rows(sql)
+        before = q.events(batch)
+        q.compact_positions()
+        assert q.events(batch) == before
+        assert q.value("select pgque.ack_batch(%s, 'me', %s)", batch, epoch) == 1
 
     def test_no_dead_position_is_left_under_a_held_snapshot(
-        self, db: Connection, another: Another
+        self, q: Connection, another: Another
     ) -> None:
-        db.make_queue()
         holder = another()
         holder.execute("begin isolation level repeatable read")
         holder.value("select pg_current_snapshot()::text")
-        db.compact_positions()
-        db.value("select pg_stat_force_next_flush()::text")
-        assert db.value("select pg_relation_size('pgque.position_log_1')") == 8192
+        q.compact_positions()
+        q.value("select pg_stat_force_next_flush()::text")
+        assert q.value("select pg_relation_size('pgque.position_log_1')") == 8192
 
     def test_a_log_that_is_read_is_compacted_and_emptied_the_next_time(
-        self, db: Connection, another: Another
+        self, q: Connection, another: Another
     ) -> None:
-        db.make_queue()
         user = another()
         with user.transaction():
             user.value("select count(*) from pgque.subscription")
-            assert db.compact_positions() == 3000
-            db.empty_halves()
-            assert db.value(POSITIONS) > 3000
-        db.empty_halves()
-        assert db.value(POSITIONS) == 1
+            assert q.compact_positions() == 3000
+            q.empty_halves()
+            assert q.value(POSITIONS) > 3000
+        q.empty_halves()
+        assert q.value(POSITIONS) == 1
 
     def test_one_that_is_not_committed_holds_compaction_back(
-        self, db: Connection, another: Another
+        self, q: Connection, another: Another
     ) -> None:
-        db.make_queue()
-        db.send("a")
-        db.tick()
-        db.bloat_positions()
+        q.publish("a")
+        q.bloat_positions()
         consumer = another()
         with consumer.transaction():
             batch = consumer.next_batch()
-            assert db.value("select pgque.maint_compact_positions()") == 0
-        assert db.next_batch() == batch
+            assert q.value("select pgque.maint_compact_positions()") == 0
+        assert q.next_batch() == batch
 
 
 class TestTicks:
     def test_those_that_a_lagging_consumer_needs_are_kept(self, db: Connection) -> None:
         db.make_queue(consumers=("fast", "slow"))
         db.bloat_ticks(2100)
-        db.drain(consumer="fast")
+        catch_up(db, "fast")
         db.value("select pgque.register_consumer_at('q', 'slow', 2000)")
         db.compact_ticks()
-        db.send("a")
-        db.tick()
+        db.publish("a")
         assert db.value("select min(tick_id) from pgque.tick") == 2000
         assert db.drain(consumer="slow") == ["a"]
 
     def test_the_last_two_of_a_queue_without_consumers_are_kept_and_counted_from(
-        self, db: Connection, another: Another
+        self, bare: Connection, another: Another
     ) -> None:
-        db.make_queue(consumers=())
-        db.bloat_ticks()
-        newest = db.last_tick()
+        bare.bloat_ticks()
+        newest = bare.last_tick()
         user = another()
         with user.transaction():
             user.value(TICKS)  # to read them holds nothing up
-            assert db.compact_ticks() > 0
-        assert db.rows("select tick_id from pgque.tick order by 1") == [(newest - 1,), (newest,)]
-        assert db.tick() == newest + 1
+            assert bare.compact_ticks() > 0
+        assert bare.rows("select tick_id from pgque.tick order by 1") == [(newest - 1,), (newest,)]
+        assert bare.tick() == newest + 1
 
     def test_those_of_dropped_queues_go(self, db: Connection) -> None:
         db.make_queue("gone", consumers=())
@@ -112,23 +104,21 @@ class TestTicks:
         db.compact_ticks()
         assert db.value(TICKS) == 1
 
-    def test_few_are_left_alone(self, db: Connection) -> None:
-        db.make_queue(consumers=())
-        db.bloat_ticks(900)
-        assert db.compact_ticks() == 0
+    def test_few_are_left_alone(self, bare: Connection) -> None:
+        bare.bloat_ticks(900)
+        assert bare.compact_ticks() == 0
 
     def test_one_that_is_not_committed_holds_the_switch_back(
-        self, db: Connection, another: Another
+        self, bare: Connection, another: Another
     ) -> None:
-        db.make_queue(consumers=())
-        db.bloat_ticks()
+        bare.bloat_ticks()
         ticker = another()
         with ticker.transaction():
             ticker.tick()
-            assert db.compact_ticks() == 0
-        newest = db.last_tick()
-        assert db.compact_ticks() > 0
-        assert (db.last_tick(), db.tick()) == (newest, newest + 1)
+            assert bare.compact_ticks() == 0
+        newest = bare.last_tick()
+        assert bare.compact_ticks() > 0
+        assert (bare.last_tick(), bare.tick()) == (newest, newest + 1)
 
 
 class TestATransactionOlderThanThePatience:

@@ -35,8 +35,7 @@ def claim(db: Connection, owner: str = "me", ttl: str = "1 minute") -> tuple[Any
 def queue(db: Connection) -> Connection:
     """With one batch of two events that nobody has opened."""
     db.make_queue()
-    db.send("x", "y")
-    db.tick()
+    db.publish("x", "y")
     return db
 
 
@@ -62,27 +61,24 @@ def test_a_lease_that_ran_out_is_not_live(queue: Connection) -> None:
     assert state(queue, "lease_owner, is_live") == ("me", False)
 
 
-def test_a_consumer_is_due_once_a_tick_meets_the_limits(db: Connection) -> None:
-    db.make_queue()
-    before = state(db, "is_due")
-    db.send("x", "y")
-    db.tick()
-    positions = db.value("select count(*) from pgque.position_log")
-    found = [state(db, "is_due", i_min_count=count) for count in (2, 3)]
+def test_a_consumer_is_due_once_a_tick_meets_the_limits(q: Connection) -> None:
+    before = state(q, "is_due")
+    q.publish("x", "y")
+    positions = q.value("select count(*) from pgque.position_log")
+    found = [state(q, "is_due", i_min_count=count) for count in (2, 3)]
     assert (before, found) == ((False,), [(True,), (False,)])
     with refused("PQ005", "max_count 0"):
-        state(db, "*", i_max_count=0)
+        state(q, "*", i_max_count=0)
     # To look opens nothing.
-    assert state(db, "batch_id, is_due") == (None, True)
-    assert db.value("select count(*) from pgque.position_log") == positions
+    assert state(q, "batch_id, is_due") == (None, True)
+    assert q.value("select count(*) from pgque.position_log") == positions
 
 
 def test_subconsumers_follow_the_consumer_that_they_share(db: Connection) -> None:
     db.make_queue(consumers=("other",))
     for name in ("2", "1"):
         register(db, name)
-    db.send("x")
-    db.tick()
+    db.publish("x")
     batch = db.value("select pgque.next_batch('q', 'c', '2')")
     columns = "consumer_name, subconsumer_name, sub_role, batch_id, is_due"
     assert states(db, "q/c q/other", columns) == [
@@ -101,19 +97,17 @@ def test_queues_without_as_many_consumers_are_refused(db: Connection) -> None:
 
 @pytest.mark.parametrize("texts", [(), ("x",)])
 def test_a_batch_with_an_event_is_told_from_an_empty_one(
-    db: Connection, texts: tuple[str, ...]
+    q: Connection, texts: tuple[str, ...]
 ) -> None:
-    db.make_queue()
-    batch = db.open_batch(*texts)
-    assert db.value("select pgque.batch_has_events(%s)", batch) is bool(texts)
+    batch = q.open_batch(*texts)
+    assert q.value("select pgque.batch_has_events(%s)", batch) is bool(texts)
 
 
 class TestGivingABatchUp:
     LETTERS = "select ev_data, dl_reason from pgque.dlq_inspect('q') order by 1"
 
     def give_up(self, db: Connection, *claimed: Any) -> int:
-        number: int = db.value("select pgque.give_up_batch(%s, 'too often', %s, %s)", *claimed)
-        return number
+        return db.value("select pgque.give_up_batch(%s, 'too often', %s, %s)", *claimed)
 
     def test_makes_dead_letters_and_acks_it(self, queue: Connection) -> None:
         assert self.give_up(queue, *claim(queue)) == 2
@@ -133,15 +127,13 @@ class TestGivingABatchUp:
         with refused("PQ012", "nobody holds it"):
             self.give_up(queue, batch, "me", 1)
 
-    def test_makes_no_dead_letter_of_an_empty_one(self, db: Connection) -> None:
-        db.make_queue()
-        db.tick()
-        assert (self.give_up(db, *claim(db)), db.rows(self.LETTERS)) == (0, [])
+    def test_makes_no_dead_letter_of_an_empty_one(self, q: Connection) -> None:
+        q.tick()
+        assert (self.give_up(q, *claim(q)), q.rows(self.LETTERS)) == (0, [])
 
 
 def hold(db: Connection, batch: Any, epoch: int = 0, reason: str | None = "it failed") -> int:
-    held: int = db.value("select pgque.hold_batch(%s, %s, %s)", batch, epoch, reason)
-    return held
+    return db.value("select pgque.hold_batch(%s, %s, %s)", batch, epoch, reason)
 
 
 class TestAHeldBatch:
@@ -194,22 +186,15 @@ class TestAHeldBatch:
         db.open_batch("b")
         assert self.held(db)[0] == "ok"
 
-    def test_is_none_that_somebody_works_on(self, queue: Connection) -> None:
-        batch, _, epoch = claim(queue)
-        with refused("PQ012", '"me" works on it until'):
-            hold(queue, batch, epoch)
-
     def test_has_a_reason(self, db: Connection, batch: Any) -> None:
         with refused("PQ005", f"no reason to hold batch {batch}"):
             hold(db, batch, reason="")
 
-    def test_of_a_subconsumer_is_held_by_itself(self, db: Connection) -> None:
-        db.make_queue(consumers=())
-        register(db, "one")
-        db.send("a")
-        db.tick()
-        hold(db, db.value("select pgque.next_batch('q', 'c', 'one')"))
-        found = health(db)
+    def test_of_a_subconsumer_is_held_by_itself(self, bare: Connection) -> None:
+        register(bare, "one")
+        bare.publish("a")
+        hold(bare, bare.value("select pgque.next_batch('q', 'c', 'one')"))
+        found = health(bare)
         assert found["held_batch:c.one"][0] == "critical"
         assert found["held_batch:c"][0] == "ok"
 
@@ -238,48 +223,43 @@ DEPLOYMENTS = "select deployment from pgque.consumer_states(%s::text[], %s::text
 
 
 def test_the_first_deployment_gets_the_consumer_and_another_one_is_told_how_to_move_it(
-    db: Connection,
+    q: Connection,
 ) -> None:
-    db.make_queue()
-    assert [db.value(ENTER, "production") for _ in range(2)] == [1, 0]
+    assert [q.value(ENTER, "production") for _ in range(2)] == [1, 0]
     with refused(
         "PQ024",
         'belongs to deployment "production"',
         'this is deployment "laptop"',
         "select pgque.move_to_deployment('q', 'c', 'laptop');",
     ):
-        db.value(ENTER, "laptop")
+        q.value(ENTER, "laptop")
 
 
-def test_a_consumer_that_is_moved_belongs_to_the_other_one(db: Connection) -> None:
-    db.make_queue()
-    db.value(ENTER, "production")
+def test_a_consumer_that_is_moved_belongs_to_the_other_one(q: Connection) -> None:
+    q.value(ENTER, "production")
     since = "select since from pgque.consumer_deployment"
-    before = db.value(since)
-    db.value(MOVE, "production")
-    assert db.value(since) == before
-    assert db.value(MOVE, "laptop") == "production"
-    assert db.value(ENTER, "laptop") == 0
+    before = q.value(since)
+    q.value(MOVE, "production")
+    assert q.value(since) == before
+    assert q.value(MOVE, "laptop") == "production"
+    assert q.value(ENTER, "laptop") == 0
     with refused("PQ024", 'belongs to deployment "laptop"'):
-        db.value(ENTER, "production")
+        q.value(ENTER, "production")
 
 
-def test_a_consumer_of_nobody_may_be_moved_and_one_may_stay(db: Connection) -> None:
-    db.make_queue()
-    assert [db.value(MOVE, "production") for _ in range(2)] == [None, None]
-    assert db.value(ENTER, "production") == 0
+def test_a_consumer_of_nobody_may_be_moved_and_one_may_stay(q: Connection) -> None:
+    assert [q.value(MOVE, "production") for _ in range(2)] == [None, None]
+    assert q.value(ENTER, "production") == 0
 
 
-def test_a_consumer_that_is_registered_again_belongs_to_nobody(db: Connection) -> None:
-    db.make_queue()
-    db.value(ENTER, "production")
-    db.value("select pgque.unregister_consumer('q', 'c')")
-    db.value("select pgque.register_consumer('q', 'c')")
-    assert db.value(ENTER, "laptop") == 1
+def test_a_consumer_that_is_registered_again_belongs_to_nobody(q: Connection) -> None:
+    q.value(ENTER, "production")
+    q.value("select pgque.unregister_consumer('q', 'c')")
+    q.value("select pgque.register_consumer('q', 'c')")
+    assert q.value(ENTER, "laptop") == 1
 
 
-def test_of_two_that_ask_at_once_one_is_refused(db: Connection, another: Another) -> None:
-    db.make_queue()
+def test_of_two_that_ask_at_once_one_is_refused(q: Connection, another: Another) -> None:
     _, asked = race(
         another,
         lambda one: one.value(ENTER, "production"),
@@ -291,10 +271,9 @@ def test_of_two_that_ask_at_once_one_is_refused(db: Connection, another: Another
 
 @pytest.mark.parametrize("call", [ENTER, MOVE])
 def test_a_deployment_gets_all_slots_while_their_number_changes(
-    db: Connection, another: Another, call: str
+    bare: Connection, another: Another, call: str
 ) -> None:
-    db.make_queue(consumers=())
-    db.value("select pgque.subscribe_slots('q', 'c', 2)")
+    bare.value("select pgque.subscribe_slots('q', 'c', 2)")
     change = "select pgque.repartition('q', 'c', %s)"
     _, changed = race(
         another, lambda one: one.value(call, "production"), lambda two: two.value(change, 3)
@@ -304,23 +283,22 @@ def test_a_deployment_gets_all_slots_while_their_number_changes(
         another, lambda one: one.value(change, 4), lambda two: two.value(call, "production")
     )
     asked.result()
-    assert db.rows(
+    assert bare.rows(
         "select d.deployment, count(*) from pgque.partition_slot_base b"
         " left join pgque.consumer_deployment d using (sub_id) group by 1"
     ) == [("production", 4)]
 
 
 @pytest.mark.parametrize("function", ["enter_deployment", "move_to_deployment"])
-def test_a_subconsumer_belongs_where_its_consumer_does(db: Connection, function: str) -> None:
-    db.make_queue()
-    db.value(ENTER, "production")
-    db.value("select pgque.register_subconsumer('q', 'c', 'w', true)")
-    found = db.rows(DEPLOYMENTS, ["q", "q"], ["c", "nobody"])
+def test_a_subconsumer_belongs_where_its_consumer_does(q: Connection, function: str) -> None:
+    q.value(ENTER, "production")
+    q.value("select pgque.register_subconsumer('q', 'c', 'w', true)")
+    found = q.rows(DEPLOYMENTS, ["q", "q"], ["c", "nobody"])
     assert found == [("production",), ("production",), (None,)]
     with refused("PQ015"):
-        db.value(f"select pgque.{function}('q', 'c.w', 'production')")
+        q.value(f"select pgque.{function}('q', 'c.w', 'production')")
     with refused("PQ005", "no deployment"):
-        db.value(f"select pgque.{function}('q', 'c', '')")
+        q.value(f"select pgque.{function}('q', 'c', '')")
 
 
 def test_the_state_of_a_partitioned_consumer_names_its_own_deployment(db: Connection) -> None:

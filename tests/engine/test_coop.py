@@ -28,8 +28,7 @@ class TestSharing:
         db.make_queue(consumers=("alone",))
         register(db, "w1")
         register(db, "w1", consumer="d")
-        db.send("a")
-        db.tick()
+        db.publish("a")
         found = work_off(db, "w1"), work_off(db, "w1", consumer="d"), db.drain(consumer="alone")
         assert found == (["a"], ["a"], ["a"])
 
@@ -60,8 +59,7 @@ class TestLimits:
         nothing = (None, None, None, None)
         assert db.rows(f"select * from {CUSTOM}", *nothing) == [(None, None, None)]
         for text in "abc":
-            db.send(text)
-            db.tick()
+            db.publish(text)
         found = db.rows(f"select prev_tick_id, next_tick_id from {CUSTOM}", None, 2, None, None)
         assert found == [(1, 3)]
 
@@ -94,8 +92,7 @@ class TestReceiving:
     def test_returns_as_many_messages_as_asked_for_past_empty_batches(self, db: Connection) -> None:
         queue_with_ticks(db)
         db.tick()
-        db.send("a", "b", "c")
-        db.tick()
+        db.publish("a", "b", "c")
         assert self.receive(db, None) == []
         assert self.receive(db, 2) == ["a", "b"]
         with refused("PQ005"):
@@ -163,16 +160,14 @@ class TestTakingOver:
         own = next_of(db, "heir")
         assert next_of(db, "heir", dead="1 hour") == own
 
-    def test_is_for_ones_own_group(self, db: Connection) -> None:
-        db.make_queue(consumers=())
-        register(db, "w1", consumer="other")
-        register(db, "w1")
-        db.send("a")
-        db.tick()
-        next_of(db, "w1", consumer="other")
-        work_off(db, "w1")
-        age_worker(db, "w1", consumer="other")
-        assert next_of(db, "w1", dead="1 hour") is None
+    def test_is_for_ones_own_group(self, bare: Connection) -> None:
+        register(bare, "w1", consumer="other")
+        register(bare, "w1")
+        bare.publish("a")
+        next_of(bare, "w1", consumer="other")
+        work_off(bare, "w1")
+        age_worker(bare, "w1", consumer="other")
+        assert next_of(bare, "w1", dead="1 hour") is None
 
 
 class TestFailures:
@@ -185,8 +180,7 @@ class TestFailures:
     ) -> None:
         db.make_queue(consumers=("alone",))
         register(db, "w1")
-        db.send("a", "b")
-        db.tick()
+        db.publish("a", "b")
         batch = next_of(db, "w1")
         db.value("select pgque.nack_batch(%s, %s, '0')", batch, [db.events(batch)[0][0]])
         assert db.value("select pgque.batch_retry(%s, 0)", batch) == 1

@@ -16,32 +16,27 @@ from tests.support.workers import (
 
 class TestRegistering:
     def test_the_main_consumer_comes_along_and_starts_at_the_last_tick(
-        self, db: Connection
+        self, bare: Connection
     ) -> None:
-        db.make_queue(consumers=())
-        db.send("before")
-        db.tick()
-        assert (register(db, "w1"), register(db, "w1"), register(db, "w2")) == (1, 0, 1)
-        assert roles(db) == {"c": "coop_main", "c.w1": "coop_member", "c.w2": "coop_member"}
-        db.send("after")
-        db.tick()
-        assert db.payloads(next_of(db, "joins by asking")) == ["after"]
+        bare.publish("before")
+        assert (register(bare, "w1"), register(bare, "w1"), register(bare, "w2")) == (1, 0, 1)
+        assert roles(bare) == {"c": "coop_main", "c.w1": "coop_member", "c.w2": "coop_member"}
+        bare.publish("after")
+        assert bare.payloads(next_of(bare, "joins by asking")) == ["after"]
 
     def test_a_normal_consumer_is_converted_on_request_and_keeps_its_position(
-        self, db: Connection
+        self, q: Connection
     ) -> None:
-        db.make_queue()
-        batch = db.open_batch("a")
+        batch = q.open_batch("a")
         with refused("PQ015", '"c"', "true"):
-            register(db, "w1")
+            register(q, "w1")
         with refused("PQ016", str(batch)):
-            register(db, "w1", convert=True)
-        db.finish(batch)
-        assert roles(db) == {"c": "normal"}
-        db.send("b")
-        db.tick()
-        register(db, "w1", convert=True)
-        assert work_off(db, "w1") == ["b"]
+            register(q, "w1", convert=True)
+        q.finish(batch)
+        assert roles(q) == {"c": "normal"}
+        q.publish("b")
+        register(q, "w1", convert=True)
+        assert work_off(q, "w1") == ["b"]
 
     def test_a_name_that_is_taken_is_refused(self, db: Connection) -> None:
         db.make_queue(consumers=("c.w1",))
@@ -57,18 +52,15 @@ class TestRegistering:
             register(db, "x", consumer="c.w1", convert=True)
 
     @pytest.mark.parametrize("names", [("c", ""), ("", "w")])
-    def test_names_are_needed(self, db: Connection, names: tuple[str, str]) -> None:
-        db.make_queue()
+    def test_names_are_needed(self, q: Connection, names: tuple[str, str]) -> None:
         with refused("PQ005", "subconsumer"):
-            db.value("select pgque.register_subconsumer('q', %s, %s)", *names)
+            q.value("select pgque.register_subconsumer('q', %s, %s)", *names)
 
     @pytest.mark.parametrize("name", ["it's", "a;drop schema pgque", "%s %I", "ü ☃", "x" * 300])
-    def test_any_name_works(self, db: Connection, name: str) -> None:
-        db.make_queue(consumers=())
-        register(db, name, consumer=name)
-        db.send("a")
-        db.tick()
-        assert work_off(db, name, consumer=name) == ["a"]
+    def test_any_name_works(self, bare: Connection, name: str) -> None:
+        register(bare, name, consumer=name)
+        bare.publish("a")
+        assert work_off(bare, name, consumer=name) == ["a"]
 
 
 class TestEnding:
@@ -77,8 +69,7 @@ class TestEnding:
         work_off(db, "w1")
         register(db, "w2")
         assert unregister(db, "w1") == 1
-        db.send("b")
-        db.tick()
+        db.publish("b")
         db.value("select pgque.unregister_consumer('q', 'c.w2')")
         assert (roles(db), db.drain()) == ({"c": "normal"}, ["b"])
 

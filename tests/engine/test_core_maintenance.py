@@ -25,14 +25,13 @@ def retry_a_batch(db: Connection) -> int:
 @pytest.mark.parametrize(
     "run", ["select pgque.maint()", "call pgque.maint_loop('0')", "call pgque.ticker_loop('0')"]
 )
-def test_what_fails_on_a_read_only_server_says_where_to_run_it(db: Connection, run: str) -> None:
-    db.make_queue()
-    db.value("select pgque.force_next_tick('q')")
+def test_what_fails_on_a_read_only_server_says_where_to_run_it(q: Connection, run: str) -> None:
+    q.value("select pgque.force_next_tick('q')")
     hints: set[str | None] = set()
-    db.add_notice_handler(lambda notice: hints.add(notice.message_hint))
-    db.execute("set default_transaction_read_only = on")
+    q.add_notice_handler(lambda notice: hints.add(notice.message_hint))
+    q.execute("set default_transaction_read_only = on")
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction) as failed:
-        db.execute(run.encode())
+        q.execute(run.encode())
     hints.add(failed.value.diag.message_hint)
     (hint,) = hints
     assert hint is not None and "on the primary" in hint
@@ -52,16 +51,15 @@ class TestOperations:
         db.execute("update pgque.config set scheduler = %s", [scheduler])
         assert (("pgque.maint_cron_log", None) in operations(db)) is is_due
 
-    def test_a_queue_that_is_due_is_rotated_in_two_steps(self, db: Connection) -> None:
-        db.make_queue()
-        db.execute("update pgque.log_rotation set rotated_at = now()")
-        assert operations(db) == []
-        db.value("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
-        assert operations(db) == []
-        db.send("a")
-        assert operations(db) == [STEP_1, STEP_2]
-        db.value("select pgque.maint_rotate_tables_step1('q')")
-        assert STEP_2 in operations(db)
+    def test_a_queue_that_is_due_is_rotated_in_two_steps(self, q: Connection) -> None:
+        q.execute("update pgque.log_rotation set rotated_at = now()")
+        assert operations(q) == []
+        q.value("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
+        assert operations(q) == []
+        q.send("a")
+        assert operations(q) == [STEP_1, STEP_2]
+        q.value("select pgque.maint_rotate_tables_step1('q')")
+        assert STEP_2 in operations(q)
 
     def test_running_the_list_as_pgqs_daemon_does_maintains(self, db: Connection) -> None:
         db.make_queue(rotation_period="1 microsecond")
@@ -75,8 +73,7 @@ class TestOperations:
             while db.value(f"select {name}({'%s' * len(arguments)})", *arguments) > 0:
                 pass
         db.empty_halves()
-        db.tick()
-        assert db.drain() == ["a"]
+        assert db.received() == ["a"]
         assert db.value(POSITIONS) < 10
         assert db.value(CURRENT_TABLE) == 1
 
@@ -112,48 +109,35 @@ class TestMetadataRotation:
         assert db.value(POSITIONS) == 1
 
     def test_both_logs_are_rotated_by_one_session_at_a_time(
-        self, db: Connection, another: Another
+        self, q: Connection, another: Another
     ) -> None:
-        db.make_queue()
-        db.bloat_positions()
-        db.bloat_ticks()
-        db.value("select pgque.register_consumer_at('q', 'c', max(tick_id)) from pgque.tick")
+        q.bloat_positions()
+        q.bloat_ticks()
+        q.value("select pgque.register_consumer_at('q', 'c', max(tick_id)) from pgque.tick")
         second = another()
-        with db.transaction():
+        with q.transaction():
             for log in ("positions", "ticks"):
                 compact = f"select pgque.maint_compact_{log}() > 0"
-                assert (db.value(compact), second.value(compact)) == (True, False)
+                assert (q.value(compact), second.value(compact)) == (True, False)
 
 
 class TestStorage:
-    def test_rights_are_given_again(self, db: Connection) -> None:
-        db.make_queue()
+    def test_rights_are_given_again(self, q: Connection) -> None:
         rights = (
             "select c.relname, c.relacl::text, a.attname, a.attacl::text"
             " from pg_class c left join pg_attribute a on a.attrelid = c.oid and a.attnum > 0"
             " where c.relname like 'event\\_1%' and c.relkind in ('r', 'S') order by 1, 3"
         )
-        before = db.rows(rights)
-        table = f"pgque.event_{db.queue_id()}"
-        db.execute(f"revoke all on {table}, {table}_0 from pgque_reader".encode())
-        db.execute(f"grant all on {table}_1 to public".encode())
-        assert db.rows(rights) != before
-        assert db.value("select pgque.grant_perms('q')") == 1
-        assert db.rows(rights) == before
+        before = q.rows(rights)
+        table = f"pgque.event_{q.queue_id()}"
+        q.execute(f"revoke all on {table}, {table}_0 from pgque_reader".encode())
+        q.execute(f"grant all on {table}_1 to public".encode())
+        assert q.rows(rights) != before
+        assert q.value("select pgque.grant_perms('q')") == 1
+        assert q.rows(rights) == before
 
-    def test_storage_settings_are_given_again(self, db: Connection) -> None:
-        db.make_queue()
-        db.execute("alter table pgque.event_1_0 reset (autovacuum_enabled)")
-        assert db.value("select pgque.tune_storage('q')") == 1
+    def test_storage_settings_are_given_again(self, q: Connection) -> None:
+        q.execute("alter table pgque.event_1_0 reset (autovacuum_enabled)")
+        assert q.value("select pgque.tune_storage('q')") == 1
         sql = "select distinct reloptions from pg_class where relname ~ '^event_1_[012]$'"
-        assert all("autovacuum_enabled=false" in each for (each,) in db.rows(sql))
-
-    def test_upgrading_makes_each_queues_functions_anew(self, db: Connection) -> None:
-        db.make_queue()
-        db.make_queue("other")
-        db.execute("drop function pgque.event_1_tables(xid8, xid8)")
-        assert db.value("select pgque.upgrade_schema()") == 2
-        db.rotate()
-        db.send("a")
-        db.tick()
-        assert db.drain() == ["a"]
+        assert all("autovacuum_enabled=false" in each for (each,) in q.rows(sql))

@@ -15,8 +15,7 @@ def external(
     at: str | None = "2020-01-01",
 ) -> int:
     sql = "select pgque.ticker('q', %s::bigint, %s, %s::bigint)"
-    done: int = db.value(sql, tick_id, at, event_seq)
-    return done
+    return db.value(sql, tick_id, at, event_seq)
 
 
 @pytest.fixture
@@ -69,14 +68,13 @@ class TestExternalTicks:
             with refused("PQ005", "finite"):
                 external(replica, 3, at=at)
 
-    def test_a_queue_with_its_own_ticker_or_a_pause_refuses(self, db: Connection) -> None:
-        db.make_queue()
+    def test_a_queue_with_its_own_ticker_or_a_pause_refuses(self, q: Connection) -> None:
         with refused("PQ017", "external_ticker"):
-            external(db, 40)
-        db.value("select pgque.set_queue_config('q', 'external_ticker', 'true')")
-        db.value("select pgque.set_queue_config('q', 'ticker_paused', 'true')")
+            external(q, 40)
+        q.value("select pgque.set_queue_config('q', 'external_ticker', 'true')")
+        q.value("select pgque.set_queue_config('q', 'ticker_paused', 'true')")
         with refused("PQ017", "paused", "ticker_paused"):
-            external(db, 40)
+            external(q, 40)
 
     @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
     def test_a_snapshot_older_than_the_lock_is_not_stored(
@@ -118,10 +116,9 @@ class TestOwnTicks:
                 db.value(f"select pgque.{call}('q')")
 
     @pytest.mark.parametrize("call", ["force_tick", "force_next_tick"])
-    def test_a_forced_tick_comes(self, db: Connection, call: str) -> None:
-        db.make_queue()
-        assert db.value(f"select pgque.{call}('q')") == 1
-        assert (db.value("select pgque.ticker()"), db.last_tick()) == (1, 2)
+    def test_a_forced_tick_comes(self, q: Connection, call: str) -> None:
+        assert q.value(f"select pgque.{call}('q')") == 1
+        assert (q.value("select pgque.ticker()"), q.last_tick()) == (1, 2)
 
     def test_the_period_is_what_the_loop_reads(self, db: Connection) -> None:
         for period in (0, 1001):
@@ -138,13 +135,11 @@ class TestFindingATick:
         " %s::bigint, %s)"
     )
 
-    def test_either_enough_events_or_enough_time_will_do(self, db: Connection) -> None:
-        db.make_queue()
+    def test_either_enough_events_or_enough_time_will_do(self, q: Connection) -> None:
         for text in "abcd":
-            db.send(text)
-            db.tick()
+            q.publish(text)
         hour = "tick_time = timestamptz '2020-01-01' + tick_id * '1 hour'::interval"
-        db.execute(f"update pgque.tick_log set {hour}".encode())
+        q.execute(f"update pgque.tick_log set {hour}".encode())
         limits = {
             (None, None): 2,
             (3, None): 4,
@@ -155,31 +150,29 @@ class TestFindingATick:
             (100, "4 hours"): 4,
             (2, "1 day"): 3,
         }
-        start = (db.queue_id(), 1, "2020-01-01", 0)
-        assert {each: db.value(self.FIND, *start, *each) for each in limits} == limits
+        start = (q.queue_id(), 1, "2020-01-01", 0)
+        assert {each: q.value(self.FIND, *start, *each) for each in limits} == limits
         with refused("PQ005", "pgque.tick"):
-            db.rows(self.FIND, *start, 2**31, None)
+            q.rows(self.FIND, *start, 2**31, None)
 
 
 class TestSequences:
     SEQUENCE = "pgque.event_1_id_seq"
     SET = "select pgque.seq_setval(%s, %s::bigint)"
 
-    def test_ids_are_raised_never_lowered(self, db: Connection) -> None:
-        db.make_queue()
+    def test_ids_are_raised_never_lowered(self, q: Connection) -> None:
         get = "select pgque.seq_getval(%s)"
-        assert db.value(get, self.SEQUENCE) == 0
-        db.send(*"abcdefghij")
-        assert db.value(get, self.SEQUENCE) == 10
+        assert q.value(get, self.SEQUENCE) == 0
+        q.send(*"abcdefghij")
+        assert q.value(get, self.SEQUENCE) == 10
         for target in (1, -5, 10, -(2**63)):
-            assert db.value(self.SET, self.SEQUENCE, target) == 10
-        assert db.send("next") == [11]
+            assert q.value(self.SET, self.SEQUENCE, target) == 10
+        assert q.send("next") == [11]
         for target in (12, 500, 10_000_000):
-            assert db.value(self.SET, self.SEQUENCE, target) == target
-            assert db.send("next") == [target + 1]
+            assert q.value(self.SET, self.SEQUENCE, target) == target
+            assert q.send("next") == [target + 1]
 
-    def test_raising_meets_producers(self, db: Connection, another: Another) -> None:
-        db.make_queue()
+    def test_raising_meets_producers(self, q: Connection, another: Another) -> None:
         sessions = [another() for _ in range(3)]
 
         def produce(number: int) -> list[int]:
@@ -193,15 +186,14 @@ class TestSequences:
             ids = [each for found in pool.map(produce, range(3)) for each in found]
         assert len(set(ids)) == 600
 
-    def test_only_sequences_of_queues_are_touched(self, db: Connection) -> None:
-        db.make_queue()
-        db.execute("create sequence public.other")
+    def test_only_sequences_of_queues_are_touched(self, q: Connection) -> None:
+        q.execute("create sequence public.other")
         for call in ("seq_getval(%s)", "seq_setval(%s, 5)"):
             for name in ("public.other", "pgque.batch_id_seq", "nosuch", None, "a."):
                 with refused("PQ005"):
-                    db.value(f"select pgque.{call}", name)
+                    q.value(f"select pgque.{call}", name)
         with refused("PQ005", "null"):
-            db.value(self.SET, self.SEQUENCE, None)
+            q.value(self.SET, self.SEQUENCE, None)
 
     def test_names_are_quoted_and_half_a_name_is_refused(self, db: Connection) -> None:
         quote = "select pgque.quote_fqname(%s)"

@@ -38,8 +38,7 @@ def test_a_dead_letter_of_an_open_batch_is_refused_since_it_may_be_given_up_agai
     db: Connection,
 ) -> None:
     db.make_queue(consumers=("c", "other"))
-    db.send("a")
-    db.tick()
+    db.publish("a")
     give_up_next(db, consumer="other")
     batch = db.next_batch()
     give_up = (
@@ -55,18 +54,16 @@ def test_a_dead_letter_of_an_open_batch_is_refused_since_it_may_be_given_up_agai
     db.value(give_up, batch)
     db.finish(batch)
     db.value(REPLAY)
-    db.tick()
-    assert (db.drain(), db.drain(consumer="other")) == (["a"], ["a"])
+    assert (db.received(), db.drain(consumer="other")) == (["a"], ["a"])
 
 
-def test_replaying_all_replays_all_of_this_queue(db: Connection) -> None:
-    db.make_queue()
-    db.make_queue("other")
-    give_up(db, "a", "b")
-    give_up(db, "x", queue="other")
-    answer = db.rows("select * from pgque.dlq_replay_all('q')")
-    db.tick()
-    assert (answer, db.drain(), inspect(db, "other")) == ([(2, 0, None)], ["a", "b"], ["x"])
+def test_replaying_all_replays_all_of_this_queue(q: Connection) -> None:
+    q.make_queue("other")
+    give_up(q, "a", "b")
+    give_up(q, "x", queue="other")
+    answer = q.rows("select * from pgque.dlq_replay_all('q')")
+    q.tick()
+    assert (answer, q.drain(), inspect(q, "other")) == ([(2, 0, None)], ["a", "b"], ["x"])
 
 
 def test_one_dead_letter_without_its_consumer_stays_and_the_others_go(db: Connection) -> None:
@@ -87,16 +84,15 @@ def test_one_dead_letter_without_its_consumer_stays_and_the_others_go(db: Connec
 
 
 @pytest.mark.parametrize("call", ["pgque.dlq_replay(1)", "pgque.dlq_replay_all('q')"])
-def test_a_queue_that_takes_no_events_gets_no_replay(db: Connection, call: str) -> None:
-    db.make_queue()
-    give_up(db, "a")
-    db.value("select pgque.set_queue_config('q', 'disable_insert', 'true')")
+def test_a_queue_that_takes_no_events_gets_no_replay(q: Connection, call: str) -> None:
+    give_up(q, "a")
+    q.value("select pgque.set_queue_config('q', 'disable_insert', 'true')")
     with refused("PQ006", '"q"'):
-        db.rows(f"select * from {call}")
-    db.value("select pgque.set_queue_config('q', 'disable_insert', 'false')")
-    assert inspect(db) == ["a"]
-    db.rows(f"select * from {call}")
-    assert inspect(db) == []
+        q.rows(f"select * from {call}")
+    q.value("select pgque.set_queue_config('q', 'disable_insert', 'false')")
+    assert inspect(q) == ["a"]
+    q.rows(f"select * from {call}")
+    assert inspect(q) == []
 
 
 class TestReplayOfSome:
@@ -142,8 +138,7 @@ class TestReplayOfSome:
     ) -> None:
         sql = f"select replayed, failed from pgque.dlq_replay_matching('q', {filters})"
         assert letters.rows(sql) == [(len(expected), 0)]
-        letters.tick()
-        assert letters.drain() == list(expected)
+        assert letters.received() == list(expected)
         assert sorted(inspect(letters)) == sorted({"a", "b", "c"} - set(expected))
 
     @pytest.mark.parametrize(
@@ -154,10 +149,9 @@ class TestReplayOfSome:
             letters.value(f"select replayed from pgque.dlq_replay_matching('q', {filters})")
 
 
-def test_of_two_replays_of_one_dead_letter_one_is_refused(db: Connection, another: Another) -> None:
-    db.make_queue()
-    give_up(db, "a")
-    letter = db.value("select dl_id from pgque.dlq_inspect('q')")
+def test_of_two_replays_of_one_dead_letter_one_is_refused(q: Connection, another: Another) -> None:
+    give_up(q, "a")
+    letter = q.value("select dl_id from pgque.dlq_inspect('q')")
 
     def replay(session: Connection) -> Any:
         return session.value("select pgque.dlq_replay(%s)", letter)
@@ -165,17 +159,15 @@ def test_of_two_replays_of_one_dead_letter_one_is_refused(db: Connection, anothe
     _, late = race(another, replay, replay)
     with refused("PQ010"):
         late.result()
-    db.tick()
-    assert db.drain() == ["a"]
+    assert q.received() == ["a"]
 
 
 def test_replaying_all_leaves_those_that_another_session_replays(
-    db: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
-    db.make_queue()
-    give_up(db, "a", "b")
-    with db.transaction():
-        db.value("select pgque.dlq_replay(min(dl_id)) from pgque.dlq_inspect('q')")
+    give_up(q, "a", "b")
+    with q.transaction():
+        q.value("select pgque.dlq_replay(min(dl_id)) from pgque.dlq_inspect('q')")
         answer = another().rows("select * from pgque.dlq_replay_all('q')")
-    db.tick()
-    assert (answer, sorted(db.drain())) == ([(1, 0, None)], ["a", "b"])
+    q.tick()
+    assert (answer, sorted(q.drain())) == ([(1, 0, None)], ["a", "b"])

@@ -17,30 +17,28 @@ def make_old(db: Connection, text: str, age: str) -> None:
 
 
 class TestSeen:
-    def test_are_event_reason_and_consumer(self, db: Connection) -> None:
-        db.make_queue()
-        db.value(FULL_EVENT)
-        db.tick()
-        ((ev_id, ev_time, *_),) = db.events(db.next_batch())
-        give_up_next(db, reason="bad")
+    def test_are_event_reason_and_consumer(self, q: Connection) -> None:
+        q.value(FULL_EVENT)
+        ((ev_id, ev_time, *_),) = q.events(q.open_batch())
+        give_up_next(q, reason="bad")
         columns = "dl_reason, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
-        found = db.rows(f"select {columns} from pgque.dlq_inspect('q')")
+        found = q.rows(f"select {columns} from pgque.dlq_inspect('q')")
         assert found == [("bad", "t", "x", "1", "2", "3", "4")]
-        ((dl_id, dl_time),) = db.rows("select dl_id, dl_time from pgque.dlq_inspect('q')")
-        assert db.rows("select * from pgque.dlq_export('q')") == [
+        ((dl_id, dl_time),) = q.rows("select dl_id, dl_time from pgque.dlq_inspect('q')")
+        assert q.rows("select * from pgque.dlq_export('q')") == [
             (dl_id, "c", dl_time, "bad", ev_id, ev_time, None, "t", "x", "1", "2", "3", "4")
         ]
 
-    def test_is_the_newest_first_up_to_a_limit(self, db: Connection) -> None:
-        db.make_queue()
-        db.make_queue("other")
-        give_up(db, "of another queue", queue="other")
+    def test_is_the_newest_first_up_to_a_limit(self, q: Connection) -> None:
+        q.make_queue("other")
+        give_up(q, "of another queue", queue="other")
         for text in "abc":
-            give_up(db, text)
-        assert inspect(db) == ["c", "b", "a"]
-        assert len(db.rows("select * from pgque.dlq_inspect('q', 2)")) == 2
-        db.execute("update pgque.dead_letter set dl_time = now()")
-        assert inspect(db) == ["c", "b", "a"]  # of one time, by id
+            give_up(q, text)
+        assert inspect(q) == ["c", "b", "a"]
+        for limit, count in ((2, 2), (None, 3)):
+            assert len(q.rows("select * from pgque.dlq_inspect('q', %s)", limit)) == count
+        q.execute("update pgque.dead_letter set dl_time = now()")
+        assert inspect(q) == ["c", "b", "a"]  # of one time, by id
 
     def test_are_counts_by_consumer_and_reason(self, db: Connection) -> None:
         db.make_queue(consumers=("c", "other"))
@@ -54,36 +52,33 @@ class TestSeen:
             ("c", None, 1),
         ]
 
-    def test_in_an_export_are_pages_the_oldest_first(self, db: Connection) -> None:
-        db.make_queue()
-        db.make_queue("other")
-        give_up(db, "of another queue", queue="other")
-        give_up(db, *"abcde")
+    def test_in_an_export_are_pages_the_oldest_first(self, q: Connection) -> None:
+        q.make_queue("other")
+        give_up(q, "of another queue", queue="other")
+        give_up(q, *"abcde")
         pages, after = [], 0
-        while page := db.rows("select dl_id, ev_data from pgque.dlq_export('q', %s, 2)", after):
+        while page := q.rows("select dl_id, ev_data from pgque.dlq_export('q', %s, 2)", after):
             pages.append([text for _, text in page])
             after = page[-1][0]
         assert pages == [["a", "b"], ["c", "d"], ["e"]]
         with refused("PQ005", "no page of"):
-            db.rows("select pgque.dlq_export('q', 0, 0)")
+            q.rows("select pgque.dlq_export('q', 0, 0)")
 
 
 class TestPurged:
-    def test_is_what_is_old_enough(self, db: Connection) -> None:
-        db.make_queue()
-        give_up(db, "oldest", "old", "new")
-        make_old(db, "oldest", "31 days")
-        make_old(db, "old", "2 days")
-        assert (db.value("select pgque.dlq_purge('q')"), inspect(db)) == (1, ["new", "old"])
-        assert (db.value("select pgque.dlq_purge('q', '1 day')"), inspect(db)) == (1, ["new"])
+    def test_is_what_is_old_enough(self, q: Connection) -> None:
+        give_up(q, "oldest", "old", "new")
+        make_old(q, "oldest", "31 days")
+        make_old(q, "old", "2 days")
+        assert (q.value("select pgque.dlq_purge('q')"), inspect(q)) == (1, ["new", "old"])
+        assert (q.value("select pgque.dlq_purge('q', '1 day')"), inspect(q)) == (1, ["new"])
 
-    def test_is_nothing_of_other_queues(self, db: Connection) -> None:
-        db.make_queue()
-        db.make_queue("other")
-        give_up(db, "a")
-        give_up(db, "x", queue="other")
-        db.value("select pgque.dlq_purge('q', '0')")
-        assert (inspect(db), inspect(db, "other")) == ([], ["x"])
+    def test_is_nothing_of_other_queues(self, q: Connection) -> None:
+        q.make_queue("other")
+        give_up(q, "a")
+        give_up(q, "x", queue="other")
+        q.value("select pgque.dlq_purge('q', '0')")
+        assert (inspect(q), inspect(q, "other")) == ([], ["x"])
 
 
 class TestByTheFieldsOfAnEvent:
@@ -93,9 +88,7 @@ class TestByTheFieldsOfAnEvent:
     def batch(self, db: Connection) -> int:
         db.make_queue()
         db.value(FULL_EVENT)
-        db.tick()
-        batch: int = db.next_batch()
-        return batch
+        return db.open_batch()
 
     def test_one_is_like_any_other(self, db: Connection, batch: int) -> None:
         (event,) = db.events(batch)
@@ -107,15 +100,13 @@ class TestByTheFieldsOfAnEvent:
         found = db.rows(f"select {columns} from pgque.dlq_inspect('q')")
         assert found == [(*event[:2], str(event[2]), *event[3:], "raw")]
 
-    def test_one_of_a_subconsumer_belongs_to_the_main_one(self, db: Connection) -> None:
-        db.make_queue(consumers=())
-        db.value("select pgque.register_subconsumer('q', 'c', 'w')")
-        db.send("x")
-        db.tick()
-        batch = db.value("select pgque.next_batch('q', 'c', 'w')")
-        (event,) = db.events(batch)
-        db.value(self.CALL, batch, event[0], "raw", *event[1:])
-        assert db.rows("select consumer_name from pgque.dlq_summary('q')") == [("c",)]
+    def test_one_of_a_subconsumer_belongs_to_the_main_one(self, bare: Connection) -> None:
+        bare.value("select pgque.register_subconsumer('q', 'c', 'w')")
+        bare.publish("x")
+        batch = bare.value("select pgque.next_batch('q', 'c', 'w')")
+        (event,) = bare.events(batch)
+        bare.value(self.CALL, batch, event[0], "raw", *event[1:])
+        assert bare.rows("select consumer_name from pgque.dlq_summary('q')") == [("c",)]
 
     def test_one_is_of_an_open_batch_that_nobody_else_holds(
         self, db: Connection, batch: int
@@ -223,8 +214,7 @@ class TestWithoutTheConsumer:
         assert inspect(left) == ["a"]
         left.value("select pgque.register_consumer('q', 'c')")
         left.value(REPLAY)
-        left.tick()
-        assert left.drain() == ["a"]
+        assert left.received() == ["a"]
 
     def test_their_queue_is_dropped_only_by_force(self, left: Connection) -> None:
         with refused("PQ007", "dead letters"):

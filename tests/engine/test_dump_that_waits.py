@@ -1,6 +1,5 @@
 """A dump that waits for a lock while maintenance switches the logs: it lacks nothing."""
 
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import INSTALL_SQL
+from tests.support import dumps
 from tests.support.databases import empty_database
 from tests.support.halves import catch_up
 from tests.support.queues import Connection, connect, refused
@@ -36,12 +36,10 @@ def dump(
     """Dumps while an application's table is locked and something happens; restores."""
     # One event that was consumed, and one that was not.
     db.make_queue(consumers=("c", "slow"))
-    db.send("done")
-    db.tick()
+    db.publish("done")
     db.drain()
     db.drain(consumer="slow")
-    db.send("unread")
-    db.tick()
+    db.publish("unread")
     db.bloat_ticks(2100)
     db.bloat_positions()
 
@@ -49,15 +47,13 @@ def dump(
 
         def run(meanwhile: Callable[[], None]) -> Connection:
             path = tmp_path / "dump"
-            command = [server.binary("pg_dump"), "--format=custom", f"--file={path}", database_url]
             with another().transaction() as locking:
                 locking.connection.execute("alter table app add column name text")
-                dumping = background.submit(subprocess.run, command, check=True)
+                dumping = background.submit(dumps.dump, server, database_url, path)
                 wait_for(db, "select exists (select from pg_locks where not granted)")
                 meanwhile()
             dumping.result()
-            command = [server.binary("pg_restore"), "--exit-on-error", f"--dbname={url}", path]
-            subprocess.run(command, check=True)
+            dumps.restore(server, path, url)
             return restored
 
         yield run

@@ -56,8 +56,7 @@ def lose_a_tail(db: Connection, count: int = 20) -> set[int]:
     """What a primary does after its standby was cut off; returns the ids of its batches."""
     ids: set[int] = set()
     for number in range(count):
-        db.send(f"lost {number}")
-        db.tick()
+        db.publish(f"lost {number}")
         ids |= drained(db).keys()
     return ids
 
@@ -66,8 +65,7 @@ def lose_a_tail(db: Connection, count: int = 20) -> set[int]:
 def _(servers: Servers) -> Iterator[None]:
     old = servers.primary()
     old.make_queue(consumers=("c", "other"))
-    old.send("done")
-    old.tick()
+    old.publish("done")
     finished = drained(old)
     left_open = old.next_batch(consumer="other")
     old.send("survivor")
@@ -75,8 +73,7 @@ def _(servers: Servers) -> Iterator[None]:
     lost = lose_a_tail(old)
     yield
     new = servers.standby()
-    new.send("new")
-    new.tick()
+    new.publish("new")
     found = drained(new)
     assert not found.keys() & (finished.keys() | lost | {left_open})
     assert [text for batch in found.values() for text in batch] == ["survivor", "new"]
@@ -104,8 +101,7 @@ def draw_a_batch(way: str, servers: Servers) -> Iterator[None]:
     old.make_queue()
     old.value("select pgque.register_subconsumer('q', 'team', 'one')")
     old.value("select pgque.subscribe_slot('q', 'parted', 0, 1)")
-    old.send("a")
-    old.tick()
+    old.publish("a")
 
     def draw(db: Connection) -> Any:
         if way == "a slot":
@@ -161,8 +157,7 @@ def _(servers: Servers) -> Iterator[None]:
 def _(servers: Servers) -> Iterator[None]:
     old = servers.primary()
     old.make_queue()
-    old.send("a")
-    old.tick()
+    old.publish("a")
     yield
     survivor = servers.standby()
     for _ in range(10):
@@ -179,8 +174,7 @@ def _(servers: Servers) -> Iterator[None]:
 def _(servers: Servers) -> Iterator[None]:
     old = servers.primary()
     old.make_queue(consumers=("c", "other"))
-    old.send("a")
-    old.tick()
+    old.publish("a")
     yield
     lost = old.next_batch(consumer="other")
     yield
@@ -199,8 +193,7 @@ def _(servers: Servers) -> Iterator[None]:
     consumers = [f"c{number}" for number in range(8)]
     old = servers.primary()
     old.make_queue(consumers=consumers)
-    old.send("a")
-    old.tick()
+    old.publish("a")
     yield
     yield
     connections = {name: servers.standby() for name in consumers}
@@ -226,11 +219,9 @@ def _(servers: Servers) -> Iterator[None]:
 def _(servers: Servers) -> Iterator[None]:
     old = servers.primary()
     old.make_queue()
-    old.send("a")
-    survived = old.tick()
+    survived = old.publish("a")
     yield
-    old.send("lost")
-    lost = old.tick()
+    lost = old.publish("lost")
     fingerprint = "select pgque.tick_fingerprint('q', %s)"
     known = {number: old.value(fingerprint, number) for number in (survived, lost)}
     yield
@@ -309,8 +300,7 @@ def test_recovery_to_a_point_in_time_begins_a_life_of_its_own(servers: Replicas)
     recovered.back_up(primary, "--checkpoint=fast")
     with connect(primary.url()) as old:
         old.make_queue(consumers=("c", "other"))
-        old.send("a")
-        old.tick()
+        old.publish("a")
         kept_open = old.next_batch(consumer="other")
         old.value("select pg_create_restore_point('before the accident')::text")
         lost = lose_a_tail(old)
@@ -327,8 +317,7 @@ def test_recovery_to_a_point_in_time_begins_a_life_of_its_own(servers: Replicas)
     recovered.start()
     with connect(recovered.url()) as new:
         wait_for(new, "select not pg_is_in_recovery()")
-        new.send("b")
-        new.tick()
+        new.publish("b")
         found = drained(new)
         assert [text for batch in found.values() for text in batch] == ["a", "b"]
         assert not found.keys() & (lost | {kept_open})
@@ -362,18 +351,16 @@ def test_restarts_and_crashes_keep_the_lineage_and_a_snapshot_of_the_disk_needs_
         assert new.value("select pgque.renew_incarnation()") == lineage(new) != known
         assert new.next_batch() == before  # which was open
         new.finish(before)
-        new.send("b")
-        new.tick()
+        new.publish("b")
         assert not drained(new).keys() & (lost | {batch})
 
 
 def test_a_copy_by_template_has_a_lineage_of_its_own_and_ids_when_asked(
-    server: Any, db: Connection
+    server: Any, q: Connection
 ) -> None:
-    db.make_queue()
-    db.finish(db.open_batch("a"))
-    name = db.info.dbname
-    db.close()
+    q.finish(q.open_batch("a"))
+    name = q.info.dbname
+    q.close()
     with connect(server.url) as administrator:
         administrator.execute(f"create database {name}_copy template {name}".encode())
         try:
@@ -403,10 +390,9 @@ def test_a_server_that_does_not_tell_its_timeline_goes_on(server: Any) -> None:
             assert db.open_batch("b") > batch + 1_000_000
 
 
-def test_batches_of_a_database_that_stays_are_numbered_one_by_one(db: Connection) -> None:
-    db.make_queue()
-    first = db.open_batch("a")
-    assert db.events(first)
-    db.finish(first)
-    assert (db.open_batch("b"), db.drain()) == (first + 1, ["b"])
-    assert db.rows("select 1 from pgque.lineage_lock") == [(1,)]
+def test_batches_of_a_database_that_stays_are_numbered_one_by_one(q: Connection) -> None:
+    first = q.open_batch("a")
+    assert q.events(first)
+    q.finish(first)
+    assert (q.open_batch("b"), q.drain()) == (first + 1, ["b"])
+    assert q.rows("select 1 from pgque.lineage_lock") == [(1,)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import new_server
+from tests.support.catalog import populate
 from tests.support.databases import as_user, empty_database, owned_database
 from tests.support.queues import Connection, connect, refused
 
@@ -16,8 +16,6 @@ SQL = Path(__file__).parents[2] / "sql"
 INSTALL = (SQL / "pgque.sql").read_bytes()
 UNINSTALL = (SQL / "pgque_uninstall.sql").read_bytes()
 ROLES = ("pgque_reader", "pgque_writer", "pgque_admin")
-NEW_ROLES = "; ".join(f"create role {role} nologin" for role in ROLES)
-MEMBERSHIPS = "grant pgque_reader, pgque_writer to pgque_admin"
 
 
 @pytest.fixture
@@ -51,32 +49,15 @@ def objects(db: Connection) -> list[tuple[Any, ...]]:
     )
 
 
-def fill(db: Connection) -> None:
-    """One of everything: events, an open batch, a lease, retries, dead letters, settings."""
-    db.make_queue("q", consumers=("c", "other"), ticker_max_count="7")
-    db.make_queue("leased")
-    ids = db.send("a", "b", "c")
-    db.tick()
-    batch = db.next_batch()
-    db.value("select pgque.nack_batch(%s, %s, '1 hour')", batch, ids[:1])
-    db.value("select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids[1:2])
-    db.send("x", queue="leased")
-    db.tick("leased")
-    db.value("select batch_id from pgque.claim_batch('leased', 'c', 'me', '1 hour')")
-    db.execute("update pgque.config set tick_period_ms = 50")
-    db.value("select pgque.force_next_tick('q')")
-
-
 def use(db: Connection) -> None:
     """One event from end to end."""
     db.make_queue()
-    db.send("a")
-    db.tick()
+    db.publish("a")
     assert db.drain() == ["a"]
 
 
 def test_installing_again_changes_no_row_no_object_and_no_open_batch(db: Connection) -> None:
-    fill(db)
+    populate(db)
     before = contents(db), objects(db)
     batch = db.next_batch()
     read = db.events(batch)
@@ -86,14 +67,13 @@ def test_installing_again_changes_no_row_no_object_and_no_open_batch(db: Connect
 
 
 def test_installing_again_repairs_a_queues_functions_and_what_public_was_given(
-    db: Connection,
+    q: Connection,
 ) -> None:
-    db.make_queue()
-    db.execute(f"drop function pgque.event_{db.queue_id()}_tables(xid8, xid8)".encode())
-    db.execute("grant execute on function pgque.maint() to public")
-    db.execute(INSTALL)
-    use(db)
-    assert db.value("select has_function_privilege('public', 'pgque.maint()', 'execute')") is False
+    q.execute(f"drop function pgque.event_{q.queue_id()}_tables(xid8, xid8)".encode())
+    q.execute("grant execute on function pgque.maint() to public")
+    q.execute(INSTALL)
+    use(q)
+    assert q.value("select has_function_privilege('public', 'pgque.maint()', 'execute')") is False
 
 
 def test_a_failed_installation_leaves_nothing(empty_database_url: str) -> None:
@@ -109,8 +89,7 @@ def test_two_installations_at_once_both_succeed(empty_database_url: str) -> None
     def install(_: int) -> str:
         with connect(empty_database_url) as db:
             db.execute(INSTALL)
-            version: str = db.value("select pgque.version()")
-            return version
+            return db.value("select pgque.version()")
 
     with ThreadPoolExecutor() as pool:
         versions = list(pool.map(install, range(4)))
@@ -140,16 +119,17 @@ def test_uninstalling_leaves_only_the_roles(empty_database_url: str) -> None:
     )
     with connect(empty_database_url) as db:
         db.execute(INSTALL)
-        fill(db)
+        populate(db)
         db.value("select pgque.uninstall(true)::text")
         assert db.rows(catalog) == []
-        assert db.value("select count(*) from pg_roles where rolname ~ '^pgque_'") == 3
+        made = db.rows("select rolname, rolcanlogin from pg_roles where rolname ~ '^pgque_'")
+        assert sorted(made) == sorted((role, False) for role in ROLES)
 
 
 def test_the_uninstall_script_keeps_unread_events(db: Connection) -> None:
-    fill(db)
+    populate(db)
     before = contents(db)
-    with refused("PQ020", '"leased", "q"', "uninstall(true)"):
+    with refused("PQ020", '"q"', "uninstall(true)"):
         db.execute(UNINSTALL)
     db.execute("rollback")
     assert contents(db) == before
@@ -205,43 +185,16 @@ def test_psql_installs_and_uninstalls(server: Any, empty_database_url: str) -> N
         assert db.value("select to_regnamespace('pgque')") is None
 
 
-def test_a_cluster_without_the_roles_gets_them_from_who_may_create_roles() -> None:
-    with new_server() as server:
-        with owned_database(server) as database, connect(database.owner_url) as db:
-            for _ in range(2):
-                db.execute(INSTALL)
-            use(db)
-            made = db.rows("select rolname, rolcanlogin from pg_roles where rolname ~ '^pgque_'")
-            assert sorted(made) == sorted((role, False) for role in ROLES)
-            db.value("select pgque.uninstall(true)::text")
-            for role in ROLES:
-                db.execute(f"drop role {role}".encode())
-
-        # Without createrole, one is told what another has to run, and then installs.
-        with (
-            owned_database(server, "") as database,
-            connect(database.owner_url) as db,
-            connect(server.url) as administrator,
-        ):
-            with refused("42501", "pgque_reader", "create role pgque_admin nologin"):
-                db.execute(INSTALL)
-            db.execute("rollback")
-            assert db.value("select to_regnamespace('pgque')") is None
-            administrator.execute(NEW_ROLES.encode())
-            with refused("42501", "pgque_admin", MEMBERSHIPS):
-                db.execute(INSTALL)
-            db.execute("rollback")
-            administrator.execute(MEMBERSHIPS.encode())
-            for _ in range(2):
-                db.execute(INSTALL)
-            use(db)
-
-        # Who may only create a schema installs, too.
-        with connect(server.url) as administrator, empty_database(server) as url:
-            name = url.rpartition("/")[2].partition("?")[0]
-            administrator.execute("create role guest login")
-            administrator.execute(f"grant create on database {name} to guest".encode())
-            with connect(as_user(url, "guest")) as db:
+def test_who_may_only_create_a_schema_installs(server: Any, empty_database_url: str) -> None:
+    with connect(server.url) as administrator:
+        name = empty_database_url.rpartition("/")[2].partition("?")[0]
+        administrator.execute("create role guest login")
+        administrator.execute(f"grant create on database {name} to guest".encode())
+        try:
+            with connect(as_user(empty_database_url, "guest")) as db:
                 db.execute(INSTALL)
                 use(db)
                 db.value("select pgque.uninstall()::text")
+        finally:
+            administrator.execute(f"revoke create on database {name} from guest".encode())
+            administrator.execute("drop role guest")

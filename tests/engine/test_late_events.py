@@ -7,6 +7,7 @@ import pytest
 from tests.support.queues import Blocked, Connection, refused
 from tests.support.races import Another
 
+Begin = Callable[..., Connection]
 # Only the lag makes a tick: the idle period is for ever, and no count is reached.
 QUIET = {
     "ticker_max_count": "1000000",
@@ -33,12 +34,11 @@ def load(request: pytest.FixtureRequest, db: Connection) -> str:
             " for each row execute function age()"
         )
         db.execute("update pgque.tick_log set tick_time = tick_time - interval '1 hour'")
-    name: str = request.param
-    return name
+    return request.param
 
 
 @pytest.fixture
-def begin(another: Another) -> Callable[..., Connection]:
+def begin(another: Another) -> Begin:
     """Sends an event in a transaction that stays open."""
 
     def begin(statement: str = "select pgque.send('q', 'late')") -> Connection:
@@ -52,8 +52,7 @@ def begin(another: Another) -> Callable[..., Connection]:
 
 
 def ticker(db: Connection) -> int:
-    count: int = db.value("select pgque.ticker()")
-    return count
+    return db.value("select pgque.ticker()")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def ticker(db: Connection) -> int:
     ],
 )
 def test_an_event_left_behind_comes_after_its_commit_and_then_the_queue_is_quiet(
-    db: Connection, load: str, begin: Callable[..., Connection], way: str
+    db: Connection, load: str, begin: Begin, way: str
 ) -> None:
     producer = begin(way)
     ticker(db)
@@ -77,7 +76,7 @@ def test_an_event_left_behind_comes_after_its_commit_and_then_the_queue_is_quiet
 
 
 def test_it_comes_after_any_number_of_ticks_whoever_made_them_due(
-    db: Connection, begin: Callable[..., Connection]
+    db: Connection, begin: Begin
 ) -> None:
     producer = begin()
     for _ in range(5):
@@ -90,9 +89,7 @@ def test_it_comes_after_any_number_of_ticks_whoever_made_them_due(
     assert db.drain() == ["a", "b", "late"]
 
 
-def test_it_comes_after_one_queue_was_ticked_by_name(
-    db: Connection, begin: Callable[..., Connection]
-) -> None:
+def test_it_comes_after_one_queue_was_ticked_by_name(db: Connection, begin: Begin) -> None:
     producer = begin()
     db.value("select pgque.ticker('q')")
     producer.execute("commit")
@@ -160,7 +157,7 @@ def test_it_comes_from_a_statement_that_has_its_id_and_no_transaction_id_yet(
 @pytest.mark.usefixtures("load")
 @pytest.mark.parametrize("load", ["not busy"], indirect=True)
 def test_it_comes_if_its_id_was_drawn_after_the_ticker_looked(
-    db: Connection, begin: Callable[..., Connection], blocked: Blocked
+    db: Connection, begin: Begin, blocked: Blocked
 ) -> None:
     db.execute("alter function pgque.seqs_in_use() rename to looked")
     db.execute(
@@ -181,7 +178,7 @@ def test_it_comes_if_its_id_was_drawn_after_the_ticker_looked(
 
 @pytest.mark.usefixtures("load")
 def test_it_comes_although_the_ticker_has_looked_at_the_activity_before(
-    db: Connection, begin: Callable[..., Connection]
+    db: Connection, begin: Begin
 ) -> None:
     with db.transaction():
         db.value("select count(*) from pg_stat_activity")
@@ -192,7 +189,7 @@ def test_it_comes_although_the_ticker_has_looked_at_the_activity_before(
     assert db.drain() == ["late"]
 
 
-def test_it_waits_for_the_lag(db: Connection, begin: Callable[..., Connection]) -> None:
+def test_it_waits_for_the_lag(db: Connection, begin: Begin) -> None:
     producer = begin()
     ticker(db)
     producer.execute("commit")
@@ -227,7 +224,7 @@ def test_a_tick_that_left_nothing_is_followed_by_one_at_most_whatever_others_hav
 
 
 def test_a_queue_that_is_ticked_often_never_reads_the_table_of_locks(
-    db: Connection, begin: Callable[..., Connection]
+    db: Connection, begin: Begin
 ) -> None:
     begin("select pgque.send('q', 'late')")
     ticker(db)
@@ -240,7 +237,7 @@ def test_a_queue_that_is_ticked_often_never_reads_the_table_of_locks(
 
 
 def test_a_queue_with_steady_late_events_rewrites_nothing_at_each_tick(
-    db: Connection, begin: Callable[..., Connection]
+    db: Connection, begin: Begin
 ) -> None:
     """What is noted of a queue changes when it becomes quiet, not with every tick."""
     producer = begin()

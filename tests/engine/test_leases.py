@@ -27,8 +27,7 @@ def claim(db: Connection, owner: str = "me", ttl: str = "1 minute", **more: Any)
 
 
 def ack(db: Connection, claimed: Claim) -> int:
-    done: int = db.value("select pgque.ack_batch(%s, %s, %s)", *claimed)
-    return done
+    return db.value("select pgque.ack_batch(%s, %s, %s)", *claimed)
 
 
 def renew(db: Connection, claimed: Claim, ttl: str = "1 minute") -> Any:
@@ -36,8 +35,7 @@ def renew(db: Connection, claimed: Claim, ttl: str = "1 minute") -> Any:
 
 
 def release(db: Connection, claimed: Claim) -> int:
-    done: int = db.value("select pgque.release_batch(%s, %s, %s)", *claimed)
-    return done
+    return db.value("select pgque.release_batch(%s, %s, %s)", *claimed)
 
 
 def taken(db: Connection, owner: str = "me", ttl: str = "1 minute") -> Claim:
@@ -57,8 +55,7 @@ def expired(db: Connection, owner: str = "zombie") -> Claim:
 def queue(db: Connection) -> Connection:
     """A queue with one batch of events to claim."""
     db.make_queue()
-    db.send("a", "b")
-    db.tick()
+    db.publish("a", "b")
     return db
 
 

@@ -148,8 +148,7 @@ class TestMaintenance:
         )
         with refused("P0001", "pgque.maint_rotate_tables_step1: broken"):
             db.execute("call pgque.maint_loop('0')")
-        db.tick()
-        assert db.drain() == ["a"]
+        assert db.received() == ["a"]
 
     def test_only_maintenance_functions_of_ours_are_run(self, db: Connection) -> None:
         for name in ("vacuum", "pg_sleep", "pgque.ticker", "public.maint_x"):
@@ -160,8 +159,7 @@ class TestUninstalling:
     def uninstall(self, db: Connection, force: str = "") -> bool:
         """Returns whether everything is gone."""
         db.value(f"select pgque.uninstall({force})::text")
-        gone: bool = db.value("select to_regnamespace('pgque') is null")
-        return gone
+        return db.value("select to_regnamespace('pgque') is null")
 
     def test_queues_that_were_read_are_removed(self, db: Connection) -> None:
         db.make_queue(consumers=("c", "d"))
@@ -177,8 +175,7 @@ class TestUninstalling:
         db.make_queue("read")
         db.make_queue("unread", consumers=("c", "late"))
         for queue in ("read", "unread"):
-            db.send("a", queue=queue)
-            db.tick(queue)
+            db.publish("a", queue=queue)
             db.drain(queue)
         for force in ("", "null"):
             with refused("PQ020", 'yet: "unread"', "uninstall(true)"):
@@ -191,17 +188,16 @@ class TestUninstalling:
             self.uninstall(db)
         assert self.uninstall(db, "true")
 
-    def test_an_open_batch_and_a_waiting_retry_count(self, db: Connection) -> None:
-        db.make_queue()
-        batch = db.open_batch("a")
+    def test_an_open_batch_and_a_waiting_retry_count(self, q: Connection) -> None:
+        batch = q.open_batch("a")
         with refused("PQ020"):
-            self.uninstall(db)
-        db.value("select pgque.nack_batch(%s, '{1}', '1 hour')", batch)
-        db.finish(batch)
+            self.uninstall(q)
+        q.value("select pgque.nack_batch(%s, '{1}', '1 hour')", batch)
+        q.finish(batch)
         with refused("PQ020"):
-            self.uninstall(db)
-        db.execute("delete from pgque.retry_queue")
-        assert self.uninstall(db)
+            self.uninstall(q)
+        q.execute("delete from pgque.retry_queue")
+        assert self.uninstall(q)
 
     def test_the_open_batch_of_a_subconsumer_counts(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
@@ -209,14 +205,12 @@ class TestUninstalling:
         with refused("PQ020"):
             self.uninstall(db)
 
-    def test_an_event_scheduled_for_later_counts(self, db: Connection) -> None:
-        db.make_queue()
-        db.value("select pgque.send_at('q', 't', 'a'::text, now() + interval '1 hour')")
+    def test_an_event_scheduled_for_later_counts(self, q: Connection) -> None:
+        q.value("select pgque.send_at('q', 't', 'a'::text, now() + interval '1 hour')")
         with refused("PQ020"):
-            self.uninstall(db)
+            self.uninstall(q)
 
-    def test_a_producer_in_the_middle_is_waited_for(self, db: Connection, another: Another) -> None:
-        db.make_queue()
+    def test_a_producer_in_the_middle_is_waited_for(self, q: Connection, another: Another) -> None:
         _, answer = race(another, lambda one: one.send("a"), self.uninstall)
         with refused("PQ020"):
             answer.result()

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support.halves import catch_up
-from tests.support.queues import PATIENCE_SECONDS, Connection, connect
-from tests.support.replicas import Replica, replicas, wait_for
+from tests.support.queues import PATIENCE_SECONDS, Another, Connection, connect
+from tests.support.replicas import Replica, synchronous_pair, wait_for
 
-Another = Callable[[], Connection]
 Maintain = Callable[[str], int]
 
 
@@ -44,36 +43,29 @@ def maintain(
     assert connection.value("show synchronous_commit") == "remote_apply"
 
     def call(step: str) -> int:
-        done: int = background.submit(Connection.value, connection, f"select pgque.{step}").result(
+        return background.submit(Connection.value, connection, f"select pgque.{step}").result(
             PATIENCE_SECONDS
         )
-        return done
 
     return call
 
 
-def test_every_step_that_holds_locks_ends(db: Connection, maintain: Maintain) -> None:
-    db.make_queue()
-    db.bloat_ticks(2100)
-    db.bloat_positions()
-    catch_up(db, "c")
+def test_every_step_that_holds_locks_ends(q: Connection, maintain: Maintain) -> None:
+    q.bloat_ticks(2100)
+    q.bloat_positions()
+    catch_up(q, "c")
     for log in ("tick", "position"):
         assert maintain(f"maint_compact_{log}s()") > 0
         assert maintain(f"maint_empty_half('{log}')") == 1
-    db.send("a")
-    db.value("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
+    q.send("a")
+    q.value("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
     assert maintain("maint_rotate_tables_step1('q')") == 1
-    db.value("select pgque.drop_queue('q', true)")
+    q.value("select pgque.drop_queue('q', true)")
     assert maintain("maint_event_tables()") == 1
 
 
 LONGEST_WAIT_SECONDS = 5
 
-STANDBY = """
-hot_standby_feedback = on
-wal_receiver_status_interval = 1s
-max_standby_streaming_delay = -1
-"""
 HALVES = "select log_name, half from pgque.log order by 1"
 
 
@@ -82,15 +74,8 @@ class TestAReportOnAStandby:
 
     @pytest.fixture
     def pair(self, server: Any) -> Iterator[tuple[Replica, Replica]]:
-        with replicas(server) as made:
-            primary = made.primary(settings=STANDBY)
-            standby = made.standby(primary)
-            with connect(primary.url()) as admin:
-                wait_for(admin, "select count(*) = 1 from pg_stat_replication")
-                admin.execute("alter system set synchronous_standby_names = '*'")
-                admin.execute("alter system set synchronous_commit = remote_apply")
-                admin.value("select pg_reload_conf()")
-            yield primary, standby
+        with synchronous_pair(server) as made:
+            yield made
 
     def test_that_has_read_the_logs_makes_no_consumer_wait(
         self, pair: tuple[Replica, Replica]
@@ -111,8 +96,7 @@ class TestAReportOnAStandby:
                     db.value("select pgque.register_consumer_at('q', 'c', %s)", db.last_tick())
                     db.bloat_positions()
                     db.value("select pgque.maint()")
-                    db.send(str(number))
-                    db.tick()
+                    db.publish(str(number))
                     began = time.monotonic()
                     batch = db.next_batch()
                     waits.append(time.monotonic() - began)

@@ -4,18 +4,15 @@ Its clock cannot be turned, so one fixture lets it work for two of its minutes; 
 what happened.
 """
 
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from tests.conftest import INSTALL_SQL
-from tests.support.debian import DebianPostgres
+from tests.support.debian import DebianPostgres, pg_cron_server
 from tests.support.queues import Connection, connect, refused
 
 # Debian packages pg_cron for its own server.
@@ -32,23 +29,9 @@ where j.jobname = %s and r.start_time is not null order by r.runid
 LONGEST_WAIT = 200
 
 
-@contextmanager
-def new_cron_server() -> Iterator[DebianPostgres]:
-    """A server that loads pg_cron, whose database has not got the extension yet."""
-    with tempfile.TemporaryDirectory(prefix="pgque-cron-") as folder:
-        data_dir = Path(folder) / "postgres"
-        with DebianPostgres(
-            data_dir,
-            shared_preload_libraries="pg_cron",
-            cron__database_name=HOME,
-            cron__host=str(data_dir),
-        ) as server:
-            yield server
-
-
 @pytest.fixture(scope="module")
 def cron_server() -> Iterator[DebianPostgres]:
-    with new_cron_server() as server:
+    with pg_cron_server() as server:
         with connect(server.url) as db:
             db.execute("create extension pg_cron")
         yield server
@@ -219,7 +202,7 @@ class TestElsewhere:
         assert [name for name, *_ in home.rows(JOBS)] == ["pgque_maint", "pgque_ticker"]
 
     def test_without_the_extension_start_says_what_to_create(self) -> None:
-        with new_cron_server() as server, connect(server.url) as db:
+        with pg_cron_server() as server, connect(server.url) as db:
             db.execute(INSTALL_SQL.read_bytes())
             assert hint_of(db, "select pgque.start()").endswith("create extension pg_cron;")
             stop(db)

@@ -3,7 +3,6 @@
 import psycopg
 import pytest
 
-from tests.support.dead_letters import give_up
 from tests.support.queues import Another, Connection, refused
 from tests.support.slots import subscribe
 
@@ -27,17 +26,15 @@ def test_a_subconsumer_that_is_not_registered_returns_0(q: Connection, call: str
     assert q.value(f"select pgque.{call}('q', 'shared', 'w')") == 1
 
 
-def test_a_slot_that_is_not_subscribed_ends_in_silence(db: Connection) -> None:
-    db.make_queue(consumers=())
-    subscribe(db, 0, 2)
+def test_a_slot_that_is_not_subscribed_ends_in_silence(bare: Connection) -> None:
+    subscribe(bare, 0, 2)
     for queue, slot in (("nosuch", 0), ("q", 1), ("q", 7)):
-        assert db.value("select pgque.unsubscribe_slot(%s, 'c', %s)::text", queue, slot) == ""
-    assert db.value("select count(*) from pgque.partition_slot_status where slot = 0") == 1
+        assert bare.value("select pgque.unsubscribe_slot(%s, 'c', %s)::text", queue, slot) == ""
+    assert bare.value("select count(*) from pgque.partition_slot_status where slot = 0") == 1
 
 
 def test_what_is_not_there_has_no_row_and_needs_no_maintenance(q: Connection) -> None:
-    q.send("a")
-    q.tick()
+    q.publish("a")
     for call in (
         "get_queue_info('nosuch')",
         "get_consumer_info('nosuch')",
@@ -57,15 +54,9 @@ def test_what_is_not_there_has_no_row_and_needs_no_maintenance(q: Connection) ->
     assert q.value("select pgque.stop()::text") == ""
 
 
-def test_dead_letters_without_a_limit_are_all_of_them(q: Connection) -> None:
-    give_up(q, *"abc")
-    assert len(q.rows("select * from pgque.dlq_inspect('q', null)")) == 3
-
-
 def test_an_event_is_given_up_once_by_default_for_its_retries(db: Connection) -> None:
     db.make_queue(max_retries="0")
-    db.send("a", "b")
-    db.tick()
+    db.publish("a", "b")
     nack = "select pgque.nack(m.batch_id, m) from pgque.receive('q', 'c') m where payload = 'a'"
     assert db.value(nack) == 1
     for reason in ("first", "second"):
@@ -73,24 +64,6 @@ def test_an_event_is_given_up_once_by_default_for_its_retries(db: Connection) ->
         assert db.value(call, db.next_batch(), reason) == 1
     reasons = db.rows("select ev_data, dl_reason from pgque.dlq_inspect('q')")
     assert sorted(reasons) == [("a", "max retries exceeded"), ("b", "first")]
-
-
-@pytest.mark.parametrize("at", ["600", "now() + interval '10 minutes'"])
-def test_an_event_that_waits_already_is_not_scheduled_again(q: Connection, at: str) -> None:
-    batch = q.open_batch("a", "b")
-    first, second = q.event_ids(batch)
-    waiting = "select ev_id, ev_retry_after from pgque.retry_queue"
-    assert q.value(f"select pgque.event_retry(%s, %s, {at})", batch, first) == 1
-    due = q.rows(waiting)
-    assert q.value("select pgque.event_retry(%s, %s, 0)", batch, first) == 0
-    assert q.rows(waiting) == due
-    assert q.value(f"select pgque.event_retry(%s, %s, {at})", batch, second) == 1
-
-
-def test_a_batch_that_is_not_open_is_a_row_of_nulls(q: Connection) -> None:
-    batch = q.open_batch("a")
-    q.finish(batch)
-    assert q.rows("select * from pgque.get_batch_info(%s)", batch) == [(None,) * 9]
 
 
 def test_events_per_second_are_those_of_the_last_20_ticks(db: Connection) -> None:

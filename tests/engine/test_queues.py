@@ -85,10 +85,9 @@ class TestDropping:
         with refused("PQ001", '"q"'):
             db.value(DROP)
 
-    def test_tells_the_slower_of_two_so(self, db: Connection, blocked: Blocked) -> None:
-        db.make_queue(consumers=())
-        with db.transaction():
-            db.value(DROP)
+    def test_tells_the_slower_of_two_so(self, bare: Connection, blocked: Blocked) -> None:
+        with bare.transaction():
+            bare.value(DROP)
             drop = blocked(Connection.value, DROP)
         with refused("PQ001"):
             drop.result()

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues import Another, Connection, refused
 from tests.support.readings import EVENTS, Event, Message, check_received, read_every_way
 from tests.support.slots import subscribe
 
-Another = Callable[[], Connection]
 PAYLOADS = {
     "no table": [[]],
     "one table": [["a", "b", "c"]],
@@ -320,11 +319,9 @@ def foreign(request: pytest.FixtureRequest, db: Connection) -> list[int]:
 def test_a_batch_ends_at_a_tick_of_its_own_queue(q: Connection, call: str) -> None:
     q.make_queue("busy")
     for text in ("a", "b", "c"):
-        q.send(text, queue="busy")
-        q.tick("busy")
+        q.publish(text, queue="busy")
     assert q.value(call) is None
-    q.send("mine")
-    q.tick()
+    q.publish("mine")
     assert q.payloads(q.value(call)) == ["mine"]
 
 
@@ -364,10 +361,3 @@ def test_a_slot_takes_no_event_of_another_queue_back(db: Connection, foreign: li
     with refused("PQ009", str(foreign[-1])):
         db.value(sql.format(", ".join(["%s"] * len(values))), *values)
     assert db.rows("select * from pgque.retry_queue") == []
-
-
-def test_no_role_can_read_a_table_with_the_events_of_several_queues(q: Connection) -> None:
-    for role in ("pgque_reader", "pgque_writer", "pgque_admin"):
-        for table in ("event", f"event_group_{q.queue_id() // 64}"):
-            right = "select has_table_privilege(%s, %s, 'select')"
-            assert q.value(right, role, f"pgque.{table}") is False

@@ -1,39 +1,26 @@
 """Registering consumers: where they start, what they keep, what their end takes away."""
 
-import pytest
-
 from tests.support.queues import Another, Blocked, Connection, refused
 
 FIRST = "select queue_first_tick from pgque.queue"
 
 
-@pytest.fixture
-def bare(db: Connection) -> Connection:
-    """A queue without consumers."""
-    db.make_queue(consumers=())
-    return db
-
-
 def register(db: Connection, consumer: str | None = "c") -> int:
-    done: int = db.value("select pgque.register_consumer('q', %s)", consumer)
-    return done
+    return db.value("select pgque.register_consumer('q', %s)", consumer)
 
 
 def register_at(db: Connection, tick_id: int, consumer: str = "c") -> int:
-    done: int = db.value("select pgque.register_consumer_at('q', %s, %s)", consumer, tick_id)
-    return done
+    return db.value("select pgque.register_consumer_at('q', %s, %s)", consumer, tick_id)
 
 
 def test_a_new_consumer_gets_what_is_not_ticked_and_keeps_its_place(bare: Connection) -> None:
-    bare.send("before the tick")
-    bare.tick()
+    bare.publish("before the tick")
     bare.send("after the tick")
     assert register(bare) == 1
     bare.tick()
     assert register(bare) == 0
     assert bare.drain() == ["after the tick"]
-    bare.send("old")
-    bare.tick()
+    bare.publish("old")
     bare.value("select pgque.unregister_consumer('q', 'c')")
     register(bare)
     bare.send("new")
@@ -49,8 +36,7 @@ def test_registering_at_once_makes_one_registration(bare: Connection, blocked: B
 
 def test_a_consumer_can_start_at_an_earlier_tick_and_read_again(bare: Connection) -> None:
     start = bare.last_tick()
-    bare.send("a")
-    bare.tick()
+    bare.publish("a")
     for _ in range(2):
         register_at(bare, start)
         assert bare.drain() == ["a"]
@@ -71,8 +57,7 @@ def test_a_tick_that_is_not_there_or_rotated_away_is_refused(bare: Connection) -
     for number in (0, 2, 4711):
         with refused("PQ005", f"tick {number}"):
             register_at(bare, number)
-    bare.send("gone")
-    bare.tick()
+    bare.publish("gone")
     for _ in range(3):
         bare.rotate()
     first = bare.value(FIRST)
@@ -84,8 +69,7 @@ def test_the_first_tick_whose_events_are_kept_gives_them_all(bare: Connection) -
     bare.tick()
     bare.rotate()
     first = bare.value(FIRST)
-    bare.send("a")
-    bare.tick()
+    bare.publish("a")
     bare.rotate()
     rotated_on = bare.value(FIRST)
     register_at(bare, rotated_on)
@@ -97,8 +81,7 @@ def test_rotation_and_compaction_await_a_registration(bare: Connection, another:
     bare.value("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
     step1 = "select pgque.maint_rotate_tables_step1('q')"
     start = bare.last_tick()
-    bare.send("a")
-    bare.tick()
+    bare.publish("a")
     bare.bloat_ticks()
     registering = another()
     with registering.transaction():
@@ -132,8 +115,7 @@ def test_unregistering_takes_batch_retries_and_dead_letters(db: Connection) -> N
 
 
 def test_a_consumer_that_is_gone_holds_no_rotation_back(q: Connection) -> None:
-    q.send("a")
-    q.tick()
+    q.publish("a")
     q.value("select pgque.unregister_consumer('q', 'c')")
     q.compact_positions()
     assert [q.rotate() for _ in range(4)] == [1] * 4
@@ -142,8 +124,7 @@ def test_a_consumer_that_is_gone_holds_no_rotation_back(q: Connection) -> None:
 def test_a_consumer_of_any_name_consumes_but_needs_one(db: Connection) -> None:
     names = ("it's; drop", 'say "hi"', "ünï ☃", "x" * 1000, " ")
     db.make_queue(consumers=names)
-    db.send("a")
-    db.tick()
+    db.publish("a")
     assert [db.drain(consumer=name) for name in names] == [["a"]] * 5
     for name in ("", None):
         with refused("PQ005", "consumer name"):
@@ -153,8 +134,7 @@ def test_a_consumer_of_any_name_consumes_but_needs_one(db: Connection) -> None:
 
 
 def test_infos_count_what_waits_and_what_is_not_ticked(q: Connection) -> None:
-    q.send("a", "b")
-    q.tick()
+    q.publish("a", "b")
     q.send("c", "d", "e")
     columns = "queue_name, consumer_name, pending_events"
     assert q.rows(f"select {columns} from pgque.get_consumer_info()") == [("q", "c", 2)]

@@ -1,76 +1,46 @@
 """A database that pg_restore or pg_upgrade brought elsewhere goes on where every consumer stood."""
 
-import subprocess
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from pgque_dagster.embedded import EmbeddedPostgres
-from tests.conftest import INSTALL_SQL, administer, new_server
+from tests.conftest import INSTALL_SQL
 from tests.support import slots
 from tests.support.debian import DebianPostgres
+from tests.support.dumps import Restore, new_cluster, restoring, use_ids
 from tests.support.queues import Another, Connection, connect, refused
 from tests.support.replicas import Replicas, replicas
 from tests.support.workers import next_of, register
 
 Server = EmbeddedPostgres | DebianPostgres
-_numbers = count(1)
 
 
 @pytest.fixture(scope="module")
-def new_cluster() -> Iterator[Server]:
-    """A cluster with the roles, where few transaction ids are used."""
-    with new_server() as server:
-        with psycopg.connect(server.url, autocommit=True) as db:
-            db.execute(INSTALL_SQL.read_bytes())
-        yield server
+def cluster() -> Iterator[Server]:
+    with new_cluster(INSTALL_SQL.read_bytes()) as made:
+        yield made
 
 
 @pytest.fixture
 def db(another: Another) -> Connection:
     """A database whose cluster is far ahead of the new one."""
     old = another()
-    old.execute(
-        "do $$ begin for i in 1..3000 loop perform pg_current_xact_id(); commit; end loop; end $$"
-    )
+    use_ids(old)
     return old
-
-
-Restore = Callable[..., Connection]
 
 
 @pytest.fixture
 def restore(
-    server: Server, new_cluster: Server, database_url: str, tmp_path: Path
+    server: Server, cluster: Server, database_url: str, tmp_path: Path
 ) -> Iterator[Restore]:
-    """Dumps the test's database and restores it into a cluster; connects to the result."""
-    opened: list[tuple[Server, str, Connection]] = []
-
-    def run(*options: str, into: Server = new_cluster) -> Connection:
-        name = f"restored_{next(_numbers)}"
-        administer(into, f"create database {name}")
-        dump = tmp_path / f"{name}.dump"
-        command = [server.binary("pg_dump"), "--format=custom", f"--file={dump}", *options]
-        subprocess.run([*command, database_url], check=True)
-        url = into.database_url(name)
-        subprocess.run(
-            [server.binary("pg_restore"), "--exit-on-error", f"--dbname={url}", dump], check=True
-        )
-        opened.append((into, name, connect(url)))
-        return opened[-1][2]
-
-    yield run
-    for cluster, name, connection in opened:
-        connection.close()
-        administer(cluster, f"drop database {name} with (force)")
+    with restoring(server, database_url, cluster, tmp_path) as restore:
+        yield restore
 
 
 def adopt(db: Connection) -> int:
-    written: int = db.value("select pgque.adopt_restored_database()")
-    return written
+    return db.value("select pgque.adopt_restored_database()")
 
 
 def settle(db: Connection, call: str, batch: int, payload: str) -> None:
@@ -88,15 +58,13 @@ def test_each_consumer_gets_what_it_had_not_finished(
     db: Connection, another: Another, restore: Restore, options: tuple[str, ...]
 ) -> None:
     db.make_queue(consumers=("fast", "slow", "open"), max_retries="1")
-    db.send("one", "again")
-    db.tick()
+    db.publish("one", "again")
     batch = db.next_batch(consumer="fast")
     settle(db, NACK, batch, "again")
     db.finish(batch)
     db.drain(consumer="open")
     db.rotate()
-    db.send("two", "dead")
-    db.tick()
+    db.publish("two", "dead")
     batch = db.next_batch(consumer="fast")
     settle(db, GIVE_UP, batch, "dead")
     db.finish(batch)
@@ -133,16 +101,14 @@ def test_each_consumer_gets_what_it_had_not_finished(
 
 
 def test_an_event_given_back_before_the_dump_and_after_it_comes_again_once(
-    db: Connection, restore: Restore
+    q: Connection, restore: Restore
 ) -> None:
-    db.make_queue()
-    batch = db.open_batch("again", "dead")
-    settle(db, NACK, batch, "again")
-    settle(db, GIVE_UP, batch, "dead")
+    batch = q.open_batch("again", "dead")
+    settle(q, NACK, batch, "again")
+    settle(q, GIVE_UP, batch, "dead")
     new = restore()
     adopt(new)
-    new.tick()
-    batch = new.next_batch()
+    batch = new.open_batch()
     assert new.payloads(batch) == ["again", "dead"]
     new.value("select pgque.maint_retry_events()")
     settle(new, NACK, batch, "again")
@@ -150,8 +116,7 @@ def test_an_event_given_back_before_the_dump_and_after_it_comes_again_once(
     new.finish(batch)
     new.value("select pgque.maint_retry_events()")
     assert new.rows("select replayed, failed from pgque.dlq_replay_all('q')") == [(1, 0)]
-    new.tick()
-    assert new.drain() == ["again", "dead"]
+    assert new.received() == ["again", "dead"]
 
 
 def test_ids_times_and_retry_counts_are_kept(db: Connection, restore: Restore) -> None:
@@ -175,8 +140,7 @@ def test_ids_times_and_retry_counts_are_kept(db: Connection, restore: Restore) -
 def test_before_adoption_nothing_compares_transactions(db: Connection, restore: Restore) -> None:
     """What was stored after the dump is found by where consumers stand."""
     db.make_queue(consumers=("c", "other"), rotation_period="1 microsecond")
-    db.send("old")
-    last = db.tick()
+    last = db.publish("old")
     db.drain(consumer="other")
     db.next_batch()
     position = "select last_tick from pgque.get_consumer_info('q', 'c')"
@@ -209,56 +173,48 @@ def test_before_adoption_nothing_compares_transactions(db: Connection, restore: 
         new.rows(plan, last, newest)
 
 
-def test_the_queue_runs_on_after_adoption(db: Connection, restore: Restore) -> None:
+def test_the_queue_runs_on_after_adoption(q: Connection, restore: Restore) -> None:
     """Beside an original that goes on too, whose batch ids it gives out never again."""
-    db.make_queue()
-    db.make_queue("alone", consumers=())
-    db.send("ticked", queue="alone")
-    db.tick("alone")
-    db.send("not ticked", queue="alone")
-    db.send("a")
+    q.make_queue("alone", consumers=())
+    q.publish("ticked", queue="alone")
+    q.send("not ticked", queue="alone")
+    q.send("a")
     new = restore()
     originals = set()
     for number in range(5):
-        originals.add(db.open_batch(str(number)))
-        db.finish(max(originals))
+        originals.add(q.open_batch(str(number)))
+        q.finish(max(originals))
     adopt(new)
     new.value("select pgque.register_consumer('alone', 'c')")
     assert new.received("alone") == ["not ticked"]
     got = []
     for number in range(8):
-        new.send(str(number))
-        new.tick()
-        assert new.next_batch() > max(originals) + 999_000
+        assert new.open_batch(str(number)) > max(originals) + 999_000
         got += new.drain()
         assert new.rotate() == 1
         new.compact_ticks()
     assert (got, new.stored_payloads()) == (["a", *map(str, range(8))], {"6", "7"})
 
 
-def test_it_can_be_restored_again(server: Server, db: Connection, restore: Restore) -> None:
-    db.make_queue()
-    db.send("a")
+def test_it_can_be_restored_again(server: Server, q: Connection, restore: Restore) -> None:
+    q.send("a")
     for into in (server, server):
         again = restore(into=into)
         with refused("PQ018"):
             again.value("select pgque.ticker()")
         adopt(again)
-        again.tick()
-        assert again.drain() == ["a"]
+        assert again.received() == ["a"]
 
 
-def test_subconsumers_get_their_open_batches_back(db: Connection, restore: Restore) -> None:
-    db.make_queue(consumers=())
-    register(db, "one")
-    register(db, "two")
+def test_subconsumers_get_their_open_batches_back(bare: Connection, restore: Restore) -> None:
+    register(bare, "one")
+    register(bare, "two")
     for text in ("done", "held"):
-        db.send(text)
-        db.tick()
-        batch = next_of(db, "one")
+        bare.publish(text)
+        batch = next_of(bare, "one")
         if text == "done":
-            db.finish(batch)
-    db.send("unread")
+            bare.finish(batch)
+    bare.send("unread")
     new = restore()
     adopt(new)
     new.tick()
@@ -292,25 +248,23 @@ def test_other_slots_get_only_what_their_keys_lack(db: Connection, restore: Rest
     assert sorted(found) == sorted(f"{key}: {number}" for key in lacking for number in range(2))
 
 
-def test_a_database_that_was_not_restored_has_nothing_to_adopt(db: Connection) -> None:
-    db.make_queue()
-    lineage = db.value("select pgque.incarnation()")
-    db.execute("refresh materialized view pgque.origin")  # as somebody may for all views
-    db.send("a")
-    assert (adopt(db), db.value("select pgque.incarnation()")) == (0, lineage)
-    assert db.received() == ["a"]
-    db.hold_snapshot()
+def test_a_database_that_was_not_restored_has_nothing_to_adopt(q: Connection) -> None:
+    lineage = q.value("select pgque.incarnation()")
+    q.execute("refresh materialized view pgque.origin")  # as somebody may for all views
+    q.send("a")
+    assert (adopt(q), q.value("select pgque.incarnation()")) == (0, lineage)
+    assert q.received() == ["a"]
+    q.hold_snapshot()
     with refused("PQ013"):
-        adopt(db)
-    db.rollback()
-    db.execute("set role pgque_reader")
+        adopt(q)
+    q.rollback()
+    q.execute("set role pgque_reader")
     with refused("42501"):
-        adopt(db)
+        adopt(q)
 
 
-def test_refreshing_the_view_around_adoption_is_harmless(db: Connection, restore: Restore) -> None:
-    db.make_queue()
-    db.send("before")
+def test_refreshing_the_view_around_adoption_is_harmless(q: Connection, restore: Restore) -> None:
+    q.send("before")
     new = restore()
     new.send("since")
     new.execute("refresh materialized view pgque.origin")
@@ -351,6 +305,5 @@ def test_an_upgraded_cluster_goes_on(servers: Replicas, is_promoted: bool) -> No
     with connect(new.url()) as db:
         assert (db.next_batch(), db.payloads(batch)) == (batch, ["open"])
         db.finish(batch)
-        db.tick()
-        assert db.payloads(db.next_batch()) == ["unread"]
+        assert db.payloads(db.open_batch()) == ["unread"]
         assert (db.value("select pgque.incarnation()") != lineage) == is_promoted

@@ -45,8 +45,7 @@ def test_for_weeks_each_event_stays_for_its_retention(db: Connection, rotation_p
     longest = max(1.5 * WEEK, 3 * timedelta(days=5) if rotation_period == "5 days" else WEEK)
     steps = 120
     for number in range(steps):
-        db.send(str(number))
-        db.tick()
+        db.publish(str(number))
         db.drain()
         pass_time(db, STEP)
         maintain(db)
@@ -67,8 +66,7 @@ def test_ticks_stay_for_the_retention_too(db: Connection) -> None:
     db.bloat_ticks(3000)
     pass_time(db, timedelta(hours=2))
     newer = db.tick()
-    db.send("a")
-    db.tick()
+    db.publish("a")
     db.bloat_ticks(10)
     catch_up(db, "c")
     assert db.compact_ticks() == 1
@@ -86,8 +84,7 @@ def test_ticks_stay_for_the_retention_too(db: Connection) -> None:
 def test_a_consumer_behind_the_retention_keeps_its_events(db: Connection) -> None:
     db.make_queue(consumers=("fast", "slow"), retention="1 hour")
     for number in range(6):
-        db.send(str(number))
-        db.tick()
+        db.publish(str(number))
         db.drain(consumer="fast")
         pass_time(db, timedelta(hours=2))
         maintain(db)
@@ -100,8 +97,7 @@ def test_a_retention_holds_from_the_next_maintenance_on_with_or_without_consumer
 ) -> None:
     db.make_queue(consumers=consumers, retention="1 minute")
     start = db.last_tick()
-    db.send("a")
-    db.tick()
+    db.publish("a")
     if consumers:
         db.drain()
     pass_time(db, timedelta(hours=5))
@@ -115,8 +111,7 @@ def test_a_retention_holds_from_the_next_maintenance_on_with_or_without_consumer
 
 def test_a_retention_that_ends_lets_the_next_rotations_empty_the_tables(db: Connection) -> None:
     db.make_queue(retention="7 days")
-    db.send("a")
-    db.tick()
+    db.publish("a")
     db.drain()
     pass_time(db, timedelta(days=4))
     held = [db.rotate() for _ in range(4)], db.stored_payloads()
@@ -130,8 +125,7 @@ def test_a_time_within_the_retention_can_always_be_sought(db: Connection) -> Non
     """After compaction and rotation, up to the retention's last second."""
     db.make_queue(retention="7 days")
     for number in range(60):
-        db.send(str(number))
-        db.tick()
+        db.publish(str(number))
         db.bloat_ticks(20)
         catch_up(db, "c")
         pass_time(db, STEP)
@@ -143,17 +137,15 @@ def test_a_time_within_the_retention_can_always_be_sought(db: Connection) -> Non
 
 
 @pytest.mark.parametrize("retention", ["0", "-1 day", "soon", "2000 years"])
-def test_what_is_no_retention_is_refused(db: Connection, retention: str) -> None:
-    db.make_queue()
+def test_what_is_no_retention_is_refused(q: Connection, retention: str) -> None:
     with refused("PQ005", "retention"):
-        db.value("select pgque.set_queue_config('q', 'retention', %s)", retention)
+        q.value("select pgque.set_queue_config('q', 'retention', %s)", retention)
 
 
 class TestHealth:
     def test_rotation_that_does_not_come_in_time_is_an_alarm(self, db: Connection) -> None:
         db.make_queue(retention="7 days")
-        db.send("a")
-        db.tick()
+        db.publish("a")
         pass_time(db, timedelta(days=15))
         assert health(db)["rotation_health"][0] == "critical"
 

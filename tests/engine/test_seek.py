@@ -16,8 +16,7 @@ NOW = "select clock_timestamp()::text"
 
 
 def register(db: Connection, start_at: str | None, consumer: str = "new") -> int:
-    done: int = db.value("select pgque.register_consumer('q', %s, %s)", consumer, start_at)
-    return done
+    return db.value("select pgque.register_consumer('q', %s, %s)", consumer, start_at)
 
 
 def seek(
@@ -29,8 +28,7 @@ def seek(
 
 
 def time_of(db: Connection, tick_id: int) -> str:
-    at: str = db.value("select tick_time::text from pgque.tick where tick_id = %s", tick_id)
-    return at
+    return db.value("select tick_time::text from pgque.tick where tick_id = %s", tick_id)
 
 
 @pytest.fixture
@@ -49,8 +47,7 @@ def three(db: Connection) -> list[int]:
 def fast(db: Connection) -> Connection:
     """A queue that rotates whenever it is asked, with the event a."""
     db.make_queue(rotation_period="1 microsecond")
-    db.send("a")
-    db.tick()
+    db.publish("a")
     return db
 
 
@@ -212,23 +209,21 @@ class TestSeek:
         q.finish(batch)
         assert seek(q, "earliest")[2] == 1
 
-    def test_a_workers_batch_is_refused_too_as_are_workers_and_slots(self, db: Connection) -> None:
-        db.make_queue(consumers=())
-        db.value("select pgque.register_subconsumer('q', 'c', 'w')")
-        db.value("select pgque.subscribe_slot('q', 'parted', 0, 1)")
+    def test_a_workers_batch_a_worker_and_a_slot_are_refused(self, bare: Connection) -> None:
+        bare.value("select pgque.register_subconsumer('q', 'c', 'w')")
+        bare.value("select pgque.subscribe_slot('q', 'parted', 0, 1)")
         for name in ("c.w", "parted#0/1"):
             with refused("PQ015"):
-                seek(db, "earliest", consumer=name)
+                seek(bare, "earliest", consumer=name)
         with refused("PQ002", "nobody"):
-            seek(db, "earliest", consumer="nobody")
-        db.send("a")
-        db.tick()
-        batch = db.value("select pgque.next_batch('q', 'c', 'w')")
+            seek(bare, "earliest", consumer="nobody")
+        bare.publish("a")
+        batch = bare.value("select pgque.next_batch('q', 'c', 'w')")
         with refused("PQ016", f"batch {batch}"):
-            seek(db, "earliest")
-        db.finish(batch)
-        seek(db, "earliest")
-        assert db.value("select pgque.next_batch('q', 'c', 'w')") > batch
+            seek(bare, "earliest")
+        bare.finish(batch)
+        seek(bare, "earliest")
+        assert bare.value("select pgque.next_batch('q', 'c', 'w')") > batch
 
     def test_retries_and_dead_letters_stay(self, q: Connection) -> None:
         batch = q.open_batch("again", "never")
@@ -285,8 +280,7 @@ def test_ticks_are_found_for_who_reads_without_a_consumer(db: Connection, three:
     assert found(str(first), 1) == (first, second)
     assert found(time_of(db, second), 1) == (first, second)
     # At least one tick, whose events may be more.
-    db.send("d", "e", "f")
-    fourth = db.tick()
+    fourth = db.publish("d", "e", "f")
     assert found(str(third), 2) == (third, fourth)
     assert found(str(second), 2) == (second, third)
     # Without a position, the newest events.

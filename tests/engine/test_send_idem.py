@@ -147,14 +147,13 @@ class TestPurging:
         q.value("select pgque.maint()")
         assert keys(q) == []
 
-    def test_dropping_a_queue_takes_all_its_keys(self, db: Connection, blocked: Blocked) -> None:
-        db.make_queue(consumers=())
-        send_idem(db, key="old")
-        with db.transaction():
-            send_idem(db)
+    def test_dropping_a_queue_takes_all_its_keys(self, bare: Connection, blocked: Blocked) -> None:
+        send_idem(bare, key="old")
+        with bare.transaction():
+            send_idem(bare)
             drop = blocked(Connection.value, "select pgque.drop_queue('q')")
         assert drop.result() == 1
-        assert keys(db) == []
+        assert keys(bare) == []
 
 
 def test_what_makes_no_sense_is_refused_and_takes_no_key(q: Connection) -> None:

@@ -40,9 +40,7 @@ def test_a_prepared_event_waits_for_its_end(
 
 
 def test_a_prepared_event_that_commits_later_is_not_in_an_open_batch(prepared: Connection) -> None:
-    prepared.send("a")
-    prepared.tick()
-    batch = prepared.next_batch()
+    batch = prepared.open_batch("a")
     prepared.execute(f"commit prepared '{GID}'".encode())
     assert prepared.payloads(batch) == ["a"]
 
@@ -62,8 +60,7 @@ def batch_with_list(db: Connection, count: int) -> Any:
         from seen where tick_queue = {db.queue_id()}
         """.encode()
     )
-    db.tick()
-    return db.next_batch()
+    return db.open_batch()
 
 
 def plan_nodes(plan: dict[str, Any]) -> int:

@@ -244,17 +244,6 @@ class TestSessions:
         assert [e.extra3 for e in run(db, "insert into t values (2)")] == ["always"]
         assert db.rows("select * from t") == [(1,), (2,)]
 
-    def test_what_is_rolled_back_is_never_delivered(self, db: Connection) -> None:
-        db.execute("create table t (id int primary key)")
-        attach(db, "logutriga")
-        with db.transaction(force_rollback=True):
-            db.execute("insert into t values (1)")
-        with db.transaction():
-            db.execute("insert into t values (2)")
-            with db.transaction(force_rollback=True):
-                db.execute("insert into t values (3)")
-        assert db.received() == ["id=2"]
-
     @EACH
     def test_a_writer_may_change_the_table(self, db: Connection, role: str, function: str) -> None:
         db.execute("create table t (id int primary key, a text)")

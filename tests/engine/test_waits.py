@@ -6,9 +6,8 @@ import psycopg
 import pytest
 
 from tests.conftest import INSTALL_SQL
-from tests.support.queues import Connection, refused
+from tests.support.queues import Another, Connection, refused
 
-Another = Callable[[], Connection]
 # More than any of these steps may wait for one lock, and less than for ever.
 PATIENCE = "8s"
 MODES = (
@@ -19,18 +18,21 @@ MODES = (
 )
 
 
-@pytest.fixture
-def busy(db: Connection) -> Connection:
-    """A queue in which each step of maintenance has something to do."""
-    db.make_queue(rotation_period="1 microsecond", max_retries="3")
+def be_used(db: Connection) -> None:
+    """Leaves something to do for each step of maintenance."""
     db.execute("update pgque.config set metadata_rotation_period = '0'")
     for _ in range(3):
         ids = db.send("a", "b")
-        db.tick()
-        batch = db.next_batch()
+        batch = db.open_batch()
         db.value("select pgque.nack_batch(%s, %s, '0 seconds', 'torn')", batch, ids[:1])
         db.finish(batch)
         db.rotate()
+
+
+@pytest.fixture
+def busy(db: Connection) -> Connection:
+    db.make_queue(rotation_period="1 microsecond", max_retries="3")
+    be_used(db)
     db.value("select pgque.send_at('q', 't', 'later'::text, now() - interval '1 s')")
     db.value("select pgque.send_idem('q', 't', 'once'::text, 'key', '1 microsecond')")
     db.execute(f"set statement_timeout = '{PATIENCE}'")
@@ -144,12 +146,11 @@ class TestPreparedTransactions:
         assert db.value("select pgque.upgrade_schema()") == 1
 
 
-def test_a_drop_leaves_the_sessions_lock_timeout(db: Connection) -> None:
-    db.make_queue()
-    db.execute("set lock_timeout = 0")
-    with db.transaction():
-        db.value("select pgque.drop_queue('q', true)")
-        assert db.value("show lock_timeout") == "0"
+def test_a_drop_leaves_the_sessions_lock_timeout(q: Connection) -> None:
+    q.execute("set lock_timeout = 0")
+    with q.transaction():
+        q.value("select pgque.drop_queue('q', true)")
+        assert q.value("show lock_timeout") == "0"
 
 
 class TestLogicalReplication:
@@ -158,10 +159,9 @@ class TestLogicalReplication:
     # Rows are only inserted, and tables truncated.
     APPEND_ONLY = r"^(event(_template|_group_\d+|_\d+.*)?|(tick|position|counter)_log.*|history)$"
 
-    def test_each_table_that_is_changed_in_place_has_one(self, db: Connection) -> None:
-        db.make_queue()
+    def test_each_table_that_is_changed_in_place_has_one(self, q: Connection) -> None:
         assert (
-            db.rows(
+            q.rows(
                 "select relname from pg_class c where relnamespace = 'pgque'::regnamespace"
                 " and relkind in ('r', 'p') and relname !~ %s and relreplident <> 'f'"
                 " and not exists (select from pg_index where indrelid = c.oid and indisprimary)",
@@ -173,16 +173,9 @@ class TestLogicalReplication:
     def test_everything_works_beside_it(self, db: Connection) -> None:
         db.execute("create publication everything for all tables")
         db.make_queue(rotation_period="1 microsecond", max_retries="0")
-        db.execute("update pgque.config set metadata_rotation_period = '0'")
-        for _ in range(3):
-            ids = db.send("a", "b")
-            db.tick()
-            batch = db.next_batch()
-            db.value("select pgque.nack_batch(%s, %s, '0 seconds', 'torn')", batch, ids[:1])
-            db.finish(batch)
-            db.rotate()
-            for call in steps(db):
-                db.execute(call.encode())
+        be_used(db)
+        for call in steps(db):
+            db.execute(call.encode())
         assert db.value("select pgque.maint_compact_ticks()") >= 0
         assert db.value("select pgque.dlq_replay_all('q')")[0] == "3"
         db.execute(INSTALL_SQL.read_bytes())

@@ -168,8 +168,7 @@ class TestLifeUnderAnEvilName:
         with refused("PQ002", attack):
             attacked.value("select pgque.next_batch('q', %s)", attack)
         attacked.make_queue("owned")
-        attacked.send("x", queue="owned")
-        attacked.tick("owned")
+        attacked.publish("x", queue="owned")
         claim = "select batch_id, epoch from pgque.claim_batch('owned', 'c', %s)"
         ((batch, epoch),) = attacked.rows(claim, attack)
         with refused("PQ004", attack):

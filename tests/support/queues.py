@@ -66,6 +66,12 @@ def tick(db: "Connection", queue: str = "q") -> int:
     return value(db, "select pgque.ticker(%s)", queue)
 
 
+def publish(db: "Connection", *texts: str, queue: str = "q") -> int:
+    """Sends, and ticks; returns the tick's id."""
+    send(db, *texts, queue=queue)
+    return tick(db, queue)
+
+
 def last_tick(db: "Connection", queue: str = "q") -> int:
     return value(
         db, "select max(tick_id) from pgque.tick where tick_queue = %s", queue_id(db, queue)
@@ -109,8 +115,7 @@ def event_ids(db: "Connection", batch: int) -> list[int]:
 
 def open_batch(db: "Connection", *texts: str, queue: str = "q", consumer: str = "c") -> Any:
     """Sends, ticks and opens the batch of that tick."""
-    send(db, *texts, queue=queue)
-    tick(db, queue)
+    publish(db, *texts, queue=queue)
     return next_batch(db, queue, consumer)
 
 
@@ -202,6 +207,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     event_tables = event_tables
     send = send
     tick = tick
+    publish = publish
     last_tick = last_tick
     next_batch = next_batch
     open_batch = open_batch

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.addons.conftest import Blocked
-from tests.support.queues import Connection, refused
+from tests.support.queues import Blocked, Connection, refused
 
 
 @pytest.fixture
@@ -21,22 +20,11 @@ def shared(db: Connection) -> Connection:
 
 def batch_of(db: Connection, worker: str, *limits: str, form: str = "next_batch") -> int | None:
     arguments = ", ".join(("'q', 'shared', %s", *limits))
-    found: int | None = db.value(f"select pgq_coop.{form}({arguments})", worker)
-    return found
+    return db.value(f"select pgq_coop.{form}({arguments})", worker)
 
 
 def payloads(db: Connection, batch: int | None) -> list[str]:
     return [text for (text,) in db.rows("select ev_data from pgq.get_batch_events(%s)", batch)]
-
-
-def test_each_worker_gets_a_batch_of_its_own_until_it_finishes_it(shared: Connection) -> None:
-    one, two = batch_of(shared, "one"), batch_of(shared, "two")
-    assert (payloads(shared, one), payloads(shared, two)) == (["a"], ["b"])
-    assert batch_of(shared, "one") == one
-    assert shared.value("select pgq_coop.finish_batch(%s)", one) == 1
-    assert batch_of(shared, "one") is None
-    with refused("PQ003", "batch not found"):
-        shared.value("select pgq_coop.finish_batch(%s)", one)
 
 
 def test_a_silent_worker_loses_its_batch(shared: Connection) -> None:

@@ -1,15 +1,15 @@
 """Installing the add-on, installing it again, and removing it."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.addons.conftest import Another, Blocked, addon_sql, begun
+from tests.addons.conftest import addon_sql, begun
 from tests.conftest import INSTALL_SQL
 from tests.support.databases import empty_database
-from tests.support.queues import Connection, connect, refused
+from tests.support.dumps import dump, restore
+from tests.support.queues import Another, Blocked, Connection, connect, refused
 
 SCHEMAS = "select nspname from pg_namespace where nspname ~ '^pgq' order by 1"
 ALL = [("pgq",), ("pgq_coop",), ("pgq_ext",), ("pgque",)]
@@ -48,12 +48,9 @@ def test_a_dump_and_its_restore_keep_everything(
     used.value("select pgq_ext.set_batch_done('c', 5)")
     settings = "select queue_name, queue_per_tx_limit from pgq.queue"
     before = used.rows(settings)
-    dump = tmp_path / "pgq.dump"
-    command = [server.binary("pg_dump"), "--format=custom", f"--file={dump}", database_url]
-    subprocess.run(command, check=True)
+    dump(server, database_url, tmp_path / "dump")
     with empty_database(server) as url:
-        command = [server.binary("pg_restore"), "--exit-on-error", f"--dbname={url}", dump]
-        subprocess.run(command, check=True)
+        restore(server, tmp_path / "dump", url)
         with connect(url) as db:
             db.value("select pgque.adopt_restored_database()")
             db.execute("insert into t values (1)")

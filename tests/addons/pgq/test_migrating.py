@@ -178,8 +178,7 @@ def check_books(*databases: Connection) -> None:
 
 
 def count_noted(db: Connection, consumer: str) -> int:
-    found: int = db.value("select count(*) from sink where consumer = %s", consumer)
-    return found
+    return db.value("select count(*) from sink where consumer = %s", consumer)
 
 
 def is_all_noted(*databases: Connection) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.addons.conftest import Another, Blocked, addon_sql, begun, with_snapshot
+from tests.addons.conftest import addon_sql, begun, with_snapshot
 from tests.support.messages import (
     ack,
     consume,
@@ -20,7 +20,7 @@ from tests.support.messages import (
     statistics,
     switch,
 )
-from tests.support.queues import Connection, refused
+from tests.support.queues import Another, Blocked, Connection, refused
 
 DONE = "select postgremq.is_part_done((1 - postgremq.current_part())::smallint)"
 
@@ -30,17 +30,16 @@ def part_sizes(db: Connection) -> list[int]:
     return [size for (size,) in db.rows(sql)]
 
 
-def test_finished_messages_are_truncated_and_stay_listed(db: Connection) -> None:
-    make_queue(db)
-    publish(db, *range(20))
-    drain(db)
-    before = db.rows("select * from postgremq.list_messages('q')")
-    rotate(db)
-    assert part_sizes(db) == [0, 0]
-    assert db.rows("select * from postgremq.list_messages('q')") == before
-    assert statistics(db) == (0, 0, 20, 20)
-    assert db.value("select postgremq.cleanup_completed_messages(0)") == 20
-    assert statistics(db) == (0, 0, 0, 0)
+def test_finished_messages_are_truncated_and_stay_listed(q: Connection) -> None:
+    publish(q, *range(20))
+    drain(q)
+    before = q.rows("select * from postgremq.list_messages('q')")
+    rotate(q)
+    assert part_sizes(q) == [0, 0]
+    assert q.rows("select * from postgremq.list_messages('q')") == before
+    assert statistics(q) == (0, 0, 20, 20)
+    assert q.value("select postgremq.cleanup_completed_messages(0)") == 20
+    assert statistics(q) == (0, 0, 0, 0)
 
 
 def test_unfinished_messages_move_with_their_states(db: Connection) -> None:
@@ -60,17 +59,16 @@ def test_unfinished_messages_move_with_their_states(db: Connection) -> None:
     assert statistics(db) == (1, 1, 2, 4)
 
 
-def test_one_call_finishes_claims_of_both_parts(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1, 2)
-    switch(db)
-    publish(db, 3, 4)
-    claims = consume(db, limit=4)
+def test_one_call_finishes_claims_of_both_parts(q: Connection) -> None:
+    publish(q, 1, 2)
+    switch(q)
+    publish(q, 3, 4)
+    claims = consume(q, limit=4)
     ids, tokens = zip(*[(claim.id, claim.token) for claim in claims], strict=True)
     sql = "select * from postgremq.ack_message_batch('q', %s, %s::varchar[]) order by 1"
-    assert db.rows(sql, [*ids], [*tokens]) == [(1,), (2,), (3,), (4,)]
-    assert db.rows(sql, [*ids], [*tokens]) == []
-    assert statistics(db) == (0, 0, 4, 4)
+    assert q.rows(sql, [*ids], [*tokens]) == [(1,), (2,), (3,), (4,)]
+    assert q.rows(sql, [*ids], [*tokens]) == []
+    assert statistics(q) == (0, 0, 4, 4)
 
 
 def test_messages_that_are_moved_keep_their_attempts(db: Connection) -> None:
@@ -85,61 +83,57 @@ def test_messages_that_are_moved_keep_their_attempts(db: Connection) -> None:
     assert drain(db) == [1]
 
 
-def test_part_is_kept_while_a_snapshot_may_need_it(db: Connection, another: Another) -> None:
-    make_queue(db)
-    publish(db, 1, 2, 3)
-    (claim,) = consume(db)
+def test_part_is_kept_while_a_snapshot_may_need_it(q: Connection, another: Another) -> None:
+    publish(q, 1, 2, 3)
+    (claim,) = consume(q)
     old = with_snapshot(another())
-    ack(db, claim)
-    rotate(db)
-    rotate(db)
-    assert max(part_sizes(db)) > 0
-    assert drain(db) == [2, 3]
+    ack(q, claim)
+    rotate(q)
+    rotate(q)
+    assert max(part_sizes(q)) > 0
+    assert drain(q) == [2, 3]
     assert statistics(old) == (2, 1, 0, 3)
     old.execute("commit")
-    rotate(db)
-    assert min(part_sizes(db)) == 0
+    rotate(q)
+    assert min(part_sizes(q)) == 0
 
 
 def test_part_is_kept_while_a_transaction_publishes_into_it(
-    db: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
-    make_queue(db)
-    publish(db, 1)
+    publish(q, 1)
     late = begun(another())
     publish(late, 2)
-    drain(db)
-    rotate(db)
+    drain(q)
+    rotate(q)
     late.execute("commit")
-    rotate(db)
-    rotate(db)
-    assert drain(db) == [2]
+    rotate(q)
+    rotate(q)
+    assert drain(q) == [2]
 
 
 def test_late_message_is_found_after_floors_passed_it_and_it_was_moved(
-    db: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
-    make_queue(db)
     late = begun(another())
     publish(late, 1)
-    publish(db, *range(100, 200))
-    drain(db)
-    assert db.value("select count(*) from postgremq.floor where late <> '{}'") > 0
+    publish(q, *range(100, 200))
+    drain(q)
+    assert q.value("select count(*) from postgremq.floor where late <> '{}'") > 0
     late.execute("commit")
-    switch(db)
-    db.value("select postgremq.maint()")  # before the floors are truncated
-    assert db.value("select part from postgremq.open_state") == 1
-    assert drain(db) == [1]
+    switch(q)
+    q.value("select postgremq.maint()")  # before the floors are truncated
+    assert q.value("select part from postgremq.open_state") == 1
+    assert drain(q) == [1]
 
 
-def test_moved_messages_keep_their_places(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1, 2, 3)
-    switch(db)
-    publish(db, 4)
-    maintain(db)
-    assert part_sizes(db)[0] == 0
-    assert drain(db) == [1, 2, 3, 4]
+def test_moved_messages_keep_their_places(q: Connection) -> None:
+    publish(q, 1, 2, 3)
+    switch(q)
+    publish(q, 4)
+    maintain(q)
+    assert part_sizes(q)[0] == 0
+    assert drain(q) == [1, 2, 3, 4]
 
 
 def test_prepared_transaction_outlasts_rotations(db: Connection) -> None:
@@ -163,81 +157,75 @@ def test_prepared_transaction_outlasts_rotations(db: Connection) -> None:
     assert consume(db) == []
 
 
-def test_long_backlog_is_not_moved(db: Connection) -> None:
-    make_queue(db)
-    publish_many(db, 10001)
-    rotate(db)
-    publish(db, 0)
-    assert min(part_sizes(db)) > 0
-    got = [claim.payload for claim in consume(db, limit=None)]
+def test_long_backlog_is_not_moved(q: Connection) -> None:
+    publish_many(q, 10001)
+    rotate(q)
+    publish(q, 0)
+    assert min(part_sizes(q)) > 0
+    got = [claim.payload for claim in consume(q, limit=None)]
     assert got == [*range(1, 10002), 0]
 
 
-def test_maintenance_of_the_queue_includes_it(db: Connection) -> None:
-    make_queue(db)
-    publish_many(db, 1000)
-    db.execute("update postgremq.rotation set period = '0'")
-    db.value("select pgque.maint()")
-    assert db.value("select postgremq.current_part()") == 1
-    with_snapshot(db)
+def test_maintenance_of_the_queue_includes_it(q: Connection) -> None:
+    publish_many(q, 1000)
+    q.execute("update postgremq.rotation set period = '0'")
+    q.value("select pgque.maint()")
+    assert q.value("select postgremq.current_part()") == 1
+    with_snapshot(q)
     with refused("PQ013"):
-        db.value("select postgremq.maint()")
+        q.value("select postgremq.maint()")
 
 
-def test_installing_again_loses_nothing(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1, 2, 3)
-    (claim,) = consume(db)
-    db.execute(addon_sql("postgremq"))
-    ack(db, claim)
-    assert drain(db) == [2, 3]
+def test_installing_again_loses_nothing(q: Connection) -> None:
+    publish(q, 1, 2, 3)
+    (claim,) = consume(q)
+    q.execute(addon_sql("postgremq"))
+    ack(q, claim)
+    assert drain(q) == [2, 3]
 
 
-def test_snapshot_from_between_maintenance_and_its_commit(db: Connection, another: Another) -> None:
-    make_queue(db)
-    publish(db, 1, 2)
-    switch(db)
+def test_snapshot_from_between_maintenance_and_its_commit(q: Connection, another: Another) -> None:
+    publish(q, 1, 2)
+    switch(q)
     maintenance = begun(another())
     maintenance.value("select postgremq.clean_up_queue('q')")
     maintain(maintenance)
     old = with_snapshot(another())
     maintenance.execute("commit")
-    maintain(db)
+    maintain(q)
     assert len(states(old)) == 2
-    assert part_sizes(db)[0] > 0
+    assert part_sizes(q)[0] > 0
     old.execute("rollback")
-    maintain(db)
-    assert part_sizes(db)[0] == 0
+    maintain(q)
+    assert part_sizes(q)[0] == 0
 
 
-def test_maintenance_in_a_session_that_reads_the_states(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1)
-    drain(db)
-    switch(db)
+def test_maintenance_in_a_session_that_reads_the_states(q: Connection) -> None:
+    publish(q, 1)
+    drain(q)
+    switch(q)
     for _ in range(2):
-        db.value("select postgremq.maint()")
-    db.execute("begin")
-    db.execute("declare states cursor for select * from postgremq.queue_messages")
-    assert db.value("select postgremq.maint()") == 0
-    assert len(db.rows("fetch all from states")) == 1
-    db.execute("commit")
-    assert db.value("select postgremq.maint()") == 1
+        q.value("select postgremq.maint()")
+    q.execute("begin")
+    q.execute("declare states cursor for select * from postgremq.queue_messages")
+    assert q.value("select postgremq.maint()") == 0
+    assert len(q.rows("fetch all from states")) == 1
+    q.execute("commit")
+    assert q.value("select postgremq.maint()") == 1
 
 
 def test_maintenance_does_not_wait_for_a_consumer_that_keeps_its_ack_open(
-    db: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
-    make_queue(db)
-    publish(db, 1, 2)
-    held, _ = consume(db, limit=2)
+    publish(q, 1, 2)
+    held, _ = consume(q, limit=2)
     slow = begun(another())
     ack(slow, held)
-    db.execute("set statement_timeout = '20s'")
-    rotate(db)
+    q.execute("set statement_timeout = '20s'")
+    rotate(q)
     slow.execute("commit")
-    rotate(db)
-    assert [row[1] for row in states(db)] == ["completed", "processing"]
+    rotate(q)
+    assert [row[1] for row in states(q)] == ["completed", "processing"]
 
 
 # While an old snapshot keeps a finished part, consumers pass it over and miss no message.

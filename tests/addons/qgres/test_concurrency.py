@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.addons.conftest import Another, Blocked, begun, with_snapshot
-from tests.support.queues import Connection, connect, refused
+from tests.addons.conftest import begun, with_snapshot
+from tests.support.queues import Another, Blocked, Connection, connect, refused
 from tests.support.serial import add, consume, make_sp, make_sr, numbers, publish, remove, rotate
 
 either_end = pytest.mark.parametrize("end", ["commit", "rollback"])

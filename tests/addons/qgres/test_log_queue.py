@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.addons.conftest import Another, Blocked, begun
-from tests.support.queues import Connection, refused
+from tests.addons.conftest import begun
+from tests.support.queues import Another, Blocked, Connection, refused
 from tests.support.serial import make_sp, publish
 
 LOG = "qgres.Orders"

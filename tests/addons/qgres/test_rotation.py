@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.addons.conftest import Another, begun, with_snapshot
-from tests.support.queues import Connection, refused
+from tests.addons.conftest import begun, with_snapshot
+from tests.support.queues import Another, Connection, refused
 from tests.support.serial import (
     add,
     consume,
