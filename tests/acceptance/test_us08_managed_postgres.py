@@ -4,28 +4,15 @@ Debian's server stands for the managed one with pg_cron; the embedded ones for t
 any scheduler ticks.
 """
 
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.conftest import INSTALL_SQL, Server, new_server
-from tests.support.debian import DebianPostgres
-from tests.support.queues import (
-    Connection,
-    connect,
-    drain,
-    make_queue,
-    received,
-    refused,
-    rows,
-    send,
-    value,
-)
+from tests.support.debian import pg_cron_server
+from tests.support.queues import Connection, connect, refused
 
 SHOP = "shop"
 LONGEST_WAIT_SECONDS = 150
@@ -42,21 +29,15 @@ def rented(server: Server, *, cron: bool) -> Iterator[Connection]:
             provider.execute("create extension pg_cron")
             provider.execute("grant usage on schema cron to tenant")
     url = server.database_url(SHOP)
-    with psycopg.connect(url, user="tenant", autocommit=True) as tenant:
+    with Connection.connect(url, user="tenant", autocommit=True) as tenant:
         tenant.execute(INSTALL_SQL.read_bytes())
         yield tenant
 
 
 @pytest.fixture
 def with_cron() -> Iterator[Connection]:
-    with tempfile.TemporaryDirectory(prefix="pgque-managed-") as folder:
-        data_dir = Path(folder) / "postgres"
-        settings = {"cron__database_name": SHOP, "cron__host": str(data_dir)}
-        with (
-            DebianPostgres(data_dir, shared_preload_libraries="pg_cron", **settings) as server,
-            rented(server, cron=True) as tenant,
-        ):
-            yield tenant
+    with pg_cron_server(SHOP) as server, rented(server, cron=True) as tenant:
+        yield tenant
 
 
 @pytest.fixture
@@ -66,23 +47,23 @@ def without_cron() -> Iterator[Connection]:
 
 
 def health(tenant: Connection) -> set[str]:
-    return {status for (status,) in rows(tenant, "select status from pgque.queue_health()")}
+    return {status for (status,) in tenant.rows("select status from pgque.queue_health()")}
 
 
 def status(tenant: Connection) -> dict[str, str]:
-    return dict(rows(tenant, "select component, status from pgque.status()"))
+    return dict(tenant.rows("select component, status from pgque.status()"))
 
 
 def uninstall(tenant: Connection) -> None:
-    value(tenant, "select pgque.uninstall()::text")
-    assert value(tenant, "select to_regnamespace('pgque') is null")
+    tenant.value("select pgque.uninstall()::text")
+    assert tenant.value("select to_regnamespace('pgque') is null")
 
 
 def check_it_works(tenant: Connection) -> None:
     """One message goes from end to end, and all is well."""
-    make_queue(tenant)
-    send(tenant, "hello")
-    assert received(tenant) == ["hello"]
+    tenant.make_queue()
+    tenant.send("hello")
+    assert tenant.received() == ["hello"]
     assert health(tenant) == {"ok"}
 
 
@@ -90,10 +71,10 @@ def test_a_tenant_without_pg_cron_installs_uses_and_removes_the_queue(
     without_cron: Connection,
 ) -> None:
     tenant = without_cron
-    assert value(tenant, "select rolsuper from pg_roles where rolname = current_user") is False
+    assert tenant.value("select rolsuper from pg_roles where rolname = current_user") is False
     check_it_works(tenant)
     with refused("PQ019", "pg_cron", "pgque.ticker_loop()"):
-        value(tenant, "select pgque.start()")
+        tenant.value("select pgque.start()")
     assert status(tenant)["scheduler"] == "none"
     uninstall(tenant)
 
@@ -103,37 +84,37 @@ def test_a_tenant_with_pg_cron_starts_watches_stops_and_removes_the_queue(
     with_cron: Connection,
 ) -> None:
     tenant = with_cron
-    value(tenant, "select pgque.start()::text")
+    tenant.value("select pgque.start()::text")
     running = status(tenant)
     assert (running["scheduler"], running["ticker"], running["maint"]) == ("ok", "ok", "ok")
     check_it_works(tenant)
 
-    value(tenant, "select pgque.stop()::text")
-    assert rows(tenant, "select jobname from cron.job") == []
+    tenant.value("select pgque.stop()::text")
+    assert tenant.rows("select jobname from cron.job") == []
     assert status(tenant)["ticker"] == "stopped"
 
-    value(tenant, "select pgque.start()::text")
+    tenant.value("select pgque.start()::text")
     uninstall(tenant)
-    assert rows(tenant, "select jobname from cron.job") == []
+    assert tenant.rows("select jobname from cron.job") == []
 
 
 @pytest.mark.slow
 @pytest.mark.server(15)
 def test_pg_cron_alone_delivers_what_a_tenant_sends(with_cron: Connection) -> None:
     tenant = with_cron
-    make_queue(tenant)
-    value(tenant, "select pgque.start()::text")
+    tenant.make_queue()
+    tenant.value("select pgque.start()::text")
 
     # When messages are sent, one for now and one for in a moment, and nobody ticks by hand,
-    send(tenant, "now")
-    value(tenant, "select pgque.send_at('q', 'later', 'soon', now() + interval '1 second')")
+    tenant.send("now")
+    tenant.value("select pgque.send_at('q', 'later', 'soon', now() + interval '1 second')")
 
     # then both arrive.
     arrived: list[str] = []
     deadline = time.monotonic() + LONGEST_WAIT_SECONDS
     while len(arrived) < 2:
-        assert time.monotonic() < deadline, rows(tenant, "select * from cron.job_run_details")
-        arrived += drain(tenant)
+        assert time.monotonic() < deadline, tenant.rows("select * from cron.job_run_details")
+        arrived += tenant.drain()
         time.sleep(0.2)
     assert arrived == ["now", "soon"]
     assert health(tenant) == {"ok"}

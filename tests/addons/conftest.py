@@ -3,10 +3,8 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count
-from typing import Any
 
 import psycopg
 import pytest
@@ -14,10 +12,10 @@ import pytest
 from pgque_dagster.embedded import EmbeddedPostgres
 from tests.conftest import INSTALL_SQL, Server, execute, server_version
 from tests.support.debian import DebianPostgres
-from tests.support.queues import Connection, connect, value, wait_until_blocked
+from tests.support.queues import Connection, connect
+from tests.support.sessions import another, background, blocked, db
 
-Another = Callable[[], Connection]
-Blocked = Callable[..., Future[Any]]
+__all__ = ["another", "background", "blocked", "db"]
 
 _numbers = count(1)
 
@@ -61,37 +59,10 @@ def database_url(
     execute(administration, f"drop database {name} with (force)")
 
 
-@pytest.fixture
-def another(database_url: str) -> Iterator[Another]:
-    """Opens one more connection to the test's database."""
-    with ExitStack() as stack:
-        yield lambda: stack.enter_context(connect(database_url))
-
-
-@pytest.fixture
-def db(another: Another) -> Connection:
-    return another()
-
-
-@pytest.fixture
-def blocked(another: Another) -> Iterator[Blocked]:
-    """Calls a function with a session of its own, and returns when this waits for a lock."""
-    watcher = another()
-    with ThreadPoolExecutor() as pool:  # ends before the connections close
-
-        def call(function: Callable[..., Any], *arguments: object) -> Future[Any]:
-            session = another()
-            future = pool.submit(function, session, *arguments)
-            wait_until_blocked(watcher, session)
-            return future
-
-        yield call
-
-
 def begun(db: Connection, level: str = "read committed") -> Connection:
     """Begins a transaction. If its level keeps a snapshot, it is taken now."""
     db.execute(f"begin isolation level {level}".encode())
-    value(db, "select count(*) from pg_class")
+    db.value("select count(*) from pg_class")
     return db
 
 

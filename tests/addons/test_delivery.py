@@ -20,7 +20,7 @@ from pgque_dagster.client import (
 from tests.addons.conftest import addon_sql
 from tests.conftest import INSTALL_SQL, new_server
 from tests.support.databases import as_user, empty_database, owned_database
-from tests.support.queues import connect, make_queue, rows, send, value
+from tests.support.queues import connect
 
 each_addon = pytest.mark.parametrize("addon", installer.ADDONS)
 
@@ -38,7 +38,7 @@ def pgque(url: str, *arguments: str) -> Result:
 
 def schemas(url: str) -> set[str]:
     with connect(url) as db:
-        return {name for (name,) in rows(db, "select nspname from pg_namespace")}
+        return {name for (name,) in db.rows("select nspname from pg_namespace")}
 
 
 @each_addon
@@ -57,7 +57,7 @@ def test_it_needs_the_queue_in_its_version_and_a_free_name(url: str, addon: str)
         db.execute(f"create schema {addon} create table kept ()".encode())
         error = is_refused(f"schema {addon} already")
         assert error.sqlstate == "42P06"
-        assert value(db, "select to_regclass(%s)", f"{addon}.kept") is not None
+        assert db.value("select to_regclass(%s)", f"{addon}.kept") is not None
         db.execute(f"drop schema {addon} cascade".encode())
         db.execute("alter table pgque.config disable trigger all")
         db.execute("update pgque.config set schema_version = '0.0.1'")
@@ -82,10 +82,9 @@ def test_an_owner_without_superuser_installs_all() -> None:
                     db.execute(script)
             assert set(installer.installed_addons(database.owner_url)) == set(installer.ADDONS)
             with connect(database.superuser_url) as db:
-                owners = rows(
-                    db,
+                owners = db.rows(
                     "select distinct p.proowner::regrole::text from pg_proc p where"
-                    " p.pronamespace::regnamespace::text ~ '^(pgque|pgq|postgremq|qgres)'",
+                    " p.pronamespace::regnamespace::text ~ '^(pgque|pgq|postgremq|qgres)'"
                 )
             assert owners == [(database.owner,)]
             installer.uninstall(database.owner_url)
@@ -129,10 +128,10 @@ def test_the_command_installs_reinstalls_and_removes_add_ons(url: str) -> None:
     assert done.exit_code == 0, done.output
     assert "with pgq, postgremq, qgres" in done.output
     with connect(url) as db:
-        make_queue(db)
-        send(db, "a")
+        db.make_queue()
+        db.send("a")
         assert pgque(url, "install").exit_code == 0
-        assert value(db, "select count(*) from pgque.event") == 1
+        assert db.value("select count(*) from pgque.event") == 1
     assert set(installer.installed_addons(url)) == set(installer.ADDONS)
     assert pgque(url, "uninstall", "--addon", "qgres").exit_code == 0
     assert set(installer.installed_addons(url)) == {"pgq", "postgremq"}
@@ -143,7 +142,7 @@ def test_the_command_installs_reinstalls_and_removes_add_ons(url: str) -> None:
     with pytest.raises(AddonMissing, match=r"not installed.*Installed are: pgq, postgremq"):
         installer.uninstall(url, addon="qgres")
     with connect(url) as db:
-        value(db, "select pgque.drop_queue('q', true)")
+        db.value("select pgque.drop_queue('q', true)")
     assert pgque(url, "uninstall").exit_code == 0
     assert schemas(url).isdisjoint({"pgque", *installer.ADDONS})
 

@@ -7,17 +7,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from pyspark.sql import SparkSession
 
-from pgque_dagster import PgqueResource, SparkBatch, installer, pgque_asset
+from pgque_dagster import PgqueResource, installer
 from pgque_dagster.client import InvalidArgument, PermissionDenied
-from pgque_dagster.spark import register
-from tests.dagster.support import StoringIOManager, materialize
 from tests.support.databases import empty_database
 from tests.support.dg_project import DgProject
 from tests.support.logins import as_login
-from tests.support.queues import Connection, connect, drain, stored_payloads, tick, value
-from tests.support.versions import is_older
+from tests.support.queues import Connection, connect
 
 PUBLISH = {
     "postgremq": "select postgremq.publish_message('orders', jsonb_build_object('n', %s::int))",
@@ -27,7 +23,6 @@ DECLARED: dict[str, dict[str, Any]] = {
     "postgremq": {"queues": ["postgremq.orders"]},
     "qgres": {"queues": ["qgres.orders"]},
 }
-UNLOG = {"postgremq": "postgremq.unlog_topic", "qgres": "qgres.unlog_queue"}
 each_addon = pytest.mark.parametrize("addon", DECLARED)
 
 
@@ -47,52 +42,8 @@ def db(url: str) -> Iterator[Connection]:
 def publish(db: Connection, addon: str, *numbers: int) -> None:
     """Publishes numbers, and ticks the queue that logs them."""
     for number in numbers:
-        value(db, PUBLISH[addon], number)
-    tick(db, f"{addon}.orders")
-
-
-@each_addon
-def test_an_asset_and_a_stream_get_each_entry_once(
-    db: Connection, url: str, spark: SparkSession, tmp_path: Path, addon: str
-) -> None:
-    queue = f"{addon}.orders"
-    resource = PgqueResource(url=url, **DECLARED[addon])
-    with resource.client() as client:
-        for consumer in ("totals", "stream"):
-            client.register_consumer(queue, consumer)
-
-    @pgque_asset(queue=queue)
-    def totals(batch: SparkBatch) -> Any:
-        rows = batch.payload("n int not null", keep=["ev_extra1"]).collect()
-        return sorted((int(row["ev_extra1"]), row["n"]) for row in rows)
-
-    kept = StoringIOManager()
-    for numbers in ((1, 2, 3), (4, 5, 6)):
-        publish(db, addon, *numbers)
-        run = materialize(totals, url, spark, io_manager=kept, resources={"pgque": resource})
-        assert run.success
-    ids = [entry for batch in kept.stored for entry, _ in batch]
-    assert [number for batch in kept.stored for _, number in batch] == [1, 2, 3, 4, 5, 6]
-    assert ids == sorted(set(ids))
-    assert value(db, "select pgque.next_batch(%s, 'totals')", queue) is None
-
-    if is_older("pyspark", (4, 2)):  # runs one micro-batch for availableNow, and does not finish it
-        return
-    register(spark)
-    delivered: list[str] = []
-    query = (
-        spark.readStream.format("pgque")
-        .options(url=url, queue=queue, consumer="stream")
-        .load()
-        .writeStream.foreachBatch(
-            lambda events, _: delivered.extend(row.ev_data for row in events.collect())
-        )
-        .option("checkpointLocation", str(tmp_path))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination(120)
-    assert sorted(delivered) == [f'{{"n": {number}}}' for number in range(1, 7)]
+        db.value(PUBLISH[addon], number)
+    db.tick(f"{addon}.orders")
 
 
 @each_addon
@@ -114,7 +65,7 @@ def test_a_queue_of_an_unlogged_name_is_not_made_by_hand(
     queue = f"{addon}.order"
     installer.install(url, [addon])
     with pytest.raises(psycopg.Error) as raised:
-        value(db, "select pgque.register_consumer(%s, 'c')", queue)
+        db.value("select pgque.register_consumer(%s, 'c')", queue)
     assert f"select {addon}.log_" in str(raised.value.diag.message_hint)
 
 
@@ -124,8 +75,8 @@ def test_a_queue_that_was_created_by_hand_is_not_taken_for_the_log(
 ) -> None:
     queue = f"{addon}.orders"
     installer.install(url, [addon])
-    value(db, "select pgque.create_queue(%s)", queue)
-    value(db, "select pgque.send(%s, 'not a message')", queue)
+    db.value("select pgque.create_queue(%s)", queue)
+    db.value("select pgque.send(%s, 'not a message')", queue)
     resource = PgqueResource(url=url, **DECLARED[addon])
     reader = PgqueResource(url=as_login(url, "pgque_reader"), **DECLARED[addon])
     text = f'"{queue}" exists, and {addon} did not create it'
@@ -135,7 +86,7 @@ def test_a_queue_that_was_created_by_hand_is_not_taken_for_the_log(
         assert f"select pgque.drop_queue('{queue}')" in str(error.value.hint)
         with pytest.raises(PermissionDenied, match="nothing is logged"):
             reader.database_url()
-    value(db, "select pgque.drop_queue(%s)", queue)
+    db.value("select pgque.drop_queue(%s)", queue)
     assert resource.database_url() == url
     assert reader.database_url() == reader.url
 
@@ -147,36 +98,16 @@ def test_a_queue_created_by_hand_after_the_log_was_dropped_gets_nothing(
     queue = f"{addon}.orders"
     logged = f"select {addon}.logged_as('orders')"
     PgqueResource(url=url, **DECLARED[addon]).database_url()
-    value(db, "select pgque.drop_queue(%s)", queue)
-    value(db, "select pgque.create_queue(%s)", queue)
-    assert value(db, logged) is None
+    db.value("select pgque.drop_queue(%s)", queue)
+    db.value("select pgque.create_queue(%s)", queue)
+    assert db.value(logged) is None
     installer.install(url, [addon])
     with pytest.raises(psycopg.Error, match=f"exists, and {addon} did not create it"):
         publish(db, addon, 1)
-    assert stored_payloads(db, queue) == set()
-    value(db, "select pgque.drop_queue(%s)", queue)
+    assert db.stored_payloads(queue) == set()
+    db.value("select pgque.drop_queue(%s)", queue)
     PgqueResource(url=url, install="never", **DECLARED[addon]).database_url()
-    assert value(db, logged) == queue
-
-
-@each_addon
-def test_logging_is_switched_off_and_on_again(db: Connection, url: str, addon: str) -> None:
-    queue = f"{addon}.orders"
-    logged = f"select {addon}.logged_as('orders')"
-    installer.install(url, [addon])
-    assert value(db, logged) is None
-    with PgqueResource(url=url, **DECLARED[addon]).client() as client:
-        client.register_consumer(queue, "c")
-    publish(db, addon, 1)
-    for _ in range(2):
-        value(db, f"select {UNLOG[addon]}('orders')::text")
-    assert value(db, logged) is None
-    publish(db, addon, 2)
-    # Other settings, because a process relies on its last check for a minute.
-    PgqueResource(url=url, install="upgrade", **DECLARED[addon]).database_url()
-    assert value(db, logged) == queue
-    publish(db, addon, 3)
-    assert [json.loads(event) for event in drain(db, queue)] == [{"n": 1}, {"n": 3}]
+    assert db.value(logged) == queue
 
 
 def test_a_serial_queue_may_be_declared_in_another_case(db: Connection, url: str) -> None:
@@ -184,7 +115,7 @@ def test_a_serial_queue_may_be_declared_in_another_case(db: Connection, url: str
     reader = as_login(url, "pgque_reader")
     other = PgqueResource(url=reader, queues=["qgres.ORDERS"])
     assert other.database_url() == reader
-    assert value(db, "select array_agg(queue_name) from pgque.queue") == ["qgres.Orders"]
+    assert db.value("select array_agg(queue_name) from pgque.queue") == ["qgres.Orders"]
 
 
 def test_yaml_declares_what_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,30 +8,16 @@ import pytest
 
 from tests.addons.conftest import addon_sql
 from tests.support import messages, serial
-from tests.support.queues import Connection, connect, rows, value
-from tests.support.replicas import Replica, replicas, wait_for
+from tests.support.queues import Connection, connect
+from tests.support.replicas import Replica, synchronous_pair, wait_for
 
 LONGEST_WAIT_SECONDS = 5
-
-STANDBY = """
-hot_standby_feedback = on
-wal_receiver_status_interval = 1s
-max_standby_streaming_delay = -1
-"""
 
 
 @pytest.fixture
 def pair(server: Any) -> Iterator[tuple[Replica, Replica]]:
-    """Commits on the primary wait until the standby has applied them, and it waits for reports."""
-    with replicas(server) as made:
-        primary = made.primary(settings=STANDBY)
-        standby = made.standby(primary)
-        with connect(primary.url()) as admin:
-            wait_for(admin, "select count(*) = 1 from pg_stat_replication")
-            admin.execute("alter system set synchronous_standby_names = '*'")
-            admin.execute("alter system set synchronous_commit = remote_apply")
-            value(admin, "select pg_reload_conf()")
-        yield primary, standby
+    with synchronous_pair(server) as made:
+        yield made
 
 
 def serial_table(db: Connection) -> str:
@@ -67,24 +53,24 @@ def test_report_that_began_after_the_switch_makes_no_publisher_wait(
     ):
         db.execute(addon_sql(addon))
         holder.execute("begin isolation level repeatable read")
-        value(holder, "select count(*) from pgque.queue")
+        holder.value("select count(*) from pgque.queue")
         table = make_table(db)
         count = f"select count(*) > 0 from {table}"
         with report.transaction():
             report.execute("set transaction isolation level repeatable read")
-            assert value(report, count)
-            seen = value(report, "select txid_snapshot_xmin(txid_current_snapshot())::text")
+            assert report.value(count)
+            seen = report.value("select txid_snapshot_xmin(txid_current_snapshot())::text")
             wait_for(db, "select backend_xmin::text = %s from pg_stat_replication", seen)
             db.execute("update pgque.snapshot_wait set marked_at = marked_at - interval '1 hour'")
-            value(db, maintain)
+            db.value(maintain)
             holder.execute("rollback")
             began = time.monotonic()
             for _ in range(3):
-                value(db, maintain)
+                db.value(maintain)
             if addon == "qgres":
                 serial.publish(db, "b")
             else:
                 messages.publish(db, 2)
             assert time.monotonic() - began < LONGEST_WAIT_SECONDS
-            assert rows(report, count) == [(True,)]
+            assert report.rows(count) == [(True,)]
         wait_for(db, f"{maintain} >= 0 and pg_relation_size('{table}') = 0")

@@ -9,7 +9,7 @@ from tests.addons.conftest import addon_sql
 from tests.conftest import INSTALL_SQL
 from tests.support import messages, serial
 from tests.support.databases import empty_database
-from tests.support.queues import Connection, connect, refused, rows, value
+from tests.support.queues import Connection, connect, refused
 from tests.support.released import RELEASES, Release
 
 # What the catalog says of an add-on's tables.
@@ -32,8 +32,7 @@ order by 1
 
 @pytest.fixture(params=RELEASES, ids=lambda release: release.version)
 def released(request: pytest.FixtureRequest) -> Release:
-    release: Release = request.param
-    return release
+    return request.param
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def upgrade(db: Connection, addon: str) -> None:
 
 
 def catalog(db: Connection, addon: str) -> list[Any]:
-    return rows(db, COLUMNS, addon) + rows(db, FUNCTIONS, addon)
+    return db.rows(COLUMNS, addon) + db.rows(FUNCTIONS, addon)
 
 
 @pytest.mark.parametrize("is_left", [False, True])
@@ -61,8 +60,8 @@ def test_serial_queues(server: Any, url: str, released: Release, is_left: bool) 
     with connect(url) as db, connect(url) as holder:
         install(db, released, "qgres")
         sp, sr = serial.make_sp(db, consumers=("fast", "slow")), serial.make_sr(db)
-        rows(db, "select qgres.queue__create('parts', 'SP', 2)")
-        value(db, "select qgres.consumer__register('parts#1', 'c')::text")
+        db.rows("select qgres.queue__create('parts', 'SP', 2)")
+        db.value("select qgres.consumer__register('parts#1', 'c')::text")
         serial.publish(db, "a", queue="parts#1")
         serial.publish(db, "a", "b", "c")
         serial.add(db, "a", "b", "c")
@@ -71,9 +70,9 @@ def test_serial_queues(server: Any, url: str, released: Release, is_left: bool) 
         if is_left:
             serial.numbers(db, "slow")
             holder.execute("begin isolation level repeatable read")
-            value(holder, "select 1")
+            holder.value("select 1")
             serial.rotate(db)
-            assert value(db, "select count(*) from qgres._queue where moved_by is not null") == 2
+            assert db.value("select count(*) from qgres._queue where moved_by is not null") == 2
         serial.publish(db, "d")
         serial.add(db, "d")
         holder.execute("rollback")
@@ -86,7 +85,7 @@ def test_serial_queues(server: Any, url: str, released: Release, is_left: bool) 
         serial.publish(db, "b", queue="parts#1")  # what was a partition is a queue
         assert serial.consume(db, queue="parts#1") == [(1, "a"), (2, "b")]
         for part in range(2):
-            value(db, "select qgres.queue__drop(%s, true)::text", f"parts#{part}")
+            db.value("select qgres.queue__drop(%s, true)::text", f"parts#{part}")
         for _ in range(3):
             serial.rotate(db)
         assert (serial.stored(db, sp), serial.stored(db, sr)) == (0, 0)
@@ -106,11 +105,9 @@ def test_messages(server: Any, url: str, released: Release, is_left: bool) -> No
         (claim,) = messages.consume(db)
         if is_left:
             holder.execute("begin isolation level repeatable read")
-            value(holder, "select 1")
+            holder.value("select 1")
             messages.rotate(db)
-            assert (
-                value(db, "select count(*) from postgremq.rotation_part where done_by > '0'") == 1
-            )
+            assert db.value("select count(*) from postgremq.rotation_part where done_by > '0'") == 1
         messages.publish(db, 4)
         holder.execute("rollback")
         upgrade(db, "postgremq")
@@ -120,7 +117,7 @@ def test_messages(server: Any, url: str, released: Release, is_left: bool) -> No
         for _ in range(3):
             messages.rotate(db)
         assert messages.statistics(db) == (0, 0, 5, 5)
-        assert value(db, "select count(*) from postgremq.state") == 0
+        assert db.value("select count(*) from postgremq.state") == 0
         with empty_database(server) as fresh_url, connect(fresh_url) as fresh:
             upgrade(fresh, "postgremq")
             assert catalog(db, "postgremq") == catalog(fresh, "postgremq")
@@ -129,9 +126,9 @@ def test_messages(server: Any, url: str, released: Release, is_left: bool) -> No
 def test_pgq(server: Any, url: str, released: Release) -> None:
     with connect(url) as db, empty_database(server) as fresh_url, connect(fresh_url) as fresh:
         install(db, released, "pgq")
-        value(db, "select pgq.create_queue('q')")
-        value(db, "select pgq.insert_event('q', 't', 'kept')")
-        value(db, "select pgq.allow_extra_maint('pgque.maint_idem')")
+        db.value("select pgq.create_queue('q')")
+        db.value("select pgq.insert_event('q', 't', 'kept')")
+        db.value("select pgq.allow_extra_maint('pgque.maint_idem')")
         db.execute("update pgq.queue set queue_extra_maint = '{pgque.maint_idem}'")
         db.execute(INSTALL_SQL.read_bytes())
         with refused("PQ005", "queue_extra_maint", "set queue_extra_maint = null"):
@@ -139,11 +136,11 @@ def test_pgq(server: Any, url: str, released: Release) -> None:
         db.execute("rollback")
         db.execute("update pgq.queue set queue_extra_maint = null, queue_per_tx_limit = 1")
         db.execute(addon_sql("pgq"))
-        assert value(db, "select ev_data from pgque.event_1") == "kept"
+        assert db.value("select ev_data from pgque.event_1") == "kept"
         with refused("54000", "allows max 1 events"):
-            value(db, "select pgq.insert_event('q', 't', 'a') from generate_series(1, 2)")
+            db.value("select pgq.insert_event('q', 't', 'a') from generate_series(1, 2)")
         with refused("PQ005", "queue_extra_maint cannot become"):
             db.execute("update pgq.queue set queue_extra_maint = '{pgque.maint_idem}'")
         upgrade(fresh, "pgq")
-        value(fresh, "select pgq.create_queue('q')")
+        fresh.value("select pgq.create_queue('q')")
         assert catalog(db, "pgq") == catalog(fresh, "pgq")

@@ -1,56 +1,22 @@
-"""Connections for the engine's tests, closed when the test ends."""
-
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
-from typing import Any
+"""What the engine's tests work on."""
 
 import pytest
 
-from tests.support.queues import (
-    Another,
-    Blocked,
-    Connection,
-    connect,
-    make_queue,
-    wait_until_blocked,
-)
+from tests.support.queues import Connection
+from tests.support.sessions import another, background, blocked, db
 
-
-@pytest.fixture
-def another(database_url: str) -> Iterator[Callable[[], Connection]]:
-    """Opens one more connection to the test's database."""
-    with ExitStack() as stack:
-        yield lambda: stack.enter_context(connect(database_url))
-
-
-@pytest.fixture
-def db(another: Callable[[], Connection]) -> Connection:
-    return another()
+__all__ = ["another", "background", "blocked", "db"]
 
 
 @pytest.fixture
 def q(db: Connection) -> Connection:
-    """The same, with the queue q and its consumer c."""
-    make_queue(db)
+    """The test's connection, to a database with the queue q and its consumer c."""
+    db.make_queue()
     return db
 
 
 @pytest.fixture
-def background(another: Callable[[], Connection]) -> Iterator[ThreadPoolExecutor]:
-    """Threads for calls that wait for another session. They end before the connections close."""
-    with ThreadPoolExecutor() as pool:
-        yield pool
-
-
-@pytest.fixture
-def blocked(another: Another, background: ThreadPoolExecutor) -> Blocked:
-    """Calls a function with a connection of its own; returns when that waits for a lock."""
-
-    def call(function: Callable[..., Any], *arguments: object) -> Future[Any]:
-        connection = another()
-        answer = background.submit(function, connection, *arguments)
-        wait_until_blocked(another(), connection)
-        return answer
-
-    return call
+def bare(db: Connection) -> Connection:
+    """The same, and the queue has no consumer."""
+    db.make_queue(consumers=())
+    return db

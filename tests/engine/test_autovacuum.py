@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 
 from tests.conftest import INSTALL_SQL, new_server
-from tests.support.queues import Connection, drain, make_queue, rotate, send, stored_payloads, tick
+from tests.support.queues import Connection, connect
 from tests.support.replicas import wait_for
 
 SETTINGS = {
@@ -24,7 +23,7 @@ IS_AT_WORK = """
 @pytest.fixture
 def db() -> Iterator[Connection]:
     """A database where autovacuum is busy with a table for the whole test."""
-    with new_server() as server, psycopg.connect(server.url, autocommit=True) as connection:
+    with new_server() as server, connect(server.url) as connection:
         connection.execute(INSTALL_SQL.read_bytes())
         for name, setting in SETTINGS.items():
             connection.execute(f"alter system set {name} = '{setting}'".encode())
@@ -38,11 +37,9 @@ def db() -> Iterator[Connection]:
         yield connection
 
 
-def test_rotation_empties_the_tables_meanwhile(db: Connection) -> None:
-    make_queue(db)
-    send(db, "a")
-    tick(db)
-    drain(db)
-    done = [rotate(db) for _ in range(3)]
-    assert db.execute(IS_AT_WORK).fetchone() == (True,)
-    assert (done, stored_payloads(db)) == ([1, 1, 1], set())
+def test_rotation_empties_the_tables_meanwhile(q: Connection) -> None:
+    q.publish("a")
+    q.drain()
+    done = [q.rotate() for _ in range(3)]
+    assert q.execute(IS_AT_WORK).fetchone() == (True,)
+    assert (done, q.stored_payloads()) == ([1, 1, 1], set())

@@ -2,143 +2,107 @@
 
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    drain,
-    events,
-    finish,
-    make_queue,
-    next_batch,
-    open_batch,
-    payloads,
-    refused,
-    rotate,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, refused
 from tests.support.races import Another, race
 
 
-@pytest.fixture
-def queue(db: Connection) -> Connection:
-    make_queue(db)
-    return db
-
-
-def test_events_arrive_exactly_once_and_not_before_a_tick(queue: Connection) -> None:
-    send(queue, "a", "b")
-    assert next_batch(queue) is None
-    tick(queue)
-    send(queue, "c")
-    tick(queue)
-    assert (drain(queue), drain(queue)) == (["a", "b", "c"], [])
+def test_events_arrive_exactly_once_and_not_before_a_tick(q: Connection) -> None:
+    q.send("a", "b")
+    assert q.next_batch() is None
+    q.tick()
+    q.publish("c")
+    assert (q.drain(), q.drain()) == (["a", "b", "c"], [])
 
 
 def test_each_consumer_gets_each_event(db: Connection) -> None:
-    make_queue(db, consumers=("fast", "slow"))
-    send(db, "a")
-    tick(db)
-    fast = drain(db, consumer="fast")
-    send(db, "b")
-    tick(db)
-    assert (fast, drain(db, consumer="slow")) == (["a"], ["a", "b"])
+    db.make_queue(consumers=("fast", "slow"))
+    db.publish("a")
+    fast = db.drain(consumer="fast")
+    db.publish("b")
+    assert (fast, db.drain(consumer="slow")) == (["a"], ["a", "b"])
 
 
-def test_a_batch_without_events_is_a_batch(queue: Connection) -> None:
-    tick(queue)
-    assert events(queue, next_batch(queue)) == []
-
-
-def test_events_come_in_order_of_their_ids(queue: Connection, another: Another) -> None:
+def test_events_come_in_order_of_their_ids(q: Connection, another: Another) -> None:
     late = another()
     with late.transaction():
-        send(late, "first id, last commit")
-        send(queue, "second id")
-    tick(queue)
-    assert payloads(queue, next_batch(queue)) == ["first id, last commit", "second id"]
+        late.send("first id, last commit")
+        q.send("second id")
+    assert q.payloads(q.open_batch()) == ["first id, last commit", "second id"]
 
 
-def test_rolled_back_savepoints_leave_no_event(queue: Connection) -> None:
-    with queue.transaction():
-        send(queue, "kept")
-        with queue.transaction(force_rollback=True):
-            send(queue, "ghost")
-            with queue.transaction():
-                send(queue, "ghost of a released savepoint")
-        with queue.transaction():
-            send(queue, "kept in a savepoint")
-    tick(queue)
-    assert drain(queue) == ["kept", "kept in a savepoint"]
+def test_rolled_back_savepoints_leave_no_event(q: Connection) -> None:
+    with q.transaction():
+        q.send("kept")
+        with q.transaction(force_rollback=True):
+            q.send("ghost")
+            with q.transaction():
+                q.send("ghost of a released savepoint")
+        with q.transaction():
+            q.send("kept in a savepoint")
+    assert q.received() == ["kept", "kept in a savepoint"]
 
 
-def test_events_of_many_subtransactions_arrive_together(queue: Connection) -> None:
+def test_events_of_many_subtransactions_arrive_together(q: Connection) -> None:
     texts = [str(n) for n in range(100)]
-    with queue.transaction():
+    with q.transaction():
         for text in texts:
-            with queue.transaction():
-                send(queue, text)
-    tick(queue)
-    assert payloads(queue, next_batch(queue)) == texts
+            with q.transaction():
+                q.send(text)
+    assert q.payloads(q.open_batch()) == texts
 
 
 def test_a_long_transaction_across_many_ticks_arrives_whole_and_once(
-    queue: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
     long = another()
     short = []
     with long.transaction():
         for number in range(10):
-            send(long, f"long {number}")
-            send(queue, f"short {number}")
-            tick(queue)
-            short += drain(queue)
-    tick(queue)
+            long.send(f"long {number}")
+            q.publish(f"short {number}")
+            short += q.drain()
+    q.tick()
     assert short == [f"short {n}" for n in range(10)]
-    assert drain(queue) == [f"long {n}" for n in range(10)]
+    assert q.drain() == [f"long {n}" for n in range(10)]
 
 
 def test_a_batch_is_the_same_until_it_is_finished_whatever_others_do(
-    queue: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
     late = another()
     with late.transaction():
-        send(late, "late")
-        batch = open_batch(queue, "a", "b")
-        first = events(queue, batch)
-    send(queue, "c")
-    tick(queue)
-    rotate(queue)
-    with queue.transaction(force_rollback=True):
-        finish(queue, batch)
-    assert next_batch(queue) == batch
-    assert events(queue, batch) == events(another(), batch) == first
+        late.send("late")
+        batch = q.open_batch("a", "b")
+        first = q.events(batch)
+    q.publish("c")
+    q.rotate()
+    with q.transaction(force_rollback=True):
+        q.finish(batch)
+    assert q.next_batch() == batch
+    assert q.events(batch) == another().events(batch) == first
 
 
-def test_a_batch_can_be_opened_and_read_in_one_statement(queue: Connection) -> None:
-    send(queue, "a", "b")
-    tick(queue)
+def test_a_batch_can_be_opened_and_read_in_one_statement(q: Connection) -> None:
+    q.publish("a", "b")
     sql = "select array_agg(ev_data) from pgque.get_batch_events(pgque.next_batch('q', 'c'))"
-    assert value(queue, sql) == ["a", "b"]
+    assert q.value(sql) == ["a", "b"]
 
 
 @pytest.mark.parametrize("rollback", [False, True])
 def test_two_sessions_at_once_get_the_same_batch(
-    queue: Connection, another: Another, rollback: bool
+    q: Connection, another: Another, rollback: bool
 ) -> None:
-    send(queue, "a")
-    tick(queue)
-    batch, answer = race(another, next_batch, next_batch, rollback=rollback)
+    q.publish("a")
+    batch, answer = race(another, Connection.next_batch, Connection.next_batch, rollback=rollback)
     assert rollback or answer.result() == batch
-    assert payloads(queue, answer.result()) == ["a"]
+    assert q.payloads(answer.result()) == ["a"]
 
 
 def test_of_two_sessions_that_finish_one_batch_the_second_is_refused(
-    queue: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
-    batch = open_batch(queue, "a")
-    _, answer = race(another, lambda one: finish(one, batch), lambda two: finish(two, batch))
+    batch = q.open_batch("a")
+    _, answer = race(another, lambda one: one.finish(batch), lambda two: two.finish(batch))
     with refused("PQ003"):
         answer.result()
 
@@ -157,37 +121,34 @@ def test_of_two_sessions_that_finish_one_batch_the_second_is_refused(
         "select pgque.batch_retry(%s, 1)",
     ],
 )
-def test_a_batch_that_is_finished_is_refused(queue: Connection, call: str) -> None:
-    batch = open_batch(queue, "a")
-    finish(queue, batch)
+def test_a_batch_that_is_finished_is_refused(q: Connection, call: str) -> None:
+    batch = q.open_batch("a")
+    q.finish(batch)
     with refused("PQ003", f"batch {batch}"):
-        queue.execute(call.encode(), [batch])
+        q.execute(call.encode(), [batch])
 
 
-def test_batch_info_says_whose_the_batch_is_and_what_it_spans(queue: Connection) -> None:
+def test_batch_info_says_whose_the_batch_is_and_what_it_spans(q: Connection) -> None:
     columns = "queue_name, consumer_name, prev_tick_id, tick_id, seq_end - seq_start"
-    batch = open_batch(queue, "a", "b")
-    found = rows(queue, f"select {columns} from pgque.get_batch_info(%s)", batch)
+    batch = q.open_batch("a", "b")
+    found = q.rows(f"select {columns} from pgque.get_batch_info(%s)", batch)
     assert found == [("q", "c", 1, 2, 2)]
 
 
 class TestReceive:
-    def test_returns_as_many_messages_as_asked_for_past_empty_batches(
-        self, queue: Connection
-    ) -> None:
-        assert rows(queue, "select * from pgque.receive('q', 'c')") == []
+    def test_returns_as_many_messages_as_asked_for_past_empty_batches(self, q: Connection) -> None:
+        assert q.rows("select * from pgque.receive('q', 'c')") == []
         for _ in range(3):
-            tick(queue)
-        send(queue, "a", "b", "c")
-        tick(queue)
-        received = rows(queue, "select payload from pgque.receive('q', 'c', 2)")
+            q.tick()
+        q.publish("a", "b", "c")
+        received = q.rows("select payload from pgque.receive('q', 'c', 2)")
         assert received == [("a",), ("b",)]
-        value(queue, "select pgque.ack(batch_id) from pgque.receive('q', 'c') limit 1")
-        assert next_batch(queue) is None
+        q.value("select pgque.ack(batch_id) from pgque.receive('q', 'c') limit 1")
+        assert q.next_batch() is None
 
-    def test_refuses_to_return_none(self, queue: Connection) -> None:
+    def test_refuses_to_return_none(self, q: Connection) -> None:
         with refused("PQ005"):
-            rows(queue, "select * from pgque.receive('q', 'c', 0)")
+            q.rows("select * from pgque.receive('q', 'c', 0)")
 
 
 AGES = "100 min", "95 min", "80 min", "10 min"
@@ -196,19 +157,18 @@ AGES = "100 min", "95 min", "80 min", "10 min"
 def batch_of(db: Connection, lag=None, count=None, interval=None, maximum=None) -> str | None:
     """The events of the next batch within limits, or None; finishes it."""
     call = "pgque.next_batch_custom('q', 'c', %s::interval, %s, %s::interval, %s::integer)"
-    batch = value(db, f"select batch_id from {call}", lag, count, interval, maximum)
+    batch = db.value(f"select batch_id from {call}", lag, count, interval, maximum)
     if batch is None:
         return None
-    found = payloads(db, batch)
-    finish(db, batch)
+    found = db.payloads(batch)
+    db.finish(batch)
     return "".join(found)
 
 
 def send_and_tick(db: Connection, *ticks: str) -> None:
     """Each letter is an event."""
     for texts in ticks:
-        send(db, *texts)
-        tick(db)
+        db.publish(*texts)
 
 
 @pytest.mark.parametrize(
@@ -232,35 +192,159 @@ def send_and_tick(db: Connection, *ticks: str) -> None:
         ("abc", ("100 min", "50 min", "40 min", "5 min"), {"lag": "10 min", "maximum": 9}, ["ab"]),
     ],
 )  # fmt: skip
-def test_a_batch_ends_where_its_limits_say(queue: Connection, ticks, ages, limits, batches) -> None:
-    send_and_tick(queue, *ticks)
+def test_a_batch_ends_where_its_limits_say(q: Connection, ticks, ages, limits, batches) -> None:
+    send_and_tick(q, *ticks)
     for number, age in enumerate(ages, 1):
         sql = "update pgque.tick_log set tick_time = clock_timestamp() - %s::interval"
-        queue.execute(f"{sql} where tick_id = %s".encode(), [age, number])
-    assert [batch_of(queue, **limits) for _ in batches] == batches
+        q.execute(f"{sql} where tick_id = %s".encode(), [age, number])
+    assert [batch_of(q, **limits) for _ in batches] == batches
 
 
-def test_events_that_were_not_enough_stay_for_later(queue: Connection) -> None:
-    send_and_tick(queue, "ab")
-    batch_of(queue, count=3)
-    assert drain(queue) == ["a", "b"]
+def test_events_that_were_not_enough_stay_for_later(q: Connection) -> None:
+    send_and_tick(q, "ab")
+    batch_of(q, count=3)
+    assert q.drain() == ["a", "b"]
 
 
-def test_limits_do_not_change_a_batch_that_is_open(queue: Connection) -> None:
-    send_and_tick(queue, "a", "b")
-    assert value(queue, "select pgque.next_batch('q', 'c')")
-    assert batch_of(queue, count=100, maximum=100) == "a"
+def test_limits_do_not_change_a_batch_that_is_open(q: Connection) -> None:
+    send_and_tick(q, "a", "b")
+    assert q.value("select pgque.next_batch('q', 'c')")
+    assert batch_of(q, count=100, maximum=100) == "a"
 
 
-def test_the_answer_tells_both_ticks_and_no_batch_is_a_row_of_nulls(queue: Connection) -> None:
+def test_the_answer_tells_both_ticks_and_no_batch_is_a_row_of_nulls(q: Connection) -> None:
     call = "pgque.next_batch_custom('q', 'c', null, null, null, null::integer)"
-    assert rows(queue, f"select * from {call}") == [(None,) * 7]
-    send_and_tick(queue, "ab")
+    assert q.rows(f"select * from {call}") == [(None,) * 7]
+    send_and_tick(q, "ab")
     columns = "prev_tick_id, cur_tick_id, cur_tick_event_seq - prev_tick_event_seq"
-    assert rows(queue, f"select {columns} from {call}") == [(1, 2, 2)]
+    assert q.rows(f"select {columns} from {call}") == [(1, 2, 2)]
 
 
 @pytest.mark.parametrize("limits", [{"maximum": 0}, {"count": 5, "maximum": 4}])
-def test_limits_that_no_batch_can_meet_are_refused(queue: Connection, limits) -> None:
+def test_limits_that_no_batch_can_meet_are_refused(q: Connection, limits) -> None:
     with refused("PQ005", "min_lag"):
-        batch_of(queue, **limits)
+        batch_of(q, **limits)
+
+
+class TestInsertingInBulk:
+    BULK = "select pgque.insert_event_bulk(%s, 'kind', %s::text[])"
+
+    def test_ids_come_in_order(self, q: Connection) -> None:
+        assert q.value(self.BULK, "q", "{}") == []
+        ids = q.value(self.BULK, "q", "{a,b,c}")
+        found = [(row[0], row[4], row[5]) for row in q.events(q.open_batch())]
+        assert found == list(zip(ids, ["kind"] * 3, "abc", strict=True))
+
+
+def test_next_batch_info_tells_what_next_batch_custom_tells(q: Connection) -> None:
+    info = "select * from pgque.next_batch_info('q', 'c')"
+    assert q.rows(info) == [(None,) * 7]
+    assert q.open_batch("a", "b") is not None
+    custom = "select * from pgque.next_batch_custom('q', 'c', null, null, null)"
+    assert q.rows(info) == q.rows(custom)
+
+
+class TestCursor:
+    OPEN = "select ev_data from pgque.get_batch_cursor(%s, %s, %s)"
+    OPEN_WHERE = "select ev_data from pgque.get_batch_cursor(%s, %s, %s, %s)"
+
+    def test_the_first_events_come_at_once_and_the_rest_by_fetch(self, q: Connection) -> None:
+        batch = q.open_batch("a", "b", "c", "d")
+        with q.transaction():
+            opened = "select * from pgque.get_batch_cursor(%s, %s, 2)"
+            first = q.rows(opened, batch, 'Strange "name"')
+            rest = q.rows('fetch all from "Strange ""name"""')
+        assert [row[5] for row in first] == ["a", "b"]
+        assert first + rest == q.events(batch)
+
+    def test_all_or_none_may_come_at_once(self, q: Connection) -> None:
+        batch = q.open_batch("a", "b")
+        assert q.rows(self.OPEN, batch, "cur", 10) == [("a",), ("b",)]
+        with q.transaction():
+            assert q.rows(self.OPEN, batch, "none", 0) == []
+            assert len(q.rows("fetch all from none")) == 2
+
+    @pytest.mark.parametrize(
+        "where", ["ev_data > 'a'", "ev_data <> 'a' -- a comment", "'b' <= ev_data"]
+    )
+    def test_a_condition_filters(self, q: Connection, where: str) -> None:
+        batch = q.open_batch("a", "b", "c")
+        assert q.rows(self.OPEN_WHERE, batch, "cur", 10, where) == [("b",), ("c",)]
+
+    def test_a_condition_is_one_statement_with_the_callers_rights(self, q: Connection) -> None:
+        batch = q.open_batch("a")
+        injection = "true); drop table pgque.queue; select (1"
+        with refused("42P11"):
+            q.rows(self.OPEN_WHERE, batch, "cur", 1, injection)
+        assert q.value("select count(*) from pgque.queue") == 1
+        q.execute("create table public.secret as select 'x' as word")
+        q.execute("set role pgque_admin")
+        with refused("42501", "secret"):
+            q.rows(self.OPEN_WHERE, batch, "cur", 1, "exists (select from public.secret)")
+
+    @pytest.mark.parametrize("name", ["", "taken"])
+    def test_a_new_name_is_needed(self, q: Connection, name: str) -> None:
+        batch = q.open_batch("a")
+        with refused("PQ005", "Name a cursor"), q.transaction():
+            q.execute("declare taken cursor for select 1")
+            q.rows(self.OPEN, batch, name, 1)
+
+
+class TestRetryingABatch:
+    def test_all_its_events_come_again(self, q: Connection) -> None:
+        batch = q.open_batch("a", "b")
+        assert q.value("select pgque.batch_retry(%s, 0)", batch) == 2
+        q.finish(batch)
+        q.value("select pgque.maint_retry_events()")
+        again = q.open_batch()
+        assert [(row[3], row[5]) for row in q.events(again)] == [(1, "a"), (1, "b")]
+
+    def test_a_dead_letter_stays_one(self, q: Connection) -> None:
+        batch = q.open_batch("a", "b")
+        ids = [q.rows("select ev_id from pgque.get_batch_events(%s)", batch)[0][0]]
+        q.value("select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids)
+        assert q.value("select pgque.batch_retry(%s, 0)", batch) == 1
+
+    def test_tables_that_the_consumer_replicates_are_copied_again(self, q: Connection) -> None:
+        batch = q.open_batch("a")
+        copied = "select table_name from pgque.replicated_tables('q', 'c')"
+        shape = "select pgque.set_replicated('q', 'c', 'public.t', pg_current_snapshot(), 'shape')"
+        q.value(shape)
+        assert q.rows(copied) == [("public.t",)]
+        q.value("select pgque.batch_retry(%s, 0)", batch)
+        assert q.rows(copied) == []
+
+
+class TestRetryingRaw:
+    def retry(self, db: Connection, **changes: object) -> int:
+        arguments = {
+            "queue": "q",
+            "consumer": "c",
+            "after": "2020-01-01",
+            "id": 4711,
+            "time": "2019-01-01",
+            "retry": 3,
+        } | changes
+        call = "%s, %s, %s, %s::bigint, %s, %s::int, 'kind', 'data', '1', '2', '3', '4'"
+        return db.value(f"select pgque.event_retry_raw({call})", *arguments.values())
+
+    def test_the_event_comes_as_given(self, db: Connection) -> None:
+        db.make_queue(consumers=("c", "other"))
+        assert self.retry(db) == 4711
+        db.value("select pgque.maint_retry_events()")
+        ((number, at, _, *rest),) = db.events(db.open_batch())
+        assert (number, at.year, rest) == (4711, 2019, [3, "kind", "data", "1", "2", "3", "4"])
+        assert db.drain(consumer="other") == []
+
+    def test_without_an_id_it_is_a_new_event(self, q: Connection) -> None:
+        (before,) = q.send("a")
+        assert self.retry(q, id=None, time=None, retry=None) == before + 1
+
+    def test_one_scheduled_before_stays(self, q: Connection) -> None:
+        self.retry(q, retry=1)
+        self.retry(q, retry=2)
+        assert q.rows("select ev_retry from pgque.retry_queue") == [(1,)]
+
+    def test_a_negative_count_of_retries_is_refused(self, q: Connection) -> None:
+        with refused("PQ005"):
+            self.retry(q, retry=-1)

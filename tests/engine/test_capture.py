@@ -9,9 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.queues import Connection, make_queue, refused, rows, value
+from tests.support.queues import Another, Connection, refused
 
-Another = Callable[[], Connection]
 # The events of a queue in the order of their ids, as a consumer reads them.
 EVENTS = """
 select ev_type, ev_data, ev_extra1 from pgque.event
@@ -21,7 +20,7 @@ where ev_table / 4 = (select queue_id from pgque.queue where queue_name = %s) or
 
 @pytest.fixture(autouse=True)
 def queue(db: Connection) -> None:
-    make_queue(db)
+    db.make_queue()
 
 
 def run(db: Connection, script: str) -> None:
@@ -29,7 +28,7 @@ def run(db: Connection, script: str) -> None:
 
 
 def found(db: Connection, queue: str = "q") -> list[tuple[str, dict[str, Any], str]]:
-    return [(kind, json.loads(data), table) for kind, data, table in rows(db, EVENTS, queue)]
+    return [(kind, json.loads(data), table) for kind, data, table in db.rows(EVENTS, queue)]
 
 
 def kinds(db: Connection) -> list[str]:
@@ -52,7 +51,7 @@ def applied(db: Connection, table: str, key: tuple[str, ...] = ("id",)) -> list[
 
 
 def table_of(db: Connection, table: str) -> list[dict[str, Any]]:
-    stored = rows(db, f"select row_to_json(t)::text from {table} t")
+    stored = db.rows(f"select row_to_json(t)::text from {table} t")
     return sorted((json.loads(row) for (row,) in stored), key=str)
 
 
@@ -62,7 +61,7 @@ def check(db: Connection, table: str = "public.t", key: tuple[str, ...] = ("id",
 
 def test_each_statement_makes_an_event_for_each_row_with_the_whole_row(db: Connection) -> None:
     run(db, "create table t (id int primary key, a text, b numeric)")
-    assert value(db, "select pgque.capture('t', 'q')") == 1
+    assert db.value("select pgque.capture('t', 'q')") == 1
 
     run(db, "insert into t values (1, 'x', 1.50), (2, null, 2)")
     run(db, "update t set a = 'y' where id = 1")
@@ -194,7 +193,7 @@ def test_partitions_are_one_table_whoever_is_written_to(db: Connection) -> None:
         "create table high partition of t for values from (100) to (200) partition by range (id);"
         "create table higher partition of high for values from (100) to (200)",
     )
-    assert value(db, "select pgque.capture('t', 'q')") == 4
+    assert db.value("select pgque.capture('t', 'q')") == 4
 
     run(db, "insert into t values (1, 'x'), (2, 'x'), (105, 'x')")
     run(db, "insert into low values (3, 'direct'); update higher set a = 'direct'")
@@ -219,19 +218,19 @@ def test_a_partition_that_came_later_is_named_until_it_is_captured(db: Connectio
     listed = "select queue_name, table_name, key, problem from pgque.captured_tables()"
     run(db, "create table t (id int primary key) partition by list (id)")
     run(db, "select pgque.capture('t', 'q')")
-    assert rows(db, listed) == [("q", "public.t", ["id"], None)]
+    assert db.rows(listed) == [("q", "public.t", ["id"], None)]
     run(db, "create table one partition of t for values in (1)")
 
-    ((_, _, _, problem),) = rows(db, listed)
+    ((_, _, _, problem),) = db.rows(listed)
     assert problem == "partition public.one has no triggers: call pgque.capture again"
-    assert value(db, "select pgque.capture('t', 'q')") == 2
+    assert db.value("select pgque.capture('t', 'q')") == 2
     run(db, "insert into one values (1)")
     check(db)
-    assert rows(db, listed)[0][3] is None
+    assert db.rows(listed)[0][3] is None
     run(db, "alter table one disable trigger user")
-    assert "partition public.one" in rows(db, listed)[0][3]
+    assert "partition public.one" in db.rows(listed)[0][3]
     run(db, "alter table t disable trigger user")
-    assert "is disabled" in rows(db, listed)[0][3]
+    assert "is disabled" in db.rows(listed)[0][3]
 
 
 def test_a_key_that_changes_is_followed_and_a_name_by_a_second_call(db: Connection) -> None:
@@ -245,11 +244,11 @@ def test_a_key_that_changes_is_followed_and_a_name_by_a_second_call(db: Connecti
     check(db, '"S"."T, x"', ("A b",))
 
     run(db, 'alter table "S"."T, x" rename to u')
-    assert "is named" in value(db, problem)
+    assert "is named" in db.value(problem)
     run(db, """select pgque.capture('"S".u', 'q')""")
-    assert value(db, problem) is None
+    assert db.value(problem) is None
     run(db, 'alter table "S".u drop constraint "T, x_pkey"')
-    assert "has no key" in value(db, problem)
+    assert "has no key" in db.value(problem)
     run(db, 'insert into "S".u values (9)')
     with refused("PQ014", "has no key any more"):
         run(db, 'update "S".u set "A b" = 8')
@@ -260,7 +259,7 @@ def test_a_key_that_changes_is_followed_and_a_name_by_a_second_call(db: Connecti
         'alter table "S".u rename "A" to "A b"; alter table "S".u add primary key ("A b", "c\'d")',
     )
 
-    assert value(db, problem) is None
+    assert db.value(problem) is None
     run(db, """insert into "S".u values (2, 'b'); update "S".u set "c'd" = 'c' where "c'd" = 'b'""")
     assert {"A b": 2, "c'd": "c"} in applied(db, '"S".u', ("A b", "c'd"))
 
@@ -335,18 +334,18 @@ def test_a_key_may_be_that_of_the_replica_identity(db: Connection) -> None:
 
 
 def test_a_table_may_go_to_several_queues_and_uncapture_ends_one(db: Connection) -> None:
-    make_queue(db, "other")
+    db.make_queue("other")
     run(db, "create table t (id int primary key)")
     run(db, "select pgque.capture('t', 'q'), pgque.capture('t', 'other')")
     run(db, "insert into t values (1)")
 
-    assert value(db, "select pgque.uncapture('t', 'q')") == 1
+    assert db.value("select pgque.uncapture('t', 'q')") == 1
     run(db, "insert into t values (2)")
 
     assert len(found(db)) == 1
     assert len(found(db, "other")) == 2
-    assert rows(db, "select queue_name from pgque.captured_tables()") == [("other",)]
-    assert value(db, "select pgque.uncapture('t', 'q')") == 0
+    assert db.rows("select queue_name from pgque.captured_tables()") == [("other",)]
+    assert db.value("select pgque.uncapture('t', 'q')") == 0
 
 
 def test_a_role_without_the_right_cannot_change_the_table_unseen(db: Connection) -> None:
@@ -371,7 +370,7 @@ def test_writers_hold_up_the_triggers_for_a_bounded_time(
     writer = another()
     run(writer, "begin; insert into t values (1)")
 
-    answer = blocked(lambda session: value(session, "select pgque.capture('t', 'q')"))
+    answer = blocked(lambda session: session.value("select pgque.capture('t', 'q')"))
     run(writer, "commit")
 
     assert answer.result(60) == 1

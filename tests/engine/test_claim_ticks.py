@@ -4,24 +4,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    compact_ticks,
-    drain,
-    events,
-    finish,
-    last_tick,
-    make_queue,
-    next_batch,
-    payloads,
-    refused,
-    rotate,
-    rows,
-    send,
-    stored_payloads,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, refused
 from tests.support.races import Another, race
 
 
@@ -38,32 +21,26 @@ def claim(db: Connection, *ticks: int | None, owner: str = "me", **more: Any) ->
     named += "".join(f", {name} => %s" for name in more)
     columns = "batch_id, epoch, prev_tick_id, cur_tick_id, registration_id"
     sql = f"select {columns} from pgque.claim_ticks('q', 'c', %s{named})"
-    (row,) = rows(db, sql, owner, *ticks, *more.values())
+    (row,) = db.rows(sql, owner, *ticks, *more.values())
     return Claim(*row)
 
 
-def send_and_tick(db: Connection, *texts: str) -> int:
-    send(db, *texts)
-    return tick(db)
-
-
 def position(db: Connection) -> int:
-    at: int = value(db, "select sub_last_tick from pgque.subscription")
-    return at
+    return db.value("select sub_last_tick from pgque.subscription")
 
 
 @pytest.fixture
 def ticks(db: Connection) -> list[int]:
     """The consumer's position, and three ticks after it, with one event before each."""
-    make_queue(db)
-    return [position(db), *(send_and_tick(db, text) for text in ("a", "b", "c"))]
+    db.make_queue()
+    return [position(db), *(db.publish(text) for text in ("a", "b", "c"))]
 
 
 def test_a_range_of_ticks_holds_their_events_and_finishes_what_lies_before(
     db: Connection, ticks: list[int]
 ) -> None:
     claimed = claim(db, ticks[1], ticks[3])
-    assert payloads(db, claimed.batch) == ["b", "c"]
+    assert db.payloads(claimed.batch) == ["b", "c"]
     assert (claimed.start, claimed.end) == (ticks[1], ticks[3])
     assert position(db) == ticks[1]
 
@@ -75,24 +52,24 @@ def test_the_same_range_again_is_the_same_batch_and_another_range_another(
     assert claim(db, ticks[0], ticks[2]).batch == first.batch
 
     second = claim(db, ticks[0], ticks[1])
-    assert payloads(db, second.batch) == ["a"]
+    assert db.payloads(second.batch) == ["a"]
     with refused("PQ003", str(first.batch)):
-        events(db, first.batch)
+        db.events(first.batch)
 
 
 def test_a_claim_without_ticks_leaves_an_open_batch_as_it_is(
     db: Connection, ticks: list[int]
 ) -> None:
-    assert next_batch(db) == claim(db).batch
+    assert db.next_batch() == claim(db).batch
 
 
 def test_the_same_tick_twice_holds_the_consumer_with_an_empty_batch(
     db: Connection, ticks: list[int]
 ) -> None:
     claimed = claim(db, ticks[1], ticks[1])
-    assert events(db, claimed.batch) == []
+    assert db.events(claimed.batch) == []
     with refused("PQ004", '"me"'):
-        next_batch(db)
+        db.next_batch()
 
 
 class TestLease:
@@ -105,7 +82,7 @@ class TestLease:
         first = claim(db, ticks[0], ticks[1])
         second = claim(db, ticks[1], ticks[2], i_epoch=first.epoch)
         assert second.epoch == first.epoch
-        assert payloads(db, second.batch) == ["b"]
+        assert db.payloads(second.batch) == ["b"]
 
     def test_one_that_ran_out_is_taken_over_and_the_zombie_cannot_go_on(
         self, db: Connection, ticks: list[int]
@@ -113,7 +90,7 @@ class TestLease:
         zombie = claim(db, ticks[0], ticks[1], i_ttl="1 microsecond", owner="zombie")
         heir = claim(db, ticks[0], ticks[1], owner="heir")
         assert (heir.batch, heir.epoch) == (zombie.batch, zombie.epoch + 1)
-        value(db, "select pgque.release_batch(%s, 'heir', %s)", heir.batch, heir.epoch)
+        db.value("select pgque.release_batch(%s, 'heir', %s)", heir.batch, heir.epoch)
 
         with refused("PQ012", "zombie"):
             claim(db, ticks[1], ticks[2], owner="zombie", i_epoch=zombie.epoch)
@@ -123,7 +100,7 @@ class TestLease:
         self, db: Connection, ticks: list[int]
     ) -> None:
         first = claim(db, ticks[0], ticks[1], i_ttl="1 microsecond")
-        finish(db, first.batch)
+        db.finish(first.batch)
         with refused("PQ012", "q/c", "somebody else"):
             claim(db, ticks[1], ticks[2], i_epoch=first.epoch)
 
@@ -147,11 +124,11 @@ class TestRefused:
     def test_are_ticks_that_do_not_exist_or_are_of_another_queue(
         self, db: Connection, ticks: list[int]
     ) -> None:
-        make_queue(db, "other", ("c",))
+        db.make_queue("other", ("c",))
         for _ in range(20):
-            tick(db, "other")
+            db.tick("other")
         start = ticks[0]
-        for end in (start + 100, last_tick(db, "other")):
+        for end in (start + 100, db.last_tick("other")):
             with refused("PQ023", "its last one is", str(ticks[3])):
                 claim(db, start, end)
         with refused("PQ023", "its last one is", str(ticks[3])):
@@ -161,23 +138,22 @@ class TestRefused:
         with refused("PQ005", "earlier"):
             claim(db, ticks[2], ticks[1])
 
-    def test_is_a_shared_consumer(self, db: Connection) -> None:
-        make_queue(db, consumers=())
-        value(db, "select pgque.register_subconsumer('q', 'c', 'worker')")
+    def test_is_a_shared_consumer(self, bare: Connection) -> None:
+        bare.value("select pgque.register_subconsumer('q', 'c', 'worker')")
         with refused("PQ015"):
-            claim(db)
+            claim(bare)
         with refused("PQ015"):
-            value(db, "select pgque.next_tick('q', 'c')")
+            bare.value("select pgque.next_tick('q', 'c')")
 
 
 def test_a_consumer_registered_anew_has_another_registration(
     db: Connection, ticks: list[int]
 ) -> None:
     before = claim(db)
-    value(db, "select pgque.unregister_consumer('q', 'c')")
+    db.value("select pgque.unregister_consumer('q', 'c')")
     with refused("PQ002", '"c"'):
         claim(db, i_epoch=before.epoch)
-    value(db, "select pgque.register_consumer('q', 'c')")
+    db.value("select pgque.register_consumer('q', 'c')")
     assert claim(db).registration != before.registration
 
 
@@ -186,29 +162,28 @@ def test_rotation_and_compaction_leave_what_the_range_needs(
 ) -> None:
     claimed = claim(db, ticks[1], ticks[3])
     for _ in range(4):
-        rotate(db)
-    compact_ticks(db)
-    assert {"b", "c"} <= stored_payloads(db)
-    assert payloads(db, claimed.batch) == ["b", "c"]
+        db.rotate()
+    db.compact_ticks()
+    assert {"b", "c"} <= db.stored_payloads()
+    assert db.payloads(claimed.batch) == ["b", "c"]
 
 
 def test_what_follows_a_released_range_is_any_consumers(db: Connection, ticks: list[int]) -> None:
     claimed = claim(db, ticks[2], ticks[2])
-    value(db, "select pgque.ack_batch(%s, 'me', %s)", claimed.batch, claimed.epoch)
-    assert drain(db) == ["c"]
+    db.value("select pgque.ack_batch(%s, 'me', %s)", claimed.batch, claimed.epoch)
+    assert db.drain() == ["c"]
 
 
 def test_the_next_tick_is_the_farthest_within_a_maximum(db: Connection, ticks: list[int]) -> None:
     def next_tick(*limits: int | None) -> int | None:
-        found: int | None = value(db, "select pgque.next_tick('q', 'c', %s, %s)", *limits)
-        return found
+        return db.value("select pgque.next_tick('q', 'c', %s, %s)", *limits)
 
-    assert next_tick(None, None) == ticks[3] == last_tick(db)
+    assert next_tick(None, None) == ticks[3] == db.last_tick()
     assert next_tick(ticks[0], 2) == ticks[2]
     assert next_tick(ticks[1], 1) == ticks[2]
     assert next_tick(ticks[3], None) is None
-    many = send_and_tick(db, *"abcdef")
-    send_and_tick(db, "g")
+    many = db.publish(*"abcdef")
+    db.publish("g")
     assert next_tick(ticks[3], 2) == many  # which has more than the maximum, so it comes alone
     with refused("PQ005", "max_count"):
         next_tick(None, 0)

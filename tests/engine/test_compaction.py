@@ -2,26 +2,8 @@
 
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    bloat_positions,
-    bloat_ticks,
-    compact_positions,
-    compact_ticks,
-    drain,
-    empty_halves,
-    events,
-    finish,
-    last_tick,
-    make_queue,
-    next_batch,
-    open_batch,
-    refused,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.halves import catch_up
+from tests.support.queues import Connection, refused
 from tests.support.races import Another
 
 POSITIONS = "select count(*) from pgque.position_log"
@@ -32,140 +14,129 @@ class TestPositions:
     def test_one_remains_for_each_subscription(self, db: Connection) -> None:
         columns = "sub_id, sub_last_tick, sub_active, sub_batch, sub_next_tick, lease_owner"
         sql = f"select {columns} from pgque.subscription order by sub_id"
-        make_queue(db, consumers=("a", "b"))
-        before = rows(db, sql)
-        assert (compact_positions(db), rows(db, sql)) == (6000, before)
-        empty_halves(db)
-        assert value(db, POSITIONS) == 2
-        bloat_positions(db)
-        value(db, "select pgque.unregister_consumer('q', 'a')")
-        value(db, "select pgque.maint_compact_positions()")
-        empty_halves(db)
-        assert value(db, POSITIONS) == 1
+        db.make_queue(consumers=("a", "b"))
+        before = db.rows(sql)
+        assert (db.compact_positions(), db.rows(sql)) == (6000, before)
+        db.empty_halves()
+        assert db.value(POSITIONS) == 2
+        db.bloat_positions()
+        db.value("select pgque.unregister_consumer('q', 'a')")
+        db.value("select pgque.maint_compact_positions()")
+        db.empty_halves()
+        assert db.value(POSITIONS) == 1
 
-    def test_a_short_log_is_left_alone(self, db: Connection) -> None:
-        make_queue(db)
+    def test_a_short_log_is_left_alone(self, q: Connection) -> None:
         for _ in range(5):
-            finish(db, open_batch(db, "a"))
-        assert value(db, "select pgque.maint_compact_positions()") == 0
+            q.finish(q.open_batch("a"))
+        assert q.value("select pgque.maint_compact_positions()") == 0
 
-    def test_an_open_batch_and_its_lease_are_kept(self, db: Connection) -> None:
-        make_queue(db)
-        send(db, "a")
-        tick(db)
+    def test_an_open_batch_and_its_lease_are_kept(self, q: Connection) -> None:
+        q.publish("a")
         sql = "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me')"
-        ((batch, epoch),) = rows(db, sql)
-        before = events(db, batch)
-        compact_positions(db)
-        assert events(db, batch) == before
-        assert value(db, "select pgque.ack_batch(%s, 'me', %s)", batch, epoch) == 1
+        ((batch, epoch),) = q.rows(sql)
+        before = q.events(batch)
+        q.compact_positions()
+        assert q.events(batch) == before
+        assert q.value("select pgque.ack_batch(%s, 'me', %s)", batch, epoch) == 1
 
     def test_no_dead_position_is_left_under_a_held_snapshot(
-        self, db: Connection, another: Another
+        self, q: Connection, another: Another
     ) -> None:
-        make_queue(db)
         holder = another()
         holder.execute("begin isolation level repeatable read")
-        value(holder, "select pg_current_snapshot()::text")
-        compact_positions(db)
-        value(db, "select pg_stat_force_next_flush()::text")
-        assert value(db, "select pg_relation_size('pgque.position_log_1')") == 8192
+        holder.value("select pg_current_snapshot()::text")
+        q.compact_positions()
+        q.value("select pg_stat_force_next_flush()::text")
+        assert q.value("select pg_relation_size('pgque.position_log_1')") == 8192
 
     def test_a_log_that_is_read_is_compacted_and_emptied_the_next_time(
-        self, db: Connection, another: Another
+        self, q: Connection, another: Another
     ) -> None:
-        make_queue(db)
         user = another()
         with user.transaction():
-            value(user, "select count(*) from pgque.subscription")
-            assert compact_positions(db) == 3000
-            empty_halves(db)
-            assert value(db, POSITIONS) > 3000
-        empty_halves(db)
-        assert value(db, POSITIONS) == 1
+            user.value("select count(*) from pgque.subscription")
+            assert q.compact_positions() == 3000
+            q.empty_halves()
+            assert q.value(POSITIONS) > 3000
+        q.empty_halves()
+        assert q.value(POSITIONS) == 1
 
     def test_one_that_is_not_committed_holds_compaction_back(
-        self, db: Connection, another: Another
+        self, q: Connection, another: Another
     ) -> None:
-        make_queue(db)
-        send(db, "a")
-        tick(db)
-        bloat_positions(db)
+        q.publish("a")
+        q.bloat_positions()
         consumer = another()
         with consumer.transaction():
-            batch = next_batch(consumer)
-            assert value(db, "select pgque.maint_compact_positions()") == 0
-        assert next_batch(db) == batch
+            batch = consumer.next_batch()
+            assert q.value("select pgque.maint_compact_positions()") == 0
+        assert q.next_batch() == batch
 
 
 class TestTicks:
     def test_those_that_a_lagging_consumer_needs_are_kept(self, db: Connection) -> None:
-        make_queue(db, consumers=("fast", "slow"))
-        bloat_ticks(db, 2100)
-        drain(db, consumer="fast")
-        value(db, "select pgque.register_consumer_at('q', 'slow', 2000)")
-        compact_ticks(db)
-        send(db, "a")
-        tick(db)
-        assert value(db, "select min(tick_id) from pgque.tick") == 2000
-        assert drain(db, consumer="slow") == ["a"]
+        db.make_queue(consumers=("fast", "slow"))
+        db.bloat_ticks(2100)
+        catch_up(db, "fast")
+        db.value("select pgque.register_consumer_at('q', 'slow', 2000)")
+        db.compact_ticks()
+        db.publish("a")
+        assert db.value("select min(tick_id) from pgque.tick") == 2000
+        assert db.drain(consumer="slow") == ["a"]
 
     def test_the_last_two_of_a_queue_without_consumers_are_kept_and_counted_from(
-        self, db: Connection, another: Another
+        self, bare: Connection, another: Another
     ) -> None:
-        make_queue(db, consumers=())
-        bloat_ticks(db)
-        newest = last_tick(db)
+        bare.bloat_ticks()
+        newest = bare.last_tick()
         user = another()
         with user.transaction():
-            value(user, TICKS)  # to read them holds nothing up
-            assert compact_ticks(db) > 0
-        assert rows(db, "select tick_id from pgque.tick order by 1") == [(newest - 1,), (newest,)]
-        assert tick(db) == newest + 1
+            user.value(TICKS)  # to read them holds nothing up
+            assert bare.compact_ticks() > 0
+        assert bare.rows("select tick_id from pgque.tick order by 1") == [(newest - 1,), (newest,)]
+        assert bare.tick() == newest + 1
 
     def test_those_of_dropped_queues_go(self, db: Connection) -> None:
-        make_queue(db, "gone", consumers=())
-        make_queue(db)
-        bloat_ticks(db, queue="gone")
-        value(db, "select pgque.drop_queue('gone')")
-        compact_ticks(db)
-        assert value(db, TICKS) == 1
+        db.make_queue("gone", consumers=())
+        db.make_queue()
+        db.bloat_ticks(queue="gone")
+        db.value("select pgque.drop_queue('gone')")
+        db.compact_ticks()
+        assert db.value(TICKS) == 1
 
-    def test_few_are_left_alone(self, db: Connection) -> None:
-        make_queue(db, consumers=())
-        bloat_ticks(db, 900)
-        assert compact_ticks(db) == 0
+    def test_few_are_left_alone(self, bare: Connection) -> None:
+        bare.bloat_ticks(900)
+        assert bare.compact_ticks() == 0
 
     def test_one_that_is_not_committed_holds_the_switch_back(
-        self, db: Connection, another: Another
+        self, bare: Connection, another: Another
     ) -> None:
-        make_queue(db, consumers=())
-        bloat_ticks(db)
+        bare.bloat_ticks()
         ticker = another()
         with ticker.transaction():
-            tick(ticker)
-            assert compact_ticks(db) == 0
-        newest = last_tick(db)
-        assert compact_ticks(db) > 0
-        assert (last_tick(db), tick(db)) == (newest, newest + 1)
+            ticker.tick()
+            assert bare.compact_ticks() == 0
+        newest = bare.last_tick()
+        assert bare.compact_ticks() > 0
+        assert (bare.last_tick(), bare.tick()) == (newest, newest + 1)
 
 
 class TestATransactionOlderThanThePatience:
     @pytest.fixture
     def outdated(self, db: Connection, another: Another) -> Connection:
-        make_queue(db, consumers=("c", "other"))
-        batch = open_batch(db, "a")
+        db.make_queue(consumers=("c", "other"))
+        batch = db.open_batch("a")
         old = another()
         old.execute("begin isolation level repeatable read")
-        value(old, "select pg_current_snapshot()::text")
-        finish(db, batch)
-        bloat_ticks(db, 2100)
+        old.value("select pg_current_snapshot()::text")
+        db.finish(batch)
+        db.bloat_ticks(2100)
         for consumer in ("c", "other"):
-            value(db, "select pgque.register_consumer_at('q', %s, %s)", consumer, last_tick(db))
-        value(db, "select pgque.set_snapshot_patience('0')")
-        assert compact_positions(db) > 0
-        assert compact_ticks(db) > 0
-        empty_halves(db)
+            db.value("select pgque.register_consumer_at('q', %s, %s)", consumer, db.last_tick())
+        db.value("select pgque.set_snapshot_patience('0')")
+        assert db.compact_positions() > 0
+        assert db.compact_ticks() > 0
+        db.empty_halves()
         return old
 
     def test_is_told_to_start_again(self, outdated: Connection) -> None:
@@ -191,6 +162,6 @@ class TestATransactionOlderThanThePatience:
                 outdated.execute(f"select * from pgque.{call}".encode())
 
     def test_may_drop_a_queue(self, db: Connection, outdated: Connection) -> None:
-        assert value(outdated, "select pgque.drop_queue('q', true)") == 1
+        assert outdated.value("select pgque.drop_queue('q', true)") == 1
         outdated.execute("commit")
-        assert rows(db, "select * from pgque.get_queue_info()") == []
+        assert db.rows("select * from pgque.get_queue_info()") == []

@@ -5,19 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.metrics import health
-from tests.support.queues import (
-    Connection,
-    finish,
-    make_queue,
-    next_batch,
-    open_batch,
-    payloads,
-    refused,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, refused
 from tests.support.races import Another, race
 from tests.support.workers import register
 
@@ -29,7 +17,7 @@ def states(db: Connection, consumers: str, columns: str = "*", **limits: Any) ->
     queues, names = zip(*(each.split("/") for each in consumers.split()), strict=True)
     named = "".join(f", {name} => %s" for name in limits)
     sql = f"select {columns} {STATES}{named})"
-    return rows(db, sql, list(queues), list(names), *limits.values())
+    return db.rows(sql, list(queues), list(names), *limits.values())
 
 
 def state(db: Connection, columns: str, **limits: Any) -> tuple[Any, ...]:
@@ -39,21 +27,20 @@ def state(db: Connection, columns: str, **limits: Any) -> tuple[Any, ...]:
 
 def claim(db: Connection, owner: str = "me", ttl: str = "1 minute") -> tuple[Any, ...]:
     sql = "select batch_id, epoch from pgque.claim_batch('q', 'c', %s, %s)"
-    ((batch, epoch),) = rows(db, sql, owner, ttl)
+    ((batch, epoch),) = db.rows(sql, owner, ttl)
     return batch, owner, epoch
 
 
 @pytest.fixture
 def queue(db: Connection) -> Connection:
     """With one batch of two events that nobody has opened."""
-    make_queue(db)
-    send(db, "x", "y")
-    tick(db)
+    db.make_queue()
+    db.publish("x", "y")
     return db
 
 
 def test_each_pair_gets_a_row_in_the_order_given(db: Connection) -> None:
-    make_queue(db, consumers=("a", "b"))
+    db.make_queue(consumers=("a", "b"))
     columns = "queue_name, consumer_name, queue_exists, sub_role"
     assert states(db, "q/b nosuch/b q/nobody q/a", columns) == [
         ("q", "b", True, "normal"),
@@ -74,28 +61,25 @@ def test_a_lease_that_ran_out_is_not_live(queue: Connection) -> None:
     assert state(queue, "lease_owner, is_live") == ("me", False)
 
 
-def test_a_consumer_is_due_once_a_tick_meets_the_limits(db: Connection) -> None:
-    make_queue(db)
-    before = state(db, "is_due")
-    send(db, "x", "y")
-    tick(db)
-    positions = value(db, "select count(*) from pgque.position_log")
-    found = [state(db, "is_due", i_min_count=count) for count in (2, 3)]
+def test_a_consumer_is_due_once_a_tick_meets_the_limits(q: Connection) -> None:
+    before = state(q, "is_due")
+    q.publish("x", "y")
+    positions = q.value("select count(*) from pgque.position_log")
+    found = [state(q, "is_due", i_min_count=count) for count in (2, 3)]
     assert (before, found) == ((False,), [(True,), (False,)])
     with refused("PQ005", "max_count 0"):
-        state(db, "*", i_max_count=0)
+        state(q, "*", i_max_count=0)
     # To look opens nothing.
-    assert state(db, "batch_id, is_due") == (None, True)
-    assert value(db, "select count(*) from pgque.position_log") == positions
+    assert state(q, "batch_id, is_due") == (None, True)
+    assert q.value("select count(*) from pgque.position_log") == positions
 
 
 def test_subconsumers_follow_the_consumer_that_they_share(db: Connection) -> None:
-    make_queue(db, consumers=("other",))
+    db.make_queue(consumers=("other",))
     for name in ("2", "1"):
         register(db, name)
-    send(db, "x")
-    tick(db)
-    batch = value(db, "select pgque.next_batch('q', 'c', '2')")
+    db.publish("x")
+    batch = db.value("select pgque.next_batch('q', 'c', '2')")
     columns = "consumer_name, subconsumer_name, sub_role, batch_id, is_due"
     assert states(db, "q/c q/other", columns) == [
         ("c", None, "coop_main", None, False),
@@ -108,52 +92,48 @@ def test_subconsumers_follow_the_consumer_that_they_share(db: Connection) -> Non
 def test_queues_without_as_many_consumers_are_refused(db: Connection) -> None:
     for queues, consumers in ((["q"], []), (None, ["c"]), (["q"], None), (None, None)):
         with refused("PQ005", "consumers"):
-            rows(db, f"select {STATES})", queues, consumers)
+            db.rows(f"select {STATES})", queues, consumers)
 
 
 @pytest.mark.parametrize("texts", [(), ("x",)])
 def test_a_batch_with_an_event_is_told_from_an_empty_one(
-    db: Connection, texts: tuple[str, ...]
+    q: Connection, texts: tuple[str, ...]
 ) -> None:
-    make_queue(db)
-    batch = open_batch(db, *texts)
-    assert value(db, "select pgque.batch_has_events(%s)", batch) is bool(texts)
+    batch = q.open_batch(*texts)
+    assert q.value("select pgque.batch_has_events(%s)", batch) is bool(texts)
 
 
 class TestGivingABatchUp:
     LETTERS = "select ev_data, dl_reason from pgque.dlq_inspect('q') order by 1"
 
     def give_up(self, db: Connection, *claimed: Any) -> int:
-        number: int = value(db, "select pgque.give_up_batch(%s, 'too often', %s, %s)", *claimed)
-        return number
+        return db.value("select pgque.give_up_batch(%s, 'too often', %s, %s)", *claimed)
 
     def test_makes_dead_letters_and_acks_it(self, queue: Connection) -> None:
         assert self.give_up(queue, *claim(queue)) == 2
-        assert rows(queue, self.LETTERS) == [("x", "too often"), ("y", "too often")]
-        assert next_batch(queue) is None
-        assert payloads(queue, open_batch(queue, "z")) == ["z"]
+        assert queue.rows(self.LETTERS) == [("x", "too often"), ("y", "too often")]
+        assert queue.next_batch() is None
+        assert queue.payloads(queue.open_batch("z")) == ["z"]
 
     def test_is_the_holders(self, queue: Connection) -> None:
         lost = claim(queue, "first", ttl="1 microsecond")
         claim(queue, "second")
         with refused("PQ012", 'not leased by "first"'):
             self.give_up(queue, *lost)
-        assert (rows(queue, self.LETTERS), state(queue, "batch_id")) == ([], (lost[0],))
+        assert (queue.rows(self.LETTERS), state(queue, "batch_id")) == ([], (lost[0],))
 
     def test_is_nobodys_without_a_claim(self, queue: Connection) -> None:
-        batch = next_batch(queue)
+        batch = queue.next_batch()
         with refused("PQ012", "nobody has its lease"):
             self.give_up(queue, batch, "me", 1)
 
-    def test_makes_no_dead_letter_of_an_empty_one(self, db: Connection) -> None:
-        make_queue(db)
-        tick(db)
-        assert (self.give_up(db, *claim(db)), rows(db, self.LETTERS)) == (0, [])
+    def test_makes_no_dead_letter_of_an_empty_one(self, q: Connection) -> None:
+        q.tick()
+        assert (self.give_up(q, *claim(q)), q.rows(self.LETTERS)) == (0, [])
 
 
 def hold(db: Connection, batch: Any, epoch: int = 0, reason: str | None = "it failed") -> int:
-    held: int = value(db, "select pgque.hold_batch(%s, %s, %s)", batch, epoch, reason)
-    return held
+    return db.value("select pgque.hold_batch(%s, %s, %s)", batch, epoch, reason)
 
 
 class TestAHeldBatch:
@@ -162,7 +142,7 @@ class TestAHeldBatch:
     @pytest.fixture
     def batch(self, queue: Connection) -> Any:
         """Open, and with no lease."""
-        return next_batch(queue)
+        return queue.next_batch()
 
     def held(self, db: Connection) -> tuple[str, str | None]:
         return health(db)["held_batch:c"][0], state(db, "held_reason")[0]
@@ -199,36 +179,29 @@ class TestAHeldBatch:
 
     def test_ends_its_hold_with_its_end(self, db: Connection, batch: Any) -> None:
         hold(db, batch)
-        finish(db, batch)
+        db.finish(batch)
         assert self.held(db)[0] == "ok"
         with refused("PQ003", str(batch)):
             hold(db, batch)
-        open_batch(db, "b")
+        db.open_batch("b")
         assert self.held(db)[0] == "ok"
-
-    def test_is_none_that_somebody_works_on(self, queue: Connection) -> None:
-        batch, _, epoch = claim(queue)
-        with refused("PQ012", '"me" works on it until'):
-            hold(queue, batch, epoch)
 
     def test_has_a_reason(self, db: Connection, batch: Any) -> None:
         with refused("PQ005", f"no reason to park batch {batch}"):
             hold(db, batch, reason="")
 
-    def test_of_a_subconsumer_is_held_by_itself(self, db: Connection) -> None:
-        make_queue(db, consumers=())
-        register(db, "one")
-        send(db, "a")
-        tick(db)
-        hold(db, value(db, "select pgque.next_batch('q', 'c', 'one')"))
-        found = health(db)
+    def test_of_a_subconsumer_is_held_by_itself(self, bare: Connection) -> None:
+        register(bare, "one")
+        bare.publish("a")
+        hold(bare, bare.value("select pgque.next_batch('q', 'c', 'one')"))
+        found = health(bare)
         assert found["held_batch:c.one"][0] == "critical"
         assert found["held_batch:c"][0] == "ok"
 
     def test_goes_with_its_consumer(self, db: Connection, batch: Any) -> None:
         hold(db, batch)
-        value(db, "select pgque.unregister_consumer('q', 'c')")
-        assert rows(db, "select * from pgque.held_batch") == []
+        db.value("select pgque.unregister_consumer('q', 'c')")
+        assert db.rows("select * from pgque.held_batch") == []
 
 
 def test_the_epoch_grows_with_each_claim_and_not_with_a_renewal_or_an_ack(
@@ -236,10 +209,10 @@ def test_the_epoch_grows_with_each_claim_and_not_with_a_renewal_or_an_ack(
 ) -> None:
     assert state(queue, "lease_epoch") == (0,)
     claimed = claim(queue)
-    value(queue, "select pgque.renew_batch(%s, %s, %s)::text", *claimed)
-    value(queue, "select pgque.ack_batch(%s, %s, %s)", *claimed)
+    queue.value("select pgque.renew_batch(%s, %s, %s)::text", *claimed)
+    queue.value("select pgque.ack_batch(%s, %s, %s)", *claimed)
     assert (claimed[2], state(queue, "lease_epoch")) == (1, (1,))
-    tick(queue)
+    queue.tick()
     claim(queue)
     assert state(queue, "lease_epoch") == (2,)
 
@@ -250,52 +223,47 @@ DEPLOYMENTS = "select deployment from pgque.consumer_states(%s::text[], %s::text
 
 
 def test_the_first_deployment_gets_the_consumer_and_another_one_is_told_how_to_move_it(
-    db: Connection,
+    q: Connection,
 ) -> None:
-    make_queue(db)
-    assert [value(db, ENTER, "production") for _ in range(2)] == [1, 0]
+    assert [q.value(ENTER, "production") for _ in range(2)] == [1, 0]
     with refused(
         "PQ024",
         'belongs to deployment "production"',
         'this is deployment "laptop"',
         "select pgque.move_to_deployment('q', 'c', 'laptop');",
     ):
-        value(db, ENTER, "laptop")
+        q.value(ENTER, "laptop")
 
 
-def test_a_consumer_that_is_moved_belongs_to_the_other_one(db: Connection) -> None:
-    make_queue(db)
-    value(db, ENTER, "production")
+def test_a_consumer_that_is_moved_belongs_to_the_other_one(q: Connection) -> None:
+    q.value(ENTER, "production")
     since = "select since from pgque.consumer_deployment"
-    before = value(db, since)
-    value(db, MOVE, "production")
-    assert value(db, since) == before
-    assert value(db, MOVE, "laptop") == "production"
-    assert value(db, ENTER, "laptop") == 0
+    before = q.value(since)
+    q.value(MOVE, "production")
+    assert q.value(since) == before
+    assert q.value(MOVE, "laptop") == "production"
+    assert q.value(ENTER, "laptop") == 0
     with refused("PQ024", 'belongs to deployment "laptop"'):
-        value(db, ENTER, "production")
+        q.value(ENTER, "production")
 
 
-def test_a_consumer_of_nobody_may_be_moved_and_one_may_stay(db: Connection) -> None:
-    make_queue(db)
-    assert [value(db, MOVE, "production") for _ in range(2)] == [None, None]
-    assert value(db, ENTER, "production") == 0
+def test_a_consumer_of_nobody_may_be_moved_and_one_may_stay(q: Connection) -> None:
+    assert [q.value(MOVE, "production") for _ in range(2)] == [None, None]
+    assert q.value(ENTER, "production") == 0
 
 
-def test_a_consumer_that_is_registered_again_belongs_to_nobody(db: Connection) -> None:
-    make_queue(db)
-    value(db, ENTER, "production")
-    value(db, "select pgque.unregister_consumer('q', 'c')")
-    value(db, "select pgque.register_consumer('q', 'c')")
-    assert value(db, ENTER, "laptop") == 1
+def test_a_consumer_that_is_registered_again_belongs_to_nobody(q: Connection) -> None:
+    q.value(ENTER, "production")
+    q.value("select pgque.unregister_consumer('q', 'c')")
+    q.value("select pgque.register_consumer('q', 'c')")
+    assert q.value(ENTER, "laptop") == 1
 
 
-def test_of_two_that_ask_at_once_one_is_refused(db: Connection, another: Another) -> None:
-    make_queue(db)
+def test_of_two_that_ask_at_once_one_is_refused(q: Connection, another: Another) -> None:
     _, asked = race(
         another,
-        lambda one: value(one, ENTER, "production"),
-        lambda two: value(two, ENTER, "laptop"),
+        lambda one: one.value(ENTER, "production"),
+        lambda two: two.value(ENTER, "laptop"),
     )
     with refused("PQ024"):
         asked.result()
@@ -303,44 +271,41 @@ def test_of_two_that_ask_at_once_one_is_refused(db: Connection, another: Another
 
 @pytest.mark.parametrize("call", [ENTER, MOVE])
 def test_a_deployment_gets_all_slots_while_their_number_changes(
-    db: Connection, another: Another, call: str
+    bare: Connection, another: Another, call: str
 ) -> None:
-    make_queue(db, consumers=())
-    value(db, "select pgque.subscribe_slots('q', 'c', 2)")
+    bare.value("select pgque.subscribe_slots('q', 'c', 2)")
     change = "select pgque.repartition('q', 'c', %s)"
     _, changed = race(
-        another, lambda one: value(one, call, "production"), lambda two: value(two, change, 3)
+        another, lambda one: one.value(call, "production"), lambda two: two.value(change, 3)
     )
     changed.result()
     _, asked = race(
-        another, lambda one: value(one, change, 4), lambda two: value(two, call, "production")
+        another, lambda one: one.value(change, 4), lambda two: two.value(call, "production")
     )
     asked.result()
-    assert rows(
-        db,
+    assert bare.rows(
         "select d.deployment, count(*) from pgque.partition_slot_base b"
-        " left join pgque.consumer_deployment d using (sub_id) group by 1",
+        " left join pgque.consumer_deployment d using (sub_id) group by 1"
     ) == [("production", 4)]
 
 
 @pytest.mark.parametrize("function", ["enter_deployment", "move_to_deployment"])
-def test_a_subconsumer_belongs_where_its_consumer_does(db: Connection, function: str) -> None:
-    make_queue(db)
-    value(db, ENTER, "production")
-    value(db, "select pgque.register_subconsumer('q', 'c', 'w', true)")
-    found = rows(db, DEPLOYMENTS, ["q", "q"], ["c", "nobody"])
+def test_a_subconsumer_belongs_where_its_consumer_does(q: Connection, function: str) -> None:
+    q.value(ENTER, "production")
+    q.value("select pgque.register_subconsumer('q', 'c', 'w', true)")
+    found = q.rows(DEPLOYMENTS, ["q", "q"], ["c", "nobody"])
     assert found == [("production",), ("production",), (None,)]
     with refused("PQ015"):
-        value(db, f"select pgque.{function}('q', 'c.w', 'production')")
+        q.value(f"select pgque.{function}('q', 'c.w', 'production')")
     with refused("PQ005", "no deployment"):
-        value(db, f"select pgque.{function}('q', 'c', '')")
+        q.value(f"select pgque.{function}('q', 'c', '')")
 
 
 def test_the_state_of_a_partitioned_consumer_names_its_own_deployment(db: Connection) -> None:
-    make_queue(db, consumers=("other",))
-    value(db, "select pgque.subscribe_slots('q', 'c', 2)")
-    value(db, "select pgque.enter_deployment('q', 'other', 'another')")
-    before = rows(db, DEPLOYMENTS, ["q"], ["c"])
-    value(db, ENTER, "production")
-    found = rows(db, DEPLOYMENTS, ["q"], ["c"])
+    db.make_queue(consumers=("other",))
+    db.value("select pgque.subscribe_slots('q', 'c', 2)")
+    db.value("select pgque.enter_deployment('q', 'other', 'another')")
+    before = db.rows(DEPLOYMENTS, ["q"], ["c"])
+    db.value(ENTER, "production")
+    found = db.rows(DEPLOYMENTS, ["q"], ["c"])
     assert (before, found) == ([(None,)] * 3, [("production",)] * 3)

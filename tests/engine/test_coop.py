@@ -4,19 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    drain,
-    events,
-    finish,
-    make_queue,
-    payloads,
-    refused,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, refused
 from tests.support.workers import age_worker, next_of, queue_with_ticks, register, work_off
 
 CUSTOM = "pgque.next_batch_custom('q', 'c', 'w1', %s, %s, %s, %s)"
@@ -26,7 +14,7 @@ class TestSharing:
     def test_each_batch_goes_to_one_worker_until_there_are_no_more(self, db: Connection) -> None:
         queue_with_ticks(db, "a", "b", "c")
         batches = [next_of(db, worker) for worker in ("w1", "w2", "w3", "w4")]
-        assert [payloads(db, batch) for batch in batches[:3]] == [["a"], ["b"], ["c"]]
+        assert [db.payloads(batch) for batch in batches[:3]] == [["a"], ["b"], ["c"]]
         assert batches[3] is None
 
     def test_a_worker_gets_its_open_batch_again_and_then_the_next(self, db: Connection) -> None:
@@ -34,35 +22,34 @@ class TestSharing:
         other, own = next_of(db, "w2"), next_of(db, "w1")
         assert next_of(db, "w1") == own
         assert work_off(db, "w1") == ["b", "c"]
-        assert payloads(db, other) == ["a"]  # batches may finish in any order
+        assert db.payloads(other) == ["a"]  # batches may finish in any order
 
     def test_another_consumer_and_another_group_get_all(self, db: Connection) -> None:
-        make_queue(db, consumers=("alone",))
+        db.make_queue(consumers=("alone",))
         register(db, "w1")
         register(db, "w1", consumer="d")
-        send(db, "a")
-        tick(db)
-        found = work_off(db, "w1"), work_off(db, "w1", consumer="d"), drain(db, consumer="alone")
+        db.publish("a")
+        found = work_off(db, "w1"), work_off(db, "w1", consumer="d"), db.drain(consumer="alone")
         assert found == (["a"], ["a"], ["a"])
 
     def test_an_idle_poll_writes_nothing(self, db: Connection) -> None:
         queue_with_ticks(db)
         count = "select count(*) from pgque.position_log"
-        before = value(db, count)
+        before = db.value(count)
         next_of(db, "w1", dead="1 hour")
-        assert value(db, count) == before
+        assert db.value(count) == before
 
     def test_a_batch_tells_whose_it_is_and_is_read_by_its_plan(self, db: Connection) -> None:
         queue_with_ticks(db, "a", "b")
         batch = next_of(db, "w1")
         register(db, "w2")
-        ((sql,),) = rows(db, "select slice_sql from pgque.batch_read_plan(%s, 4)", batch)
-        assert rows(db, sql) == events(db, batch)
+        ((sql,),) = db.rows("select slice_sql from pgque.batch_read_plan(%s, 4)", batch)
+        assert db.rows(sql) == db.events(batch)
         columns = "queue_name, consumer_name, prev_tick_id, tick_id"
-        info = rows(db, f"select {columns} from pgque.get_batch_info(%s)", batch)
+        info = db.rows(f"select {columns} from pgque.get_batch_info(%s)", batch)
         assert info == [("q", "c.w1", 1, 2)]
         columns = "consumer_name, last_tick, current_batch"
-        info = rows(db, f"select {columns} from pgque.get_consumer_info('q')")
+        info = db.rows(f"select {columns} from pgque.get_consumer_info('q')")
         assert info == [("c", 2, None), ("c.w1", 1, batch), ("c.w2", None, None)]
 
 
@@ -70,11 +57,10 @@ class TestLimits:
     def test_apply(self, db: Connection) -> None:
         queue_with_ticks(db)
         nothing = (None, None, None, None)
-        assert rows(db, f"select * from {CUSTOM}", *nothing) == [(None, None, None)]
+        assert db.rows(f"select * from {CUSTOM}", *nothing) == [(None, None, None)]
         for text in "abc":
-            send(db, text)
-            tick(db)
-        found = rows(db, f"select prev_tick_id, next_tick_id from {CUSTOM}", None, 2, None, None)
+            db.publish(text)
+        found = db.rows(f"select prev_tick_id, next_tick_id from {CUSTOM}", None, 2, None, None)
         assert found == [(1, 3)]
 
     @pytest.mark.parametrize(
@@ -89,25 +75,24 @@ class TestLimits:
     def test_need_no_dead_interval(self, db: Connection, arguments: str) -> None:
         queue_with_ticks(db, "a")
         sql = f"select prev_tick_id, next_tick_id from pgque.next_batch_custom({arguments})"
-        assert rows(db, sql) == [(1, 2)]
+        assert db.rows(sql) == [(1, 2)]
 
     @pytest.mark.parametrize("third", ["'w1'", "'1 second'", "null"])
     def test_that_could_mean_either_form_are_refused(self, db: Connection, third: str) -> None:
         queue_with_ticks(db, "a")
         with refused("42725", "is not unique"):
-            rows(db, f"select * from pgque.next_batch_custom('q', 'c', {third}, null, null, null)")
+            db.rows(f"select * from pgque.next_batch_custom('q', 'c', {third}, null, null, null)")
 
 
 class TestReceiving:
     def receive(self, db: Connection, count: int | None, dead: str | None = None) -> list[str]:
         sql = "select payload from pgque.receive_coop('q', 'c', 'w1', %s, %s)"
-        return [text for (text,) in rows(db, sql, count, dead)]
+        return [text for (text,) in db.rows(sql, count, dead)]
 
     def test_returns_as_many_messages_as_asked_for_past_empty_batches(self, db: Connection) -> None:
         queue_with_ticks(db)
-        tick(db)
-        send(db, "a", "b", "c")
-        tick(db)
+        db.tick()
+        db.publish("a", "b", "c")
         assert self.receive(db, None) == []
         assert self.receive(db, 2) == ["a", "b"]
         with refused("PQ005"):
@@ -116,7 +101,7 @@ class TestReceiving:
     def test_goes_on_after_the_ack(self, db: Connection) -> None:
         queue_with_ticks(db, "a", "b")
         assert self.receive(db, 10) == ["a"]
-        value(db, "select pgque.ack(%s)", next_of(db, "w1"))
+        db.value("select pgque.ack(%s)", next_of(db, "w1"))
         assert self.receive(db, 10) == ["b"]
 
     def test_takes_over(self, db: Connection) -> None:
@@ -137,86 +122,83 @@ class TestTakingOver:
 
     def test_gives_the_batch_a_new_id_before_new_batches(self, db: Connection, lost: int) -> None:
         taken = next_of(db, "heir", dead="1 hour")
-        assert taken != lost and payloads(db, taken) == ["a"]
+        assert taken != lost and db.payloads(taken) == ["a"]
         with refused("PQ003", str(lost)):
-            finish(db, lost)
-        finish(db, taken)
+            db.finish(lost)
+        db.finish(taken)
         assert work_off(db, "dead") == ["b"]
 
     def test_needs_a_dead_interval(self, db: Connection, lost: int) -> None:
-        assert payloads(db, next_of(db, "heir")) == ["b"]
+        assert db.payloads(next_of(db, "heir")) == ["b"]
 
     @pytest.mark.parametrize("sign", ["batch", "touch", "asking again"])
     def test_leaves_a_worker_with_signs_of_life_alone(
         self, db: Connection, lost: int, sign: str
     ) -> None:
         if sign == "touch":
-            value(db, "select pgque.touch_subconsumer('q', 'c', 'dead')")
+            db.value("select pgque.touch_subconsumer('q', 'c', 'dead')")
         elif sign == "asking again":
             assert next_of(db, "dead") == lost
         else:
-            finish(db, lost)
-            assert payloads(db, next_of(db, "dead")) == ["b"]
+            db.finish(lost)
+            assert db.payloads(next_of(db, "dead")) == ["b"]
             assert next_of(db, "heir", dead="1 hour") is None
             return
-        assert payloads(db, next_of(db, "heir", dead="1 hour")) == ["b"]
+        assert db.payloads(next_of(db, "heir", dead="1 hour")) == ["b"]
 
     def test_leaves_a_dead_worker_without_a_batch_alone(self, db: Connection, lost: int) -> None:
-        finish(db, lost)
+        db.finish(lost)
         age_worker(db, "dead")
-        assert payloads(db, next_of(db, "heir", dead="1 hour")) == ["b"]
+        assert db.payloads(next_of(db, "heir", dead="1 hour")) == ["b"]
 
     def test_begins_with_the_longest_dead(self, db: Connection, lost: int) -> None:
         next_of(db, "deader")
         age_worker(db, "deader", "3 hours")
-        assert payloads(db, next_of(db, "heir", dead="1 hour")) == ["b"]
+        assert db.payloads(next_of(db, "heir", dead="1 hour")) == ["b"]
 
     def test_comes_after_an_open_batch(self, db: Connection, lost: int) -> None:
         own = next_of(db, "heir")
         assert next_of(db, "heir", dead="1 hour") == own
 
-    def test_is_for_ones_own_group(self, db: Connection) -> None:
-        make_queue(db, consumers=())
-        register(db, "w1", consumer="other")
-        register(db, "w1")
-        send(db, "a")
-        tick(db)
-        next_of(db, "w1", consumer="other")
-        work_off(db, "w1")
-        age_worker(db, "w1", consumer="other")
-        assert next_of(db, "w1", dead="1 hour") is None
+    def test_is_for_ones_own_group(self, bare: Connection) -> None:
+        register(bare, "w1", consumer="other")
+        register(bare, "w1")
+        bare.publish("a")
+        next_of(bare, "w1", consumer="other")
+        work_off(bare, "w1")
+        age_worker(bare, "w1", consumer="other")
+        assert next_of(bare, "w1", dead="1 hour") is None
 
 
 class TestFailures:
     def come_again(self, db: Connection) -> None:
-        value(db, "select pgque.maint_retry_events()")
-        tick(db)
+        db.value("select pgque.maint_retry_events()")
+        db.tick()
 
     def test_a_retry_comes_to_whoever_is_next_and_to_no_other_consumer(
         self, db: Connection
     ) -> None:
-        make_queue(db, consumers=("alone",))
+        db.make_queue(consumers=("alone",))
         register(db, "w1")
-        send(db, "a", "b")
-        tick(db)
+        db.publish("a", "b")
         batch = next_of(db, "w1")
-        value(db, "select pgque.nack_batch(%s, %s, '0')", batch, [events(db, batch)[0][0]])
-        assert value(db, "select pgque.batch_retry(%s, 0)", batch) == 1
-        finish(db, batch)
+        db.value("select pgque.nack_batch(%s, %s, '0')", batch, [db.events(batch)[0][0]])
+        assert db.value("select pgque.batch_retry(%s, 0)", batch) == 1
+        db.finish(batch)
         self.come_again(db)
-        assert (sorted(work_off(db, "w2")), drain(db, consumer="alone")) == (["a", "b"], ["a", "b"])
+        assert (sorted(work_off(db, "w2")), db.drain(consumer="alone")) == (["a", "b"], ["a", "b"])
 
     def test_dead_letters_are_the_main_consumers_and_replayed_to_whoever_is_next(
         self, db: Connection
     ) -> None:
         queue_with_ticks(db, "a")
         batch = next_of(db, "w1")
-        value(db, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, [events(db, batch)[0][0]])
-        summary = rows(db, "select consumer_name, reason from pgque.dlq_summary('q')")
+        db.value("select pgque.dead_letter_batch(%s, %s, 'bad')", batch, [db.events(batch)[0][0]])
+        summary = db.rows("select consumer_name, reason from pgque.dlq_summary('q')")
         assert summary == [("c", "bad")]
-        finish(db, batch)
-        value(db, "select replayed from pgque.dlq_replay_all('q')")
-        tick(db)
+        db.finish(batch)
+        db.value("select replayed from pgque.dlq_replay_all('q')")
+        db.tick()
         assert work_off(db, "w2") == ["a"]
 
 
@@ -232,24 +214,24 @@ def claim(db: Connection, sub: str, owner: str = "me", ttl: str = "1 minute", **
     """The batch and its epoch."""
     named = "".join(f", {name} => %s" for name in more)
     call = f"pgque.claim_coop('q', 'c', %s, %s, %s{named})"
-    (found,) = rows(db, f"select batch_id, epoch from {call}", sub, owner, ttl, *more.values())
+    (found,) = db.rows(f"select batch_id, epoch from {call}", sub, owner, ttl, *more.values())
     return found
 
 
 def ack(db: Connection, batch: int, epoch: int, owner: str = "me") -> Any:
-    return value(db, "select pgque.ack_batch(%s, %s, %s)", batch, owner, epoch)
+    return db.value("select pgque.ack_batch(%s, %s, %s)", batch, owner, epoch)
 
 
 def test_two_subconsumers_hold_a_batch_each_at_the_same_time(shared: Connection) -> None:
     first, second = claim(shared, "w1"), claim(shared, "w2")
-    assert [payloads(shared, batch) for batch, _ in (first, second)] == [["x"], ["y"]]
+    assert [shared.payloads(batch) for batch, _ in (first, second)] == [["x"], ["y"]]
     assert (ack(shared, *second), ack(shared, *first)) == (1, 1)
     assert claim(shared, "w1") == (None, None)
 
 
 def test_a_maximum_count_takes_several_ticks_at_once(shared: Connection) -> None:
     batch, _ = claim(shared, "w1", i_max_count=10)
-    assert payloads(shared, batch) == ["x", "y"]
+    assert shared.payloads(batch) == ["x", "y"]
 
 
 def test_impossible_limits_and_leases_are_refused(shared: Connection) -> None:
@@ -265,9 +247,9 @@ def test_a_live_lease_keeps_others_out(shared: Connection) -> None:
     with refused("PQ004", 'leased by "me"'):
         claim(shared, "w1", owner="you")
     with refused("PQ004", 'leased by "me"'):
-        value(shared, "select pgque.next_batch('q', 'c', 'w1')")
-    taken = value(shared, "select pgque.next_batch('q', 'c', 'w2', '0 seconds')")
-    assert (payloads(shared, taken), payloads(shared, held)) == (["y"], ["x"])
+        shared.value("select pgque.next_batch('q', 'c', 'w1')")
+    taken = shared.value("select pgque.next_batch('q', 'c', 'w2', '0 seconds')")
+    assert (shared.payloads(taken), shared.payloads(held)) == (["y"], ["x"])
 
 
 def test_a_lease_that_ran_out_is_taken_over_and_the_earlier_holder_cannot_ack(
@@ -283,7 +265,7 @@ def test_a_lease_that_ran_out_is_taken_over_and_the_earlier_holder_cannot_ack(
 
 def test_only_the_open_batch_that_was_named_is_claimed(shared: Connection) -> None:
     batch, epoch = claim(shared, "w1")
-    value(shared, "select pgque.release_batch(%s, 'me', %s)", batch, epoch)
+    shared.value("select pgque.release_batch(%s, 'me', %s)", batch, epoch)
     assert claim(shared, "w1", i_batch_id=batch)[0] == batch
     with refused("PQ003", f"batch {batch} of q/c.w2 is not open"):
         claim(shared, "w2", i_batch_id=batch)
@@ -293,4 +275,4 @@ def test_to_name_a_batch_registers_nobody(shared: Connection) -> None:
     with refused("PQ003"):
         claim(shared, "new", i_batch_id=1)
     with refused("PQ002", "c.new"):
-        value(shared, "select batch_id from pgque.get_lease_info('q', 'c.new')")
+        shared.value("select batch_id from pgque.get_lease_info('q', 'c.new')")

@@ -2,24 +2,7 @@
 
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    bloat_ticks,
-    compact_positions,
-    compact_ticks,
-    drain,
-    finish,
-    last_tick,
-    make_queue,
-    open_batch,
-    payloads,
-    refused,
-    rotate,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, refused
 from tests.support.workers import (
     next_of,
     positions,
@@ -33,35 +16,30 @@ from tests.support.workers import (
 
 class TestRegistering:
     def test_the_main_consumer_comes_along_and_starts_at_the_last_tick(
-        self, db: Connection
+        self, bare: Connection
     ) -> None:
-        make_queue(db, consumers=())
-        send(db, "before")
-        tick(db)
-        assert (register(db, "w1"), register(db, "w1"), register(db, "w2")) == (1, 0, 1)
-        assert roles(db) == {"c": "coop_main", "c.w1": "coop_member", "c.w2": "coop_member"}
-        send(db, "after")
-        tick(db)
-        assert payloads(db, next_of(db, "joins by asking")) == ["after"]
+        bare.publish("before")
+        assert (register(bare, "w1"), register(bare, "w1"), register(bare, "w2")) == (1, 0, 1)
+        assert roles(bare) == {"c": "coop_main", "c.w1": "coop_member", "c.w2": "coop_member"}
+        bare.publish("after")
+        assert bare.payloads(next_of(bare, "joins by asking")) == ["after"]
 
     def test_a_normal_consumer_is_converted_on_request_and_keeps_its_position(
-        self, db: Connection
+        self, q: Connection
     ) -> None:
-        make_queue(db)
-        batch = open_batch(db, "a")
+        batch = q.open_batch("a")
         with refused("PQ015", '"c"', "true"):
-            register(db, "w1")
+            register(q, "w1")
         with refused("PQ016", str(batch)):
-            register(db, "w1", convert=True)
-        finish(db, batch)
-        assert roles(db) == {"c": "normal"}
-        send(db, "b")
-        tick(db)
-        register(db, "w1", convert=True)
-        assert work_off(db, "w1") == ["b"]
+            register(q, "w1", convert=True)
+        q.finish(batch)
+        assert roles(q) == {"c": "normal"}
+        q.publish("b")
+        register(q, "w1", convert=True)
+        assert work_off(q, "w1") == ["b"]
 
     def test_a_name_that_is_taken_is_refused(self, db: Connection) -> None:
-        make_queue(db, consumers=("c.w1",))
+        db.make_queue(consumers=("c.w1",))
         with refused("PQ015", "c.w1"):
             register(db, "w1")
         register(db, "b.c", consumer="a")
@@ -74,18 +52,15 @@ class TestRegistering:
             register(db, "x", consumer="c.w1", convert=True)
 
     @pytest.mark.parametrize("names", [("c", ""), ("", "w")])
-    def test_names_are_needed(self, db: Connection, names: tuple[str, str]) -> None:
-        make_queue(db)
+    def test_names_are_needed(self, q: Connection, names: tuple[str, str]) -> None:
         with refused("PQ005", "subconsumer"):
-            value(db, "select pgque.register_subconsumer('q', %s, %s)", *names)
+            q.value("select pgque.register_subconsumer('q', %s, %s)", *names)
 
     @pytest.mark.parametrize("name", ["it's", "a;drop schema pgque", "%s %I", "ü ☃", "x" * 300])
-    def test_any_name_works(self, db: Connection, name: str) -> None:
-        make_queue(db, consumers=())
-        register(db, name, consumer=name)
-        send(db, "a")
-        tick(db)
-        assert work_off(db, name, consumer=name) == ["a"]
+    def test_any_name_works(self, bare: Connection, name: str) -> None:
+        register(bare, name, consumer=name)
+        bare.publish("a")
+        assert work_off(bare, name, consumer=name) == ["a"]
 
 
 class TestEnding:
@@ -94,10 +69,9 @@ class TestEnding:
         work_off(db, "w1")
         register(db, "w2")
         assert unregister(db, "w1") == 1
-        send(db, "b")
-        tick(db)
-        value(db, "select pgque.unregister_consumer('q', 'c.w2')")
-        assert (roles(db), drain(db)) == ({"c": "normal"}, ["b"])
+        db.publish("b")
+        db.value("select pgque.unregister_consumer('q', 'c.w2')")
+        assert (roles(db), db.drain()) == ({"c": "normal"}, ["b"])
 
     def test_an_open_batch_is_not_dropped_but_goes_to_the_others(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
@@ -105,30 +79,30 @@ class TestEnding:
         with refused("PQ016", str(batch)):
             unregister(db, "w1")
         with refused("PQ016"):
-            value(db, "select pgque.unregister_consumer('q', 'c.w1')")
+            db.value("select pgque.unregister_consumer('q', 'c.w1')")
         for handling in (2, -1, None):
             with refused("PQ005", "batch handling"):
                 unregister(db, "w1", handling=handling)
         unregister(db, "w1", handling=1)
         db.execute("update pgque.retry_queue set ev_retry_after = now()")
-        value(db, "select pgque.maint_retry_events()")
-        tick(db)
+        db.value("select pgque.maint_retry_events()")
+        db.tick()
         assert work_off(db, "w2", convert=True) == ["a"]
 
     def test_events_without_retries_left_become_dead_letters(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
-        value(db, "select pgque.set_queue_config('q', 'max_retries', '0')")
+        db.value("select pgque.set_queue_config('q', 'max_retries', '0')")
         next_of(db, "w1")
         unregister(db, "w1", handling=1)
-        summary = rows(db, "select consumer_name, reason from pgque.dlq_summary('q')")
+        summary = db.rows("select consumer_name, reason from pgque.dlq_summary('q')")
         assert summary == [("c", "subconsumer unregistered")]
 
     def test_a_main_consumer_ends_after_its_workers(self, db: Connection) -> None:
         queue_with_ticks(db)
         with refused("PQ016", "subconsumers"):
-            value(db, "select pgque.unregister_consumer('q', 'c')")
+            db.value("select pgque.unregister_consumer('q', 'c')")
         unregister(db, "w1")
-        assert value(db, "select pgque.unregister_consumer('q', 'c')") == 1
+        assert db.value("select pgque.unregister_consumer('q', 'c')") == 1
 
 
 class TestPlainCalls:
@@ -149,21 +123,21 @@ class TestPlainCalls:
     def test_they_are_refused(self, db: Connection, call: str, consumer: str) -> None:
         queue_with_ticks(db, "a")
         with refused("PQ015", f'"{consumer}"', "subconsumer"):
-            rows(db, f"select * from pgque.{call}", consumer)
+            db.rows(f"select * from pgque.{call}", consumer)
 
     def test_a_shared_cursor_can_be_moved_and_a_workers_cannot(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
         work_off(db, "w1")
-        value(db, "select pgque.register_consumer_at('q', 'c', 1)")
+        db.value("select pgque.register_consumer_at('q', 'c', 1)")
         with refused("PQ015", "c.w1"):
-            value(db, "select pgque.register_consumer_at('q', 'c.w1', 1)")
+            db.value("select pgque.register_consumer_at('q', 'c.w1', 1)")
         assert work_off(db, "w1") == ["a"]
 
     def test_a_retry_is_for_the_main_consumer(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
         call = "event_retry_raw('q', 'c.w1', now(), 1, now(), 0, 't', 'x', null, null, null, null)"
         with refused("PQ015", "c.w1"):
-            value(db, f"select pgque.{call}")
+            db.value(f"select pgque.{call}")
 
 
 class TestMaintenance:
@@ -171,26 +145,26 @@ class TestMaintenance:
         queue_with_ticks(db, "a", "b", "c")
         batch = next_of(db, "w1")
         work_off(db, "w2")
-        floor = value(db, "select tick_id from pgque.find_floor_tick(1)")
-        assert (floor, last_tick(db)) == (1, 4)
+        floor = db.value("select tick_id from pgque.find_floor_tick(1)")
+        assert (floor, db.last_tick()) == (1, 4)
         for _ in range(4):
-            rotate(db)
-            tick(db)
-        assert payloads(db, batch) == ["a"]
+            db.rotate()
+            db.tick()
+        assert db.payloads(batch) == ["a"]
 
     def test_idle_workers_hold_nothing_back(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
         register(db, "idle")
         work_off(db, "w1")
-        assert [rotate(db) for _ in range(4)] == [1, 1, 1, 1]
+        assert [db.rotate() for _ in range(4)] == [1, 1, 1, 1]
 
     def test_a_workers_ticks_and_position_are_kept(self, db: Connection) -> None:
         queue_with_ticks(db, "a", "b")
         batch = next_of(db, "w1")
         register(db, "idle")
         before = positions(db)
-        assert compact_positions(db) > 0
+        assert db.compact_positions() > 0
         assert (positions(db), next_of(db, "w1")) == (before, batch)
-        bloat_ticks(db)
-        value(db, "select pgque.register_consumer_at('q', 'c', %s)", last_tick(db))
-        assert (compact_ticks(db), payloads(db, batch)) == (0, ["a"])
+        db.bloat_ticks()
+        db.value("select pgque.register_consumer_at('q', 'c', %s)", db.last_tick())
+        assert (db.compact_ticks(), db.payloads(batch)) == (0, ["a"])

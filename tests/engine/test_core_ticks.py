@@ -4,19 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    drain,
-    last_tick,
-    make_queue,
-    payloads,
-    queue_id,
-    refused,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, refused
 from tests.support.races import Another, race
 
 
@@ -27,13 +15,12 @@ def external(
     at: str | None = "2020-01-01",
 ) -> int:
     sql = "select pgque.ticker('q', %s::bigint, %s, %s::bigint)"
-    done: int = value(db, sql, tick_id, at, event_seq)
-    return done
+    return db.value(sql, tick_id, at, event_seq)
 
 
 @pytest.fixture
 def replica(db: Connection) -> Connection:
-    make_queue(db, external_ticker="true")
+    db.make_queue(external_ticker="true")
     return db
 
 
@@ -42,32 +29,32 @@ class TestExternalTicks:
         replica.execute("listen pgque_q")
         assert external(replica, 40, 5000) == 40
         columns = "tick_id, tick_time = '2020-01-01', tick_event_seq"
-        newest = rows(replica, f"select {columns} from pgque.tick order by 1 desc limit 1")
+        newest = replica.rows(f"select {columns} from pgque.tick order by 1 desc limit 1")
         assert newest == [(40, True, 5000)]
         assert [n.payload for n in replica.notifies(timeout=5, stop_after=1)] == ["40"]
-        assert send(replica, "own ids go on behind it") == [5001]
+        assert replica.send("own ids go on behind it") == [5001]
 
     def test_events_before_it_are_in_its_batch(self, replica: Connection) -> None:
-        send(replica, "a")
+        replica.send("a")
         external(replica, 40)
-        send(replica, "b")
+        replica.send("b")
         external(replica, 50)
-        batch = value(replica, "select pgque.next_batch('q', 'c')")
-        assert payloads(replica, batch) == ["a"]
+        batch = replica.value("select pgque.next_batch('q', 'c')")
+        assert replica.payloads(batch) == ["a"]
 
     def test_consumers_follow_ids_with_gaps(self, replica: Connection) -> None:
         for number in (7, 100, 1000):
-            send(replica, str(number))
+            replica.send(str(number))
             external(replica, number, number * 100)
-        assert drain(replica) == ["7", "100", "1000"]
+        assert replica.drain() == ["7", "100", "1000"]
 
     def test_events_of_the_same_transaction_come_later(self, replica: Connection) -> None:
         with replica.transaction():
-            send(replica, "a")
+            replica.send("a")
             external(replica, 40)
-            send(replica, "b")
+            replica.send("b")
         external(replica, 50)
-        assert drain(replica) == ["a", "b"]
+        assert replica.drain() == ["a", "b"]
 
     def test_ids_and_sequences_only_grow_and_times_are_times(self, replica: Connection) -> None:
         for number in (1, 0, -5, None):
@@ -81,14 +68,13 @@ class TestExternalTicks:
             with refused("PQ005", "finite"):
                 external(replica, 3, at=at)
 
-    def test_a_queue_with_its_own_ticker_or_a_pause_refuses(self, db: Connection) -> None:
-        make_queue(db)
+    def test_a_queue_with_its_own_ticker_or_a_pause_refuses(self, q: Connection) -> None:
         with refused("PQ017", "external_ticker"):
-            external(db, 40)
-        value(db, "select pgque.set_queue_config('q', 'external_ticker', 'true')")
-        value(db, "select pgque.set_queue_config('q', 'ticker_paused', 'true')")
+            external(q, 40)
+        q.value("select pgque.set_queue_config('q', 'external_ticker', 'true')")
+        q.value("select pgque.set_queue_config('q', 'ticker_paused', 'true')")
         with refused("PQ017", "paused", "ticker_paused"):
-            external(db, 40)
+            external(q, 40)
 
     @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
     def test_a_snapshot_older_than_the_lock_is_not_stored(
@@ -103,45 +89,44 @@ class TestExternalTicksAtOnce:
     def test_the_second_has_the_newer_snapshot(self, replica: Connection, another: Another) -> None:
         def first(db: Connection) -> None:
             external(db, 10)
-            send(db, "a")
+            db.send("a")
 
         _, answer = race(another, first, lambda db: external(db, 20))
         assert answer.result() == 20
-        assert drain(replica) == ["a"]
+        assert replica.drain() == ["a"]
         _, answer = race(another, lambda db: external(db, 40), lambda db: external(db, 30))
         with refused("PQ005", "last tick is 40"):
             answer.result()
 
     def test_a_change_to_own_ticks_waits(self, replica: Connection, another: Another) -> None:
         own = "select pgque.set_queue_config('q', 'external_ticker', 'false')"
-        _, answer = race(another, lambda db: external(db, 20), lambda db: value(db, own))
+        _, answer = race(another, lambda db: external(db, 20), lambda db: db.value(own))
         answer.result()
-        assert tick(replica) == 21
+        assert replica.tick() == 21
 
 
 class TestOwnTicks:
     @pytest.mark.parametrize("switch", ["ticker_paused", "external_ticker"])
     def test_a_queue_that_has_none_says_so(self, db: Connection, switch: str) -> None:
-        make_queue(db, **{switch: "true"})
+        db.make_queue(**{switch: "true"})
         with refused("PQ017", "set_queue_config"):
-            value(db, "select pgque.ticker('q')")
+            db.value("select pgque.ticker('q')")
         for call in ("force_tick", "force_next_tick"):
             with refused("PQ017", "ticks not allowed"):
-                value(db, f"select pgque.{call}('q')")
+                db.value(f"select pgque.{call}('q')")
 
     @pytest.mark.parametrize("call", ["force_tick", "force_next_tick"])
-    def test_a_forced_tick_comes(self, db: Connection, call: str) -> None:
-        make_queue(db)
-        assert value(db, f"select pgque.{call}('q')") == 1
-        assert (value(db, "select pgque.ticker()"), last_tick(db)) == (1, 2)
+    def test_a_forced_tick_comes(self, q: Connection, call: str) -> None:
+        assert q.value(f"select pgque.{call}('q')") == 1
+        assert (q.value("select pgque.ticker()"), q.last_tick()) == (1, 2)
 
     def test_the_period_is_what_the_loop_reads(self, db: Connection) -> None:
         for period in (0, 1001):
             with refused("PQ005", "1 to 1000"):
-                value(db, "select pgque.set_tick_period_ms(%s)", period)
+                db.value("select pgque.set_tick_period_ms(%s)", period)
         for period in (1, 1000, 250):
-            assert value(db, "select pgque.set_tick_period_ms(%s)", period) == period
-        assert value(db, "select tick_period = '250 ms' from pgque.ticker_pace()")
+            assert db.value("select pgque.set_tick_period_ms(%s)", period) == period
+        assert db.value("select tick_period = '250 ms' from pgque.ticker_pace()")
 
 
 class TestFindingATick:
@@ -150,13 +135,11 @@ class TestFindingATick:
         " %s::bigint, %s)"
     )
 
-    def test_either_enough_events_or_enough_time_will_do(self, db: Connection) -> None:
-        make_queue(db)
+    def test_either_enough_events_or_enough_time_will_do(self, q: Connection) -> None:
         for text in "abcd":
-            send(db, text)
-            tick(db)
+            q.publish(text)
         hour = "tick_time = timestamptz '2020-01-01' + tick_id * '1 hour'::interval"
-        db.execute(f"update pgque.tick_log set {hour}".encode())
+        q.execute(f"update pgque.tick_log set {hour}".encode())
         limits = {
             (None, None): 2,
             (3, None): 4,
@@ -167,53 +150,50 @@ class TestFindingATick:
             (100, "4 hours"): 4,
             (2, "1 day"): 3,
         }
-        start = (queue_id(db), 1, "2020-01-01", 0)
-        assert {each: value(db, self.FIND, *start, *each) for each in limits} == limits
+        start = (q.queue_id(), 1, "2020-01-01", 0)
+        assert {each: q.value(self.FIND, *start, *each) for each in limits} == limits
         with refused("PQ005", "pgque.tick"):
-            rows(db, self.FIND, *start, 2**31, None)
+            q.rows(self.FIND, *start, 2**31, None)
 
 
 class TestSequences:
     SEQUENCE = "pgque.event_1_id_seq"
     SET = "select pgque.seq_setval(%s, %s::bigint)"
 
-    def test_ids_are_raised_never_lowered(self, db: Connection) -> None:
-        make_queue(db)
+    def test_ids_are_raised_never_lowered(self, q: Connection) -> None:
         get = "select pgque.seq_getval(%s)"
-        assert value(db, get, self.SEQUENCE) == 0
-        send(db, *"abcdefghij")
-        assert value(db, get, self.SEQUENCE) == 10
+        assert q.value(get, self.SEQUENCE) == 0
+        q.send(*"abcdefghij")
+        assert q.value(get, self.SEQUENCE) == 10
         for target in (1, -5, 10, -(2**63)):
-            assert value(db, self.SET, self.SEQUENCE, target) == 10
-        assert send(db, "next") == [11]
+            assert q.value(self.SET, self.SEQUENCE, target) == 10
+        assert q.send("next") == [11]
         for target in (12, 500, 10_000_000):
-            assert value(db, self.SET, self.SEQUENCE, target) == target
-            assert send(db, "next") == [target + 1]
+            assert q.value(self.SET, self.SEQUENCE, target) == target
+            assert q.send("next") == [target + 1]
 
-    def test_raising_meets_producers(self, db: Connection, another: Another) -> None:
-        make_queue(db)
+    def test_raising_meets_producers(self, q: Connection, another: Another) -> None:
         sessions = [another() for _ in range(3)]
 
         def produce(number: int) -> list[int]:
             if number == 0:
                 for target in range(1000, 2_000_000, 150_000):
-                    value(sessions[0], self.SET, self.SEQUENCE, target)
+                    sessions[0].value(self.SET, self.SEQUENCE, target)
                 return []
-            return [send(sessions[number], "x")[0] for _ in range(300)]
+            return [sessions[number].send("x")[0] for _ in range(300)]
 
         with ThreadPoolExecutor(3) as pool:
             ids = [each for found in pool.map(produce, range(3)) for each in found]
         assert len(set(ids)) == 600
 
-    def test_only_sequences_of_queues_are_touched(self, db: Connection) -> None:
-        make_queue(db)
-        db.execute("create sequence public.other")
+    def test_only_sequences_of_queues_are_touched(self, q: Connection) -> None:
+        q.execute("create sequence public.other")
         for call in ("seq_getval(%s)", "seq_setval(%s, 5)"):
             for name in ("public.other", "pgque.batch_id_seq", "nosuch", None, "a."):
                 with refused("PQ005"):
-                    value(db, f"select pgque.{call}", name)
+                    q.value(f"select pgque.{call}", name)
         with refused("PQ005", "null"):
-            value(db, self.SET, self.SEQUENCE, None)
+            q.value(self.SET, self.SEQUENCE, None)
 
     def test_names_are_quoted_and_half_a_name_is_refused(self, db: Connection) -> None:
         quote = "select pgque.quote_fqname(%s)"
@@ -224,7 +204,7 @@ class TestSequences:
             "a.b.c": 'a."b.c"',
             'x".y;drop': '"x"""."y;drop"',
         }
-        assert {name: value(db, quote, name) for name in names} == names
+        assert {name: db.value(quote, name) for name in names} == names
         for name in ("", ".", "a.", ".b", None):
             with refused("PQ005", "names no object"):
-                value(db, quote, name)
+                db.value(quote, name)

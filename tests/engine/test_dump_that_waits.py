@@ -1,6 +1,5 @@
 """A dump that waits for a lock while maintenance switches the logs: it lacks nothing."""
 
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,25 +8,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import INSTALL_SQL
+from tests.support import dumps
 from tests.support.databases import empty_database
 from tests.support.halves import catch_up
-from tests.support.queues import (
-    Connection,
-    bloat_positions,
-    bloat_ticks,
-    compact_positions,
-    compact_ticks,
-    connect,
-    drain,
-    empty_halves,
-    make_queue,
-    next_batch,
-    payloads,
-    refused,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, connect, refused
 from tests.support.races import Another
 from tests.support.replicas import wait_for
 
@@ -51,29 +35,25 @@ def dump(
 ) -> Iterator[Dump]:  # fmt: skip
     """Dumps while an application's table is locked and something happens; restores."""
     # One event that was consumed, and one that was not.
-    make_queue(db, consumers=("c", "slow"))
-    send(db, "done")
-    tick(db)
-    drain(db)
-    drain(db, consumer="slow")
-    send(db, "unread")
-    tick(db)
-    bloat_ticks(db, 2100)
-    bloat_positions(db)
+    db.make_queue(consumers=("c", "slow"))
+    db.publish("done")
+    db.drain()
+    db.drain(consumer="slow")
+    db.publish("unread")
+    db.bloat_ticks(2100)
+    db.bloat_positions()
 
     with empty_database(server) as url, connect(url) as restored:
 
         def run(meanwhile: Callable[[], None]) -> Connection:
             path = tmp_path / "dump"
-            command = [server.binary("pg_dump"), "--format=custom", f"--file={path}", database_url]
             with another().transaction() as locking:
                 locking.connection.execute("alter table app add column name text")
-                dumping = background.submit(subprocess.run, command, check=True)
+                dumping = background.submit(dumps.dump, server, database_url, path)
                 wait_for(db, "select exists (select from pg_locks where not granted)")
                 meanwhile()
             dumping.result()
-            command = [server.binary("pg_restore"), "--exit-on-error", f"--dbname={url}", path]
-            subprocess.run(command, check=True)
+            dumps.restore(server, path, url)
             return restored
 
         yield run
@@ -84,14 +64,14 @@ def test_it_loses_no_event_to_a_maintenance_meanwhile(db: Connection, dump: Dump
         catch_up(db, "c", "slow")
         db.execute("update pgque.config set metadata_rotation_period = '0'")
         for _ in range(5):
-            value(db, "select pgque.maint()")
-            bloat_positions(db)
+            db.value("select pgque.maint()")
+            db.bloat_positions()
 
     new = dump(maintain)
-    assert value(new, "select pgque.adopt_restored_database()") == 1
-    tick(new)
-    batches = [next_batch(new, consumer=name) for name in ("c", "slow")]
-    assert [payloads(new, batch) for batch in batches] == [["unread"], ["unread"]]
+    assert new.value("select pgque.adopt_restored_database()") == 1
+    new.tick()
+    batches = [new.next_batch(consumer=name) for name in ("c", "slow")]
+    assert [new.payloads(batch) for batch in batches] == [["unread"], ["unread"]]
 
 
 def test_it_is_refused_when_it_waited_for_longer_than_there_is_patience(
@@ -99,11 +79,11 @@ def test_it_is_refused_when_it_waited_for_longer_than_there_is_patience(
 ) -> None:
     def maintain() -> None:
         catch_up(db, "c", "slow")
-        value(db, "select pgque.set_snapshot_patience('0')")
-        compact_positions(db)
-        compact_ticks(db)
-        empty_halves(db)
+        db.value("select pgque.set_snapshot_patience('0')")
+        db.compact_positions()
+        db.compact_ticks()
+        db.empty_halves()
 
     new = dump(maintain)
     with refused("PQ018", '"q"', "Restore another dump"):
-        value(new, "select pgque.adopt_restored_database()")
+        new.value("select pgque.adopt_restored_database()")

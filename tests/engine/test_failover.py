@@ -11,22 +11,7 @@ import pytest
 
 from tests.conftest import INSTALL_SQL
 from tests.support.databases import owned_database
-from tests.support.queues import (
-    Connection,
-    connect,
-    drain,
-    events,
-    finish,
-    make_queue,
-    next_batch,
-    open_batch,
-    payloads,
-    refused,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, connect, refused
 from tests.support.replicas import Replicas, cut_off, replicas, wait_for
 
 Open = Callable[[], Connection]
@@ -55,15 +40,15 @@ def story(name: str, *arguments: Any) -> Callable[[Callable[..., Iterator[None]]
 
 
 def lineage(db: Connection) -> Any:
-    return value(db, "select pgque.incarnation()")
+    return db.value("select pgque.incarnation()")
 
 
 def drained(db: Connection) -> dict[int, list[str]]:
     """Consumes all batches that are there; returns the payloads by batch id."""
     found = {}
-    while (batch := next_batch(db)) is not None:
-        found[batch] = payloads(db, batch)
-        finish(db, batch)
+    while (batch := db.next_batch()) is not None:
+        found[batch] = db.payloads(batch)
+        db.finish(batch)
     return found
 
 
@@ -71,8 +56,7 @@ def lose_a_tail(db: Connection, count: int = 20) -> set[int]:
     """What a primary does after its standby was cut off; returns the ids of its batches."""
     ids: set[int] = set()
     for number in range(count):
-        send(db, f"lost {number}")
-        tick(db)
+        db.publish(f"lost {number}")
         ids |= drained(db).keys()
     return ids
 
@@ -80,23 +64,21 @@ def lose_a_tail(db: Connection, count: int = 20) -> set[int]:
 @story("no batch id is given out again, and all that survived is delivered")
 def _(servers: Servers) -> Iterator[None]:
     old = servers.primary()
-    make_queue(old, consumers=("c", "other"))
-    send(old, "done")
-    tick(old)
+    old.make_queue(consumers=("c", "other"))
+    old.publish("done")
     finished = drained(old)
-    left_open = next_batch(old, consumer="other")
-    send(old, "survivor")
+    left_open = old.next_batch(consumer="other")
+    old.send("survivor")
     yield
     lost = lose_a_tail(old)
     yield
     new = servers.standby()
-    send(new, "new")
-    tick(new)
+    new.publish("new")
     found = drained(new)
     assert not found.keys() & (finished.keys() | lost | {left_open})
     assert [text for batch in found.values() for text in batch] == ["survivor", "new"]
     assert lineage(new) != lineage(old)
-    assert (next_batch(new, consumer="other"), payloads(new, left_open)) == (left_open, ["done"])
+    assert (new.next_batch(consumer="other"), new.payloads(left_open)) == (left_open, ["done"])
 
 
 # The first to notice the promotion counts for all, so each way has a database of its own.
@@ -116,17 +98,16 @@ WAYS_TO_DRAW = {
 
 def draw_a_batch(way: str, servers: Servers) -> Iterator[None]:
     old = servers.primary()
-    make_queue(old)
-    value(old, "select pgque.register_subconsumer('q', 'team', 'one')")
-    value(old, "select pgque.subscribe_slot('q', 'parted', 0, 1)")
-    send(old, "a")
-    tick(old)
+    old.make_queue()
+    old.value("select pgque.register_subconsumer('q', 'team', 'one')")
+    old.value("select pgque.subscribe_slot('q', 'parted', 0, 1)")
+    old.publish("a")
 
     def draw(db: Connection) -> Any:
         if way == "a slot":
-            rows(db, "select * from pgque.claim_slot('q', 'parted', 0, 'me')")
+            db.rows("select * from pgque.claim_slot('q', 'parted', 0, 'me')")
         db.execute("set role pgque_reader")
-        return value(db, WAYS_TO_DRAW[way])
+        return db.value(WAYS_TO_DRAW[way])
 
     yield
     lost = draw(old)
@@ -134,7 +115,7 @@ def draw_a_batch(way: str, servers: Servers) -> Iterator[None]:
     new = servers.standby()
     found = draw(new)
     assert found - lost > 1_000_000
-    assert payloads(new, found) == ["a"]
+    assert new.payloads(found) == ["a"]
     assert lineage(new) != lineage(old)
 
 
@@ -144,15 +125,15 @@ for way in WAYS_TO_DRAW:
 
 def tick_by(call: str, servers: Servers) -> Iterator[None]:
     old = servers.primary()
-    make_queue(old)
-    make_queue(old, "external", external_ticker="true")
+    old.make_queue()
+    old.make_queue("external", external_ticker="true")
     yield
     yield
     new = servers.standby()
     timeline = "select last_value >> 32 from pgque.lineage_seq"
-    assert value(new, timeline) == 1
-    value(new, f"select pgque.{call}")
-    assert value(new, timeline) == 2
+    assert new.value(timeline) == 1
+    new.value(f"select pgque.{call}")
+    assert new.value(timeline) == 2
 
 
 for call in ("ticker()", "ticker('q')", "ticker('external', 100, now(), 100)"):
@@ -161,61 +142,58 @@ for call in ("ticker()", "ticker('q')", "ticker('external', 100, now(), 100)"):
 
 @story("two promotions from one origin are two lineages")
 def _(servers: Servers) -> Iterator[None]:
-    make_queue(servers.primary())
+    servers.primary().make_queue()
     yield
     yield
     timeline = "select left(pg_walfile_name(pg_current_wal_lsn()), 8)"
-    assert [value(to(), timeline) for to in servers] == ["00000001", "00000002", "00000002"]
+    assert [to().value(timeline) for to in servers] == ["00000001", "00000002", "00000002"]
     found = [lineage(to()) for to in servers]
     assert len(set(found)) == 3
     assert found == [lineage(to()) for to in servers]
-    assert open_batch(servers.standby(), "a") != open_batch(servers.sibling(), "a")
+    assert servers.standby().open_batch("a") != servers.sibling().open_batch("a")
 
 
 @story("a session that outlives the promotion follows it")
 def _(servers: Servers) -> Iterator[None]:
     old = servers.primary()
-    make_queue(old)
-    send(old, "a")
-    tick(old)
+    old.make_queue()
+    old.publish("a")
     yield
     survivor = servers.standby()
     for _ in range(10):
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-            next_batch(survivor)
+            survivor.next_batch()
     assert lineage(survivor) == lineage(old)
-    lost = next_batch(old)
+    lost = old.next_batch()
     yield
-    assert next_batch(survivor) > lost + 1_000_000
+    assert survivor.next_batch() > lost + 1_000_000
     assert lineage(survivor) != lineage(old)
 
 
 @story("whoever notices the promotion in a long transaction holds up nobody")
 def _(servers: Servers) -> Iterator[None]:
     old = servers.primary()
-    make_queue(old, consumers=("c", "other"))
-    send(old, "a")
-    tick(old)
+    old.make_queue(consumers=("c", "other"))
+    old.publish("a")
     yield
-    lost = next_batch(old, consumer="other")
+    lost = old.next_batch(consumer="other")
     yield
     first, second = servers.standby(), servers.standby()
     second.execute("set lock_timeout = '5s'")
     with first.transaction(force_rollback=True):
-        noticed = next_batch(first)
-        found = next_batch(second, consumer="other")
+        noticed = first.next_batch()
+        found = second.next_batch(consumer="other")
         seen = lineage(second)
     assert lost + 1_000_000 < noticed < found
-    assert (lineage(first), next_batch(first)) == (seen, found + 1)
+    assert (lineage(first), first.next_batch()) == (seen, found + 1)
 
 
 @story("many that notice the promotion at once begin one life")
 def _(servers: Servers) -> Iterator[None]:
     consumers = [f"c{number}" for number in range(8)]
     old = servers.primary()
-    make_queue(old, consumers=consumers)
-    send(old, "a")
-    tick(old)
+    old.make_queue(consumers=consumers)
+    old.publish("a")
     yield
     yield
     connections = {name: servers.standby() for name in consumers}
@@ -226,8 +204,10 @@ def _(servers: Servers) -> Iterator[None]:
     )
     with ThreadPoolExecutor(len(consumers)) as pool:
         with first.transaction():
-            rows(first, "select from pgque.lineage_lock for update")
-            drawing = [pool.submit(next_batch, connections[c], consumer=c) for c in consumers]
+            first.rows("select from pgque.lineage_lock for update")
+            drawing = [
+                pool.submit(Connection.next_batch, connections[c], consumer=c) for c in consumers
+            ]
             wait_for(watcher, active, "%next_batch%")
             assert not any(each.done() for each in drawing)
         drawn = sorted(each.result() for each in drawing)
@@ -238,29 +218,27 @@ def _(servers: Servers) -> Iterator[None]:
 @story("a tick that was lost is told from the one that has its number")
 def _(servers: Servers) -> Iterator[None]:
     old = servers.primary()
-    make_queue(old)
-    send(old, "a")
-    survived = tick(old)
+    old.make_queue()
+    survived = old.publish("a")
     yield
-    send(old, "lost")
-    lost = tick(old)
+    lost = old.publish("lost")
     fingerprint = "select pgque.tick_fingerprint('q', %s)"
-    known = {number: value(old, fingerprint, number) for number in (survived, lost)}
+    known = {number: old.value(fingerprint, number) for number in (survived, lost)}
     yield
     new = servers.standby()
-    send(new, "new")
-    assert tick(new) == lost
+    new.send("new")
+    assert new.tick() == lost
     claim = """
     select batch_id from pgque.claim_ticks(
         'q', 'c', 'me', '1 minute', %s, %s, i_from_fingerprint => %s, i_to_fingerprint => %s)
     """
-    assert value(new, fingerprint, survived) == known[survived]
+    assert new.value(fingerprint, survived) == known[survived]
     with refused("PQ023", f"tick {lost}", "promoted", "begin a new record"):
-        value(new, claim, survived, lost, known[survived], known[lost])
+        new.value(claim, survived, lost, known[survived], known[lost])
     with refused("PQ023", f"tick {lost}"):
-        value(new, claim, lost, lost, known[lost], known[lost])
-    batch = value(new, claim, survived, lost, known[survived], value(new, fingerprint, lost))
-    assert payloads(new, batch) == ["new"]
+        new.value(claim, lost, lost, known[lost], known[lost])
+    batch = new.value(claim, survived, lost, known[survived], new.value(fingerprint, lost))
+    assert new.payloads(batch) == ["new"]
 
 
 @pytest.fixture(scope="module")
@@ -321,14 +299,13 @@ def test_recovery_to_a_point_in_time_begins_a_life_of_its_own(servers: Replicas)
     recovered = servers.new()
     recovered.back_up(primary, "--checkpoint=fast")
     with connect(primary.url()) as old:
-        make_queue(old, consumers=("c", "other"))
-        send(old, "a")
-        tick(old)
-        kept_open = next_batch(old, consumer="other")
-        value(old, "select pg_create_restore_point('before the accident')::text")
+        old.make_queue(consumers=("c", "other"))
+        old.publish("a")
+        kept_open = old.next_batch(consumer="other")
+        old.value("select pg_create_restore_point('before the accident')::text")
         lost = lose_a_tail(old)
         known = lineage(old)
-        value(old, "select pg_switch_wal()::text")
+        old.value("select pg_switch_wal()::text")
         wait_for(old, "select last_archived_wal is not null from pg_stat_archiver")
     primary.stop()
 
@@ -340,12 +317,11 @@ def test_recovery_to_a_point_in_time_begins_a_life_of_its_own(servers: Replicas)
     recovered.start()
     with connect(recovered.url()) as new:
         wait_for(new, "select not pg_is_in_recovery()")
-        send(new, "b")
-        tick(new)
+        new.publish("b")
         found = drained(new)
         assert [text for batch in found.values() for text in batch] == ["a", "b"]
         assert not found.keys() & (lost | {kept_open})
-        assert next_batch(new, consumer="other") == kept_open
+        assert new.next_batch(consumer="other") == kept_open
         assert lineage(new) != known
 
 
@@ -354,16 +330,16 @@ def test_restarts_and_crashes_keep_the_lineage_and_a_snapshot_of_the_disk_needs_
 ) -> None:
     primary = servers.primary()
     with connect(primary.url()) as db:
-        make_queue(db)
-        known, batch = lineage(db), open_batch(db, "a")
+        db.make_queue()
+        known, batch = lineage(db), db.open_batch("a")
     for mode in ("fast", "immediate"):
         primary.stop(mode)
         snapshot = servers.copy(primary) if mode == "immediate" else None
         primary.start()
         with connect(primary.url()) as db:
-            assert (lineage(db), next_batch(db)) == (known, batch)
-            finish(db, batch)
-            before, batch = batch, open_batch(db, "a")
+            assert (lineage(db), db.next_batch()) == (known, batch)
+            db.finish(batch)
+            before, batch = batch, db.open_batch("a")
             assert before < batch < before + 100
     with connect(primary.url()) as db:
         lost = lose_a_tail(db)
@@ -372,31 +348,29 @@ def test_restarts_and_crashes_keep_the_lineage_and_a_snapshot_of_the_disk_needs_
     snapshot.start()
     with connect(snapshot.url()) as new:
         assert lineage(new) == known
-        assert value(new, "select pgque.renew_incarnation()") == lineage(new) != known
-        assert next_batch(new) == before  # which was open
-        finish(new, before)
-        send(new, "b")
-        tick(new)
+        assert new.value("select pgque.renew_incarnation()") == lineage(new) != known
+        assert new.next_batch() == before  # which was open
+        new.finish(before)
+        new.publish("b")
         assert not drained(new).keys() & (lost | {batch})
 
 
 def test_a_copy_by_template_has_a_lineage_of_its_own_and_ids_when_asked(
-    server: Any, db: Connection
+    server: Any, q: Connection
 ) -> None:
-    make_queue(db)
-    finish(db, open_batch(db, "a"))
-    name = db.info.dbname
-    db.close()
+    q.finish(q.open_batch("a"))
+    name = q.info.dbname
+    q.close()
     with connect(server.url) as administrator:
         administrator.execute(f"create database {name}_copy template {name}".encode())
         try:
             url = server.database_url
             with connect(url(name)) as original, connect(url(f"{name}_copy")) as copy:
                 assert lineage(copy) != (known := lineage(original))
-                assert open_batch(copy, "b") == open_batch(original, "b")
-                drain(copy)
-                value(copy, "select pgque.renew_incarnation()")
-                assert open_batch(copy, "c") > open_batch(original, "c") + 1_000_000
+                assert copy.open_batch("b") == original.open_batch("b")
+                copy.drain()
+                copy.value("select pgque.renew_incarnation()")
+                assert copy.open_batch("c") > original.open_batch("c") + 1_000_000
                 assert lineage(original) == known
         finally:
             administrator.execute(f"drop database {name}_copy with (force)".encode())
@@ -407,19 +381,18 @@ def test_a_server_that_does_not_tell_its_timeline_goes_on(server: Any) -> None:
         superuser.execute("revoke execute on function pg_walfile_name(pg_lsn) from public")
         with connect(owned.owner_url) as db:
             db.execute(INSTALL_SQL.read_bytes())
-            make_queue(db)
+            db.make_queue()
             known = lineage(db)
-            batch = open_batch(db, "a")
-            assert (payloads(db, batch), lineage(db)) == (["a"], known)
-            assert value(db, "select pgque.renew_incarnation()") == lineage(db) != known
-            finish(db, batch)
-            assert open_batch(db, "b") > batch + 1_000_000
+            batch = db.open_batch("a")
+            assert (db.payloads(batch), lineage(db)) == (["a"], known)
+            assert db.value("select pgque.renew_incarnation()") == lineage(db) != known
+            db.finish(batch)
+            assert db.open_batch("b") > batch + 1_000_000
 
 
-def test_batches_of_a_database_that_stays_are_numbered_one_by_one(db: Connection) -> None:
-    make_queue(db)
-    first = open_batch(db, "a")
-    assert events(db, first)
-    finish(db, first)
-    assert (open_batch(db, "b"), drain(db)) == (first + 1, ["b"])
-    assert rows(db, "select 1 from pgque.lineage_lock") == [(1,)]
+def test_batches_of_a_database_that_stays_are_numbered_one_by_one(q: Connection) -> None:
+    first = q.open_batch("a")
+    assert q.events(first)
+    q.finish(first)
+    assert (q.open_batch("b"), q.drain()) == (first + 1, ["b"])
+    assert q.rows("select 1 from pgque.lineage_lock") == [(1,)]

@@ -8,29 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import new_server
+from tests.support.catalog import populate
 from tests.support.databases import as_user, empty_database, owned_database
-from tests.support.queues import (
-    Connection,
-    connect,
-    drain,
-    events,
-    make_queue,
-    next_batch,
-    queue_id,
-    refused,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, connect, refused
 
 SQL = Path(__file__).parents[2] / "sql"
 INSTALL = (SQL / "pgque.sql").read_bytes()
 UNINSTALL = (SQL / "pgque_uninstall.sql").read_bytes()
 ROLES = ("pgque_reader", "pgque_writer", "pgque_admin")
-NEW_ROLES = "; ".join(f"create role {role} nologin" for role in ROLES)
-MEMBERSHIPS = "grant pgque_reader, pgque_writer to pgque_admin"
 
 
 @pytest.fixture
@@ -48,67 +33,47 @@ def owner_url(server: Any) -> Iterator[str]:
 
 def contents(db: Connection) -> dict[str, list[tuple[Any, ...]]]:
     """All rows of all tables of the schema."""
-    tables = rows(
-        db,
+    tables = db.rows(
         "select relname from pg_class where relnamespace = 'pgque'::regnamespace"
-        " and relkind = 'r' order by 1",
+        " and relkind = 'r' order by 1"
     )
-    return {name: rows(db, f"select * from pgque.{name} t order by t::text") for (name,) in tables}
+    return {name: db.rows(f"select * from pgque.{name} t order by t::text") for (name,) in tables}
 
 
 def objects(db: Connection) -> list[tuple[Any, ...]]:
-    return rows(
-        db,
+    return db.rows(
         "select oid::regprocedure::text, prosrc, proacl::text from pg_proc"
         " where pronamespace = 'pgque'::regnamespace"
         " union all select relname, reloptions::text, relacl::text from pg_class"
-        " where relnamespace = 'pgque'::regnamespace order by 1, 2",
+        " where relnamespace = 'pgque'::regnamespace order by 1, 2"
     )
-
-
-def fill(db: Connection) -> None:
-    """One of everything: events, an open batch, a lease, retries, dead letters, settings."""
-    make_queue(db, "q", consumers=("c", "other"), ticker_max_count="7")
-    make_queue(db, "leased")
-    ids = send(db, "a", "b", "c")
-    tick(db)
-    batch = next_batch(db)
-    value(db, "select pgque.nack_batch(%s, %s, '1 hour')", batch, ids[:1])
-    value(db, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids[1:2])
-    send(db, "x", queue="leased")
-    tick(db, "leased")
-    value(db, "select batch_id from pgque.claim_batch('leased', 'c', 'me', '1 hour')")
-    db.execute("update pgque.config set tick_period_ms = 50")
-    value(db, "select pgque.force_next_tick('q')")
 
 
 def use(db: Connection) -> None:
     """One event from end to end."""
-    make_queue(db)
-    send(db, "a")
-    tick(db)
-    assert drain(db) == ["a"]
+    db.make_queue()
+    db.publish("a")
+    assert db.drain() == ["a"]
 
 
 def test_installing_again_changes_no_row_no_object_and_no_open_batch(db: Connection) -> None:
-    fill(db)
+    populate(db)
     before = contents(db), objects(db)
-    batch = next_batch(db)
-    read = events(db, batch)
+    batch = db.next_batch()
+    read = db.events(batch)
     db.execute(INSTALL)
     assert (contents(db), objects(db)) == before
-    assert (next_batch(db), events(db, batch)) == (batch, read)
+    assert (db.next_batch(), db.events(batch)) == (batch, read)
 
 
 def test_installing_again_repairs_a_queues_functions_and_what_public_was_given(
-    db: Connection,
+    q: Connection,
 ) -> None:
-    make_queue(db)
-    db.execute(f"drop function pgque.event_{queue_id(db)}_tables(xid8, xid8)".encode())
-    db.execute("grant execute on function pgque.maint() to public")
-    db.execute(INSTALL)
-    use(db)
-    assert value(db, "select has_function_privilege('public', 'pgque.maint()', 'execute')") is False
+    q.execute(f"drop function pgque.event_{q.queue_id()}_tables(xid8, xid8)".encode())
+    q.execute("grant execute on function pgque.maint() to public")
+    q.execute(INSTALL)
+    use(q)
+    assert q.value("select has_function_privilege('public', 'pgque.maint()', 'execute')") is False
 
 
 def test_a_failed_installation_leaves_nothing(empty_database_url: str) -> None:
@@ -117,15 +82,14 @@ def test_a_failed_installation_leaves_nothing(empty_database_url: str) -> None:
         with refused("22012"):
             db.execute(broken)
         db.execute("rollback")
-        assert value(db, "select to_regnamespace('pgque')") is None
+        assert db.value("select to_regnamespace('pgque')") is None
 
 
 def test_two_installations_at_once_both_succeed(empty_database_url: str) -> None:
     def install(_: int) -> str:
         with connect(empty_database_url) as db:
             db.execute(INSTALL)
-            version: str = value(db, "select pgque.version()")
-            return version
+            return db.value("select pgque.version()")
 
     with ThreadPoolExecutor() as pool:
         versions = list(pool.map(install, range(4)))
@@ -155,16 +119,17 @@ def test_uninstalling_leaves_only_the_roles(empty_database_url: str) -> None:
     )
     with connect(empty_database_url) as db:
         db.execute(INSTALL)
-        fill(db)
-        value(db, "select pgque.uninstall(true)::text")
-        assert rows(db, catalog) == []
-        assert value(db, "select count(*) from pg_roles where rolname ~ '^pgque_'") == 3
+        populate(db)
+        db.value("select pgque.uninstall(true)::text")
+        assert db.rows(catalog) == []
+        made = db.rows("select rolname, rolcanlogin from pg_roles where rolname ~ '^pgque_'")
+        assert sorted(made) == sorted((role, False) for role in ROLES)
 
 
 def test_the_uninstall_script_keeps_unread_events(db: Connection) -> None:
-    fill(db)
+    populate(db)
     before = contents(db)
-    with refused("PQ020", '"leased", "q"', "uninstall(true)"):
+    with refused("PQ020", '"q"', "uninstall(true)"):
         db.execute(UNINSTALL)
     db.execute("rollback")
     assert contents(db) == before
@@ -175,13 +140,13 @@ def test_the_uninstall_script_removes_queues_that_were_read_and_one_can_install_
 ) -> None:
     schemas = "select array_agg(nspname order by nspname) from pg_namespace"
     with connect(empty_database_url) as db:
-        before = value(db, schemas)
+        before = db.value(schemas)
         db.execute(UNINSTALL)  # where nothing is
         for _ in range(2):
             db.execute(INSTALL)
             use(db)
             db.execute(UNINSTALL)
-            assert value(db, schemas) == before
+            assert db.value(schemas) == before
 
 
 def test_the_owner_of_a_database_installs_twice_where_the_roles_are(
@@ -191,7 +156,7 @@ def test_the_owner_of_a_database_installs_twice_where_the_roles_are(
         db.execute(INSTALL)
         use(db)
         db.execute(INSTALL)
-        assert value(db, "select pgque.create_queue('q')") == 0
+        assert db.value("select pgque.create_queue('q')") == 0
 
 
 def test_who_may_not_create_the_schema_is_told_so(server: Any, empty_database_url: str) -> None:
@@ -215,48 +180,21 @@ def test_psql_installs_and_uninstalls(server: Any, empty_database_url: str) -> N
     with connect(empty_database_url) as db:
         for _ in range(2):
             psql("pgque.sql")
-            make_queue(db)
+            db.make_queue()
         psql("pgque_uninstall.sql")
-        assert value(db, "select to_regnamespace('pgque')") is None
+        assert db.value("select to_regnamespace('pgque')") is None
 
 
-def test_a_cluster_without_the_roles_gets_them_from_who_may_create_roles() -> None:
-    with new_server() as server:
-        with owned_database(server) as database, connect(database.owner_url) as db:
-            for _ in range(2):
-                db.execute(INSTALL)
-            use(db)
-            made = rows(db, "select rolname, rolcanlogin from pg_roles where rolname ~ '^pgque_'")
-            assert sorted(made) == sorted((role, False) for role in ROLES)
-            value(db, "select pgque.uninstall(true)::text")
-            for role in ROLES:
-                db.execute(f"drop role {role}".encode())
-
-        # Without createrole, one is told what another has to run, and then installs.
-        with (
-            owned_database(server, "") as database,
-            connect(database.owner_url) as db,
-            connect(server.url) as administrator,
-        ):
-            with refused("42501", "pgque_reader", "create role pgque_admin nologin"):
-                db.execute(INSTALL)
-            db.execute("rollback")
-            assert value(db, "select to_regnamespace('pgque')") is None
-            administrator.execute(NEW_ROLES.encode())
-            with refused("42501", "pgque_admin", MEMBERSHIPS):
-                db.execute(INSTALL)
-            db.execute("rollback")
-            administrator.execute(MEMBERSHIPS.encode())
-            for _ in range(2):
-                db.execute(INSTALL)
-            use(db)
-
-        # Who may only create a schema installs, too.
-        with connect(server.url) as administrator, empty_database(server) as url:
-            name = url.rpartition("/")[2].partition("?")[0]
-            administrator.execute("create role guest login")
-            administrator.execute(f"grant create on database {name} to guest".encode())
-            with connect(as_user(url, "guest")) as db:
+def test_who_may_only_create_a_schema_installs(server: Any, empty_database_url: str) -> None:
+    with connect(server.url) as administrator:
+        name = empty_database_url.rpartition("/")[2].partition("?")[0]
+        administrator.execute("create role guest login")
+        administrator.execute(f"grant create on database {name} to guest".encode())
+        try:
+            with connect(as_user(empty_database_url, "guest")) as db:
                 db.execute(INSTALL)
                 use(db)
-                value(db, "select pgque.uninstall()::text")
+                db.value("select pgque.uninstall()::text")
+        finally:
+            administrator.execute(f"revoke create on database {name} from guest".encode())
+            administrator.execute("drop role guest")

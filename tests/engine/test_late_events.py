@@ -4,19 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.queues import (
-    Blocked,
-    Connection,
-    drain,
-    make_queue,
-    queue_id,
-    refused,
-    rows,
-    send,
-    value,
-)
+from tests.support.queues import Blocked, Connection, refused
 from tests.support.races import Another
 
+Begin = Callable[..., Connection]
 # Only the lag makes a tick: the idle period is for ever, and no count is reached.
 QUIET = {
     "ticker_max_count": "1000000",
@@ -27,7 +18,7 @@ QUIET = {
 
 @pytest.fixture(autouse=True)
 def queue(db: Connection) -> None:
-    make_queue(db, **QUIET)
+    db.make_queue(**QUIET)
 
 
 @pytest.fixture(params=["busy", "not busy"])
@@ -43,17 +34,16 @@ def load(request: pytest.FixtureRequest, db: Connection) -> str:
             " for each row execute function age()"
         )
         db.execute("update pgque.tick_log set tick_time = tick_time - interval '1 hour'")
-    name: str = request.param
-    return name
+    return request.param
 
 
 @pytest.fixture
-def begin(another: Another) -> Callable[..., Connection]:
+def begin(another: Another) -> Begin:
     """Sends an event in a transaction that stays open."""
 
     def begin(statement: str = "select pgque.send('q', 'late')") -> Connection:
         producer = another()
-        table = value(producer, "select pgque.current_event_table('q')")
+        table = producer.value("select pgque.current_event_table('q')")
         producer.execute("begin")
         producer.execute(statement.format(table=table).encode())
         return producer
@@ -62,8 +52,7 @@ def begin(another: Another) -> Callable[..., Connection]:
 
 
 def ticker(db: Connection) -> int:
-    count: int = value(db, "select pgque.ticker()")
-    return count
+    return db.value("select pgque.ticker()")
 
 
 @pytest.mark.parametrize(
@@ -76,56 +65,54 @@ def ticker(db: Connection) -> int:
     ],
 )
 def test_an_event_left_behind_comes_after_its_commit_and_then_the_queue_is_quiet(
-    db: Connection, load: str, begin: Callable[..., Connection], way: str
+    db: Connection, load: str, begin: Begin, way: str
 ) -> None:
     producer = begin(way)
     ticker(db)
-    before = drain(db)
+    before = db.drain()
     producer.execute("commit")
     assert [ticker(db), ticker(db), ticker(db)] == [1, 0, 0]
-    assert (before, drain(db)) == ([], ["late"])
+    assert (before, db.drain()) == ([], ["late"])
 
 
 def test_it_comes_after_any_number_of_ticks_whoever_made_them_due(
-    db: Connection, begin: Callable[..., Connection]
+    db: Connection, begin: Begin
 ) -> None:
     producer = begin()
     for _ in range(5):
         ticker(db)
     for text in ("a", "b"):
-        send(db, text)
+        db.send(text)
         ticker(db)
     producer.execute("commit")
-    value(db, "select pgque.ticker('q')")
-    assert drain(db) == ["a", "b", "late"]
+    db.value("select pgque.ticker('q')")
+    assert db.drain() == ["a", "b", "late"]
 
 
-def test_it_comes_after_one_queue_was_ticked_by_name(
-    db: Connection, begin: Callable[..., Connection]
-) -> None:
+def test_it_comes_after_one_queue_was_ticked_by_name(db: Connection, begin: Begin) -> None:
     producer = begin()
-    value(db, "select pgque.ticker('q')")
+    db.value("select pgque.ticker('q')")
     producer.execute("commit")
-    value(db, "select pgque.ticker('q')")
-    assert drain(db) == ["late"]
+    db.value("select pgque.ticker('q')")
+    assert db.drain() == ["late"]
 
 
 @pytest.mark.usefixtures("load")
 def test_it_comes_from_a_prepared_transaction_and_from_the_one_that_ticks(db: Connection) -> None:
-    if value(db, "show max_prepared_transactions") != "0":
+    if db.value("show max_prepared_transactions") != "0":
         db.execute("begin")
-        send(db, "prepared")
+        db.send("prepared")
         db.execute("prepare transaction 'late'")
         ticker(db)
         ticker(db)  # the first one without new events looks for the transaction
         db.execute("commit prepared 'late'")
         ticker(db)
-        assert drain(db) == ["prepared"]
+        assert db.drain() == ["prepared"]
     with db.transaction():
-        send(db, "of the ticker")
+        db.send("of the ticker")
         ticker(db)
     ticker(db)
-    assert drain(db) == ["of the ticker"]
+    assert db.drain() == ["of the ticker"]
 
 
 def test_a_ticker_with_an_old_snapshot_leaves_nothing_for_the_idle_period(
@@ -133,21 +120,21 @@ def test_a_ticker_with_an_old_snapshot_leaves_nothing_for_the_idle_period(
 ) -> None:
     old = another()
     old.execute("begin isolation level repeatable read")
-    value(old, "select count(*) from pgque.queue")
-    send(db, "late")
+    old.value("select count(*) from pgque.queue")
+    db.send("late")
     ticker(old)
     old.execute("commit")
     ticker(db)
-    assert drain(db) == ["late"]
+    assert db.drain() == ["late"]
 
 
 @pytest.mark.usefixtures("load")
 def test_it_comes_from_a_statement_that_has_its_id_and_no_transaction_id_yet(
     db: Connection, another: Another, blocked: Blocked
 ) -> None:
-    send(db, "first")  # nextval() takes a transaction id once in 32 calls
+    db.send("first")  # nextval() takes a transaction id once in 32 calls
     ticker(db)
-    assert drain(db) == ["first"]
+    assert db.drain() == ["first"]
     db.execute("select pg_advisory_lock(1)")
 
     def send_late(producer: Connection) -> None:
@@ -164,13 +151,13 @@ def test_it_comes_from_a_statement_that_has_its_id_and_no_transaction_id_yet(
     db.execute("select pg_advisory_unlock(1)")
     sending.result()
     assert [ticker(db), ticker(db)] == [1, 0]
-    assert drain(db) == ["late"]
+    assert db.drain() == ["late"]
 
 
 @pytest.mark.usefixtures("load")
 @pytest.mark.parametrize("load", ["not busy"], indirect=True)
 def test_it_comes_if_its_id_was_drawn_after_the_ticker_looked(
-    db: Connection, begin: Callable[..., Connection], blocked: Blocked
+    db: Connection, begin: Begin, blocked: Blocked
 ) -> None:
     db.execute("alter function pgque.seqs_in_use() rename to looked")
     db.execute(
@@ -178,7 +165,7 @@ def test_it_comes_if_its_id_was_drawn_after_the_ticker_looked(
         " declare v_found oid[] := pgque.looked(); begin"
         " perform pg_advisory_xact_lock(1); return v_found; end $$"
     )
-    send(db, "first")
+    db.send("first")
     db.execute("select pg_advisory_lock(1)")
     ticking = blocked(ticker)
     producer = begin()
@@ -186,27 +173,27 @@ def test_it_comes_if_its_id_was_drawn_after_the_ticker_looked(
     assert ticking.result() == 1
     producer.execute("commit")
     assert ticker(db) == 1
-    assert drain(db) == ["first", "late"]
+    assert db.drain() == ["first", "late"]
 
 
 @pytest.mark.usefixtures("load")
 def test_it_comes_although_the_ticker_has_looked_at_the_activity_before(
-    db: Connection, begin: Callable[..., Connection]
+    db: Connection, begin: Begin
 ) -> None:
     with db.transaction():
-        value(db, "select count(*) from pg_stat_activity")
+        db.value("select count(*) from pg_stat_activity")
         producer = begin()
         ticker(db)
     producer.execute("commit")
     ticker(db)
-    assert drain(db) == ["late"]
+    assert db.drain() == ["late"]
 
 
-def test_it_waits_for_the_lag(db: Connection, begin: Callable[..., Connection]) -> None:
+def test_it_waits_for_the_lag(db: Connection, begin: Begin) -> None:
     producer = begin()
     ticker(db)
     producer.execute("commit")
-    value(db, "select pgque.set_queue_config('q', 'ticker_max_lag', '1 hour')")
+    db.value("select pgque.set_queue_config('q', 'ticker_max_lag', '1 hour')")
     assert ticker(db) == 0
 
 
@@ -215,50 +202,50 @@ def test_a_tick_that_left_nothing_is_followed_by_one_at_most_whatever_others_hav
 ) -> None:
     # On a slow machine, the last tick of a busy queue may be long ago as well.
     counts = [[1, 0, 0], [1, 1, 0]] if load == "busy" else [[1, 0, 0]]
-    send(db, "a")
+    db.send("a")
     assert [ticker(db), ticker(db), ticker(db)] in counts
     reader = another()
     reader.execute("begin")
-    rows(reader, "select * from pgque.get_queue_info('q')")
-    rows(reader, "select * from pgque.queue_stats()")
-    send(db, "b")
+    reader.rows("select * from pgque.get_queue_info('q')")
+    reader.rows("select * from pgque.queue_stats()")
+    db.send("b")
     assert [ticker(db), ticker(db), ticker(db)] in counts
     reader.execute("commit")
 
-    make_queue(db, "other", **QUIET)
+    db.make_queue("other", **QUIET)
     producer = another()
     producer.execute("begin")
-    send(producer, "elsewhere", queue="other")
-    send(db, "here")
+    producer.send("elsewhere", queue="other")
+    db.send("here")
     tick_here = "select (pgque.ticker('q') is not null)::integer"
-    assert [value(db, tick_here) for _ in range(3)] in counts
+    assert [db.value(tick_here) for _ in range(3)] in counts
     producer.execute("commit")
-    assert value(db, tick_here) == 0
+    assert db.value(tick_here) == 0
 
 
 def test_a_queue_that_is_ticked_often_never_reads_the_table_of_locks(
-    db: Connection, begin: Callable[..., Connection]
+    db: Connection, begin: Begin
 ) -> None:
     begin("select pgque.send('q', 'late')")
     ticker(db)
     db.execute("drop function pgque.seqs_in_use()")
     for _ in range(5):
-        send(db, "a")
+        db.send("a")
         assert ticker(db) == 1
     with refused("42883", "seqs_in_use"):
         ticker(db)
 
 
 def test_a_queue_with_steady_late_events_rewrites_nothing_at_each_tick(
-    db: Connection, begin: Callable[..., Connection]
+    db: Connection, begin: Begin
 ) -> None:
     """What is noted of a queue changes when it becomes quiet, not with every tick."""
     producer = begin()
     noted = set()
     for _ in range(5):
-        send(db, "a")
+        db.send("a")
         ticker(db)
-        noted.add(value(db, "select xmin::text from pgque.tick_state"))
+        noted.add(db.value("select xmin::text from pgque.tick_state"))
         following = begin()
         producer.execute("commit")
         producer = following
@@ -266,8 +253,8 @@ def test_a_queue_with_steady_late_events_rewrites_nothing_at_each_tick(
 
 
 def test_the_note_goes_with_its_queue(db: Connection) -> None:
-    number = queue_id(db)
-    value(db, "select pgque.drop_queue('q', true)")
-    assert rows(db, "select from pgque.tick_state where queue_id = %s", number) == []
+    number = db.queue_id()
+    db.value("select pgque.drop_queue('q', true)")
+    assert db.rows("select from pgque.tick_state where queue_id = %s", number) == []
     with refused("PQ001"):
-        value(db, "select pgque.ticker('q')")
+        db.value("select pgque.ticker('q')")

@@ -7,18 +7,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    finish,
-    make_queue,
-    next_batch,
-    payloads,
-    refused,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, refused
 from tests.support.races import Another, race
 
 INFO = "select batch_id, owner, epoch, is_live from pgque.get_lease_info('q', 'c')"
@@ -33,22 +22,20 @@ class Claim(NamedTuple):
 def claim(db: Connection, owner: str = "me", ttl: str = "1 minute", **more: Any) -> Claim | None:
     named = "".join(f", {name} => %s" for name in more)
     sql = f"select batch_id, epoch from pgque.claim_batch('q', 'c', %s, %s{named})"
-    ((batch, epoch),) = rows(db, sql, owner, ttl, *more.values())
+    ((batch, epoch),) = db.rows(sql, owner, ttl, *more.values())
     return None if batch is None else Claim(batch, owner, epoch)
 
 
 def ack(db: Connection, claimed: Claim) -> int:
-    done: int = value(db, "select pgque.ack_batch(%s, %s, %s)", *claimed)
-    return done
+    return db.value("select pgque.ack_batch(%s, %s, %s)", *claimed)
 
 
 def renew(db: Connection, claimed: Claim, ttl: str = "1 minute") -> Any:
-    return value(db, "select pgque.renew_batch(%s, %s, %s, %s)", *claimed, ttl)
+    return db.value("select pgque.renew_batch(%s, %s, %s, %s)", *claimed, ttl)
 
 
 def release(db: Connection, claimed: Claim) -> int:
-    done: int = value(db, "select pgque.release_batch(%s, %s, %s)", *claimed)
-    return done
+    return db.value("select pgque.release_batch(%s, %s, %s)", *claimed)
 
 
 def taken(db: Connection, owner: str = "me", ttl: str = "1 minute") -> Claim:
@@ -60,16 +47,15 @@ def taken(db: Connection, owner: str = "me", ttl: str = "1 minute") -> Claim:
 def expired(db: Connection, owner: str = "zombie") -> Claim:
     """A claim whose lease ran out."""
     claimed = taken(db, owner, "1 millisecond")
-    value(db, "select pg_sleep(0.01)::text")
+    db.value("select pg_sleep(0.01)::text")
     return claimed
 
 
 @pytest.fixture
 def queue(db: Connection) -> Connection:
     """A queue with one batch of events to claim."""
-    make_queue(db)
-    send(db, "a", "b")
-    tick(db)
+    db.make_queue()
+    db.publish("a", "b")
     return db
 
 
@@ -77,21 +63,21 @@ class TestClaiming:
     def test_opens_the_next_batch_within_limits(self, queue: Connection) -> None:
         assert claim(queue, i_min_count=3) is None
         claimed = taken(queue)
-        assert payloads(queue, claimed.batch) == ["a", "b"]
+        assert queue.payloads(claimed.batch) == ["a", "b"]
         ack(queue, claimed)
-        assert next_batch(queue) is None
+        assert queue.next_batch() is None
         with refused("PQ003", str(claimed.batch)):
             ack(queue, claimed)
         assert claim(queue) is None
-        tick(queue)
+        queue.tick()
         with refused("PQ003"):
             claim(queue, i_batch_id=claimed.batch)
-        assert rows(queue, INFO) == []
+        assert queue.rows(INFO) == []
         assert taken(queue).epoch > claimed.epoch
 
     def test_takes_the_open_batch_that_nobody_holds(self, queue: Connection) -> None:
-        batch = next_batch(queue)
-        assert rows(queue, INFO) == [(batch, None, 0, False)]
+        batch = queue.next_batch()
+        assert queue.rows(INFO) == [(batch, None, 0, False)]
         with refused("PQ003", str(batch + 1)):
             claim(queue, i_batch_id=batch + 1)
         claimed = claim(queue, i_batch_id=batch)
@@ -101,11 +87,11 @@ class TestClaiming:
 
     def test_is_told_by_lease_info(self, queue: Connection) -> None:
         claimed = taken(queue, "holder")
-        assert rows(queue, INFO) == [(*claimed, True)]
+        assert queue.rows(INFO) == [(*claimed, True)]
         until = renew(queue, claimed, "1 hour")
-        assert value(queue, "select lease_until from pgque.get_lease_info('q', 'c')") == until
+        assert queue.value("select lease_until from pgque.get_lease_info('q', 'c')") == until
         renew(queue, claimed, "1 microsecond")
-        assert rows(queue, INFO) == [(*claimed, False)]
+        assert queue.rows(INFO) == [(*claimed, False)]
 
     @pytest.mark.parametrize(("owner", "ttl"), [("", "1 min"), ("me", "0")])
     def test_and_renewing_need_an_owner_and_a_time(
@@ -131,16 +117,16 @@ class TestFencing:
     def test_a_live_lease_keeps_others_out(self, queue: Connection, call: str) -> None:
         taken(queue, "holder")
         with refused("PQ004", '"holder"'):
-            value(queue, call)
+            queue.value(call)
 
     def test_others_cannot_finish_or_nack(self, queue: Connection) -> None:
         claimed = taken(queue, "holder")
         for call in ("finish_batch", "ack"):
             with refused("PQ004", '"holder"', "ack_batch"):
-                value(queue, f"select pgque.{call}(%s)", claimed.batch)
+                queue.value(f"select pgque.{call}(%s)", claimed.batch)
         message = f"(1, {claimed.batch},,,,,,,,)"
         with refused("PQ004", '"holder"'):
-            value(queue, "select pgque.nack(%s, %s::pgque.message)", claimed.batch, message)
+            queue.value("select pgque.nack(%s, %s::pgque.message)", claimed.batch, message)
 
     @pytest.mark.parametrize("attempt", [ack, renew, release])
     @pytest.mark.parametrize("heir", ["heir", "zombie"])
@@ -172,7 +158,7 @@ class TestFencing:
 
     def test_a_plain_consumer_goes_on_when_the_lease_ran_out(self, queue: Connection) -> None:
         zombie = expired(queue)
-        finish(queue, next_batch(queue))
+        queue.finish(queue.next_batch())
         with refused("PQ003"):
             ack(queue, zombie)
 
@@ -184,8 +170,8 @@ class TestFencing:
         following = taken(queue, "next")
         assert following.batch == claimed.batch
         release(queue, following)
-        finish(queue, claimed.batch)
-        assert next_batch(queue) is None
+        queue.finish(claimed.batch)
+        assert queue.next_batch() is None
 
 
 @pytest.mark.parametrize(
@@ -198,28 +184,28 @@ class TestSettlingEventsOfALeasedBatch:
     def left_behind(self, db: Connection) -> int:
         """How many events were scheduled again or given up."""
         retries, letters = "select from pgque.retry_queue", "select from pgque.dead_letter"
-        return len(rows(db, f"{retries} union all {letters}"))
+        return len(db.rows(f"{retries} union all {letters}"))
 
     def test_is_the_holders_while_the_lease_lives(self, queue: Connection, call: str) -> None:
         claimed = taken(queue, "holder")
         with refused("PQ004", '"holder"', "i_owner"):
-            value(queue, call + ")", claimed.batch)
+            queue.value(call + ")", claimed.batch)
         with refused("PQ012"):
-            value(queue, call + ", i_epoch => %s)", claimed.batch, claimed.epoch)
+            queue.value(call + ", i_epoch => %s)", claimed.batch, claimed.epoch)
         assert self.left_behind(queue) == 0
-        assert value(queue, call + self.AS_HOLDER, *claimed) == 1
+        assert queue.value(call + self.AS_HOLDER, *claimed) == 1
 
     def test_is_the_holders_while_nobody_took_over(self, queue: Connection, call: str) -> None:
         zombie = expired(queue)
-        assert value(queue, call + self.AS_HOLDER, *zombie) == 1
+        assert queue.value(call + self.AS_HOLDER, *zombie) == 1
         heir = taken(queue, "heir")
         for former in (zombie, zombie._replace(owner=heir.owner)):
             with refused("PQ012", '"heir"'):
-                value(queue, call + self.AS_HOLDER, *former)
+                queue.value(call + self.AS_HOLDER, *former)
         assert self.left_behind(queue) == 1
 
     def test_is_anybodys_when_the_lease_ran_out(self, queue: Connection, call: str) -> None:
-        assert value(queue, call + ")", expired(queue).batch) == 1
+        assert queue.value(call + ")", expired(queue).batch) == 1
 
 
 @pytest.mark.parametrize(
@@ -244,9 +230,9 @@ def test_what_ends_or_reads_a_batch_with_thousands_of_renewals_reads_a_few(
     many = "select pgque.renew_batch(%s, %s, %s, %s) from generate_series(1, 3000)"
     queue.execute(many.encode(), [*claimed, ttl])
     with queue.transaction():
-        before = value(queue, rows_read)
-        rows(queue, f"select * from pgque.{call}", *claimed[:arguments])
-        assert value(queue, rows_read) - before < 50
+        before = queue.value(rows_read)
+        queue.rows(f"select * from pgque.{call}", *claimed[:arguments])
+        assert queue.value(rows_read) - before < 50
 
 
 class TestAtOnce:
@@ -300,7 +286,7 @@ class TestAtOnce:
                 assert all(first.acquire(timeout=60) for _ in keepers)
                 for _ in range(30):
                     ack(queue, held[-1])
-                    tick(queue)
+                    queue.tick()
                     held.append(taken(queue))
             finally:
                 done[0] = True
@@ -312,7 +298,7 @@ class TestAtOnce:
     ) -> None:
         old = another()
         old.execute("begin isolation level repeatable read")
-        value(old, "select count(*) from pgque.position_log")
-        finish(queue, next_batch(queue))
+        old.value("select count(*) from pgque.position_log")
+        queue.finish(queue.next_batch())
         with refused("40001"):
-            next_batch(old)
+            old.next_batch()

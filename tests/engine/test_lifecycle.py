@@ -7,21 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.queues import (
-    PATIENCE_SECONDS,
-    Connection,
-    drain,
-    finish,
-    last_tick,
-    make_queue,
-    next_batch,
-    open_batch,
-    refused,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import PATIENCE_SECONDS, Connection, refused
 from tests.support.races import Another, race
 from tests.support.replicas import wait_for
 from tests.support.workers import next_of, queue_with_ticks
@@ -37,30 +23,30 @@ SECONDS = {
 
 
 def status(db: Connection) -> dict[str, tuple[str, str]]:
-    found = rows(db, "select component, status, detail from pgque.status()")
+    found = db.rows("select component, status, detail from pgque.status()")
     return {component: (state, detail) for component, state, detail in found}
 
 
 class TestWithoutPgCron:
     def test_start_says_what_is_missing_and_what_to_do_instead(self, db: Connection) -> None:
         with refused("PQ019", "runs no pg_cron", "shared_preload_libraries", "pgque.maint()"):
-            value(db, "select pgque.start()::text")
-        value(db, "select pgque.stop()::text")  # which has nothing to do
-        assert rows(db, "select scheduler, ticker_job_id from pgque.config") == [(None, None)]
+            db.value("select pgque.start()::text")
+        db.value("select pgque.stop()::text")  # which has nothing to do
+        assert db.rows("select scheduler, ticker_job_id from pgque.config") == [(None, None)]
 
     def test_ticker_and_maint_work_from_any_scheduler(self, db: Connection) -> None:
-        make_queue(db, ticker_idle_period="0")
-        (event,) = send(db, "a")
-        value(db, "select pgque.ticker()")
-        batch = next_batch(db)
-        value(db, "select pgque.nack_batch(%s, %s, '0')", batch, [event])
-        finish(db, batch)
-        value(db, "select pgque.maint()")
-        value(db, "select pgque.ticker()")
-        assert drain(db) == ["a"]
+        db.make_queue(ticker_idle_period="0")
+        (event,) = db.send("a")
+        db.value("select pgque.ticker()")
+        batch = db.next_batch()
+        db.value("select pgque.nack_batch(%s, %s, '0')", batch, [event])
+        db.finish(batch)
+        db.value("select pgque.maint()")
+        db.value("select pgque.ticker()")
+        assert db.drain() == ["a"]
 
     def test_status_shows_the_parts(self, db: Connection) -> None:
-        make_queue(db, consumers=("c", "d"))
+        db.make_queue(consumers=("c", "d"))
         found = status(db)
         assert {part: state for part, (state, _) in found.items()} == {
             "postgresql": "ok",
@@ -69,22 +55,22 @@ class TestWithoutPgCron:
             "ticks": "ok",
             "queues": "ok",
         }
-        assert value(db, "select pgque.version()") in found["pgque"][1]
+        assert db.value("select pgque.version()") in found["pgque"][1]
         assert found["ticks"][1] == "every 100 ms at most"
         assert found["queues"][1] == "1, with 2 consumers"
 
     def test_status_names_queues_without_ticks(self, db: Connection) -> None:
         for queue in ("stuck", "paused", "ticked"):
-            make_queue(db, queue, ticker_idle_period="1 minute")
-        value(db, "select pgque.set_queue_config('paused', 'ticker_paused', 'true')")
+            db.make_queue(queue, ticker_idle_period="1 minute")
+        db.value("select pgque.set_queue_config('paused', 'ticker_paused', 'true')")
         db.execute("update pgque.tick_log set tick_time = tick_time - interval '2 minutes'")
-        tick(db, "ticked")
+        db.tick("ticked")
         assert status(db)["ticks"] == ("late", 'no tick for too long: "stuck"')
 
 
 def test_jobs_count_seconds_where_pg_cron_does(db: Connection) -> None:
     for version in ("1.3", "1.4-1", "1.4.2", "1.5", "1.6", "1.10", "2.0-rc1", "unknown", None):
-        found = rows(db, "select * from pgque.cron_jobs(%s)", version)
+        found = db.rows("select * from pgque.cron_jobs(%s)", version)
         jobs = SECONDS if version in ("1.5", "1.6", "1.10", "2.0-rc1") else MINUTES
         assert {name: tuple(rest) for name, *rest in found} == jobs, version
 
@@ -102,7 +88,7 @@ class TestSlots:
             ("0", "09:30:55"): "09:30:55",
         }
         sql = "select (pgque.slot_end(('2026-01-01 ' || %s)::timestamptz, %s))::time::text"
-        assert {each: value(db, sql, *reversed(each)) for each in ends} == ends
+        assert {each: db.value(sql, *reversed(each)) for each in ends} == ends
 
     @pytest.mark.parametrize("loop", ["ticker_loop", "maint_loop"])
     def test_a_slot_ends_when_the_jobs_are_taken_back(
@@ -111,9 +97,9 @@ class TestSlots:
         for slot in ("'-1 second'", "null"):
             with refused("PQ005", "no slot"):
                 db.execute(f"call pgque.{loop}({slot})".encode())
-        assert value(db, "select pgque.maint_pause()::text") == "00:00:10"
+        assert db.value("select pgque.maint_pause()::text") == "00:00:10"
         db.execute("update pgque.log set half = 1")
-        assert value(db, "select pgque.maint_pause()::text") == "00:00:01"
+        assert db.value("select pgque.maint_pause()::text") == "00:00:01"
         pause = "create or replace function pgque.maint_pause() returns interval language sql"
         db.execute(f"{pause} return interval '100 ms'".encode())
         db.execute("update pgque.config set ticker_job_id = 1")
@@ -126,9 +112,9 @@ class TestSlots:
     def test_a_failed_tick_does_not_end_the_slot_but_its_error_does_in_the_end(
         self, db: Connection
     ) -> None:
-        make_queue(db, ticker_idle_period="0")
-        value(db, "select pgque.set_tick_period_ms(10)")
-        before = last_tick(db)
+        db.make_queue(ticker_idle_period="0")
+        db.value("select pgque.set_tick_period_ms(10)")
+        before = db.last_tick()
         # What rolls back leaves the sequence as it is, so the third try succeeds.
         db.execute("create sequence tries")
         db.execute(
@@ -137,85 +123,81 @@ class TestSlots:
         )
         with refused("23514", "no_ticks"):
             db.execute("call pgque.ticker_loop('1.5 seconds')")
-        assert last_tick(db) > before
+        assert db.last_tick() > before
 
 
 class TestMaintenance:
     def test_each_step_is_done_in_one_pass_with_the_steps_of_a_rotation_apart(
         self, db: Connection
     ) -> None:
-        make_queue(db, rotation_period="1 microsecond")
-        send(db, "a")
+        db.make_queue(rotation_period="1 microsecond")
+        db.send("a")
         db.execute("call pgque.maint_loop('0')")
         sql = "select queue_cur_table, queue_switch_step1 < queue_switch_step2 from pgque.queue"
-        assert rows(db, sql) == [(1, True)]
+        assert db.rows(sql) == [(1, True)]
 
     def test_a_step_that_fails_stops_no_other_and_is_told(self, db: Connection) -> None:
-        make_queue(db, rotation_period="1 microsecond")
-        batch = open_batch(db, "a")
-        (event,) = rows(db, "select ev_id from pgque.get_batch_events(%s)", batch)[0]
-        value(db, "select pgque.nack_batch(%s, %s, '0')", batch, [event])
-        finish(db, batch)
+        db.make_queue(rotation_period="1 microsecond")
+        batch = db.open_batch("a")
+        (event,) = db.rows("select ev_id from pgque.get_batch_events(%s)", batch)[0]
+        db.value("select pgque.nack_batch(%s, %s, '0')", batch, [event])
+        db.finish(batch)
         db.execute(
             "create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)"
             " returns integer language plpgsql as 'begin raise exception ''broken''; end'"
         )
         with refused("P0001", "pgque.maint_rotate_tables_step1: broken"):
             db.execute("call pgque.maint_loop('0')")
-        tick(db)
-        assert drain(db) == ["a"]
+        assert db.received() == ["a"]
 
     def test_only_maintenance_functions_of_ours_are_run(self, db: Connection) -> None:
         for name in ("vacuum", "pg_sleep", "pgque.ticker", "public.maint_x"):
-            assert value(db, "select pgque.run_maintenance(%s, null)", name) == 0
+            assert db.value("select pgque.run_maintenance(%s, null)", name) == 0
 
 
 class TestUninstalling:
     def uninstall(self, db: Connection, force: str = "") -> bool:
         """Returns whether everything is gone."""
-        value(db, f"select pgque.uninstall({force})::text")
-        gone: bool = value(db, "select to_regnamespace('pgque') is null")
-        return gone
+        db.value(f"select pgque.uninstall({force})::text")
+        return db.value("select to_regnamespace('pgque') is null")
 
     def test_queues_that_were_read_are_removed(self, db: Connection) -> None:
-        make_queue(db, consumers=("c", "d"))
-        send(db, "a")
+        db.make_queue(consumers=("c", "d"))
+        db.send("a")
         with db.transaction(force_rollback=True):
-            send(db, "rolled back")
-        tick(db)
+            db.send("rolled back")
+        db.tick()
         for consumer in ("c", "d"):
-            drain(db, consumer=consumer)
+            db.drain(consumer=consumer)
         assert self.uninstall(db)
 
     def test_unread_events_are_kept_and_their_queues_named(self, db: Connection) -> None:
-        make_queue(db, "read")
-        make_queue(db, "unread", consumers=("c", "late"))
+        db.make_queue("read")
+        db.make_queue("unread", consumers=("c", "late"))
         for queue in ("read", "unread"):
-            send(db, "a", queue=queue)
-            tick(db, queue)
-            drain(db, queue)
+            db.publish("a", queue=queue)
+            db.drain(queue)
         for force in ("", "null"):
             with refused("PQ020", 'yet: "unread"', "uninstall(true)"):
                 self.uninstall(db, force)
-        assert drain(db, "unread", "late") == ["a"]
+        assert db.drain("unread", "late") == ["a"]
         with db.transaction(force_rollback=True):
             assert self.uninstall(db)
-        send(db, "that no tick has seen", queue="read")
+        db.send("that no tick has seen", queue="read")
         with refused("PQ020", '"read"'):
             self.uninstall(db)
         assert self.uninstall(db, "true")
 
-    def test_an_open_batch_and_a_waiting_retry_count(self, db: Connection) -> None:
-        make_queue(db)
-        batch = open_batch(db, "a")
+    def test_an_open_batch_and_a_waiting_retry_count(self, q: Connection) -> None:
+        batch = q.open_batch("a")
         with refused("PQ020"):
-            self.uninstall(db)
-        value(db, "select pgque.nack_batch(%s, '{1}', '1 hour')", batch)
-        finish(db, batch)
+            self.uninstall(q)
+        q.value("select pgque.nack_batch(%s, '{1}', '1 hour')", batch)
+        q.finish(batch)
         with refused("PQ020"):
-            self.uninstall(db)
-        db.execute("delete from pgque.retry_queue")
-        assert self.uninstall(db)
+            self.uninstall(q)
+        q.execute("delete from pgque.retry_queue")
+        assert self.uninstall(q)
 
     def test_the_open_batch_of_a_subconsumer_counts(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
@@ -223,14 +205,12 @@ class TestUninstalling:
         with refused("PQ020"):
             self.uninstall(db)
 
-    def test_an_event_scheduled_for_later_counts(self, db: Connection) -> None:
-        make_queue(db)
-        value(db, "select pgque.send_at('q', 't', 'a'::text, now() + interval '1 hour')")
+    def test_an_event_scheduled_for_later_counts(self, q: Connection) -> None:
+        q.value("select pgque.send_at('q', 't', 'a'::text, now() + interval '1 hour')")
         with refused("PQ020"):
-            self.uninstall(db)
+            self.uninstall(q)
 
-    def test_a_producer_in_the_middle_is_waited_for(self, db: Connection, another: Another) -> None:
-        make_queue(db)
-        _, answer = race(another, lambda one: send(one, "a"), self.uninstall)
+    def test_a_producer_in_the_middle_is_waited_for(self, q: Connection, another: Another) -> None:
+        _, answer = race(another, lambda one: one.send("a"), self.uninstall)
         with refused("PQ020"):
             answer.result()

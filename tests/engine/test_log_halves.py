@@ -9,26 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.halves import catch_up, compact, is_one_half_empty
-from tests.support.queues import (
-    Connection,
-    bloat_positions,
-    bloat_ticks,
-    compact_positions,
-    compact_ticks,
-    drain,
-    empty_halves,
-    finish,
-    last_tick,
-    make_queue,
-    next_batch,
-    open_batch,
-    payloads,
-    refused,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, refused
 from tests.support.races import Another, race
 
 Begin = Callable[..., Connection]
@@ -46,31 +27,30 @@ def old(another: Another) -> Begin:
     def begin(level: str = "repeatable read") -> Connection:
         holder = another()
         holder.execute(f"begin isolation level {level}".encode())
-        value(holder, "select pg_current_snapshot()::text")
+        holder.value("select pg_current_snapshot()::text")
         return holder
 
     return begin
 
 
 def empty_half(db: Connection, log: str) -> int:
-    emptied: int = value(db, "select pgque.maint_empty_half(%s)", log)
-    return emptied
+    return db.value("select pgque.maint_empty_half(%s)", log)
 
 
 def draw_next(db: Connection, low: float, high: float) -> None:
     """Lets the next random number of the session be between two."""
     for number in range(1000):
-        value(db, "select setseed(%s)::text", number / 1000)
-        if low <= value(db, "select random()") < high:
-            value(db, "select setseed(%s)::text", number / 1000)
+        db.value("select setseed(%s)::text", number / 1000)
+        if low <= db.value("select random()") < high:
+            db.value("select setseed(%s)::text", number / 1000)
             return
     raise AssertionError("no such number")
 
 
 def many_ticks(db: Connection) -> None:
     """More than are needed."""
-    make_queue(db)
-    bloat_ticks(db, 2100)
+    db.make_queue()
+    db.bloat_ticks(2100)
     catch_up(db, "c")
 
 
@@ -80,135 +60,127 @@ class TestASinkInAnOlderTransaction:
 
     @pytest.fixture
     def claimed(self, db: Connection) -> tuple[int, int]:
-        make_queue(db)
-        send(db, "a", "b")
-        tick(db)
+        db.make_queue()
+        db.publish("a", "b")
         sql = "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me', '1 hour')"
-        (claimed,) = rows(db, sql)
+        (claimed,) = db.rows(sql)
         return claimed
 
     def compact(self, db: Connection) -> None:
-        make_queue(db, "other", consumers=())
-        bloat_ticks(db, 2100, "other")
-        assert compact_positions(db) > 0
-        assert compact_ticks(db) > 0
+        db.make_queue("other", consumers=())
+        db.bloat_ticks(2100, "other")
+        assert db.compact_positions() > 0
+        assert db.compact_ticks() > 0
 
     def test_reads_its_batch_and_acks_it_in_its_next_transaction(
         self, db: Connection, old: Begin, claimed: tuple[int, int], level: str
     ) -> None:
-        send(db, "c")
-        tick(db)
+        db.publish("c")
         sink = old(level)
         self.compact(db)
-        assert payloads(sink, claimed[0]) == ["a", "b"]
+        assert sink.payloads(claimed[0]) == ["a", "b"]
         with refused("40001"):
-            value(sink, ACK, *claimed)
+            sink.value(ACK, *claimed)
         sink.execute("rollback")
         sink = old(level)
-        value(sink, ACK, *claimed)
-        batch = next_batch(sink)
-        assert payloads(sink, batch) == ["c"]
-        finish(sink, batch)
+        sink.value(ACK, *claimed)
+        batch = sink.next_batch()
+        assert sink.payloads(batch) == ["c"]
+        sink.finish(batch)
         sink.execute("commit")
-        assert next_batch(db) is None
+        assert db.next_batch() is None
 
     def test_acks_if_it_began_with_a_renewal_for_which_the_compaction_waits(
         self, db: Connection, old: Begin, claimed: tuple[int, int], level: str
     ) -> None:
         sink = old(level)
-        value(sink, "select pgque.renew_batch(%s, 'me', %s)::text", *claimed)
-        bloat_positions(db)
-        assert value(db, "select pgque.maint_compact_positions()") == 0
-        value(sink, ACK, *claimed)
+        sink.value("select pgque.renew_batch(%s, 'me', %s)::text", *claimed)
+        db.bloat_positions()
+        assert db.value("select pgque.maint_compact_positions()") == 0
+        sink.value(ACK, *claimed)
         sink.execute("commit")
-        assert next_batch(db) is None
+        assert db.next_batch() is None
 
     @pytest.mark.parametrize("following", [(), ("c", "d")])
-    def test_cannot_ack_what_was_finished_before_the_compaction(
+    @pytest.mark.parametrize("is_finished_first", [True, False])
+    def test_cannot_ack_what_was_finished(
         self, db: Connection, old: Begin, claimed: tuple[int, int], level: str,
-        following: tuple[str, ...],
+        following: tuple[str, ...], is_finished_first: bool,
     ) -> None:  # fmt: skip
         """What it writes would come before the newest position, and change nothing."""
         sink = old(level)
-        value(db, ACK, *claimed)
+        if not is_finished_first:
+            self.compact(db)
+        db.value(ACK, *claimed)
         for text in following:
-            finish(db, open_batch(db, text))
-        self.compact(db)
+            db.finish(db.open_batch(text))
+        if is_finished_first:
+            self.compact(db)
         with refused("40001"):
-            value(sink, ACK, *claimed)
-
-    def test_cannot_ack_what_was_finished_after_the_compaction(
-        self, db: Connection, old: Begin, claimed: tuple[int, int], level: str
-    ) -> None:
-        sink = old(level)
-        self.compact(db)
-        value(db, ACK, *claimed)
-        with refused("40001"):
-            value(sink, ACK, *claimed)
+            sink.value(ACK, *claimed)
 
 
 class TestNobodyWaits:
     def test_for_a_compaction_of_ticks_that_is_not_committed(
-        self, db: Connection, another: Another
+        self, q: Connection, another: Another
     ) -> None:
-        make_queue(db)
-        batch = open_batch(db, "a")
-        make_queue(db, "other", consumers=())
-        bloat_ticks(db, 2100, "other")
+        batch = q.open_batch("a")
+        q.make_queue("other", consumers=())
+        q.bloat_ticks(2100, "other")
         compaction = another()
         with compaction.transaction():
-            assert compact_ticks(compaction) > 0
-            db.execute("set lock_timeout = '1s'")
-            assert payloads(db, batch) == ["a"]
-            finish(db, batch)
-            assert next_batch(db) is None
+            assert compaction.compact_ticks() > 0
+            q.execute("set lock_timeout = '1s'")
+            assert q.payloads(batch) == ["a"]
+            q.finish(batch)
+            assert q.next_batch() is None
 
     def test_for_the_next_copy_after_one_that_was_rolled_back(
         self, db: Connection, another: Another
     ) -> None:
         many_ticks(db)
         with db.transaction(force_rollback=True):
-            assert value(db, "select pgque.maint_copy_ticks()") == 1
+            assert db.value("select pgque.maint_copy_ticks()") == 1
         other = another()
         other.execute("set lock_timeout = '1s'")
         done = 0
         for _ in range(4):
             with db.transaction():
-                done += value(db, "select pgque.maint_copy_ticks()")
-                rows(other, "select * from pgque.get_consumer_info('q', 'c')")
-                value(other, "select (pgque.claim_batch('q', 'c', 'me')).batch_id")
+                done += db.value("select pgque.maint_copy_ticks()")
+                other.rows("select * from pgque.get_consumer_info('q', 'c')")
+                other.value("select (pgque.claim_batch('q', 'c', 'me')).batch_id")
             empty_half(db, "tick")
         assert done == 1
 
     def test_for_long_but_one_attempt_in_many_waits_longer(
-        self, db: Connection, another: Another, background: ThreadPoolExecutor
+        self, q: Connection, another: Another, background: ThreadPoolExecutor
     ) -> None:
-        make_queue(db)
-        open_batch(db, "a")
-        value(db, "select pgque.set_snapshot_patience('0')::text")
-        bloat_positions(db)
-        assert value(db, "select pgque.maint_compact_positions()") > 0
+        q.open_batch("a")
+        q.value("select pgque.set_snapshot_patience('0')::text")
+        q.bloat_positions()
+        assert q.value("select pgque.maint_compact_positions()") > 0
         reader = another()
         with reader.transaction():  # keeps the logs locked until it ends
-            rows(reader, "select * from pgque.get_consumer_info('q', 'c')")
-            draw_next(db, 0.1, 1)
-            assert empty_half(db, "position") == 0
-            assert value(db, "show lock_timeout") == "1min"  # of this connection, as it was
+            reader.rows("select * from pgque.get_consumer_info('q', 'c')")
+            draw_next(q, 0.1, 1)
+            assert empty_half(q, "position") == 0
+            assert q.value("show lock_timeout") == "1min"  # of this connection, as it was
 
-            draw_next(db, 0, 0.01)
-            emptying = background.submit(empty_half, db, "position")
+            draw_next(q, 0, 0.01)
+            emptying = background.submit(empty_half, q, "position")
             time.sleep(0.1)
         assert emptying.result() == 1
 
-    def test_but_for_the_end_of_a_switch(self, db: Connection, another: Another) -> None:
-        make_queue(db)
-        batch = open_batch(db, "a")
-        dropped, waiting = race(another, compact_positions, lambda two: finish(two, batch))
+    def test_but_for_the_end_of_a_switch(self, q: Connection, another: Another) -> None:
+        batch = q.open_batch("a")
+        dropped, waiting = race(
+            another, Connection.compact_positions, lambda two: two.finish(batch)
+        )
         assert dropped > 0
         waiting.result()
-        assert next_batch(db) is None
-        empty_halves(db)
-        assert next_batch(db) is None
+        assert q.next_batch() is None
+        q.empty_halves()
+        assert q.next_batch() is None
 
 
 class TestTheHalfThatWasLeft:
@@ -218,75 +190,69 @@ class TestTheHalfThatWasLeft:
     ) -> None:
         """Frequent statements look into the first half alone while that is current."""
         half = "select half from pgque.log where log_name = %s"
-        make_queue(db)
+        db.make_queue()
         with db.transaction():
             compact(db)
             assert empty_half(db, log) == 0
         assert not is_one_half_empty(db, log)
-        value(db, f"select pgque.maint_compact_{log}s()")
-        assert value(db, half, log) == 1
+        db.value(f"select pgque.maint_compact_{log}s()")
+        assert db.value(half, log) == 1
         assert empty_half(db, log) == 1
         assert is_one_half_empty(db, log)
-        value(db, f"select pgque.maint_compact_{log}s()")
-        assert value(db, half, log) == 0
-        assert drain(db) == []
-        send(db, "a")
-        tick(db)
-        assert drain(db) == ["a"]
+        db.value(f"select pgque.maint_compact_{log}s()")
+        assert db.value(half, log) == 0
+        assert db.drain() == []
+        db.publish("a")
+        assert db.drain() == ["a"]
 
     @pytest.mark.parametrize("log", ["tick", "position"])
     def test_waits_for_a_snapshot_that_may_read_it_and_no_other(
-        self, db: Connection, old: Begin, log: str
+        self, q: Connection, old: Begin, log: str
     ) -> None:
-        make_queue(db)
         idle, holder = old("read committed"), old()
-        compact(db)
-        assert (empty_half(db, log), is_one_half_empty(db, log)) == (0, False)
+        compact(q)
+        assert (empty_half(q, log), is_one_half_empty(q, log)) == (0, False)
         later = old()
         holder.execute("commit")
-        assert empty_half(db, log) == 1
+        assert empty_half(q, log) == 1
         idle.execute("commit")
         later.execute("commit")
 
-    def test_goes_all_the_same_when_the_patience_is_over(self, db: Connection, old: Begin) -> None:
-        make_queue(db)
+    def test_goes_all_the_same_when_the_patience_is_over(self, q: Connection, old: Begin) -> None:
         holder = old()
-        compact(db)
-        value(db, "select pgque.set_snapshot_patience('0')::text")
-        assert empty_half(db, "position") == 1
+        compact(q)
+        q.value("select pgque.set_snapshot_patience('0')::text")
+        assert empty_half(q, "position") == 1
         with refused("40001", "roll back and try again"):
-            next_batch(holder)
+            holder.next_batch()
 
     def test_keeps_a_consumer_who_registered_with_an_older_snapshot(
-        self, db: Connection, old: Begin
+        self, q: Connection, old: Begin
     ) -> None:
-        make_queue(db)
         late = old()
-        compact_positions(db)
-        value(late, "select pgque.register_consumer('q', 'late')")
+        q.compact_positions()
+        late.value("select pgque.register_consumer('q', 'late')")
         late.execute("commit")
-        send(db, "a")
-        tick(db)
+        q.publish("a")
         for _ in range(3):
-            empty_half(db, "position")
-        assert is_one_half_empty(db, "position")
-        assert drain(db, consumer="late") == ["a"]
+            empty_half(q, "position")
+        assert is_one_half_empty(q, "position")
+        assert q.drain(consumer="late") == ["a"]
 
     def test_is_kept_for_a_snapshot_from_before_such_a_consumer_was_moved(
-        self, db: Connection, old: Begin
+        self, q: Connection, old: Begin
     ) -> None:
-        make_queue(db)
         late = old()
-        compact_positions(db)
-        value(late, "select pgque.register_consumer('q', 'late')")
-        assert empty_half(db, "position") == 0  # waits for that transaction
+        q.compact_positions()
+        late.value("select pgque.register_consumer('q', 'late')")
+        assert empty_half(q, "position") == 0  # waits for that transaction
         late.execute("commit")
         holder = old()
         for _ in range(3):
-            empty_half(db, "position")
-        assert value(holder, "select count(*) from pgque.subscription") == 2
+            empty_half(q, "position")
+        assert holder.value("select count(*) from pgque.subscription") == 2
         holder.execute("commit")
-        assert empty_half(db, "position") == 1
+        assert empty_half(q, "position") == 1
 
     @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
     def test_does_not_get_a_consumer_at_a_tick_that_only_it_has(
@@ -294,7 +260,7 @@ class TestTheHalfThatWasLeft:
     ) -> None:
         many_ticks(db)
         late = old(level)
-        assert compact_ticks(db) > 0
+        assert db.compact_ticks() > 0
         for call in (
             "register_consumer_at('q', 'late', 5)",
             "register_consumer('q', 'late', 'earliest')",
@@ -302,74 +268,69 @@ class TestTheHalfThatWasLeft:
             "subscribe_slots('q', 'late', 2, '5')",
         ):
             with refused("40001"), late.transaction():
-                rows(late, f"select pgque.{call}")
+                late.rows(f"select pgque.{call}")
 
 
 class TestACopyOfTicks:
     def test_that_was_rolled_back_is_made_again(self, db: Connection) -> None:
         many_ticks(db)
         with db.transaction(force_rollback=True):
-            assert value(db, "select pgque.maint_copy_ticks()") == 1
-        assert value(db, "select pgque.maint_compact_ticks()") == 0
+            assert db.value("select pgque.maint_copy_ticks()") == 1
+        assert db.value("select pgque.maint_compact_ticks()") == 0
         assert empty_half(db, "tick") == 1
-        assert value(db, "select pgque.maint_compact_ticks()") == 1
-        assert open_batch(db, "a") is not None
+        assert db.value("select pgque.maint_compact_ticks()") == 1
+        assert db.open_batch("a") is not None
 
     def test_that_waits_is_completed(self, db: Connection) -> None:
         many_ticks(db)
-        assert value(db, "select pgque.maint_copy_ticks()") == 1
-        value(db, "select pgque.register_consumer_at('q', 'early', 1000)")
-        send(db, "a")
-        newest = tick(db)
-        assert compact_ticks(db) > 0
-        found = rows(db, "select min(tick_id), max(tick_id), count(*) from pgque.tick")
-        assert found == [(1000, newest, newest - 999)]
-        assert (drain(db), drain(db, consumer="early")) == (["a"], ["a"])
+        assert db.value("select pgque.maint_copy_ticks()") == 1
+        db.value("select pgque.register_consumer_at('q', 'early', 2050)")
+        newest = db.publish("a")
+        assert db.compact_ticks() > 0
+        found = db.rows("select min(tick_id), max(tick_id), count(*) from pgque.tick")
+        assert found == [(2050, newest, newest - 2049)]
+        assert (db.drain(), db.drain(consumer="early")) == (["a"], ["a"])
 
     def test_that_fails_stops_no_other_step_of_maintenance(self, db: Connection) -> None:
         many_ticks(db)
         db.execute("alter table pgque.tick_log_1 add constraint full_disk check (tick_id < 0)")
         with refused("23514", "full_disk"):  # there is nothing else to do
-            value(db, "select pgque.maint()")
-        send(db, "a")
-        value(db, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
+            db.value("select pgque.maint()")
+        db.send("a")
+        db.value("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
         warnings: list[str] = []
         db.add_notice_handler(lambda notice: warnings.append(notice.message_primary or ""))
-        assert value(db, "select pgque.maint()") > 0
-        assert value(db, "select queue_cur_table from pgque.queue") == 1
+        assert db.value("select pgque.maint()") > 0
+        assert db.value("select queue_cur_table from pgque.queue") == 1
         assert any("full_disk" in text for text in warnings)
 
-    def test_of_snapshots_with_thousands_of_running_transactions(self, db: Connection) -> None:
-        make_queue(db)
-        bloat_ticks(db, 2100)
+    def test_of_snapshots_with_thousands_of_running_transactions(self, q: Connection) -> None:
+        q.bloat_ticks(2100)
         running = "select string_agg(nr::text, ',' order by nr) from generate_series(1000, 5000) nr"
-        db.execute(
+        q.execute(
             f"update pgque.tick_log set tick_snapshot = ('1000:5001:' || ({running}))::pg_snapshot"
             " where tick_id % 10 = 0".encode()
         )
-        bloat_ticks(db, 1000)
-        value(db, "select pgque.register_consumer_at('q', 'c', %s)", 2500)
+        q.bloat_ticks(1000)
+        q.value("select pgque.register_consumer_at('q', 'c', %s)", 3000)
         for _ in range(3):
-            value(db, "select pgque.maint()")
-        assert rows(db, "select min(tick_id), max(tick_id) from pgque.tick") == [(2500, 3101)]
-        send(db, "a")
-        tick(db)
-        assert drain(db)[-1:] == ["a"]
+            q.value("select pgque.maint()")
+        assert q.rows("select min(tick_id), max(tick_id) from pgque.tick") == [(3000, 3101)]
+        q.publish("a")
+        assert q.drain()[-1:] == ["a"]
 
 
 def test_closing_a_queue_counts_in_a_session_of_replication(
-    db: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
-    make_queue(db)
     replica = another()
     replica.execute("set session_replication_role = replica")
-    value(replica, "select pgque.set_queue_config('q', 'disable_insert', 'true')")
+    replica.value("select pgque.set_queue_config('q', 'disable_insert', 'true')")
     with refused("PQ006"):
-        send(db, "closed")
-    value(replica, "select pgque.set_queue_config('q', 'disable_insert', 'false')")
-    send(db, "open")
-    tick(db)
-    assert drain(db) == ["open"]
+        q.send("closed")
+    replica.value("select pgque.set_queue_config('q', 'disable_insert', 'false')")
+    q.publish("open")
+    assert q.drain() == ["open"]
 
 
 def anonymous_bytes(db: Connection) -> int:
@@ -384,7 +345,7 @@ def watched(maintaining: Future[Any], worker: Connection, poll: Connection) -> t
     longest, most = 0.0, 0
     while not maintaining.done():
         began = time.monotonic()
-        next_batch(poll, consumer="fast")
+        poll.next_batch(consumer="fast")
         longest = max(longest, time.monotonic() - began)
         most = max(most, anonymous_bytes(worker))
     maintaining.result()
@@ -395,23 +356,23 @@ def watched(maintaining: Future[Any], worker: Connection, poll: Connection) -> t
 def test_a_day_of_ticks_behind_a_lagging_consumer_is_compacted_beside_consumers(
     db: Connection, another: Any, background: ThreadPoolExecutor, record_property: Any
 ) -> None:
-    make_queue(db, consumers=("fast", "slow"))
-    bloat_ticks(db, TICKS_OF_A_DAY)
+    db.make_queue(consumers=("fast", "slow"))
+    db.bloat_ticks(TICKS_OF_A_DAY)
     half_a_day = TICKS_OF_A_DAY // 2 + 1000
-    value(db, "select pgque.register_consumer_at('q', 'slow', %s)", half_a_day)
-    value(db, "select pgque.register_consumer_at('q', 'fast', %s)", last_tick(db))
+    db.value("select pgque.register_consumer_at('q', 'slow', %s)", half_a_day)
+    db.value("select pgque.register_consumer_at('q', 'fast', %s)", db.last_tick())
     worker, poll = another(), another()
-    value(worker, "select pgque.maint_copy_ticks() - pgque.maint_copy_ticks()")  # plans it
+    worker.value("select pgque.maint_copy_ticks() - pgque.maint_copy_ticks()")  # plans it
     before = anonymous_bytes(worker)
     longest, most = 0.0, 0
     for _ in range(6):
-        maintaining = background.submit(value, worker, "select pgque.maint()")
+        maintaining = background.submit(Connection.value, worker, "select pgque.maint()")
         one = watched(maintaining, worker, poll)
         longest, most = max(longest, one[0]), max(most, one[1])
     record_property("longest_poll_seconds", longest)
     record_property("memory_bytes", most - before)
     print(f"longest poll {longest * 1000:.0f} ms, {(most - before) // 1024} kB")
-    assert rows(db, HALVES) == [("position", 0), ("tick", 0)]
-    assert value(db, "select min(tick_id) from pgque.tick") == half_a_day
+    assert db.rows(HALVES) == [("position", 0), ("tick", 0)]
+    assert db.value("select min(tick_id) from pgque.tick") == half_a_day
     assert longest < LONGEST_WAIT_SECONDS
     assert most - before < MEMORY_BYTES

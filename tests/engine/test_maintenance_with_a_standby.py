@@ -8,25 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support.halves import catch_up
-from tests.support.queues import (
-    PATIENCE_SECONDS,
-    Connection,
-    bloat_positions,
-    bloat_ticks,
-    connect,
-    finish,
-    last_tick,
-    make_queue,
-    next_batch,
-    payloads,
-    rows,
-    send,
-    tick,
-    value,
-)
-from tests.support.replicas import Replica, replicas, wait_for
+from tests.support.queues import PATIENCE_SECONDS, Another, Connection, connect
+from tests.support.replicas import Replica, synchronous_pair, wait_for
 
-Another = Callable[[], Connection]
 Maintain = Callable[[str], int]
 
 
@@ -38,16 +22,16 @@ def standby_that_never_answers(server: Any, db: Connection) -> Iterator[None]:
     with connect(server.url) as admin:
         admin.execute("alter system set synchronous_commit = local")
         admin.execute(make.encode())
-        value(admin, "select pg_reload_conf()")
-        while value(db, "show synchronous_standby_names") != "nobody":
-            value(db, "select pg_sleep(0.01)::text")
+        admin.value("select pg_reload_conf()")
+        while db.value("show synchronous_standby_names") != "nobody":
+            db.value("select pg_sleep(0.01)::text")
         admin.execute(
             f"alter database {db.info.dbname} set synchronous_commit = remote_apply".encode()
         )
         yield
         admin.execute("alter system reset synchronous_standby_names")
         admin.execute("alter system reset synchronous_commit")
-        value(admin, "select pg_reload_conf()")
+        admin.value("select pg_reload_conf()")
 
 
 @pytest.fixture
@@ -56,39 +40,32 @@ def maintain(
 ) -> Maintain:
     """Calls a step of maintenance; fails if it does not end."""
     connection = another()
-    assert value(connection, "show synchronous_commit") == "remote_apply"
+    assert connection.value("show synchronous_commit") == "remote_apply"
 
     def call(step: str) -> int:
-        done: int = background.submit(value, connection, f"select pgque.{step}").result(
+        return background.submit(Connection.value, connection, f"select pgque.{step}").result(
             PATIENCE_SECONDS
         )
-        return done
 
     return call
 
 
-def test_every_step_that_holds_locks_ends(db: Connection, maintain: Maintain) -> None:
-    make_queue(db)
-    bloat_ticks(db, 2100)
-    bloat_positions(db)
-    catch_up(db, "c")
+def test_every_step_that_holds_locks_ends(q: Connection, maintain: Maintain) -> None:
+    q.bloat_ticks(2100)
+    q.bloat_positions()
+    catch_up(q, "c")
     for log in ("tick", "position"):
         assert maintain(f"maint_compact_{log}s()") > 0
         assert maintain(f"maint_empty_half('{log}')") == 1
-    send(db, "a")
-    value(db, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
+    q.send("a")
+    q.value("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
     assert maintain("maint_rotate_tables_step1('q')") == 1
-    value(db, "select pgque.drop_queue('q', true)")
+    q.value("select pgque.drop_queue('q', true)")
     assert maintain("maint_event_tables()") == 1
 
 
 LONGEST_WAIT_SECONDS = 5
 
-STANDBY = """
-hot_standby_feedback = on
-wal_receiver_status_interval = 1s
-max_standby_streaming_delay = -1
-"""
 HALVES = "select log_name, half from pgque.log order by 1"
 
 
@@ -97,15 +74,8 @@ class TestAReportOnAStandby:
 
     @pytest.fixture
     def pair(self, server: Any) -> Iterator[tuple[Replica, Replica]]:
-        with replicas(server) as made:
-            primary = made.primary(settings=STANDBY)
-            standby = made.standby(primary)
-            with connect(primary.url()) as admin:
-                wait_for(admin, "select count(*) = 1 from pg_stat_replication")
-                admin.execute("alter system set synchronous_standby_names = '*'")
-                admin.execute("alter system set synchronous_commit = remote_apply")
-                value(admin, "select pg_reload_conf()")
-            yield primary, standby
+        with synchronous_pair(server) as made:
+            yield made
 
     def test_that_has_read_the_logs_makes_no_consumer_wait(
         self, pair: tuple[Replica, Replica]
@@ -114,26 +84,25 @@ class TestAReportOnAStandby:
         waits = []
         read = "select sub_last_tick, (select count(*) from pgque.tick) from pgque.subscription"
         with connect(primary.url()) as db, connect(standby.url()) as report:
-            make_queue(db)
+            db.make_queue()
             db.execute("update pgque.config set metadata_rotation_period = '0'")
             wait_for(report, "select count(*) = 1 from pgque.subscription")
             with report.transaction():
                 report.execute("set transaction isolation level repeatable read")
-                before = rows(report, read)
+                before = report.rows(read)
                 wait_for(db, "select backend_xmin is not null from pg_stat_replication")
                 for number in range(10):
-                    bloat_ticks(db, 2100)
-                    value(db, "select pgque.register_consumer_at('q', 'c', %s)", last_tick(db))
-                    bloat_positions(db)
-                    value(db, "select pgque.maint()")
-                    send(db, str(number))
-                    tick(db)
+                    db.bloat_ticks(2100)
+                    db.value("select pgque.register_consumer_at('q', 'c', %s)", db.last_tick())
+                    db.bloat_positions()
+                    db.value("select pgque.maint()")
+                    db.publish(str(number))
                     began = time.monotonic()
-                    batch = next_batch(db)
+                    batch = db.next_batch()
                     waits.append(time.monotonic() - began)
-                    assert payloads(db, batch) == [str(number)]
-                    finish(db, batch)
-                assert rows(db, HALVES) == [("position", 1), ("tick", 1)]
-                assert rows(report, read) == before
+                    assert db.payloads(batch) == [str(number)]
+                    db.finish(batch)
+                assert db.rows(HALVES) == [("position", 1), ("tick", 1)]
+                assert report.rows(read) == before
             wait_for(db, "select pgque.maint() >= 0 and bool_and(half = 0) from pgque.log")
         assert max(waits) < LONGEST_WAIT_SECONDS

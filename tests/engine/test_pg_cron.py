@@ -4,29 +4,16 @@ Its clock cannot be turned, so one fixture lets it work for two of its minutes; 
 what happened.
 """
 
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from tests.conftest import INSTALL_SQL
-from tests.support.debian import DebianPostgres
-from tests.support.queues import (
-    Connection,
-    connect,
-    drain,
-    make_queue,
-    next_batch,
-    refused,
-    rows,
-    send,
-    value,
-)
+from tests.support.debian import DebianPostgres, pg_cron_server
+from tests.support.queues import Connection, connect, refused
 
 # Debian packages pg_cron for its own server.
 pytestmark = pytest.mark.server(15)
@@ -42,23 +29,9 @@ where j.jobname = %s and r.start_time is not null order by r.runid
 LONGEST_WAIT = 200
 
 
-@contextmanager
-def new_cron_server() -> Iterator[DebianPostgres]:
-    """A server that loads pg_cron, whose database has not got the extension yet."""
-    with tempfile.TemporaryDirectory(prefix="pgque-cron-") as folder:
-        data_dir = Path(folder) / "postgres"
-        with DebianPostgres(
-            data_dir,
-            shared_preload_libraries="pg_cron",
-            cron__database_name=HOME,
-            cron__host=str(data_dir),
-        ) as server:
-            yield server
-
-
 @pytest.fixture(scope="module")
 def cron_server() -> Iterator[DebianPostgres]:
-    with new_cron_server() as server:
+    with pg_cron_server() as server:
         with connect(server.url) as db:
             db.execute("create extension pg_cron")
         yield server
@@ -71,8 +44,8 @@ def home(cron_server: DebianPostgres) -> Iterator[Connection]:
         db.execute(INSTALL_SQL.read_bytes())
         yield db
         db.execute("reset role")
-        if value(db, "select to_regnamespace('pgque') is not null"):
-            value(db, "select pgque.uninstall(true)::text")
+        if db.value("select to_regnamespace('pgque') is not null"):
+            db.value("select pgque.uninstall(true)::text")
         db.execute("select cron.unschedule(jobid) from cron.job")
         db.execute("delete from cron.job_run_details")
 
@@ -88,15 +61,15 @@ def elsewhere(cron_server: DebianPostgres, home: Connection) -> Iterator[Connect
 
 
 def start(db: Connection) -> None:
-    value(db, "select pgque.start()::text")
+    db.value("select pgque.start()::text")
 
 
 def stop(db: Connection) -> None:
-    value(db, "select pgque.stop()::text")
+    db.value("select pgque.stop()::text")
 
 
 def status(db: Connection) -> dict[str, tuple[str, str]]:
-    found = rows(db, "select component, status, detail from pgque.status()")
+    found = db.rows("select component, status, detail from pgque.status()")
     return {component: (state, detail) for component, state, detail in found}
 
 
@@ -118,8 +91,8 @@ def wait_for_runs(db: Connection, job: str, count: int) -> None:
         "select count(*) from cron.job_run_details r join cron.job j using (jobid)"
         " where j.jobname = %s and r.start_time < clock_timestamp() - interval '3 seconds'"
     )
-    while value(db, sql, job) < count:
-        assert time.monotonic() < deadline, rows(db, "select * from cron.job_run_details")
+    while db.value(sql, job) < count:
+        assert time.monotonic() < deadline, db.rows("select * from cron.job_run_details")
         time.sleep(0.5)
 
 
@@ -127,19 +100,19 @@ class TestStarting:
     def test_start_makes_one_job_for_ticks_and_one_for_maintenance(self, home: Connection) -> None:
         stop(home)  # does nothing yet
         start(home)
-        assert rows(home, JOBS) == [
+        assert home.rows(JOBS) == [
             ("pgque_maint", "* * * * *", HOME, "postgres"),
             ("pgque_ticker", "* * * * *", HOME, "postgres"),
         ]
         job_id = "select jobid from cron.job where jobname = %s"
-        ids = [value(home, job_id, job) for job in ("pgque_ticker", "pgque_maint")]
-        assert rows(home, CONFIG) == [(*ids, "pg_cron")]
-        before = rows(home, "select * from cron.job"), rows(home, "select * from pgque.config")
+        ids = [home.value(job_id, job) for job in ("pgque_ticker", "pgque_maint")]
+        assert home.rows(CONFIG) == [(*ids, "pg_cron")]
+        before = home.rows("select * from cron.job"), home.rows("select * from pgque.config")
         start(home)
-        after = rows(home, "select * from cron.job"), rows(home, "select * from pgque.config")
+        after = home.rows("select * from cron.job"), home.rows("select * from pgque.config")
         assert after == before
         home.execute(INSTALL_SQL.read_bytes())
-        assert rows(home, "select * from cron.job") == before[0]
+        assert home.rows("select * from cron.job") == before[0]
         assert status(home)["scheduler"] == ("ok", "pg_cron 1.4-1")
 
     def test_starting_repairs_a_job_that_somebody_removed(self, home: Connection) -> None:
@@ -153,21 +126,21 @@ class TestStarting:
         home.execute("select cron.schedule('mine', '* * * * *', 'select 1')")
         start(home)
         stop(home)
-        assert [name for name, *_ in rows(home, JOBS)] == ["mine"]
-        assert rows(home, CONFIG) == [(None, None, None)]
+        assert [name for name, *_ in home.rows(JOBS)] == ["mine"]
+        assert home.rows(CONFIG) == [(None, None, None)]
         start(home)
         for command in ("select 1", "call pgque.ticker_loop('61.5 seconds')"):
             note_run(home, command, age="0")
-        value(home, "select pgque.uninstall()::text")
-        assert [name for name, *_ in rows(home, JOBS)] == ["mine"]
-        assert rows(home, "select command from cron.job_run_details") == [("select 1",)]
+        home.value("select pgque.uninstall()::text")
+        assert [name for name, *_ in home.rows(JOBS)] == ["mine"]
+        assert home.rows("select command from cron.job_run_details") == [("select 1",)]
 
     def test_an_admin_starts_it_for_the_owner(self, home: Connection) -> None:
         home.execute("set role pgque_admin")
         start(home)
         assert status(home)["ticker"][0] == "ok"
         home.execute("reset role")
-        assert {user for *_, user in rows(home, JOBS)} == {"postgres"}
+        assert {user for *_, user in home.rows(JOBS)} == {"postgres"}
 
 
 class TestOwners:
@@ -175,12 +148,12 @@ class TestOwners:
 
     @pytest.fixture
     def owned(self, home: Connection, cron_server: DebianPostgres) -> Iterator[Connection]:
-        value(home, "select pgque.uninstall()::text")
+        home.value("select pgque.uninstall()::text")
         home.execute("create role keeper login; grant create on database postgres to keeper")
         with connect(cron_server.url.replace("//postgres@", "//keeper@")) as db:
             db.execute(INSTALL_SQL.read_bytes())
             yield db
-            value(db, "select pgque.uninstall(true)::text")
+            db.value("select pgque.uninstall(true)::text")
         home.execute("drop owned by keeper; drop role keeper")
 
     def test_an_owner_is_told_what_it_lacks(self, owned: Connection, home: Connection) -> None:
@@ -189,10 +162,10 @@ class TestOwners:
         home.execute("grant usage on schema cron to keeper")
         start(owned)
         start(owned)
-        assert {user for *_, user in rows(home, JOBS)} == {"keeper"}
+        assert {user for *_, user in home.rows(JOBS)} == {"keeper"}
         assert status(owned)["ticker"][0] == "ok"
         stop(owned)
-        assert rows(home, JOBS) == []
+        assert home.rows(JOBS) == []
 
     def test_elsewhere_it_is_told_so(self, home: Connection, cron_server: DebianPostgres) -> None:
         home.execute("create role keeper login")
@@ -219,17 +192,17 @@ class TestElsewhere:
             start(elsewhere)
         start(home)
         run_there(home, hint_of(elsewhere, "select pgque.start()"))
-        assert [(name, database) for name, _, database, _ in rows(home, JOBS)] == [
+        assert [(name, database) for name, _, database, _ in home.rows(JOBS)] == [
             ("pgque_maint", HOME),
             ("pgque_maint of a 'shop'", "a 'shop'"),
             ("pgque_ticker", HOME),
             ("pgque_ticker of a 'shop'", "a 'shop'"),
         ]
         run_there(home, hint_of(elsewhere, "select pgque.stop()"))
-        assert [name for name, *_ in rows(home, JOBS)] == ["pgque_maint", "pgque_ticker"]
+        assert [name for name, *_ in home.rows(JOBS)] == ["pgque_maint", "pgque_ticker"]
 
     def test_without_the_extension_start_says_what_to_create(self) -> None:
-        with new_cron_server() as server, connect(server.url) as db:
+        with pg_cron_server() as server, connect(server.url) as db:
             db.execute(INSTALL_SQL.read_bytes())
             assert hint_of(db, "select pgque.start()").endswith("create extension pg_cron;")
             stop(db)
@@ -237,12 +210,11 @@ class TestElsewhere:
 
 def test_the_statements_on_pg_crons_tables_are_sound(home: Connection) -> None:
     home.execute("create extension if not exists plpgsql_check")
-    found = rows(
-        home,
+    found = home.rows(
         "select p.proname, f.lineno, f.message from pg_proc p cross join lateral"
         " plpgsql_check_function_tb(p.oid, performance_warnings => false) f"
         " where p.pronamespace = 'pgque'::regnamespace and p.prosrc ~ 'cron\\.'"
-        " and f.detail is distinct from 'cannot to determine result of dynamic SQL'",
+        " and f.detail is distinct from 'cannot to determine result of dynamic SQL'"
     )
     assert found == []
 
@@ -253,8 +225,8 @@ def test_old_runs_of_our_jobs_go_from_the_log_and_no_others(home: Connection) ->
     note_run(home, loop, age="1 hour")
     note_run(home, loop, age="2 days", database="other")
     note_run(home, "call pgque.mine()", age="2 days")
-    assert value(home, "select pgque.purge_cron_log('1 day')") == 1
-    left = rows(home, "select command, database from cron.job_run_details order by runid")
+    assert home.value("select pgque.purge_cron_log('1 day')") == 1
+    left = home.rows("select command, database from cron.job_run_details order by runid")
     assert left == [(loop, HOME), (loop, "other"), ("call pgque.mine()", HOME)]
 
 
@@ -271,16 +243,16 @@ def note_run(db: Connection, command: str, age: str, database: str = HOME) -> No
 def test_two_slots_of_a_minute(home: Connection, elsewhere: Connection) -> None:
     """One story, since it has to wait for the clock: up to two minutes and some seconds."""
     # Given a queue that ticks whenever it is asked, with a retry to deliver and tables to rotate,
-    make_queue(home, ticker_idle_period="0")
-    (event,) = send(home, "again")
-    value(home, "select pgque.ticker()")
-    batch = next_batch(home)
-    value(home, "select pgque.nack_batch(%s, %s, '0')", batch, [event])
-    value(home, "select pgque.finish_batch(%s)", batch)
-    value(home, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
+    home.make_queue(ticker_idle_period="0")
+    (event,) = home.send("again")
+    home.value("select pgque.ticker()")
+    batch = home.next_batch()
+    home.value("select pgque.nack_batch(%s, %s, '0')", batch, [event])
+    home.value("select pgque.finish_batch(%s)", batch)
+    home.value("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
     # and one in another database,
-    make_queue(elsewhere, ticker_idle_period="0")
-    send(elsewhere, "there")
+    elsewhere.make_queue(ticker_idle_period="0")
+    elsewhere.send("there")
     run_there(home, hint_of(elsewhere, "select pgque.start()"))
 
     # when pg_cron has begun a second slot,
@@ -288,29 +260,28 @@ def test_two_slots_of_a_minute(home: Connection, elsewhere: Connection) -> None:
     wait_for_runs(home, "pgque_ticker", 2)
 
     # then each run of the ticker began when the last one had ended, and not long after,
-    runs = rows(home, RUNS, "pgque_ticker")
+    runs = home.rows(RUNS, "pgque_ticker")
     assert [state for *_, state in runs] == ["succeeded", "running"], runs
     for (_, ended, _), (began, *_) in pairwise(runs):
         assert 0 <= (began - ended).total_seconds() < 1
     # with ticks all the time,
-    ticks = rows(home, "select tick_time from pgque.tick where tick_time > %s", runs[0][0])
+    ticks = home.rows("select tick_time from pgque.tick where tick_time > %s", runs[0][0])
     gaps = [(b - a).total_seconds() for (a,), (b,) in pairwise(sorted(ticks))]
     assert max(gaps) < 1
     assert len(gaps) > 300
     # the retry is there again, the tables were rotated, the other queue was ticked,
-    assert drain(home) == ["again"]
-    assert value(
-        home,
+    assert home.drain() == ["again"]
+    assert home.value(
         "select queue_switch_step2 is not null and queue_cur_table > 0"
         " or queue_switch_time > %s from pgque.queue",
         runs[0][0],
     )
-    assert drain(elsewhere) == ["there"]
+    assert elsewhere.drain() == ["there"]
     assert {state for state, _ in status(home).values()} == {"ok"}
 
     # and when it is stopped, ticks stop.
     stop(home)
     time.sleep(1)
-    last = value(home, "select max(tick_id) from pgque.tick")
+    last = home.value("select max(tick_id) from pgque.tick")
     time.sleep(2)
-    assert value(home, "select max(tick_id) from pgque.tick") == last
+    assert home.value("select max(tick_id) from pgque.tick") == last

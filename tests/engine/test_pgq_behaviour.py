@@ -3,22 +3,7 @@
 import psycopg
 import pytest
 
-from tests.support.dead_letters import give_up
-from tests.support.queues import (
-    Another,
-    Connection,
-    event_ids,
-    finish,
-    make_queue,
-    next_batch,
-    open_batch,
-    received,
-    refused,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Another, Connection, refused
 from tests.support.slots import subscribe
 
 
@@ -31,27 +16,25 @@ def test_ending_what_is_not_registered_returns_0(q: Connection, queue: str) -> N
         "unsubscribe_subconsumer(%s, 'nobody', 'w')",
         "touch_subconsumer(%s, 'nobody', 'w')",
     ):
-        assert value(q, f"select pgque.{call}", queue) == 0
+        assert q.value(f"select pgque.{call}", queue) == 0
 
 
 @pytest.mark.parametrize("call", ["unregister_subconsumer", "touch_subconsumer"])
 def test_a_subconsumer_that_is_not_registered_returns_0(q: Connection, call: str) -> None:
-    value(q, "select pgque.register_subconsumer('q', 'shared', 'w')")
-    assert value(q, f"select pgque.{call}('q', 'shared', 'nobody')") == 0
-    assert value(q, f"select pgque.{call}('q', 'shared', 'w')") == 1
+    q.value("select pgque.register_subconsumer('q', 'shared', 'w')")
+    assert q.value(f"select pgque.{call}('q', 'shared', 'nobody')") == 0
+    assert q.value(f"select pgque.{call}('q', 'shared', 'w')") == 1
 
 
-def test_a_slot_that_is_not_subscribed_ends_in_silence(db: Connection) -> None:
-    make_queue(db, consumers=())
-    subscribe(db, 0, 2)
+def test_a_slot_that_is_not_subscribed_ends_in_silence(bare: Connection) -> None:
+    subscribe(bare, 0, 2)
     for queue, slot in (("nosuch", 0), ("q", 1), ("q", 7)):
-        assert value(db, "select pgque.unsubscribe_slot(%s, 'c', %s)::text", queue, slot) == ""
-    assert value(db, "select count(*) from pgque.partition_slot_status where slot = 0") == 1
+        assert bare.value("select pgque.unsubscribe_slot(%s, 'c', %s)::text", queue, slot) == ""
+    assert bare.value("select count(*) from pgque.partition_slot_status where slot = 0") == 1
 
 
 def test_what_is_not_there_has_no_row_and_needs_no_maintenance(q: Connection) -> None:
-    send(q, "a")
-    tick(q)
+    q.publish("a")
     for call in (
         "get_queue_info('nosuch')",
         "get_consumer_info('nosuch')",
@@ -62,57 +45,33 @@ def test_what_is_not_there_has_no_row_and_needs_no_maintenance(q: Connection) ->
         "receive('q', 'c', null)",
         "receive_coop('q', 'shared', 'w', null)",
     ):
-        assert rows(q, f"select * from pgque.{call}") == []
-    value(q, "select event_id from pgque.send_idem('q', 't', 'x'::text, 'k', '1 microsecond')")
+        assert q.rows(f"select * from pgque.{call}") == []
+    q.value("select event_id from pgque.send_idem('q', 't', 'x'::text, 'k', '1 microsecond')")
     for call in ("maint_idem", "maint_rotate_tables_step1", "tune_storage", "dlq_purge"):
-        assert value(q, f"select pgque.{call}('nosuch')") == 0
-    assert value(q, "select pgque.maint_idem('q')") == 1
-    assert rows(q, "select * from pgque.dlq_replay_all('nosuch')") == [(0, 0, None)]
-    assert value(q, "select pgque.stop()::text") == ""
-
-
-def test_dead_letters_without_a_limit_are_all_of_them(q: Connection) -> None:
-    give_up(q, *"abc")
-    assert len(rows(q, "select * from pgque.dlq_inspect('q', null)")) == 3
+        assert q.value(f"select pgque.{call}('nosuch')") == 0
+    assert q.value("select pgque.maint_idem('q')") == 1
+    assert q.rows("select * from pgque.dlq_replay_all('nosuch')") == [(0, 0, None)]
+    assert q.value("select pgque.stop()::text") == ""
 
 
 def test_an_event_is_given_up_once_by_default_for_its_retries(db: Connection) -> None:
-    make_queue(db, max_retries="0")
-    send(db, "a", "b")
-    tick(db)
+    db.make_queue(max_retries="0")
+    db.publish("a", "b")
     nack = "select pgque.nack(m.batch_id, m) from pgque.receive('q', 'c') m where payload = 'a'"
-    assert value(db, nack) == 1
+    assert db.value(nack) == 1
     for reason in ("first", "second"):
         call = "select pgque.event_dead(%s, 2, %s, now(), null, null, 't', 'b')"
-        assert value(db, call, next_batch(db), reason) == 1
-    reasons = rows(db, "select ev_data, dl_reason from pgque.dlq_inspect('q')")
+        assert db.value(call, db.next_batch(), reason) == 1
+    reasons = db.rows("select ev_data, dl_reason from pgque.dlq_inspect('q')")
     assert sorted(reasons) == [("a", "max retries exceeded"), ("b", "first")]
 
 
-@pytest.mark.parametrize("at", ["600", "now() + interval '10 minutes'"])
-def test_an_event_that_waits_already_is_not_scheduled_again(q: Connection, at: str) -> None:
-    batch = open_batch(q, "a", "b")
-    first, second = event_ids(q, batch)
-    waiting = "select ev_id, ev_retry_after from pgque.retry_queue"
-    assert value(q, f"select pgque.event_retry(%s, %s, {at})", batch, first) == 1
-    due = rows(q, waiting)
-    assert value(q, "select pgque.event_retry(%s, %s, 0)", batch, first) == 0
-    assert rows(q, waiting) == due
-    assert value(q, f"select pgque.event_retry(%s, %s, {at})", batch, second) == 1
-
-
-def test_a_batch_that_is_not_open_is_a_row_of_nulls(q: Connection) -> None:
-    batch = open_batch(q, "a")
-    finish(q, batch)
-    assert rows(q, "select * from pgque.get_batch_info(%s)", batch) == [(None,) * 9]
-
-
 def test_events_per_second_are_those_of_the_last_20_ticks(db: Connection) -> None:
-    make_queue(db, external_ticker="true")
+    db.make_queue(external_ticker="true")
     for tick_id, second, event_seq in [(10, 0, 0), (20, 10, 100), (25, 20, 100)]:
         at = f"2020-01-01 00:00:{second}"
-        value(db, "select pgque.ticker('q', %s, %s, %s)", tick_id, at, event_seq)
-    assert value(db, "select ev_per_sec from pgque.get_queue_info('q')") == 5
+        db.value("select pgque.ticker('q', %s, %s, %s)", tick_id, at, event_seq)
+    assert db.value("select ev_per_sec from pgque.get_queue_info('q')") == 5
 
 
 def test_errors_have_the_words_that_clients_match(q: Connection) -> None:
@@ -124,19 +83,19 @@ def test_errors_have_the_words_that_clients_match(q: Connection) -> None:
         ("ack(4711)", "batch not found"),
     ):
         with pytest.raises(psycopg.Error) as caught:
-            value(q, f"select pgque.{call}")
+            q.value(f"select pgque.{call}")
         assert words in str(caught.value).lower()
     for call in ("subscribe('q', 'c#0/2')", "subscribe_slot('q', 'c#0', 0, 2)"):
         with refused("PQ005", "#"):  # the names of slots are no consumers'
-            value(q, f"select pgque.{call}::text")
+            q.value(f"select pgque.{call}::text")
 
 
 def test_a_queue_is_closed_by_updating_its_row(q: Connection, another: Another) -> None:
     writer = another()
-    send(writer, "before")
+    writer.send("before")
     q.execute("update pgque.queue set queue_disable_insert = true")
     with refused("PQ006", "disable_insert"):
-        send(writer, "closed")
+        writer.send("closed")
     q.execute("update pgque.queue set queue_disable_insert = false")
-    send(writer, "after")
-    assert received(q) == ["before", "after"]
+    writer.send("after")
+    assert q.received() == ["before", "after"]

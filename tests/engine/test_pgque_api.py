@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.queues import Connection, rows
+from tests.support.queues import Connection
 
 API = Path(__file__).with_name("pgque_api.txt")
 PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
@@ -76,18 +76,18 @@ def test_the_list_is_read_whole() -> None:
 
 
 def test_every_function_has_its_arguments_and_result(db: Connection) -> None:
-    here = {signature for signature, _ in rows(db, FUNCTIONS_HERE)}
+    here = {signature for signature, _ in db.rows(FUNCTIONS_HERE)}
     other = {each.name for each in functions() if each.signature not in here}
     assert other == documented(r"`(\w+)\(")
 
 
 def test_every_column_has_its_type(db: Connection) -> None:
-    missing = {name for name, _ in set(columns()) - set(rows(db, COLUMNS_HERE))}
+    missing = {name for name, _ in set(columns()) - set(db.rows(COLUMNS_HERE))}
     assert missing == documented(r"`(\w+\.\w+)`")
 
 
 def test_who_may_call_a_function_there_may_call_it_here(db: Connection) -> None:
-    here = {signature: set(roles) for signature, roles in rows(db, FUNCTIONS_HERE)}
+    here = {signature: set(roles) for signature, roles in db.rows(FUNCTIONS_HERE)}
     refused = {
         each.signature: each.roles - here[each.signature] - {""}
         for each in functions()

@@ -4,20 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import (
-    Blocked,
-    Connection,
-    event_ids,
-    make_queue,
-    open_batch,
-    queue_id,
-    received,
-    refused,
-    rotate,
-    rows,
-    send,
-    value,
-)
+from tests.support.queues import Blocked, Connection, refused
 
 CREATE = "select pgque.create_queue('q', %s::jsonb)"
 CREATE_AGAIN = "select pgque.create_queue('q')"
@@ -37,72 +24,71 @@ EVERY_OPTION = [
 
 
 def setting(db: Connection, name: str) -> Any:
-    return value(db, f"select queue_{name}::text from pgque.queue where queue_name = 'q'")
+    return db.value(f"select queue_{name}::text from pgque.queue where queue_name = 'q'")
 
 
 @pytest.mark.parametrize("name", ["it's %I ☃", " ", "UPPER lower", "x" * 57, "é" * 28])
 def test_a_queue_of_any_name_works_rotates_and_is_dropped(db: Connection, name: str) -> None:
-    make_queue(db, name)
-    send(db, "hello", queue=name)
-    assert received(db, name) == ["hello"]
-    assert rotate(db, name) == 1
-    value(db, "select pgque.drop_queue(%s, true)", name)
-    assert rows(db, "select queue_name from pgque.queue") == []
+    db.make_queue(name)
+    db.send("hello", queue=name)
+    assert db.received(name) == ["hello"]
+    assert db.rotate(name) == 1
+    db.value("select pgque.drop_queue(%s, true)", name)
+    assert db.rows("select queue_name from pgque.queue") == []
 
 
 @pytest.mark.parametrize("name", ["", "x" * 58, "é" * 29, None])
 def test_a_name_without_or_with_too_many_bytes_is_refused(db: Connection, name: str | None) -> None:
     with refused("PQ005", "queue name"):
-        value(db, "select pgque.create_queue(%s)", name)
+        db.value("select pgque.create_queue(%s)", name)
     with refused("PQ005", "name"):
-        value(db, "select pgque.create_queue(%s, '{}'::jsonb)", name)
+        db.value("select pgque.create_queue(%s, '{}'::jsonb)", name)
 
 
 def test_creating_a_queue_again_changes_nothing(q: Connection, blocked: Blocked) -> None:
-    send(q, "kept")
-    assert value(q, CREATE_AGAIN) == 0
-    assert received(q) == ["kept"]
-    value(q, "select pgque.drop_queue('q', true)")
+    q.send("kept")
+    assert q.value(CREATE_AGAIN) == 0
+    assert q.received() == ["kept"]
+    q.value("select pgque.drop_queue('q', true)")
     with q.transaction():
-        first_answer = value(q, CREATE_AGAIN)
-        answer = blocked(value, CREATE_AGAIN)
+        first_answer = q.value(CREATE_AGAIN)
+        answer = blocked(Connection.value, CREATE_AGAIN)
     assert (first_answer, answer.result()) == (1, 0)
 
 
 class TestDropping:
     def test_leaves_none_of_its_objects_and_those_of_others_alone(self, q: Connection) -> None:
-        make_queue(q, "other")
-        send(q, "kept", queue="other")
-        name = f"^event_{queue_id(q)}"
-        batch = open_batch(q, "again", "never")
-        first, second = event_ids(q, batch)
-        value(q, "select pgque.nack_batch(%s, %s)", batch, [first])
-        value(q, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, [second])
-        value(q, "select pgque.drop_queue('q', true)")
-        value(q, "select pgque.maint()")
-        assert rows(q, "select ev_id from pgque.retry_queue") == []
-        assert rows(q, "select ev_id from pgque.dead_letter") == []
-        assert rows(q, "select relname from pg_class where relname ~ %s", name) == []
-        assert rows(q, "select proname from pg_proc where proname ~ %s", name) == []
-        assert received(q, "other") == ["kept"]
-        make_queue(q)
-        send(q, "new")
-        assert received(q) == ["new"]
+        q.make_queue("other")
+        q.send("kept", queue="other")
+        name = f"^event_{q.queue_id()}"
+        batch = q.open_batch("again", "never")
+        first, second = q.event_ids(batch)
+        q.value("select pgque.nack_batch(%s, %s)", batch, [first])
+        q.value("select pgque.dead_letter_batch(%s, %s, 'bad')", batch, [second])
+        q.value("select pgque.drop_queue('q', true)")
+        q.value("select pgque.maint()")
+        assert q.rows("select ev_id from pgque.retry_queue") == []
+        assert q.rows("select ev_id from pgque.dead_letter") == []
+        assert q.rows("select relname from pg_class where relname ~ %s", name) == []
+        assert q.rows("select proname from pg_proc where proname ~ %s", name) == []
+        assert q.received("other") == ["kept"]
+        q.make_queue()
+        q.send("new")
+        assert q.received() == ["new"]
 
     def test_needs_force_while_there_are_consumers(self, db: Connection) -> None:
-        make_queue(db, consumers=("reports",))
+        db.make_queue(consumers=("reports",))
         with refused("PQ007", "reports"):
-            value(db, DROP)
-        value(db, "select pgque.unregister_consumer('q', 'reports')")
-        assert value(db, DROP) == 1
+            db.value(DROP)
+        db.value("select pgque.unregister_consumer('q', 'reports')")
+        assert db.value(DROP) == 1
         with refused("PQ001", '"q"'):
-            value(db, DROP)
+            db.value(DROP)
 
-    def test_tells_the_slower_of_two_so(self, db: Connection, blocked: Blocked) -> None:
-        make_queue(db, consumers=())
-        with db.transaction():
-            value(db, DROP)
-            drop = blocked(value, DROP)
+    def test_tells_the_slower_of_two_so(self, bare: Connection, blocked: Blocked) -> None:
+        with bare.transaction():
+            bare.value(DROP)
+            drop = blocked(Connection.value, DROP)
         with refused("PQ001"):
             drop.result()
 
@@ -126,8 +112,8 @@ class TestParameters:
     def test_is_stored(
         self, db: Connection, parameter: str, given: str | None, stored: str
     ) -> None:
-        make_queue(db, ticker_max_count="8")
-        value(db, "select pgque.set_queue_config('q', %s, %s)", parameter, given)
+        db.make_queue(ticker_max_count="8")
+        db.value("select pgque.set_queue_config('q', %s, %s)", parameter, given)
         assert setting(db, parameter) == stored
 
     def test_what_is_no_parameter_or_value_is_refused_by_name(self, q: Connection) -> None:
@@ -142,10 +128,10 @@ class TestParameters:
             ("disable_insert", "perhaps"),
         ):
             with refused("PQ005", parameter, given):
-                value(q, config, parameter, given)
+                q.value(config, parameter, given)
         for parameter in ("nosuch", "name", "id", "cur_table", "", None):
             with refused("PQ005", "Parameters are"):
-                value(q, config, parameter, "1")
+                q.value(config, parameter, "1")
 
 
 class TestOptions:
@@ -154,17 +140,17 @@ class TestOptions:
     def test_a_queue_takes_all_that_it_is_given(self, db: Connection) -> None:
         options = """{"rotation_period": "4 hours", "ticker_max_count": 1000,
             "ticker_max_lag": "5 seconds", "max_retries": "10", "disable_insert": "on"}"""
-        assert value(db, CREATE, options) == 1
+        assert db.value(CREATE, options) == 1
         names = ("rotation_period", "ticker_max_count", "ticker_max_lag", "max_retries")
         assert [setting(db, name) for name in names] == ["04:00:00", "1000", "00:00:05", "10"]
         with refused("PQ006", '"q"'):
-            send(db, "x")
+            db.send("x")
 
     def test_without_options_it_is_like_any_other(self, db: Connection) -> None:
-        value(db, CREATE, "{}")
-        value(db, "select pgque.create_queue('plain')")
+        db.value(CREATE, "{}")
+        db.value("select pgque.create_queue('plain')")
         without_names = "to_jsonb(queue) - '{queue_id,queue_name,queue_switch_time}'::text[]"
-        ((one,), (two,)) = rows(db, f"select {without_names} from pgque.queue order by queue_id")
+        ((one,), (two,)) = db.rows(f"select {without_names} from pgque.queue order by queue_id")
         assert {k for k in one if one[k] != two[k]} <= {
             "queue_data_pfx",
             "queue_event_seq",
@@ -174,10 +160,10 @@ class TestOptions:
         }
 
     def test_a_queue_that_exists_takes_them_too_and_keeps_the_others(self, db: Connection) -> None:
-        value(db, CREATE, '{"max_retries": 3, "ticker_max_count": 7}')
-        assert value(db, CREATE, '{"max_retries": 4}') == 0
+        db.value(CREATE, '{"max_retries": 3, "ticker_max_count": 7}')
+        assert db.value(CREATE, '{"max_retries": 4}') == 0
         assert [setting(db, "max_retries"), setting(db, "ticker_max_count")] == ["4", "7"]
-        value(db, CREATE, '{"ticker_max_count": null}')  # null resets
+        db.value(CREATE, '{"ticker_max_count": null}')  # null resets
         assert setting(db, "ticker_max_count") == "500"
 
     @pytest.mark.parametrize(
@@ -203,7 +189,7 @@ class TestOptions:
     def test_a_bad_one_is_named_and_nothing_is_half_done(
         self, db: Connection, name: str, given: str
     ) -> None:
-        value(db, CREATE, '{"disable_insert": false}')
+        db.value(CREATE, '{"disable_insert": false}')
         options = f'{{"disable_insert": true, "{name}": {given}}}'
         for sql in (CREATE, CREATE.replace("'q'", "'new'"), DIFFERENT):
             if sql == DIFFERENT and "-1" in given:
@@ -211,33 +197,33 @@ class TestOptions:
             is_unknown = given == "1" and name != "ticker_paused"
             words = [f'"{name}"'] if is_unknown else [name, given.strip('"')]
             with refused("PQ005", *words, *EVERY_OPTION):
-                rows(db, sql, options)
-        found = rows(db, "select queue_name, queue_disable_insert from pgque.queue")
+                db.rows(sql, options)
+        found = db.rows("select queue_name, queue_disable_insert from pgque.queue")
         assert found == [("q", False)]
 
     @pytest.mark.parametrize("options", [None, "[]", '"max_retries"', "1", "null"])
     def test_what_is_no_object_is_refused(self, q: Connection, options: str | None) -> None:
         for sql in (CREATE, DIFFERENT):
             with refused("PQ005", "no JSON object", '"q"', *EVERY_OPTION):
-                rows(q, sql, options)
+                q.rows(sql, options)
 
     def test_differences_show_both_values_whatever_their_spelling(self, db: Connection) -> None:
         with refused("PQ001", '"q"'):
-            rows(db, DIFFERENT, "{}")
+            db.rows(DIFFERENT, "{}")
         given = """{"ticker_max_lag": "7 seconds", "max_retries": "09", "retention": "1 day",
             "ticker_paused": true, "ticker_max_count": 7}"""
-        value(db, CREATE, given)
+        db.value(CREATE, given)
         same = '{"ticker_max_lag": "00:00:07", "max_retries": 9, "retention": "24 hours"}'
-        assert rows(db, DIFFERENT, same) == []
+        assert db.rows(DIFFERENT, same) == []
         wanted = '{"max_retries": 3, "ticker_paused": false, "ticker_max_count": 7}'
-        assert rows(db, DIFFERENT, wanted) == [
+        assert db.rows(DIFFERENT, wanted) == [
             ("max_retries", "9", "3"),
             ("ticker_paused", "true", "false"),
         ]
         # Null stands for the default.
         wanted = """{"max_retries": null, "retention": null, "ticker_max_count": null,
             "rotation_period": null}"""
-        assert rows(db, DIFFERENT, wanted) == [
+        assert db.rows(DIFFERENT, wanted) == [
             ("max_retries", "9", None),
             ("retention", "1 day", None),
             ("ticker_max_count", "7", "500"),
@@ -246,17 +232,17 @@ class TestOptions:
 
 def test_a_paused_queue_takes_events_and_passes_them_on_when_resumed(q: Connection) -> None:
     for _ in range(2):
-        value(q, "select pgque.pause_queue('q')::text")
+        q.value("select pgque.pause_queue('q')::text")
         assert setting(q, "ticker_paused") == "true"
-    send(q, "x")
-    assert value(q, "select pgque.ticker()") == 0
+    q.send("x")
+    assert q.value("select pgque.ticker()") == 0
     for _ in range(2):
-        value(q, "select pgque.resume_queue('q')::text")
+        q.value("select pgque.resume_queue('q')::text")
         assert setting(q, "ticker_paused") == "false"
-    assert received(q) == ["x"]
+    assert q.received() == ["x"]
     for call in ("pause_queue", "resume_queue"):
         with refused("PQ001", '"nosuch"'):
-            rows(q, f"select pgque.{call}('nosuch')")
+            q.rows(f"select pgque.{call}('nosuch')")
 
 
 def test_hundreds_of_queues_and_consumers_are_looked_up_by_index(db: Connection) -> None:
@@ -270,11 +256,10 @@ def test_hundreds_of_queues_and_consumers_are_looked_up_by_index(db: Connection)
     ):
         db.execute(f"insert into pgque.{row} from generate_series(1, 200) nr".encode())
     db.execute("analyze pgque.queue, pgque.consumer, pgque.subscription_base")
-    plan = rows(
-        db,
+    plan = db.rows(
         "explain (costs off) select s.sub_id from pgque.queue q"
         " join pgque.subscription_base s on s.sub_queue = q.queue_id"
         " join pgque.consumer c on c.co_id = s.sub_consumer"
-        " where q.queue_name = 'q99' and c.co_name = 'c99'",
+        " where q.queue_name = 'q99' and c.co_name = 'c99'"
     )
     assert [line for (line,) in plan if "Seq Scan" in line] == []

@@ -9,27 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import (
-    Another,
-    Connection,
-    drain,
-    event_ids,
-    events,
-    finish,
-    last_tick,
-    make_queue,
-    next_batch,
-    open_batch,
-    payloads,
-    queue_id,
-    received,
-    refused,
-    rotate,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Another, Connection, refused
+from tests.support.readings import read_every_way
 
 PLAN = "select slice_sql from pgque.batch_read_plan(%s, %s) order by slice_nr"
 RANGE = "select slice_sql from pgque.tick_range_read_plan('q', %s, %s, %s, %s) order by slice_nr"
@@ -39,42 +20,37 @@ Skip = Callable[[], None]
 @pytest.fixture(params=[0, 1_000], ids=["small batch", "large batch"])
 def skip(request: pytest.FixtureRequest, db: Connection) -> Skip:
     """Uses up event ids, so that the batch counts as so many more events."""
-    return lambda: value(
-        db,
+    return lambda: db.value(
         "select count(nextval(queue_event_seq)) from pgque.queue, generate_series(1, %s)",
         request.param,
     )
 
 
 def plan(db: Connection, batch: int, max_slices: int) -> list[str]:
-    return [sql for (sql,) in rows(db, PLAN, batch, max_slices)]
+    return [sql for (sql,) in db.rows(PLAN, batch, max_slices)]
 
 
 def read(db: Connection, slices: list[str]) -> list[tuple[Any, ...]]:
-    return sorted(row for sql in slices for row in rows(db, sql))
+    return sorted(row for sql in slices for row in db.rows(sql))
 
 
 def read_range(
     db: Connection, first: int | None, last: int | None, consumer: str | None = None
 ) -> list[tuple[Any, ...]]:
-    return read(db, [sql for (sql,) in rows(db, RANGE, first, last, 2, consumer)])
+    return read(db, [sql for (sql,) in db.rows(RANGE, first, last, 2, consumer)])
 
 
 def texts(found: list[tuple[Any, ...]]) -> list[str]:
     return [row[5] for row in found]
 
 
-def check_every_way(db: Connection, batch: int) -> list[str]:
+def check_every_way(db: Connection, batch: int, consumer: str = "c") -> list[str]:
     """The payloads, the same by each way of reading."""
-    found = events(db, batch)
-    assert rows(db, value(db, "select pgque.batch_event_sql(%s)", batch)) == found
-    assert read(db, plan(db, batch, 3)) == found
-    return texts(found)
+    return texts(read_every_way(db, db, "q", consumer, batch, 3))
 
 
 def send_many(db: Connection, count: int, size: int = 100) -> None:
-    value(
-        db,
+    db.value(
         "select cardinality(pgque.send_batch('q', 't', array("
         "select rpad(n::text || ' ', %s, 'x') from generate_series(1, %s) n)))",
         size,
@@ -84,9 +60,9 @@ def send_many(db: Connection, count: int, size: int = 100) -> None:
 
 def truncate_all(db: Connection) -> None:
     """Finishes all, and rotates it away."""
-    drain(db)
+    db.drain()
     for _ in range(3):
-        rotate(db)
+        db.rotate()
 
 
 class TestSmallAndLargeBatches:
@@ -98,185 +74,171 @@ class TestSmallAndLargeBatches:
         early, through, late, undone = (another() for _ in range(4))
         for session, text in ((early, "early"), (through, "through"), (undone, "undone")):
             session.execute("begin")
-            send(session, text)
-        first = tick(q)
-        finish(q, next_batch(q))
+            session.send(text)
+        first = q.tick()
+        q.finish(q.next_batch())
         late.execute("begin")
-        send(late, "late")
+        late.send("late")
         early.execute("commit")
         undone.execute("rollback")
         with q.transaction():
-            send(q, "plain")
+            q.send("plain")
             with q.transaction(force_rollback=True):
-                send(q, "undone too")
-            send(q, "plain too")
+                q.send("undone too")
+            q.send("plain too")
         skip()
-        last = tick(q)
-        batch = next_batch(q)
+        last = q.tick()
+        batch = q.next_batch()
         for session in (through, late):
             session.execute("commit")
         assert check_every_way(q, batch) == ["early", "plain", "plain too"]
-        assert read_range(q, first, last) == events(q, batch)
-        finish(q, batch)
-        assert sorted(received(q)) == ["late", "through"]
+        assert read_range(q, first, last) == q.events(batch)
+        q.finish(batch)
+        assert sorted(q.received()) == ["late", "through"]
 
     def test_all_tables_are_read(self, q: Connection, another: Another, skip: Skip) -> None:
         producers = [another() for _ in range(3)]
         for number, producer in enumerate(producers):
             producer.execute("begin isolation level repeatable read")
-            send(producer, str(number))
+            producer.send(str(number))
             if number < 2:
-                tick(q)
-                finish(q, next_batch(q))
-                rotate(q)
+                q.finish(q.open_batch())
+                q.rotate()
         for producer in producers:
             producer.execute("commit")
         skip()
-        tick(q)
-        batch = next_batch(q)
+        batch = q.open_batch()
         assert check_every_way(q, batch) == ["0", "1", "2"]
-        before = events(q, batch)
-        rotate(q)
-        send(q, "b")
-        assert events(q, batch) == before
+        before = q.events(batch)
+        q.rotate()
+        q.send("b")
+        assert q.events(batch) == before
 
     def test_another_consumers_retries_are_left_out(self, db: Connection, skip: Skip) -> None:
-        make_queue(db, consumers=("c", "other"))
-        batch = open_batch(db, "a", "b")
-        value(db, "select pgque.nack_batch(%s, %s, '0')", batch, event_ids(db, batch)[:1])
-        finish(db, batch)
-        value(db, "select pgque.maint_retry_events()")
+        db.make_queue(consumers=("c", "other"))
+        batch = db.open_batch("a", "b")
+        db.value("select pgque.nack_batch(%s, %s, '0')", batch, db.event_ids(batch)[:1])
+        db.finish(batch)
+        db.value("select pgque.maint_retry_events()")
         skip()
-        last = tick(db)
-        finish(db, next_batch(db, consumer="other"))
-        mine, others = next_batch(db), next_batch(db, consumer="other")
-        assert (check_every_way(db, mine), check_every_way(db, others)) == (["a"], [])
+        last = db.tick()
+        db.finish(db.next_batch(consumer="other"))
+        mine, others = db.next_batch(), db.next_batch(consumer="other")
+        assert (check_every_way(db, mine), check_every_way(db, others, "other")) == (["a"], [])
         assert texts(read_range(db, last - 1, last, "c")) == ["a"]
         assert read_range(db, last - 1, last, "other") == read_range(db, last - 1, last) == []
 
     def test_a_small_batch_alone_is_read_by_the_queues_function(self, db: Connection) -> None:
-        make_queue(db, consumers=("c", "late"))
-        small = open_batch(db, "a")
-        value(
-            db, "select count(nextval(queue_event_seq)) from pgque.queue, generate_series(1, 1000)"
+        db.make_queue(consumers=("c", "late"))
+        small = db.open_batch("a")
+        db.value(
+            "select count(nextval(queue_event_seq)) from pgque.queue, generate_series(1, 1000)"
         )
-        finish(db, next_batch(db, consumer="late"))
-        send(db, "b")
-        tick(db)
-        large = next_batch(db, consumer="late")
-        name = f"event_{queue_id(db)}_read"
+        db.finish(db.next_batch(consumer="late"))
+        db.publish("b")
+        large = db.next_batch(consumer="late")
+        name = f"event_{db.queue_id()}_read"
         sql = "select oid::regprocedure::text from pg_proc where proname = %s"
-        ((function,),) = rows(db, sql, name)
+        ((function,),) = db.rows(sql, name)
         for role in ("pgque_reader", "pgque_writer", "pgque_admin"):
             right = "select has_function_privilege(%s, %s, 'execute')"
-            assert not value(db, right, role, function)
+            assert not db.value(right, role, function)
         db.execute(f"drop function {function}".encode())
-        assert payloads(db, large) == ["b"]
+        assert db.payloads(large) == ["b"]
         with refused("42883", name):
-            events(db, small)
-        value(db, "select pgque.upgrade_schema()")
-        assert payloads(db, small) == ["a"]
+            db.events(small)
+        db.value("select pgque.upgrade_schema()")
+        assert db.payloads(small) == ["a"]
 
 
 class TestPlans:
     @pytest.fixture
     def batch(self, q: Connection, another: Another) -> int:
         """A batch in all three tables, with foreign events between its own, and gaps."""
-        value(q, "select pgque.set_snapshot_patience('0')::text")  # the late one's, too
+        q.value("select pgque.set_snapshot_patience('0')::text")  # the late one's, too
         late = another()
         late.execute("begin")
-        send(late, "late 1")
+        late.send("late 1")
         send_many(q, 300)
-        tick(q)
-        finish(q, next_batch(q))
+        q.finish(q.open_batch())
         for number in range(3):
             send_many(q, 400)
             with q.transaction(force_rollback=True):
                 send_many(q, 100)
             if number < 2:
-                assert rotate(q) == 1
-        send(late, "late 2")
+                assert q.rotate() == 1
+        late.send("late 2")
         late.execute("commit")
         open_still = another()
         open_still.execute("begin")
-        send(open_still, "not in this batch")
-        tick(q)
-        send(q, "after the tick")
-        found: int = next_batch(q)
-        assert len(events(q, found)) == 1202
+        open_still.send("not in this batch")
+        q.tick()
+        q.send("after the tick")
+        found: int = q.next_batch()
+        assert len(q.events(found)) == 1202
         return found
 
     def test_the_slices_together_are_the_batch(self, q: Connection, batch: int) -> None:
-        expected = events(q, batch)
-        tables = value(q, "select count(*) from pgque.batch_event_tables(%s)", batch)
+        expected = q.events(batch)
+        tables = q.value("select count(*) from pgque.batch_event_tables(%s)", batch)
         for max_slices in (1, 2, 3, 7, 50):
             slices = plan(q, batch, max_slices)
             assert read(q, slices) == expected
             assert 1 <= len(slices) <= max(max_slices, tables)
 
-    def test_the_plan_tells_the_number_and_times_of_events(self, q: Connection, batch: int) -> None:
-        sql = "select distinct batch_events, oldest_event, newest_event"
-        found = rows(q, f"{sql} from pgque.batch_read_plan(%s, 7)", batch)
-        times = [event[1] for event in events(q, batch)]
-        assert found == [(1202, min(times), max(times))]
-        assert min(times) < max(times)
-
     def test_a_reader_runs_slices_alone(self, q: Connection, another: Another, batch: int) -> None:
-        expected = events(q, batch)
+        expected = q.events(batch)
         reader = another()
         reader.execute("set role pgque_reader")
         reader.execute("set search_path = ''")
         slices = plan(reader, batch, 3)
         send_many(q, 500)
-        tick(q)
-        rotate(q)
+        q.tick()
+        q.rotate()
         assert read(reader, slices) == expected
 
     def test_a_large_batch_is_split_as_asked_into_shares_of_blocks(self, q: Connection) -> None:
         send_many(q, 20_000)
-        tick(q)
-        slices = plan(q, next_batch(q), 4)
-        shares = [len(rows(q, sql)) for sql in slices]
+        slices = plan(q, q.open_batch(), 4)
+        shares = [len(q.rows(sql)) for sql in slices]
         assert len(shares) == 4
         assert max(shares) < 2 * min(shares)
         for sql in slices:
-            lines = [line for (line,) in rows(q, "explain " + sql)]
+            lines = [line for (line,) in q.rows("explain " + sql)]
             assert "Tid Range Scan on event_" in "\n".join(lines)
 
     def test_an_empty_batch_has_no_slice_and_no_plan_is_without(self, q: Connection) -> None:
-        tick(q)
-        batch = next_batch(q)
+        batch = q.open_batch()
         assert plan(q, batch, 4) == []
         for max_slices in (0, -1, None):
             with refused("PQ005", "slices"):
-                rows(q, PLAN, batch, max_slices)
+                q.rows(PLAN, batch, max_slices)
 
     def test_the_plan_tells_the_bytes_of_payloads_and_of_all_texts(self, q: Connection) -> None:
-        value(q, "select pgque.insert_event('q', 'type', 'äb', 'one', null, '', 'four')")
-        value(q, "select pgque.insert_event('q', 'type', null)")
-        value(q, "select pgque.send('q', 'type', repeat('x', 100000))")
-        tick(q)
+        q.value("select pgque.insert_event('q', 'type', 'äb', 'one', null, '', 'four')")
+        q.value("select pgque.insert_event('q', 'type', null)")
+        q.value("select pgque.send('q', 'type', repeat('x', 100000))")
+        q.tick()
         sizes = "select distinct payload_bytes, batch_bytes from pgque.batch_read_plan(%s, 3)"
-        assert rows(q, sizes, next_batch(q)) == [(100_003, 100_022)]
+        assert q.rows(sizes, q.next_batch()) == [(100_003, 100_022)]
 
     @pytest.mark.parametrize(
         "work", ["truncate {}", "vacuum full {}", "cluster {} using {}_txid_idx"]
     )
     def test_a_slice_of_a_rewritten_table_fails_loudly(self, q: Connection, work: str) -> None:
         send_many(q, 100)
-        tick(q)
-        slices = plan(q, next_batch(q), 1)
-        child = f"event_{queue_id(q)}_0"
+        slices = plan(q, q.open_batch(), 1)
+        child = f"event_{q.queue_id()}_0"
         q.execute(work.format(f"pgque.{child}", child).encode())
-        send(q, "refilled by somebody")
+        q.send("refilled by somebody")
         with refused("PQ008", child, "plan the read again"):
             read(q, slices)
 
     def test_slices_read_after_their_table_was_rotated_fail_loudly(self, q: Connection) -> None:
         send_many(q, 100)
-        last = tick(q)
-        slices = plan(q, next_batch(q), 2)
-        ranges = [sql for (sql,) in rows(q, RANGE, 1, last, 1, None)]
+        last = q.tick()
+        slices = plan(q, q.next_batch(), 2)
+        ranges = [sql for (sql,) in q.rows(RANGE, 1, last, 1, None)]
         truncate_all(q)
         for each in (slices, ranges):
             with refused("PQ008", "plan the read again"):
@@ -285,28 +247,28 @@ class TestPlans:
 
 class TestRanges:
     def test_ranges_that_follow_one_another_give_each_event_once(self, q: Connection) -> None:
-        ticks = [last_tick(q)]
+        ticks = [q.last_tick()]
         for number in range(4):
-            send(q, f"event {number}")
-            ticks.append(tick(q))
-            rotate(q)
+            q.send(f"event {number}")
+            ticks.append(q.tick())
+            q.rotate()
         apart = [read_range(q, first, last) for first, last in pairwise(ticks)]
         assert [texts(found) for found in apart] == [[f"event {number}"] for number in range(4)]
         assert read_range(q, ticks[0], ticks[-1]) == [row for found in apart for row in found]
-        assert rows(q, RANGE, ticks[1], ticks[1], 4, None) == []
+        assert q.rows(RANGE, ticks[1], ticks[1], 4, None) == []
 
     def test_a_tick_whose_events_were_truncated_is_refused(self, q: Connection) -> None:
-        first = last_tick(q)
+        first = q.last_tick()
         for _ in range(4):
-            send(q, "gone")
-            received(q)
-            rotate(q)
-        assert value(q, "select count(*) from pgque.tick where tick_id = %s", first) == 1
+            q.send("gone")
+            q.received()
+            q.rotate()
+        assert q.value("select count(*) from pgque.tick where tick_id = %s", first) == 1
         with refused("PQ005", f"no tick {first} any more", "are retained"):
-            read_range(q, first, last_tick(q))
+            read_range(q, first, q.last_tick())
 
     def test_ticks_that_are_no_range_are_named(self, q: Connection) -> None:
-        tick(q)
+        q.tick()
         for first, last, message in (
             (1, 99, "no tick 99"),
             (0, 1, "no tick 0"),
@@ -320,24 +282,22 @@ class TestRanges:
     def test_an_old_snapshot_gets_no_plan_that_lacks_events(
         self, q: Connection, another: Another
     ) -> None:
-        send(q, "truncated")
-        last = tick(q)
+        last = q.publish("truncated")
         reader = another()
         reader.execute("begin isolation level repeatable read")
-        assert value(reader, "select count(*) from pgque.queue") == 1
+        assert reader.value("select count(*) from pgque.queue") == 1
         truncate_all(q)
         with refused("40001"):
             read_range(reader, 1, last)
 
     def test_a_plan_names_set_columns_and_lets_the_reader_choose(self, q: Connection) -> None:
-        first = last_tick(q)
-        send(q, "a", "b")
-        plain = tick(q)
-        value(q, "select pgque.insert_event('q', 't', 'c', null, 'two', null, 'four')")
-        last = tick(q)
+        first = q.last_tick()
+        plain = q.publish("a", "b")
+        q.value("select pgque.insert_event('q', 't', 'c', null, 'two', null, 'four')")
+        last = q.tick()
         sql = "select distinct set_columns from pgque.tick_range_read_plan('q', %s, %s, 2)"
-        assert rows(q, sql, first, plain) == [([],)]
-        assert rows(q, sql, plain, last) == [(["ev_extra2", "ev_extra4"],)]
+        assert q.rows(sql, first, plain) == [([],)]
+        assert q.rows(sql, plain, last) == [(["ev_extra2", "ev_extra4"],)]
         sql = "select slice_from from pgque.tick_range_read_plan('q', 1, %s, 1)"
-        ((rest,),) = rows(q, sql, plain)
-        assert rows(q, f"select ev_data from {rest} order by 1") == [("a",), ("b",)]
+        ((rest,),) = q.rows(sql, plain)
+        assert q.rows(f"select ev_data from {rest} order by 1") == [("a",), ("b",)]

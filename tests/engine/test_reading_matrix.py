@@ -9,32 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    drain,
-    finish,
-    make_queue,
-    next_batch,
-    open_batch,
-    payloads,
-    queue_id,
-    refused,
-    rotate,
-    rows,
-    send,
-    tick,
-    value,
-)
-from tests.support.readings import (
-    EVENTS,
-    Event,
-    Message,
-    check_received,
-    read_every_way,
-)
+from tests.support.queues import Another, Connection, refused
+from tests.support.readings import EVENTS, Event, Message, check_received, read_every_way
 from tests.support.slots import subscribe
 
-Another = Callable[[], Connection]
 PAYLOADS = {
     "no table": [[]],
     "one table": [["a", "b", "c"]],
@@ -77,7 +55,7 @@ class Case:
     @property
     def events(self) -> list[Event]:
         assert self.batch is not None
-        return rows(self.db, EVENTS, self.batch)
+        return self.db.rows(EVENTS, self.batch)
 
     @property
     def ids(self) -> list[int]:
@@ -86,7 +64,7 @@ class Case:
     def undone(self, sql: str, *params: object) -> list[tuple[Any, ...]]:
         """What a statement returns; what it did is rolled back."""
         with self.db.transaction(force_rollback=True):
-            return rows(self.db, sql, *params)
+            return self.db.rows(sql, *params)
 
 
 def sees_the_batch(case: Case) -> None:
@@ -162,10 +140,10 @@ def gives_up_all(case: Case) -> None:
 def seeks(case: Case) -> None:
     if case.consumer == "c" and case.batch is not None:
         with case.db.transaction(force_rollback=True):
-            value(case.db, "select pgque.finish_batch(%s)", case.batch)
+            case.db.value("select pgque.finish_batch(%s)", case.batch)
             sql = "select skipped_events, repeated_events from pgque.seek('q', 'c', {})"
-            back = rows(case.db, sql.format("'earliest'"))
-            forth = rows(case.db, sql.format("'latest', true"))
+            back = case.db.rows(sql.format("'earliest'"))
+            forth = case.db.rows(sql.format("'latest', true"))
             assert (back, forth) == ([(0, len(case.payloads))], [(len(case.payloads), 0)])
 
 
@@ -173,12 +151,12 @@ def shows_dead_letters(sql: str) -> Callable[[Case], None]:
     """Shows the batch's events once they are dead letters, and none of another queue."""
 
     def check(case: Case) -> None:
-        assert rows(case.db, sql) == []
+        assert case.db.rows(sql) == []
         if case.batch is not None:
             with case.db.transaction(force_rollback=True):
                 given = "select pgque.dead_letter_batch(%s, %s, 'bad', %s, %s)"
-                value(case.db, given, case.batch, case.ids, *case.holder)
-                assert sorted(text for (text,) in rows(case.db, sql)) == case.payloads
+                case.db.value(given, case.batch, case.ids, *case.holder)
+                assert sorted(text for (text,) in case.db.rows(sql)) == case.payloads
 
     return check
 
@@ -187,8 +165,8 @@ def counts(sql: str) -> Callable[[Case], None]:
     """Counts no more than the ids that the queue itself has given out."""
 
     def check(case: Case) -> None:
-        drawn = value(case.db, f"select last_value from pgque.event_{queue_id(case.db)}_id_seq")
-        found = [count for (count,) in rows(case.db, sql)]
+        drawn = case.db.value(f"select last_value from pgque.event_{case.db.queue_id()}_id_seq")
+        found = [count for (count,) in case.db.rows(sql)]
         assert all((count or 0) <= drawn for count in found), sql
 
     return check
@@ -239,28 +217,28 @@ WITHOUT_EVENTS = {
 
 
 def test_every_function_that_may_return_events_is_in_the_matrix(db: Connection) -> None:
-    assert {name for (name,) in rows(db, FOUND)} == MATRIX.keys() | WITHOUT_EVENTS
+    assert {name for (name,) in db.rows(FOUND)} == MATRIX.keys() | WITHOUT_EVENTS
 
 
 def fill_another_queue(db: Connection, queue: str) -> None:
     """Events in all of its tables, an open batch, retries and dead letters."""
-    make_queue(db, queue, consumers=("c", "behind"))
-    batch = open_batch(db, "x", "y", queue=queue)
-    ids = [row[0] for row in rows(db, EVENTS, batch)]
-    value(db, "select pgque.nack_batch(%s, %s, '1 hour')", batch, ids[:1])
-    value(db, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids[1:])
+    db.make_queue(queue, consumers=("c", "behind"))
+    batch = db.open_batch("x", "y", queue=queue)
+    ids = [row[0] for row in db.rows(EVENTS, batch)]
+    db.value("select pgque.nack_batch(%s, %s, '1 hour')", batch, ids[:1])
+    db.value("select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids[1:])
     for text in ("p", "q", "r"):
-        rotate(db, queue)
-        send(db, text, queue=queue)
+        db.rotate(queue)
+        db.send(text, queue=queue)
 
 
 def open_for(db: Connection, consumer: str) -> int | None:
     if consumer == "c":
-        found: int | None = next_batch(db)
+        found: int | None = db.next_batch()
     elif consumer == "shared":
-        found = value(db, "select pgque.next_batch('q', 'shared', 'w')")
+        found = db.value("select pgque.next_batch('q', 'shared', 'w')")
     else:
-        page = rows(db, f"select * from pgque.receive_partitioned({SLOT})")
+        page = db.rows(f"select * from pgque.receive_partitioned({SLOT})")
         found = page[0][1] if page else None
     return found
 
@@ -268,20 +246,20 @@ def open_for(db: Connection, consumer: str) -> int | None:
 @pytest.fixture
 def case(request: pytest.FixtureRequest, db: Connection, another: Another) -> Iterator[Case]:
     consumer, size, unused_ids = request.param
-    make_queue(db, consumers=("c",))
-    value(db, "select pgque.register_subconsumer('q', 'shared', 'w')")
-    value(db, "select pgque.subscribe_slot('q', 'parted', 0, 1)")
-    epoch = value(db, "select pgque.claim_slot('q', 'parted', 0, 'w', '1 hour')")
+    db.make_queue(consumers=("c",))
+    db.value("select pgque.register_subconsumer('q', 'shared', 'w')")
+    db.value("select pgque.subscribe_slot('q', 'parted', 0, 1)")
+    epoch = db.value("select pgque.claim_slot('q', 'parted', 0, 'w', '1 hour')")
     if unused_ids:
         with db.transaction(force_rollback=True):
-            value(db, "select pgque.send_batch('q', 't', %s::text[])", ["x"] * unused_ids)
+            db.value("select pgque.send_batch('q', 't', %s::text[])", ["x"] * unused_ids)
     fill_another_queue(db, "full")
     for number, texts in enumerate(PAYLOADS[size]):
         if number:
-            rotate(db)
-        send(db, *texts)
+            db.rotate()
+        db.send(*texts)
     fill_another_queue(db, "full too")
-    tick(db)
+    db.tick()
     is_slot = consumer == "parted"
     yield Case(
         db,
@@ -315,16 +293,16 @@ def foreign(request: pytest.FixtureRequest, db: Connection) -> list[int]:
 
     A rolled-back send_batch uses up ids of q, so that its batch counts as a large one.
     """
-    make_queue(db, "busy")
-    make_queue(db, "q", consumers=("c",))
-    value(db, "select pgque.register_subconsumer('q', 'shared', 'w')")
+    db.make_queue("busy")
+    db.make_queue("q", consumers=("c",))
+    db.value("select pgque.register_subconsumer('q', 'shared', 'w')")
     subscribe(db, 0, 1, "parted")
     if request.param:
         with db.transaction(force_rollback=True):
-            value(db, "select pgque.send_batch('q', 't', %s::text[])", ["x"] * request.param)
-    ids = send(db, "a", "b", "c", queue="busy")
-    rows(db, "select pgque.force_next_tick(queue_name) from pgque.queue")
-    value(db, "select pgque.ticker()")
+            db.value("select pgque.send_batch('q', 't', %s::text[])", ["x"] * request.param)
+    ids = db.send("a", "b", "c", queue="busy")
+    db.rows("select pgque.force_next_tick(queue_name) from pgque.queue")
+    db.value("select pgque.ticker()")
     return ids
 
 
@@ -339,18 +317,16 @@ def foreign(request: pytest.FixtureRequest, db: Connection) -> list[int]:
     ],
 )
 def test_a_batch_ends_at_a_tick_of_its_own_queue(q: Connection, call: str) -> None:
-    make_queue(q, "busy")
+    q.make_queue("busy")
     for text in ("a", "b", "c"):
-        send(q, text, queue="busy")
-        tick(q, "busy")
-    assert value(q, call) is None
-    send(q, "mine")
-    tick(q)
-    assert payloads(q, value(q, call)) == ["mine"]
+        q.publish(text, queue="busy")
+    assert q.value(call) is None
+    q.publish("mine")
+    assert q.payloads(q.value(call)) == ["mine"]
 
 
 def test_events_of_another_queue_are_not_settled(db: Connection, foreign: list[int]) -> None:
-    batch = next_batch(db)
+    batch = db.next_batch()
     given = {"batch": batch, "ids": foreign, "id": foreign[0]}
     for settle in (
         "nack_batch(%(batch)s, %(ids)s, '0')",
@@ -364,31 +340,24 @@ def test_events_of_another_queue_are_not_settled(db: Connection, foreign: list[i
     ):
         with refused("PQ009", f"batch {batch} has no event {foreign[0]}"):
             db.execute(f"select pgque.{settle}".encode(), given)
-    assert value(db, "select pgque.batch_retry(%s, 0)", batch) == 0
-    value(db, "select pgque.next_batch('q', 'shared', 'w')")
-    value(db, "select pgque.unregister_subconsumer('q', 'shared', 'w', 1)")
-    assert rows(db, "select * from pgque.retry_queue") == []
-    assert rows(db, "select * from pgque.dead_letter") == []
-    finish(db, batch)
-    assert drain(db, "busy") == ["a", "b", "c"]
+    assert db.value("select pgque.batch_retry(%s, 0)", batch) == 0
+    db.value("select pgque.next_batch('q', 'shared', 'w')")
+    db.value("select pgque.unregister_subconsumer('q', 'shared', 'w', 1)")
+    assert db.rows("select * from pgque.retry_queue") == []
+    assert db.rows("select * from pgque.dead_letter") == []
+    db.finish(batch)
+    assert db.drain("busy") == ["a", "b", "c"]
 
 
 def test_a_slot_takes_no_event_of_another_queue_back(db: Connection, foreign: list[int]) -> None:
-    value(db, "select pgque.insert_event('q', 't', 'mine', 'key', null, null, null)")
-    tick(db)
-    value(db, "select pgque.claim_slot('q', 'parted', 0, 'w', '1 minute')")
-    ((_, batch, *message),) = rows(
-        db, "select * from pgque.receive_partitioned('q', 'parted', 0, 1, 'w')"
+    db.value("select pgque.insert_event('q', 't', 'mine', 'key', null, null, null)")
+    db.tick()
+    db.value("select pgque.claim_slot('q', 'parted', 0, 'w', '1 minute')")
+    ((_, batch, *message),) = db.rows(
+        "select * from pgque.receive_partitioned('q', 'parted', 0, 1, 'w')"
     )
     values: list[Any] = [foreign[-1], batch, *message]
     sql = "select pgque.nack_partitioned('q', 'parted', 0, 1, 'w', row({})::pgque.message)"
     with refused("PQ009", str(foreign[-1])):
-        value(db, sql.format(", ".join(["%s"] * len(values))), *values)
-    assert rows(db, "select * from pgque.retry_queue") == []
-
-
-def test_no_role_can_read_a_table_with_the_events_of_several_queues(q: Connection) -> None:
-    for role in ("pgque_reader", "pgque_writer", "pgque_admin"):
-        for table in ("event", f"event_group_{queue_id(q) // 64}"):
-            right = "select has_table_privilege(%s, %s, 'select')"
-            assert value(q, right, role, f"pgque.{table}") is False
+        db.value(sql.format(", ".join(["%s"] * len(values))), *values)
+    assert db.rows("select * from pgque.retry_queue") == []

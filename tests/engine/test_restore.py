@@ -1,103 +1,52 @@
 """A database that pg_restore or pg_upgrade brought elsewhere goes on where every consumer stood."""
 
-import subprocess
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from pgque_dagster.embedded import EmbeddedPostgres
-from tests.conftest import INSTALL_SQL, administer, new_server
+from tests.conftest import INSTALL_SQL
 from tests.support import slots
 from tests.support.debian import DebianPostgres
-from tests.support.queues import (
-    Another,
-    Connection,
-    compact_ticks,
-    connect,
-    drain,
-    finish,
-    hold_snapshot,
-    make_queue,
-    next_batch,
-    open_batch,
-    payloads,
-    queue_id,
-    received,
-    refused,
-    rotate,
-    rows,
-    send,
-    stored_payloads,
-    tick,
-    value,
-)
+from tests.support.dumps import Restore, new_cluster, restoring, use_ids
+from tests.support.queues import Another, Connection, connect, refused
 from tests.support.replicas import Replicas, replicas
 from tests.support.workers import next_of, register
 
 Server = EmbeddedPostgres | DebianPostgres
-_numbers = count(1)
 
 
 @pytest.fixture(scope="module")
-def new_cluster() -> Iterator[Server]:
-    """A cluster with the roles, where few transaction ids are used."""
-    with new_server() as server:
-        with psycopg.connect(server.url, autocommit=True) as db:
-            db.execute(INSTALL_SQL.read_bytes())
-        yield server
+def cluster() -> Iterator[Server]:
+    with new_cluster(INSTALL_SQL.read_bytes()) as made:
+        yield made
 
 
 @pytest.fixture
 def db(another: Another) -> Connection:
     """A database whose cluster is far ahead of the new one."""
     old = another()
-    old.execute(
-        "do $$ begin for i in 1..3000 loop perform pg_current_xact_id(); commit; end loop; end $$"
-    )
+    use_ids(old)
     return old
-
-
-Restore = Callable[..., Connection]
 
 
 @pytest.fixture
 def restore(
-    server: Server, new_cluster: Server, database_url: str, tmp_path: Path
+    server: Server, cluster: Server, database_url: str, tmp_path: Path
 ) -> Iterator[Restore]:
-    """Dumps the test's database and restores it into a cluster; connects to the result."""
-    opened: list[tuple[Server, str, Connection]] = []
-
-    def run(*options: str, into: Server = new_cluster) -> Connection:
-        name = f"restored_{next(_numbers)}"
-        administer(into, f"create database {name}")
-        dump = tmp_path / f"{name}.dump"
-        command = [server.binary("pg_dump"), "--format=custom", f"--file={dump}", *options]
-        subprocess.run([*command, database_url], check=True)
-        url = into.database_url(name)
-        subprocess.run(
-            [server.binary("pg_restore"), "--exit-on-error", f"--dbname={url}", dump], check=True
-        )
-        opened.append((into, name, connect(url)))
-        return opened[-1][2]
-
-    yield run
-    for cluster, name, connection in opened:
-        connection.close()
-        administer(cluster, f"drop database {name} with (force)")
+    with restoring(server, database_url, cluster, tmp_path) as restore:
+        yield restore
 
 
 def adopt(db: Connection) -> int:
-    written: int = value(db, "select pgque.adopt_restored_database()")
-    return written
+    return db.value("select pgque.adopt_restored_database()")
 
 
 def settle(db: Connection, call: str, batch: int, payload: str) -> None:
     """Nacks the event with this payload, or gives it up."""
     sql = "array(select ev_id from pgque.get_batch_events(%s) where ev_data = %s)"
-    value(db, f"select pgque.{call}".format(sql), batch, batch, payload)
+    db.value(f"select pgque.{call}".format(sql), batch, batch, payload)
 
 
 NACK = "nack_batch(%s, {}, '0')"
@@ -108,46 +57,43 @@ GIVE_UP = "dead_letter_batch(%s, {}, 'broken')"
 def test_each_consumer_gets_what_it_had_not_finished(
     db: Connection, another: Another, restore: Restore, options: tuple[str, ...]
 ) -> None:
-    make_queue(db, consumers=("fast", "slow", "open"), max_retries="1")
-    send(db, "one", "again")
-    tick(db)
-    batch = next_batch(db, consumer="fast")
+    db.make_queue(consumers=("fast", "slow", "open"), max_retries="1")
+    db.publish("one", "again")
+    batch = db.next_batch(consumer="fast")
     settle(db, NACK, batch, "again")
-    finish(db, batch)
-    drain(db, consumer="open")
-    rotate(db)
-    send(db, "two", "dead")
-    tick(db)
-    batch = next_batch(db, consumer="fast")
+    db.finish(batch)
+    db.drain(consumer="open")
+    db.rotate()
+    db.publish("two", "dead")
+    batch = db.next_batch(consumer="fast")
     settle(db, GIVE_UP, batch, "dead")
-    finish(db, batch)
-    left_open = next_batch(db, consumer="open")
-    send(db, "three")
+    db.finish(batch)
+    left_open = db.next_batch(consumer="open")
+    db.send("three")
     with (writer := another()).transaction(force_rollback=True):
-        send(writer, "never")
-        tick(db)
-        send(db, "four")
+        writer.send("never")
+        db.tick()
+        db.send("four")
         new = restore(*options)
 
-    assert value(
-        new,
+    assert new.value(
         "select pg_snapshot_xmax(pg_current_snapshot()) < min(pg_snapshot_xmax(tick_snapshot))"
-        " from pgque.tick",
+        " from pgque.tick"
     ), "the new cluster is not behind"
     assert adopt(new) > 0
     with refused("PQ003"):
-        finish(new, left_open)
-    tick(new)
-    got = {name: drain(new, consumer=name) for name in ("fast", "slow", "open")}
+        new.finish(left_open)
+    new.tick()
+    got = {name: new.drain(consumer=name) for name in ("fast", "slow", "open")}
     assert got == {
         "fast": ["three", "four"],
         "slow": ["one", "again", "two", "dead", "three", "four"],
         "open": ["two", "dead", "three", "four"],
     }
-    assert rows(new, "select ev_data from pgque.dead_letter") == [("dead",)]
-    value(new, "select pgque.maint_retry_events()")
-    tick(new)
-    assert {name: drain(new, consumer=name) for name in got} == {
+    assert new.rows("select ev_data from pgque.dead_letter") == [("dead",)]
+    new.value("select pgque.maint_retry_events()")
+    new.tick()
+    assert {name: new.drain(consumer=name) for name in got} == {
         "fast": ["again"],
         "slow": [],
         "open": [],
@@ -155,136 +101,124 @@ def test_each_consumer_gets_what_it_had_not_finished(
 
 
 def test_an_event_given_back_before_the_dump_and_after_it_comes_again_once(
-    db: Connection, restore: Restore
+    q: Connection, restore: Restore
 ) -> None:
-    make_queue(db)
-    batch = open_batch(db, "again", "dead")
-    settle(db, NACK, batch, "again")
-    settle(db, GIVE_UP, batch, "dead")
+    batch = q.open_batch("again", "dead")
+    settle(q, NACK, batch, "again")
+    settle(q, GIVE_UP, batch, "dead")
     new = restore()
     adopt(new)
-    tick(new)
-    batch = next_batch(new)
-    assert payloads(new, batch) == ["again", "dead"]
-    value(new, "select pgque.maint_retry_events()")
+    batch = new.open_batch()
+    assert new.payloads(batch) == ["again", "dead"]
+    new.value("select pgque.maint_retry_events()")
     settle(new, NACK, batch, "again")
-    assert rows(new, "select replayed, failed from pgque.dlq_replay_all('q')") == [(0, 1)]
-    finish(new, batch)
-    value(new, "select pgque.maint_retry_events()")
-    assert rows(new, "select replayed, failed from pgque.dlq_replay_all('q')") == [(1, 0)]
-    tick(new)
-    assert drain(new) == ["again", "dead"]
+    assert new.rows("select replayed, failed from pgque.dlq_replay_all('q')") == [(0, 1)]
+    new.finish(batch)
+    new.value("select pgque.maint_retry_events()")
+    assert new.rows("select replayed, failed from pgque.dlq_replay_all('q')") == [(1, 0)]
+    assert new.received() == ["again", "dead"]
 
 
 def test_ids_times_and_retry_counts_are_kept(db: Connection, restore: Restore) -> None:
-    make_queue(db, consumers=("c", "other"))
-    batch = open_batch(db, "again", "b")
+    db.make_queue(consumers=("c", "other"))
+    batch = db.open_batch("again", "b")
     settle(db, NACK, batch, "again")
-    finish(db, batch)
-    value(db, "select pgque.maint_retry_events()")
+    db.finish(batch)
+    db.value("select pgque.maint_retry_events()")
     columns = "ev_id, ev_time, ev_retry, ev_data"
-    table = f"event_{queue_id(db)}"
-    before = rows(db, f"select {columns} from pgque.{table} order by ev_id, ev_retry")
+    table = f"event_{db.queue_id()}"
+    before = db.rows(f"select {columns} from pgque.{table} order by ev_id, ev_retry")
     new = restore()
     adopt(new)
-    tick(new)
-    batches = [next_batch(new, consumer=name) for name in ("c", "other")]
+    new.tick()
+    batches = [new.next_batch(consumer=name) for name in ("c", "other")]
     read = f"select {columns} from pgque.get_batch_events(%s)"
-    (again,), others = (rows(new, read, batch) for batch in batches)
+    (again,), others = (new.rows(read, batch) for batch in batches)
     assert (again[2], sorted([again, *others], key=str)) == (1, sorted(before, key=str))
 
 
 def test_before_adoption_nothing_compares_transactions(db: Connection, restore: Restore) -> None:
     """What was stored after the dump is found by where consumers stand."""
-    make_queue(db, consumers=("c", "other"), rotation_period="1 microsecond")
-    send(db, "old")
-    last = tick(db)
-    drain(db, consumer="other")
-    next_batch(db)
+    db.make_queue(consumers=("c", "other"), rotation_period="1 microsecond")
+    last = db.publish("old")
+    db.drain(consumer="other")
+    db.next_batch()
     position = "select last_tick from pgque.get_consumer_info('q', 'c')"
-    lineage = value(db, "select pgque.incarnation()")
+    lineage = db.value("select pgque.incarnation()")
     new = restore()
     new.execute(INSTALL_SQL.read_bytes())  # does not adopt
-    assert value(new, position) == value(db, position)
+    assert new.value(position) == db.value(position)
     for call in (
         "ticker()",
         "ticker('q')",
         "maint()",
         "maint_rotate_tables_step1('q')",
-        f"get_batch_events({next_batch(new)})",
-        f"batch_read_plan({next_batch(new)}, 1)",
+        f"get_batch_events({new.next_batch()})",
+        f"batch_read_plan({new.next_batch()}, 1)",
         "repartition('q', 'c', 2)",
         "lineage()",
     ):
         with refused("PQ018", "adopt_restored_database"):
-            rows(new, f"select pgque.{call}")
+            new.rows(f"select pgque.{call}")
     with new.transaction(), new.transaction():
-        send(new, "early")
+        new.send("early")
     adopt(new)
-    newest = tick(new)
-    assert (drain(new), drain(new, consumer="other")) == (["old", "early"], ["early"])
-    assert value(new, "select pgque.incarnation()") not in (None, lineage)
-    assert value(db, "select pgque.incarnation()") == lineage
+    newest = new.tick()
+    assert (new.drain(), new.drain(consumer="other")) == (["old", "early"], ["early"])
+    assert new.value("select pgque.incarnation()") not in (None, lineage)
+    assert db.value("select pgque.incarnation()") == lineage
     # Behind the original's last tick, events come again that were before it.
     plan = "select slice_sql from pgque.tick_range_read_plan('q', %s, %s, 1)"
     with refused("PQ005", f"no tick {last} any more", f"Ticks {last + 1} to {newest}"):
-        rows(new, plan, last, newest)
+        new.rows(plan, last, newest)
 
 
-def test_the_queue_runs_on_after_adoption(db: Connection, restore: Restore) -> None:
+def test_the_queue_runs_on_after_adoption(q: Connection, restore: Restore) -> None:
     """Beside an original that goes on too, whose batch ids it gives out never again."""
-    make_queue(db)
-    make_queue(db, "alone", consumers=())
-    send(db, "ticked", queue="alone")
-    tick(db, "alone")
-    send(db, "not ticked", queue="alone")
-    send(db, "a")
+    q.make_queue("alone", consumers=())
+    q.publish("ticked", queue="alone")
+    q.send("not ticked", queue="alone")
+    q.send("a")
     new = restore()
     originals = set()
     for number in range(5):
-        originals.add(open_batch(db, str(number)))
-        finish(db, max(originals))
+        originals.add(q.open_batch(str(number)))
+        q.finish(max(originals))
     adopt(new)
-    value(new, "select pgque.register_consumer('alone', 'c')")
-    assert received(new, "alone") == ["not ticked"]
+    new.value("select pgque.register_consumer('alone', 'c')")
+    assert new.received("alone") == ["not ticked"]
     got = []
     for number in range(8):
-        send(new, str(number))
-        tick(new)
-        assert next_batch(new) > max(originals) + 999_000
-        got += drain(new)
-        assert rotate(new) == 1
-        compact_ticks(new)
-    assert (got, stored_payloads(new)) == (["a", *map(str, range(8))], {"6", "7"})
+        assert new.open_batch(str(number)) > max(originals) + 999_000
+        got += new.drain()
+        assert new.rotate() == 1
+        new.compact_ticks()
+    assert (got, new.stored_payloads()) == (["a", *map(str, range(8))], {"6", "7"})
 
 
-def test_it_can_be_restored_again(server: Server, db: Connection, restore: Restore) -> None:
-    make_queue(db)
-    send(db, "a")
+def test_it_can_be_restored_again(server: Server, q: Connection, restore: Restore) -> None:
+    q.send("a")
     for into in (server, server):
         again = restore(into=into)
         with refused("PQ018"):
-            value(again, "select pgque.ticker()")
+            again.value("select pgque.ticker()")
         adopt(again)
-        tick(again)
-        assert drain(again) == ["a"]
+        assert again.received() == ["a"]
 
 
-def test_subconsumers_get_their_open_batches_back(db: Connection, restore: Restore) -> None:
-    make_queue(db, consumers=())
-    register(db, "one")
-    register(db, "two")
+def test_subconsumers_get_their_open_batches_back(bare: Connection, restore: Restore) -> None:
+    register(bare, "one")
+    register(bare, "two")
     for text in ("done", "held"):
-        send(db, text)
-        tick(db)
-        batch = next_of(db, "one")
+        bare.publish(text)
+        batch = next_of(bare, "one")
         if text == "done":
-            finish(db, batch)
-    send(db, "unread")
+            bare.finish(batch)
+    bare.send("unread")
     new = restore()
     adopt(new)
-    tick(new)
-    assert payloads(new, next_of(new, "two")) == ["held", "unread"]
+    new.tick()
+    assert new.payloads(next_of(new, "two")) == ["held", "unread"]
 
 
 def test_other_slots_get_only_what_their_keys_lack(db: Connection, restore: Restore) -> None:
@@ -302,43 +236,41 @@ def test_other_slots_get_only_what_their_keys_lack(db: Connection, restore: Rest
     assert slots.claim(new) == epoch + 1
     change = "select pgque.repartition('q', 'c', 3)"
     found = []
-    while value(new, change):
+    while new.value(change):
         for slot in range(2):
             slots.claim(new, slot)
             found += slots.drain_slot(new, slot)
-        tick(new)
-    tick(new)
+        new.tick()
+    new.tick()
     for slot in range(3):
         slots.claim(new, slot)
         found += slots.drain_slot(new, slot, 3)
     assert sorted(found) == sorted(f"{key}: {number}" for key in lacking for number in range(2))
 
 
-def test_a_database_that_was_not_restored_has_nothing_to_adopt(db: Connection) -> None:
-    make_queue(db)
-    lineage = value(db, "select pgque.incarnation()")
-    db.execute("refresh materialized view pgque.origin")  # as somebody may for all views
-    send(db, "a")
-    assert (adopt(db), value(db, "select pgque.incarnation()")) == (0, lineage)
-    assert received(db) == ["a"]
-    hold_snapshot(db)
+def test_a_database_that_was_not_restored_has_nothing_to_adopt(q: Connection) -> None:
+    lineage = q.value("select pgque.incarnation()")
+    q.execute("refresh materialized view pgque.origin")  # as somebody may for all views
+    q.send("a")
+    assert (adopt(q), q.value("select pgque.incarnation()")) == (0, lineage)
+    assert q.received() == ["a"]
+    q.hold_snapshot()
     with refused("PQ013"):
-        adopt(db)
-    db.rollback()
-    db.execute("set role pgque_reader")
+        adopt(q)
+    q.rollback()
+    q.execute("set role pgque_reader")
     with refused("42501"):
-        adopt(db)
+        adopt(q)
 
 
-def test_refreshing_the_view_around_adoption_is_harmless(db: Connection, restore: Restore) -> None:
-    make_queue(db)
-    send(db, "before")
+def test_refreshing_the_view_around_adoption_is_harmless(q: Connection, restore: Restore) -> None:
+    q.send("before")
     new = restore()
-    send(new, "since")
+    new.send("since")
     new.execute("refresh materialized view pgque.origin")
     adopt(new)
     new.execute("refresh materialized view pgque.origin")
-    assert received(new) == ["before", "since"]
+    assert new.received() == ["before", "since"]
 
 
 @pytest.fixture
@@ -356,10 +288,10 @@ def test_an_upgraded_cluster_goes_on(servers: Replicas, is_promoted: bool) -> No
         old = servers.standby(old)
         old.promote()
     with connect(old.url()) as db:
-        make_queue(db)
-        batch = open_batch(db, "open")
-        send(db, "unread")
-        lineage = value(db, "select pgque.incarnation()")
+        db.make_queue()
+        batch = db.open_batch("open")
+        db.send("unread")
+        lineage = db.value("select pgque.incarnation()")
     old.stop()
 
     new = servers.new()
@@ -371,8 +303,7 @@ def test_an_upgraded_cluster_goes_on(servers: Replicas, is_promoted: bool) -> No
     )
     new.start()
     with connect(new.url()) as db:
-        assert (next_batch(db), payloads(db, batch)) == (batch, ["open"])
-        finish(db, batch)
-        tick(db)
-        assert payloads(db, next_batch(db)) == ["unread"]
-        assert (value(db, "select pgque.incarnation()") != lineage) == is_promoted
+        assert (db.next_batch(), db.payloads(batch)) == (batch, ["open"])
+        db.finish(batch)
+        assert db.payloads(db.open_batch()) == ["unread"]
+        assert (db.value("select pgque.incarnation()") != lineage) == is_promoted

@@ -10,77 +10,54 @@ import pytest
 
 from tests.support.halves import catch_up
 from tests.support.metrics import consumer_counters
-from tests.support.queues import (
-    Another,
-    Blocked,
-    Connection,
-    bloat_ticks,
-    compact_ticks,
-    drain,
-    event_ids,
-    finish,
-    make_queue,
-    next_batch,
-    open_batch,
-    payloads,
-    received,
-    refused,
-    rotate,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Another, Blocked, Connection, refused
 
 NOW = "select clock_timestamp()::text"
 
 
 def register(db: Connection, start_at: str | None, consumer: str = "new") -> int:
-    done: int = value(db, "select pgque.register_consumer('q', %s, %s)", consumer, start_at)
-    return done
+    return db.value("select pgque.register_consumer('q', %s, %s)", consumer, start_at)
 
 
 def seek(
     db: Connection, position: str | None, skip: bool = False, consumer: str = "c"
 ) -> tuple[Any, ...]:
     """The tick, how many events are passed over, and how many come again."""
-    (found,) = rows(db, "select * from pgque.seek('q', %s, %s, %s)", consumer, position, skip)
+    (found,) = db.rows("select * from pgque.seek('q', %s, %s, %s)", consumer, position, skip)
     return found
 
 
 def time_of(db: Connection, tick_id: int) -> str:
-    at: str = value(db, "select tick_time::text from pgque.tick where tick_id = %s", tick_id)
-    return at
+    return db.value("select tick_time::text from pgque.tick where tick_id = %s", tick_id)
 
 
 @pytest.fixture
 def three(db: Connection) -> list[int]:
     """A queue with the events a, b and c, each followed by its tick, and a consumer at the end."""
-    make_queue(db, retention="1 day")
+    db.make_queue(retention="1 day")
     ticks = []
     for text in ("a", "b", "c"):
-        send(db, text)
-        ticks.append(tick(db))
-    assert drain(db) == ["a", "b", "c"]
+        db.send(text)
+        ticks.append(db.tick())
+    assert db.drain() == ["a", "b", "c"]
     return ticks
 
 
 @pytest.fixture
 def fast(db: Connection) -> Connection:
     """A queue that rotates whenever it is asked, with the event a."""
-    make_queue(db, rotation_period="1 microsecond")
-    send(db, "a")
-    tick(db)
+    db.make_queue(rotation_period="1 microsecond")
+    db.publish("a")
     return db
 
 
 class TestStartAt:
     def test_each_position_gets_what_comes_after_it(self, db: Connection, three: list[int]) -> None:
-        make_queue(db, "elsewhere", consumers=("0",))  # not the one here
-        since = value(db, NOW)
-        send(db, "d")
+        db.make_queue("elsewhere", consumers=("0",))  # not the one here
+        since = db.value(NOW)
+        db.send("d")
         assert register(db, "latest", "last") == 1
-        assert received(db, consumer="last") == ["d"]
+        assert db.received(consumer="last") == ["d"]
         for number, (start_at, found) in enumerate(
             (
                 ("earliest", ["a", "b", "c", "d"]),
@@ -91,40 +68,40 @@ class TestStartAt:
             )
         ):
             assert register(db, start_at, str(number)) == 1
-            assert received(db, consumer=str(number)) == found
+            assert db.received(consumer=str(number)) == found
 
     def test_a_time_leads_to_a_kept_tick_although_the_clock_went_back(self, q: Connection) -> None:
         for text in ("a", "b", "c"):
-            finish(q, open_batch(q, text))
-            rotate(q)
+            q.finish(q.open_batch(text))
+            q.rotate()
         q.execute(
             "update pgque.tick_log set tick_time = now() + interval '1 hour'"
             " where tick_id < (select queue_first_tick from pgque.queue)"
         )
-        register(q, value(q, NOW))
-        send(q, "d")
-        assert received(q, consumer="new") == ["d"]
+        register(q, q.value(NOW))
+        q.send("d")
+        assert q.received(consumer="new") == ["d"]
 
     def test_a_registered_consumer_stays_there(self, db: Connection, three: list[int]) -> None:
-        assert (register(db, "earliest", "c"), drain(db)) == (0, [])
+        assert (register(db, "earliest", "c"), db.drain()) == (0, [])
         with refused("PQ005", "soon"):
             register(db, "soon", "c")
 
     def test_what_is_gone_is_refused_with_the_oldest_that_is_there(self, q: Connection) -> None:
-        before = value(q, NOW)
+        before = q.value(NOW)
         for text in ("a", "b", "c"):
-            send(q, text)
-            received(q)
-            rotate(q)
-        first = value(q, "select queue_first_tick from pgque.queue")
+            q.send(text)
+            q.received()
+            q.rotate()
+        first = q.value("select queue_first_tick from pgque.queue")
         with refused("PQ005", "does not retain all events", f"tick is {first}", "retention"):
             register(q, before)
         assert register(q, before, "c") == 0  # it stays where it is
         with refused("PQ005", "tick 1", f"Ticks {first} to"):
             register(q, "1")
         register(q, "earliest")
-        send(q, "d")
-        assert received(q, consumer="new")[-1] == "d"
+        q.send("d")
+        assert q.received(consumer="new")[-1] == "d"
 
     def test_what_is_no_position_is_refused(self, db: Connection, three: list[int]) -> None:
         for position in (None, "", "soon", "-1", "9" * 20, "2100-01-01", "infinity"):
@@ -141,13 +118,13 @@ class TestTime:
     def test_an_event_committed_after_it_comes(self, q: Connection, another: Another) -> None:
         late = another()
         with late.transaction():
-            send(late, "late")
-            tick(q)
-            since = value(q, NOW)
-        send(q, "new")
-        received(q)
+            late.send("late")
+            q.tick()
+            since = q.value(NOW)
+        q.send("new")
+        q.received()
         seek(q, since)
-        assert drain(q) == ["late", "new"]
+        assert q.drain() == ["late", "new"]
 
     def test_a_ticks_time_gets_what_that_tick_ended(self, db: Connection, three: list[int]) -> None:
         """An event may be committed in the very microsecond of the tick.
@@ -155,14 +132,14 @@ class TestTime:
         After the clock was set back, the first of both times counts.
         """
         seek(db, time_of(db, three[1]))
-        assert drain(db) == ["b", "c"]
+        assert db.drain() == ["b", "c"]
         db.execute(
             "update pgque.tick_log set tick_time = tick_time - interval '1 hour'"
             " where tick_id > %s",
             [three[0]],
         )
         seek(db, time_of(db, three[0]))
-        assert drain(db) == ["a", "b", "c"]
+        assert db.drain() == ["a", "b", "c"]
 
     def test_no_event_is_passed_over_while_many_send(self, q: Connection, another: Another) -> None:
         seed = random.randrange(2**31)
@@ -176,14 +153,14 @@ class TestTime:
             sent = []
             for count in range(60):
                 with connection.transaction():
-                    send(connection, text := f"{number}/{count}")
+                    connection.send(text := f"{number}/{count}")
                     time.sleep(chance.random() / 200)
-                    sent.append((text, value(connection, NOW)))
+                    sent.append((text, connection.value(NOW)))
             return sent
 
         def ticking(connection: Connection) -> None:
             while not ended.is_set():
-                tick(connection)
+                connection.tick()
 
         with ThreadPoolExecutor() as pool:
             ticker = pool.submit(ticking, connections[3])
@@ -191,14 +168,14 @@ class TestTime:
             sent = [each for producer in producers for each in producer.result()]
             ended.set()
             ticker.result()
-        tick(q)
+        q.tick()
         catch_up(q, "c")
         times = dict(
-            rows(q, "select t, t::timestamptz from unnest(%s::text[]) t", [t for _, t in sent])
+            q.rows("select t, t::timestamptz from unnest(%s::text[]) t", [t for _, t in sent])
         )
         for since in random.Random(seed).sample([at for _, at in sent], 20):
             seek(q, since)
-            found = set(drain(q))
+            found = set(q.drain())
             assert {text for text, at in sent if times[at] >= times[since]} <= found
 
 
@@ -206,12 +183,12 @@ class TestSeek:
     def test_it_tells_what_it_repeats_or_skips(self, db: Connection, three: list[int]) -> None:
         counted = consumer_counters(db)
         assert seek(db, str(three[0])) == (three[0], 0, 2)
-        assert drain(db) == ["b", "c"]
+        assert db.drain() == ["b", "c"]
         seek(db, "earliest")
         with refused("PQ025", "pass over 2 events", "i_skip => true"):
             seek(db, str(three[1]))
         assert seek(db, str(three[1]), skip=True) == (three[1], 2, 0)
-        assert drain(db) == ["c"]
+        assert db.drain() == ["c"]
         seek(db, "earliest")
         seek(db, "latest", skip=True)
         acked, *others = consumer_counters(db) or ()
@@ -220,82 +197,80 @@ class TestSeek:
     def test_passing_over_nothing_needs_no_word(self, db: Connection, three: list[int]) -> None:
         """Ids that no event has are nothing."""
         with db.transaction(force_rollback=True):
-            send(db, *"xyz")
+            db.send(*"xyz")
         for _ in range(3):
-            newest = tick(db)
+            newest = db.tick()
         assert seek(db, "latest") == (newest, 0, 0)
 
     def test_an_open_batch_is_refused_with_what_to_do(self, q: Connection) -> None:
-        batch = open_batch(q, "a")
+        batch = q.open_batch("a")
         with refused("PQ016", f"batch {batch}", "register_consumer_at('q', 'c', 1)"):
             seek(q, "earliest")
-        finish(q, batch)
+        q.finish(batch)
         assert seek(q, "earliest")[2] == 1
 
-    def test_a_workers_batch_is_refused_too_as_are_workers_and_slots(self, db: Connection) -> None:
-        make_queue(db, consumers=())
-        value(db, "select pgque.register_subconsumer('q', 'c', 'w')")
-        value(db, "select pgque.subscribe_slot('q', 'parted', 0, 1)")
+    def test_a_workers_batch_a_worker_and_a_slot_are_refused(self, bare: Connection) -> None:
+        bare.value("select pgque.register_subconsumer('q', 'c', 'w')")
+        bare.value("select pgque.subscribe_slot('q', 'parted', 0, 1)")
         for name in ("c.w", "parted#0/1"):
             with refused("PQ015"):
-                seek(db, "earliest", consumer=name)
+                seek(bare, "earliest", consumer=name)
         with refused("PQ002", "nobody"):
-            seek(db, "earliest", consumer="nobody")
-        send(db, "a")
-        tick(db)
-        batch = value(db, "select pgque.next_batch('q', 'c', 'w')")
+            seek(bare, "earliest", consumer="nobody")
+        bare.publish("a")
+        batch = bare.value("select pgque.next_batch('q', 'c', 'w')")
         with refused("PQ016", f"batch {batch}"):
-            seek(db, "earliest")
-        finish(db, batch)
-        seek(db, "earliest")
-        assert value(db, "select pgque.next_batch('q', 'c', 'w')") > batch
+            seek(bare, "earliest")
+        bare.finish(batch)
+        seek(bare, "earliest")
+        assert bare.value("select pgque.next_batch('q', 'c', 'w')") > batch
 
     def test_retries_and_dead_letters_stay(self, q: Connection) -> None:
-        batch = open_batch(q, "again", "never")
-        ids = event_ids(q, batch)
-        value(q, "select pgque.nack_batch(%s, %s, '0')", batch, ids[:1])
-        value(q, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids[1:])
-        finish(q, batch)
+        batch = q.open_batch("again", "never")
+        ids = q.event_ids(batch)
+        q.value("select pgque.nack_batch(%s, %s, '0')", batch, ids[:1])
+        q.value("select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids[1:])
+        q.finish(batch)
         assert seek(q, "latest")[1:] == (0, 0)
-        value(q, "select pgque.maint_retry_events()")
-        assert received(q) == ["again"]
-        assert value(q, "select count(*) from pgque.dead_letter") == 1
+        q.value("select pgque.maint_retry_events()")
+        assert q.received() == ["again"]
+        assert q.value("select count(*) from pgque.dead_letter") == 1
 
     def test_a_batch_that_ends_now_is_not_repeated(self, q: Connection, another: Another) -> None:
-        batch = open_batch(q, "a")
+        batch = q.open_batch("a")
         worker = another()
         with worker.transaction():
-            finish(worker, batch)
+            worker.finish(batch)
             with refused("PQ016", "has batch"):
                 seek(q, "latest")
         # The batch is finished now, so nothing is passed over.
         assert seek(q, "latest")[1:] == (0, 0)
 
     def test_rotation_and_compaction_await_it(self, fast: Connection, another: Another) -> None:
-        bloat_ticks(fast, 2100)
+        fast.bloat_ticks(2100)
         catch_up(fast, "c")
         seeker = another()
         with seeker.transaction():
             assert seek(seeker, "earliest")[0] == 1
-            assert value(fast, "select pgque.maint_rotate_tables_step1('q')") == 0
-            assert compact_ticks(fast) == 0
-        assert compact_ticks(fast) == 1
-        assert payloads(fast, next_batch(fast)) == ["a"]
+            assert fast.value("select pgque.maint_rotate_tables_step1('q')") == 0
+            assert fast.compact_ticks() == 0
+        assert fast.compact_ticks() == 1
+        assert fast.payloads(fast.next_batch()) == ["a"]
 
     def test_it_waits_for_rotation_and_sees_the_rest(
         self, fast: Connection, blocked: Blocked
     ) -> None:
-        drain(fast)
+        fast.drain()
         with fast.transaction():
-            value(fast, "select pgque.maint_rotate_tables_step1('q')")
+            fast.value("select pgque.maint_rotate_tables_step1('q')")
             answer = blocked(seek, "earliest")
-        first = value(fast, "select queue_first_tick from pgque.queue")
-        assert (answer.result(), next_batch(fast)) == ((first, 0, 0), None)
+        first = fast.value("select queue_first_tick from pgque.queue")
+        assert (answer.result(), fast.next_batch()) == ((first, 0, 0), None)
 
 
 def test_ticks_are_found_for_who_reads_without_a_consumer(db: Connection, three: list[int]) -> None:
     def found(position: str | None, max_count: int | None) -> tuple[int, int]:
-        (ticks,) = rows(db, "select * from pgque.retained_ticks('q', %s, %s)", position, max_count)
+        (ticks,) = db.rows("select * from pgque.retained_ticks('q', %s, %s)", position, max_count)
         return ticks
 
     first, second, third = three
@@ -305,8 +280,7 @@ def test_ticks_are_found_for_who_reads_without_a_consumer(db: Connection, three:
     assert found(str(first), 1) == (first, second)
     assert found(time_of(db, second), 1) == (first, second)
     # At least one tick, whose events may be more.
-    send(db, "d", "e", "f")
-    fourth = tick(db)
+    fourth = db.publish("d", "e", "f")
     assert found(str(third), 2) == (third, fourth)
     assert found(str(second), 2) == (second, third)
     # Without a position, the newest events.
@@ -315,4 +289,4 @@ def test_ticks_are_found_for_who_reads_without_a_consumer(db: Connection, three:
     with refused("PQ005", "no tick 1000"):
         found("1000", None)
     with refused("PQ001"):
-        rows(db, "select pgque.retained_ticks('nowhere', 'latest')")
+        db.rows("select pgque.retained_ticks('nowhere', 'latest')")

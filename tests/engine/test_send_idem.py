@@ -2,20 +2,7 @@
 
 import pytest
 
-from tests.support.queues import (
-    Another,
-    Blocked,
-    Connection,
-    event_ids,
-    events,
-    hold_snapshot,
-    make_queue,
-    open_batch,
-    received,
-    refused,
-    rows,
-    value,
-)
+from tests.support.queues import Another, Blocked, Connection, refused
 
 SEND = "select * from pgque.send_idem(%s, 't', %s::text, %s)"
 LISTED = "select func_name from pgque.maint_operations() where func_arg is null"
@@ -24,7 +11,7 @@ LISTED = "select func_name from pgque.maint_operations() where func_arg is null"
 def send_idem(
     db: Connection, text: str = "x", key: str = "k", queue: str = "q"
 ) -> tuple[int, bool]:
-    ((event_id, deduped),) = rows(db, SEND, queue, text, key)
+    ((event_id, deduped),) = db.rows(SEND, queue, text, key)
     return event_id, deduped
 
 
@@ -33,24 +20,24 @@ def expire_keys(db: Connection) -> None:
 
 
 def keys(db: Connection) -> list[str]:
-    return [key for (key,) in rows(db, "select idem_key from pgque.idem order by 1")]
+    return [key for (key,) in db.rows("select idem_key from pgque.idem order by 1")]
 
 
 class TestKeys:
     def test_the_second_event_of_a_key_is_not_sent_and_takes_no_id(self, q: Connection) -> None:
         event_id, deduped = send_idem(q, "first")
-        until = value(q, "select expires_at from pgque.idem")
+        until = q.value("select expires_at from pgque.idem")
         assert not deduped
         assert send_idem(q, "second") == (event_id, True)
-        assert value(q, "select expires_at from pgque.idem") == until
+        assert q.value("select expires_at from pgque.idem") == until
         assert send_idem(q, key="next") == (event_id + 1, False)
-        assert event_ids(q, open_batch(q)) == [event_id, event_id + 1]
+        assert q.event_ids(q.open_batch()) == [event_id, event_id + 1]
 
     def test_different_keys_and_queues_are_different_events(self, q: Connection) -> None:
-        make_queue(q, "other")
+        q.make_queue("other")
         assert [send_idem(q, key, key)[1] for key in ("a", "b", "A")] == [False] * 3
         assert not send_idem(q, key="a", queue="other")[1]
-        assert received(q) == ["a", "b", "A"]
+        assert q.received() == ["a", "b", "A"]
 
     def test_a_key_counts_within_its_transaction_and_goes_with_it(self, q: Connection) -> None:
         with q.transaction(force_rollback=True):
@@ -60,7 +47,7 @@ class TestKeys:
             with q.transaction(force_rollback=True):
                 send_idem(q, "ghost")
             assert not send_idem(q, "x")[1]
-        assert received(q) == ["x"]
+        assert q.received() == ["x"]
 
     def test_a_key_whose_time_is_over_sends_again(self, q: Connection) -> None:
         first, _ = send_idem(q, "first")
@@ -69,14 +56,14 @@ class TestKeys:
         assert not deduped
         assert second > first
         assert send_idem(q, "third") == (second, True)
-        assert received(q) == ["first", "second"]
+        assert q.received() == ["first", "second"]
 
     def test_the_time_to_live_is_an_hour_unless_said(self, q: Connection) -> None:
         with q.transaction():
             send_idem(q)
-            value(q, "select deduped from pgque.send_idem('q', 't', 'x', 'day', '1 day')")
+            q.value("select deduped from pgque.send_idem('q', 't', 'x', 'day', '1 day')")
             hours = "round(extract(epoch from expires_at - now()) / 3600)"
-            left = rows(q, f"select idem_key, {hours} from pgque.idem")
+            left = q.rows(f"select idem_key, {hours} from pgque.idem")
         assert dict(left) == {"k": 1, "day": 24}
 
 
@@ -87,22 +74,22 @@ class TestEvents:
     )
     def test_fields_are_where_send_has_them(self, q: Connection, payload: str, stored: str) -> None:
         call = f"select deduped from pgque.send_idem('q', 'kind', {payload}, 'k')"
-        assert [value(q, call), value(q, call)] == [False, True]
+        assert [q.value(call), q.value(call)] == [False, True]
         keyed = f"'q', 'kind', {payload}, 'k 2', i_partition_key => 'customer 7'"
-        value(q, f"select deduped from pgque.send_idem({keyed})")
-        value(q, f"select pgque.send('q', 'kind', {payload}, 'customer 7')")
-        assert [row[4:] for row in events(q, open_batch(q))] == [
+        q.value(f"select deduped from pgque.send_idem({keyed})")
+        q.value(f"select pgque.send('q', 'kind', {payload}, 'customer 7')")
+        assert [row[4:] for row in q.events(q.open_batch())] == [
             ("kind", stored, None, "k", None, None),
             ("kind", stored, "customer 7", "k 2", None, None),
             ("kind", stored, "customer 7", None, None, None),
         ]
 
     def test_events_after_a_rotation_are_found(self, db: Connection) -> None:
-        make_queue(db, rotation_period="1 microsecond")
+        db.make_queue(rotation_period="1 microsecond")
         send_idem(db, "a", "a")
-        value(db, "select pgque.maint_rotate_tables_step1('q')")
+        db.value("select pgque.maint_rotate_tables_step1('q')")
         send_idem(db, "b", "b")
-        assert received(db) == ["a", "b"]
+        assert db.received() == ["a", "b"]
 
 
 class TestConcurrency:
@@ -117,74 +104,73 @@ class TestConcurrency:
             event_id, _ = send_idem(q, "first")
             waiting = blocked(send_idem, "second")
         assert waiting.result() == (event_id, True)
-        assert received(q) == ["old", "first"][not is_renewed :]
+        assert q.received() == ["old", "first"][not is_renewed :]
 
     def test_a_second_sends_if_the_first_fails(self, q: Connection, blocked: Blocked) -> None:
         with q.transaction(force_rollback=True):
             send_idem(q, "first")
             waiting = blocked(send_idem, "second")
         assert not waiting.result()[1]
-        assert received(q) == ["second"]
+        assert q.received() == ["second"]
 
     def test_a_purge_leaves_a_key_that_is_renewed(self, q: Connection, another: Another) -> None:
         send_idem(q)
         expire_keys(q)
         with q.transaction():
             send_idem(q, "again")
-            assert value(another(), "select pgque.maint_idem()") == 0
+            assert another().value("select pgque.maint_idem()") == 0
         assert send_idem(q)[1]
 
     def test_a_key_that_is_out_of_sight_is_refused(self, q: Connection, another: Another) -> None:
-        strict = hold_snapshot(another())
+        strict = another().hold_snapshot()
         send_idem(q, "first")
         with refused("40001"):
             send_idem(strict, "second")
         strict.rollback()
-        assert received(q) == ["first"]
+        assert q.received() == ["first"]
 
 
 class TestPurging:
     def test_keys_go_when_their_time_is_over_or_those_of_one_queue(self, q: Connection) -> None:
-        make_queue(q, "other")
+        q.make_queue("other")
         send_idem(q, key="mine")
         send_idem(q, key="theirs", queue="other")
-        assert ("pgque.maint_idem",) not in rows(q, LISTED)
+        assert ("pgque.maint_idem",) not in q.rows(LISTED)
         expire_keys(q)
-        assert ("pgque.maint_idem",) in rows(q, LISTED)
+        assert ("pgque.maint_idem",) in q.rows(LISTED)
         send_idem(q, key="live")
-        assert value(q, "select pgque.maint_idem('q')") == 1
+        assert q.value("select pgque.maint_idem('q')") == 1
         assert keys(q) == ["live", "theirs"]
-        assert value(q, "select pgque.maint_idem()") == 1
+        assert q.value("select pgque.maint_idem()") == 1
         assert keys(q) == ["live"]
         expire_keys(q)
-        value(q, "select pgque.maint()")
+        q.value("select pgque.maint()")
         assert keys(q) == []
 
-    def test_dropping_a_queue_takes_all_its_keys(self, db: Connection, blocked: Blocked) -> None:
-        make_queue(db, consumers=())
-        send_idem(db, key="old")
-        with db.transaction():
-            send_idem(db)
-            drop = blocked(value, "select pgque.drop_queue('q')")
+    def test_dropping_a_queue_takes_all_its_keys(self, bare: Connection, blocked: Blocked) -> None:
+        send_idem(bare, key="old")
+        with bare.transaction():
+            send_idem(bare)
+            drop = blocked(Connection.value, "select pgque.drop_queue('q')")
         assert drop.result() == 1
-        assert keys(db) == []
+        assert keys(bare) == []
 
 
 def test_what_makes_no_sense_is_refused_and_takes_no_key(q: Connection) -> None:
     for kind in ("text", "jsonb"):
         for ttl in ("0", "-1 hour", "101 years", None):
             with refused("PQ005", "idempotency key that lives for", "above 0"):
-                rows(q, f"select pgque.send_idem('q', 't', '1'::{kind}, 'k', %s)", ttl)
+                q.rows(f"select pgque.send_idem('q', 't', '1'::{kind}, 'k', %s)", ttl)
     for key, complaint in ((None, "null"), ("", "has 0"), ("x" * 1001, "has 1001")):
         with refused("PQ005", "idempotency key", complaint):
-            rows(q, SEND, "q", "x", key)
+            q.rows(SEND, "q", "x", key)
     for queue, code in (("nosuch", "PQ001"), (None, "PQ005")):
         with refused(code, queue or "null"):
-            rows(q, SEND, queue, "x", "k")
+            q.rows(SEND, queue, "x", "k")
     with refused("22P02"):
-        rows(q, "select pgque.send_idem('q', 't', %s::jsonb, 'k')", '{"a":')
-    assert received(q) == []
-    value(q, "select pgque.set_queue_config('q', 'disable_insert', 'true')")
+        q.rows("select pgque.send_idem('q', 't', %s::jsonb, 'k')", '{"a":')
+    assert q.received() == []
+    q.value("select pgque.set_queue_config('q', 'disable_insert', 'true')")
     with refused("PQ006", '"q"'):
         send_idem(q)
     assert keys(q) == []
@@ -192,7 +178,7 @@ def test_what_makes_no_sense_is_refused_and_takes_no_key(q: Connection) -> None:
 
 def test_the_longest_key_is_a_key(q: Connection) -> None:
     # Random, so that it cannot be stored compressed.
-    key = value(
-        q, "select left(string_agg(md5(random()::text), ''), 1000) from generate_series(1, 32)"
+    key = q.value(
+        "select left(string_agg(md5(random()::text), ''), 1000) from generate_series(1, 32)"
     )
     assert [send_idem(q, key=key)[1] for _ in range(2)] == [False, True]

@@ -4,18 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    event_ids,
-    events,
-    make_queue,
-    next_batch,
-    open_batch,
-    received,
-    refused,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, refused
 
 MIB = 1024 * 1024
 FORMS = pytest.mark.parametrize("form", ["send_batch('q', {})", "send_batch('q', 't', {})"])
@@ -23,8 +12,8 @@ FORMS = pytest.mark.parametrize("form", ["send_batch('q', {})", "send_batch('q',
 
 def sent_by(db: Connection, call: str, *params: object) -> list[tuple[Any, ...]]:
     """Type, data and extras of what a call publishes."""
-    value(db, f"select pgque.{call}", *params)
-    return [row[4:] for row in events(db, open_batch(db))]
+    db.value(f"select pgque.{call}", *params)
+    return [row[4:] for row in db.events(db.open_batch())]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +58,7 @@ def test_arguments_go_by_the_names_of_the_interface(q: Connection) -> None:
         "send_batch(queue_name => 'q', payloads => '{x}')",
         "send_batch(queue_name => 'q', type_name => 't', payloads => array['x'])",
     ):
-        assert value(q, f"select pgque.{call}")
+        assert q.value(f"select pgque.{call}")
 
 
 def test_extras_arrive_in_their_columns(q: Connection) -> None:
@@ -83,8 +72,8 @@ def test_text_goes_through_unchanged(q: Connection, text: str) -> None:
 
 
 def test_ids_are_those_of_the_events_and_grow_with_each_one(q: Connection) -> None:
-    ids = [value(q, "select pgque.send('q', 'x')") for _ in range(3)]
-    assert event_ids(q, open_batch(q)) == ids == sorted(set(ids))
+    ids = [q.value("select pgque.send('q', 'x')") for _ in range(3)]
+    assert q.event_ids(q.open_batch()) == ids == sorted(set(ids))
 
 
 @pytest.mark.parametrize(
@@ -103,8 +92,8 @@ def test_ids_are_those_of_the_events_and_grow_with_each_one(q: Connection) -> No
 def test_send_batch_returns_ids_in_the_order_given(
     q: Connection, array: str, sent: list[str | None]
 ) -> None:
-    ids = value(q, f"select pgque.send_batch('q', 't', {array})")
-    stored = {row[0]: row[5] for row in events(q, open_batch(q))}
+    ids = q.value(f"select pgque.send_batch('q', 't', {array})")
+    stored = {row[0]: row[5] for row in q.events(q.open_batch())}
     assert [stored[number] for number in ids] == sent
     assert len(ids) == len(stored)
 
@@ -113,13 +102,13 @@ def test_send_batch_returns_ids_in_the_order_given(
 def test_no_array_is_refused_and_an_empty_one_sends_nothing(q: Connection, form: str) -> None:
     for array in ("null", "null::text", "null::text[]", "null::jsonb[]", "null::varchar[]"):
         with refused("PQ005", "null", "empty"):
-            value(q, f"select pgque.{form.format(array)}")
+            q.value(f"select pgque.{form.format(array)}")
     for literal in ("{a", "a", "", "{{a},{b,c}}"):
         with refused("22P02", "malformed array literal"):
-            value(q, f"select pgque.{form.format('%s')}", literal)
+            q.value(f"select pgque.{form.format('%s')}", literal)
     for array in ("'{}'", "'{}'::text[]", "'{}'::jsonb[]", "array[]::varchar[]"):
-        assert value(q, f"select pgque.{form.format(array)}") == []
-    assert received(q) == []
+        assert q.value(f"select pgque.{form.format(array)}") == []
+    assert q.received() == []
 
 
 def test_malformed_json_and_nul_characters_are_refused_and_nothing_is_sent(q: Connection) -> None:
@@ -132,11 +121,11 @@ def test_malformed_json_and_nul_characters_are_refused_and_nothing_is_sent(q: Co
     ):
         for literal, code, word in (('{"a":', "22P02", "json"), ('"\\u0000"', "22P05", "\\u0000")):
             with refused(code, word):
-                value(q, f"select pgque.{call}", literal)
+                q.value(f"select pgque.{call}", literal)
     for call in ("send('q', 't', E'\\000')", "send_batch('q', 't', array['a', E'\\000'])"):
         with refused("22021", "0x00"):
-            value(q, f"select pgque.{call}")
-    assert received(q) == []
+            q.value(f"select pgque.{call}")
+    assert q.received() == []
 
 
 @pytest.mark.parametrize(
@@ -159,46 +148,44 @@ def test_malformed_json_and_nul_characters_are_refused_and_nothing_is_sent(q: Co
 )
 def test_a_closed_queue_takes_nothing_until_it_is_open_again(db: Connection, call: str) -> None:
     call = f"select pgque.{call}"
-    make_queue(db, "shut", disable_insert="true")
+    db.make_queue("shut", disable_insert="true")
     for queue, code, words in (
         ("nosuch", "PQ001", ('"nosuch"', "create_queue")),
         (None, "PQ005", ()),
         ("shut", "PQ006", ('"shut"', "disable_insert")),
     ):
         with refused(code, *words):
-            value(db, call, queue)
-    value(db, "select pgque.set_queue_config('shut', 'disable_insert', 'false')")
-    assert value(db, call, "shut")
+            db.value(call, queue)
+    db.value("select pgque.set_queue_config('shut', 'disable_insert', 'false')")
+    assert db.value(call, "shut")
 
 
 def test_events_carry_the_time_of_their_transaction_and_go_with_it(q: Connection) -> None:
     with q.transaction(force_rollback=True):
-        value(q, "select pgque.send('q', 'ghost')")
+        q.value("select pgque.send('q', 'ghost')")
     with q.transaction():
-        now = value(q, "select now()")
-        value(q, "select pgque.send('q', 'x')")
-    assert [(row[1], row[5]) for row in events(q, open_batch(q))] == [(now, "x")]
+        now = q.value("select now()")
+        q.value("select pgque.send('q', 'x')")
+    assert [(row[1], row[5]) for row in q.events(q.open_batch())] == [(now, "x")]
 
 
 def test_a_queue_sent_to_in_a_transaction_that_created_it_delivers(db: Connection) -> None:
     with db.transaction():
-        make_queue(db)
-        value(db, "select pgque.send('q', 'early')")
-    assert received(db) == ["early"]
+        db.make_queue()
+        db.value("select pgque.send('q', 'early')")
+    assert db.received() == ["early"]
 
 
 def test_a_hundred_thousand_payloads_are_sent_at_once(q: Connection) -> None:
-    sent = value(
-        q,
+    sent = q.value(
         "select (s.ids[1], s.ids[100000], cardinality(s.ids))::text from (select pgque.send_batch("
-        "'q', 't', array(select nr::text from generate_series(1, 100000) nr)) as ids) s",
+        "'q', 't', array(select nr::text from generate_series(1, 100000) nr)) as ids) s"
     )
-    tick(q)
-    found = value(
-        q,
+    q.tick()
+    found = q.value(
         "select (min(e.ev_id), max(e.ev_id), count(*))::text from pgque.get_batch_events(%s) e"
         " where e.ev_data::bigint = e.ev_id",
-        next_batch(q),
+        q.next_batch(),
     )
     assert sent == found == "(1,100000,100000)"
 
@@ -215,11 +202,11 @@ def test_a_hundred_thousand_payloads_are_sent_at_once(q: Connection) -> None:
 )
 def test_200_megabytes_are_sent_and_received(q: Connection, call: str, sent: str) -> None:
     content = f"repeat(md5('x'), {200 * MIB // 32})"
-    value(q, f"select {call.format(content)}")
+    q.value(f"select {call.format(content)}")
     q.execute("update pgque.delayed_events set de_deliver_at = now()")
-    value(q, "select pgque.maint_deliver_delayed()")
-    tick(q)
+    q.value("select pgque.maint_deliver_delayed()")
+    q.tick()
     is_same = f"payload = {sent.format(content)}"
-    assert value(q, f"select {is_same} from pgque.receive('q', 'c', 1)") is True
+    assert q.value(f"select {is_same} from pgque.receive('q', 'c', 1)") is True
     with refused("54000", "268435455"):
-        value(q, "select pgque.send('q', 't', to_jsonb(repeat('x', 268435456)))")
+        q.value("select pgque.send('q', 't', to_jsonb(repeat('x', 268435456)))")

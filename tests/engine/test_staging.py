@@ -6,31 +6,22 @@ from contextlib import ExitStack
 import pytest
 
 from tests.support.databases import as_user
-from tests.support.queues import (
-    Another,
-    Blocked,
-    Connection,
-    connect,
-    received,
-    refused,
-    rows,
-    value,
-)
+from tests.support.queues import Another, Blocked, Connection, connect, refused
 
 
 def open_staging(db: Connection, queue: str = "q") -> int:
-    return int(value(db, "select pgque.open_staging(%s)", queue))
+    return int(db.value("select pgque.open_staging(%s)", queue))
 
 
 def table_of(db: Connection, staging: int) -> str:
-    return str(value(db, "select pgque.staging_table(%s)", staging))
+    return str(db.value("select pgque.staging_table(%s)", staging))
 
 
 def write(db: Connection, staging: int, *texts: str) -> str:
     """One attempt: writes and commits; returns its transaction."""
     table = table_of(db, staging)
     with db.transaction(), db.cursor() as cursor:
-        txid = value(db, "select pg_current_xact_id()::text")
+        txid = db.value("select pg_current_xact_id()::text")
         with cursor.copy(f"copy {table} (ev_type, ev_data) from stdin".encode()) as copy:
             for text in texts:
                 copy.write_row(("t", text))
@@ -42,22 +33,20 @@ def write_late(db: Connection, table: str) -> None:
 
 
 def publish(db: Connection, staging: int, txids: list[str], events: int) -> int:
-    return int(
-        value(db, "select pgque.publish_staging(%s, %s::xid8[], %s)", staging, txids, events)
-    )
+    return int(db.value("select pgque.publish_staging(%s, %s::xid8[], %s)", staging, txids, events))
 
 
 def abort(db: Connection, staging: int) -> None:
-    rows(db, "select pgque.abort_staging(%s)", staging)
+    db.rows("select pgque.abort_staging(%s)", staging)
 
 
 def maintain(db: Connection) -> int:
-    return int(value(db, "select pgque.maint_staging()"))
+    return int(db.value("select pgque.maint_staging()"))
 
 
 def staging_tables(db: Connection) -> list[str]:
     sql = "select relname::text from pg_class where relkind = 'r' and relname ~ '^staging_'"
-    return [name for (name,) in rows(db, f"{sql} order by 1")]
+    return [name for (name,) in db.rows(f"{sql} order by 1")]
 
 
 def make_old(db: Connection) -> None:
@@ -69,12 +58,12 @@ def test_events_of_the_attempts_named_are_published_at_once_and_no_others(q: Con
     first = write(q, staging, "a", "b")
     write(q, staging, "b, of an attempt that does not count")
     second = write(q, staging, "c")
-    assert received(q) == []
+    assert q.received() == []
     assert publish(q, staging, [first, second], 3) == 3
-    assert received(q) == ["a", "b", "c"]
+    assert q.received() == ["a", "b", "c"]
     columns = "count(distinct ev_txid), count(distinct ev_id)"
     sql = f"select {columns}, min(ev_time) < now() - interval '1 minute' from pgque.event_1"
-    assert rows(q, sql) == [(1, 3, False)]
+    assert q.rows(sql) == [(1, 3, False)]
 
 
 def test_publishing_again_returns_the_same_and_sends_nothing(q: Connection) -> None:
@@ -84,7 +73,7 @@ def test_publishing_again_returns_the_same_and_sends_nothing(q: Connection) -> N
     assert publish(q, staging, [txid], 1) == 1
     abort(q, staging)
     assert publish(q, staging, [txid], 1) == 1
-    assert received(q) == ["a"]
+    assert q.received() == ["a"]
 
 
 def test_publishing_twice_sends_once(q: Connection, another: Another, blocked: Blocked) -> None:
@@ -97,7 +86,7 @@ def test_publishing_twice_sends_once(q: Connection, another: Another, blocked: B
         with q.transaction():
             first = publish(q, staging, [txid], 1)
             answer = blocked(publish, staging, [txid], 1)
-    assert (first, answer.result(), received(q)) == (1, 1, ["a"])
+    assert (first, answer.result(), q.received()) == (1, 1, ["a"])
 
 
 def test_a_missing_event_keeps_all_from_being_published(q: Connection) -> None:
@@ -107,7 +96,7 @@ def test_a_missing_event_keeps_all_from_being_published(q: Connection) -> None:
     q.execute(f"delete from pgque.staging_{staging} where ev_data = 'b'".encode())
     with refused("PQ022", f"staging {staging} holds 1 of 2 events", "write the events again"):
         publish(q, staging, [txid], 2)
-    assert received(q) == []
+    assert q.received() == []
 
 
 def test_nothing_at_all_may_be_published(q: Connection) -> None:
@@ -146,10 +135,10 @@ def test_an_attempt_that_writes_holds_nobody_up(q: Connection, another: Another,
             table_of(q, staging)
         with refused("PQ022", "not open"):
             publish(q, staging, [], 0)
-    assert rows(q, "select func_name from pgque.maint_operations() where func_name ~ 'staging'")
+    assert q.rows("select func_name from pgque.maint_operations() where func_name ~ 'staging'")
     assert maintain(q) == 1
     assert staging_tables(q) == []
-    assert received(q) == (["a"] if end == "publish" else [])
+    assert q.received() == (["a"] if end == "publish" else [])
 
 
 def test_what_a_dead_writer_left_is_removed_a_day_after_its_last_task_began(q: Connection) -> None:
@@ -160,7 +149,7 @@ def test_what_a_dead_writer_left_is_removed_a_day_after_its_last_task_began(q: C
     assert staging_tables(q) == [f"staging_{staging}"]
     make_old(q)
     q.execute("select pgque.maint()")
-    assert staging_tables(q) == rows(q, "select * from pgque.staging") == []
+    assert staging_tables(q) == q.rows("select * from pgque.staging") == []
     with refused("PQ022", "not open"):
         publish(q, staging, [txid], 1)
 
@@ -171,27 +160,27 @@ def test_the_memory_of_a_published_staging_lasts_a_day(q: Connection) -> None:
     assert maintain(q) == 0
     make_old(q)
     assert maintain(q) == 1
-    assert rows(q, "select * from pgque.staging") == []
+    assert q.rows("select * from pgque.staging") == []
 
 
 def test_a_rotation_between_writing_and_publishing_loses_nothing(q: Connection) -> None:
-    rows(q, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
+    q.rows("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
     staging = open_staging(q)
     txid = write(q, staging, "a")
     q.execute("select pgque.maint()")
     publish(q, staging, [txid], 1)
-    assert received(q) == ["a"]
+    assert q.received() == ["a"]
 
 
 def test_a_queue_that_is_closed_dropped_or_unknown_takes_no_staging(q: Connection) -> None:
     staging = open_staging(q)
     txid = write(q, staging, "a")
-    rows(q, "select pgque.set_queue_config('q', 'disable_insert', 'true')")
+    q.rows("select pgque.set_queue_config('q', 'disable_insert', 'true')")
     with refused("PQ006", "disable_insert"):
         open_staging(q)
     with refused("PQ006", "disable_insert"):
         publish(q, staging, [txid], 1)
-    rows(q, "select pgque.drop_queue('q', true)")
+    q.rows("select pgque.drop_queue('q', true)")
     with refused("PQ022", "its queue was dropped"):
         publish(q, staging, [txid], 1)
     with refused("PQ001", '"q"'):
@@ -238,7 +227,7 @@ class TestWriters:
         with refused("42501", "t_staging_owner", "t_staging_rival"):
             abort(rival, staging)
         publish(owner, staging, [txid], 1)
-        assert received(q) == ["a"]
+        assert q.received() == ["a"]
 
     def test_publish_by_a_common_role(
         self, q: Connection, owner: Connection, rival: Connection
@@ -248,11 +237,11 @@ class TestWriters:
         txid = write(rival, staging, "a")
         rival.execute("set role t_staging_owner")
         publish(rival, staging, [txid], 1)
-        assert received(q) == ["a"]
+        assert q.received() == ["a"]
 
     def test_an_admin_aborts_the_staging_of_another(self, q: Connection, owner: Connection) -> None:
         staging = open_staging(owner)
         q.execute("set role pgque_admin")
         abort(q, staging)
         q.execute("reset role")
-        assert rows(q, "select from pgque.staging") == []
+        assert q.rows("select from pgque.staging") == []

@@ -6,22 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import (
-    Another,
-    Connection,
-    compact_positions,
-    make_queue,
-    next_batch,
-    payloads,
-    queue_id,
-    received,
-    rotate,
-    rows,
-    send,
-    stored_payloads,
-    tick,
-    value,
-)
+from tests.support.queues import Another, Connection
 
 GID = "a prepared transaction of the tests"
 
@@ -31,10 +16,10 @@ def prepared(q: Connection, another: Another) -> Iterator[Connection]:
     """Has an event in a prepared transaction; its connection may close."""
     with another() as producer:
         producer.execute("begin")
-        send(producer, "prepared")
+        producer.send("prepared")
         producer.execute(f"prepare transaction '{GID}'".encode())
     yield q
-    for (gid,) in rows(q, "select gid from pg_prepared_xacts where database = current_database()"):
+    for (gid,) in q.rows("select gid from pg_prepared_xacts where database = current_database()"):
         q.execute(f"rollback prepared '{gid}'".encode())
 
 
@@ -43,23 +28,21 @@ def test_a_prepared_event_waits_for_its_end(
     prepared: Connection, end: str, arrives: list[str]
 ) -> None:
     for number in range(4):
-        send(prepared, str(number))
-        assert received(prepared) == [str(number)]
-        rotate(prepared)
-        compact_positions(prepared)
+        prepared.send(str(number))
+        assert prepared.received() == [str(number)]
+        prepared.rotate()
+        prepared.compact_positions()
     prepared.execute(f"{end} prepared '{GID}'".encode())
     for _ in range(4):
-        rotate(prepared)
-    assert ("prepared" in stored_payloads(prepared)) is bool(arrives)
-    assert received(prepared) == arrives
+        prepared.rotate()
+    assert ("prepared" in prepared.stored_payloads()) is bool(arrives)
+    assert prepared.received() == arrives
 
 
 def test_a_prepared_event_that_commits_later_is_not_in_an_open_batch(prepared: Connection) -> None:
-    send(prepared, "a")
-    tick(prepared)
-    batch = next_batch(prepared)
+    batch = prepared.open_batch("a")
     prepared.execute(f"commit prepared '{GID}'".encode())
-    assert payloads(prepared, batch) == ["a"]
+    assert prepared.payloads(batch) == ["a"]
 
 
 def batch_with_list(db: Connection, count: int) -> Any:
@@ -68,17 +51,16 @@ def batch_with_list(db: Connection, count: int) -> Any:
         f"do $$ begin for i in 1..{count} loop"
         " perform pgque.send('q', i::text); commit; end loop; end $$".encode()
     )
-    event_table = f"pgque.event_{queue_id(db)}"
+    event_table = f"pgque.event_{db.queue_id()}"
     db.execute(
         f"""
         with seen as (select array_agg(ev_txid order by ev_txid) as ids from {event_table})
         update pgque.tick_log set tick_snapshot = format('%s:%s:%s', ids[1],
             ids[cardinality(ids)]::text::bigint + 1, array_to_string(ids, ','))::pg_snapshot
-        from seen where tick_queue = {queue_id(db)}
+        from seen where tick_queue = {db.queue_id()}
         """.encode()
     )
-    tick(db)
-    return next_batch(db)
+    return db.open_batch()
 
 
 def plan_nodes(plan: dict[str, Any]) -> int:
@@ -87,9 +69,9 @@ def plan_nodes(plan: dict[str, Any]) -> int:
 
 def measure(db: Connection, batch: int) -> tuple[int, int, int]:
     """Length of a batch's SQL, nodes of its plan, and the blocks that reading it touches."""
-    sql = value(db, "select pgque.batch_event_sql(%s)", batch)
+    sql = db.value("select pgque.batch_event_sql(%s)", batch)
     db.execute("set enable_seqscan = off")
-    report = value(db, f"explain (analyze, buffers, format json) {sql}")
+    report = db.value(f"explain (analyze, buffers, format json) {sql}")
     (found,) = report if isinstance(report, list) else json.loads(report)
     plan = found["Plan"]
     return len(sql), plan_nodes(plan), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
@@ -97,10 +79,10 @@ def measure(db: Connection, batch: int) -> tuple[int, int, int]:
 
 def test_the_cost_of_a_batch_is_linear_in_the_transactions_in_progress(q: Connection) -> None:
     length, nodes, blocks = measure(q, batch_with_list(q, 500))
-    value(q, "select pgque.drop_queue('q', true)")
-    make_queue(q)
+    q.value("select pgque.drop_queue('q', true)")
+    q.make_queue()
     batch = batch_with_list(q, 2000)
-    assert payloads(q, batch) == [str(number) for number in range(1, 2001)]
+    assert q.payloads(batch) == [str(number) for number in range(1, 2001)]
     longer, more_nodes, more_blocks = measure(q, batch)
     assert more_nodes == nodes
     assert longer <= 4.2 * length

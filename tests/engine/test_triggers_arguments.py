@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Connection, make_queue, refused, rows, value
+from tests.support.queues import Connection, refused
 from tests.support.triggers import TRIGGERS, Event, attach, take_events
 
 INSERT = "insert into t values (1, 'one', 'x')"
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.parametrize("function", TRIGGERS)
 
 @pytest.fixture(autouse=True)
 def queue(db: Connection) -> None:
-    make_queue(db)
+    db.make_queue()
     db.execute("create table t (id int primary key, a text, b text)")
 
 
@@ -61,7 +61,7 @@ def test_expressions_are_the_callers(db: Connection, function: str) -> None:
     attach(db, function, "when=a", name="earlier")
     with refused("42804", "boolean"):
         db.execute("insert into t values (2)")
-    assert len(rows(db, "select * from t")) == 1
+    assert len(db.rows("select * from t")) == 1
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_a_queue_that_takes_no_event_refuses_the_change(db: Connection, function
         db.execute(INSERT.encode())
     db.execute("drop trigger trg on t")
     attach(db, function)
-    value(db, "select pgque.set_queue_config('q', 'disable_insert', 'true')")
+    db.value("select pgque.set_queue_config('q', 'disable_insert', 'true')")
     with refused("PQ006"):
         db.execute(INSERT.encode())
-    assert rows(db, "select * from t") == []
+    assert db.rows("select * from t") == []
 
 
 def test_a_trigger_for_each_statement_is_refused(db: Connection, function: str) -> None:
@@ -137,7 +137,7 @@ def test_deny_refuses_every_change(db: Connection, function: str) -> None:
     ):
         with refused("PQ014", "public.t", statement.split()[0].upper()):
             db.execute(statement.encode())
-    assert len(rows(db, "select * from t")) == 1
+    assert len(db.rows("select * from t")) == 1
 
 
 def test_ignored_columns_are_not_shown_and_make_no_event(db: Connection, function: str) -> None:
@@ -163,7 +163,7 @@ def test_skip_keeps_the_row_and_heeds_when(db: Connection, function: str, word: 
     db.execute("drop trigger trg on t")
     attach(db, function, word, "when=false", when="before")
     assert run(db, "insert into t values (2)") == []
-    assert rows(db, "select * from t") == [(1, "one", "x")]
+    assert db.rows("select * from t") == [(1, "one", "x")]
 
 
 def test_before_triggers_see_changes_and_let_them_through(db: Connection, function: str) -> None:
@@ -175,8 +175,8 @@ def test_before_triggers_see_changes_and_let_them_through(db: Connection, functi
     attach(db, function, when="before", name="b")
     (event,) = run(db, INSERT)
     assert "stamped" in (event.data or "")
-    assert value(db, "select a from t") == "stamped"
+    assert db.value("select a from t") == "stamped"
     assert len(run(db, "update t set a = 'two'")) == 1
-    assert value(db, "select a from t") == "two"
+    assert db.value("select a from t") == "two"
     assert len(run(db, "delete from t")) == 1
-    assert rows(db, "select * from t") == []
+    assert db.rows("select * from t") == []

@@ -5,13 +5,13 @@ import json
 import psycopg
 import pytest
 
-from tests.support.queues import Connection, make_queue, rows, value
+from tests.support.queues import Connection
 from tests.support.triggers import TRIGGERS, Event, attach, take_events
 
 
 @pytest.fixture(autouse=True)
 def queue(db: Connection) -> None:
-    make_queue(db)
+    db.make_queue()
     db.execute("set timezone = 'UTC'")
 
 
@@ -124,7 +124,7 @@ def test_jsontriga_is_like_pgqs(
     db: Connection, type_name: str, literal: str, expected: str
 ) -> None:
     data = published(db, "jsontriga", type_name, literal)
-    array = value(db, "select arr::text from t")
+    array = db.value("select arr::text from t")
     assert data == f'{{"nr":1,"val":{expected},"arr":{json.dumps(array, ensure_ascii=False)}}}'
 
 
@@ -211,7 +211,7 @@ def test_fragments_of_sqltriga_rebuild_the_table(db: Connection) -> None:
     }
     for event in take_events(db):
         db.execute(verbs[event.type or ""].format(event.data).encode())
-    assert rows(db, "select * from copy order by id") == rows(db, "select * from t order by id")
+    assert db.rows("select * from copy order by id") == db.rows("select * from t order by id")
 
 
 @pytest.mark.parametrize("function", TRIGGERS)

@@ -4,9 +4,8 @@ import re
 import secrets
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 
 import psycopg
@@ -15,28 +14,12 @@ import pytest
 from tests.conftest import INSTALL_SQL
 from tests.support import crowd, slot_batches, slots
 from tests.support.databases import as_user, empty_database, owned_database
-from tests.support.queues import (
-    Connection,
-    connect,
-    drain,
-    events,
-    finish,
-    make_queue,
-    next_batch,
-    refused,
-    rotate,
-    rows,
-    send,
-    tick,
-    value,
-    wait_until_blocked,
-)
+from tests.support.queues import Another, Connection, connect, refused
 from tests.support.released import RELEASES, Release
 
 INSTALL = INSTALL_SQL.read_bytes()
 pytestmark = pytest.mark.parametrize("released", RELEASES, ids=lambda release: release.version)
 
-Open = Callable[[str], Connection]
 
 # What the catalog says of the schema, apart from ids.
 CATALOG = {
@@ -90,71 +73,67 @@ STAYS = re.compile(
 
 
 @pytest.fixture
-def url(server: Any) -> Iterator[str]:
+def database_url(server: Any) -> Iterator[str]:
     with empty_database(server) as url:
         yield url
 
 
 @pytest.fixture
-def opened() -> Iterator[Open]:
-    """Opens connections, and closes them when the test ends."""
-    with ExitStack() as stack:
-        yield lambda url: stack.enter_context(connect(url))
-
-
-@pytest.fixture
-def old(opened: Open, url: str, released: Release) -> Connection:
+def old(another: Another, released: Release) -> Connection:
     """A database with the released version."""
-    db = opened(url)
+    db = another()
     db.execute(released.sql())
     return db
 
 
+@pytest.fixture
+def fresh(server: Any) -> Iterator[Connection]:
+    """A database with this version."""
+    with empty_database(server) as url, connect(url) as db:
+        db.execute(INSTALL)
+        yield db
+
+
 def catalog(db: Connection) -> dict[str, list[tuple[Any, ...]]]:
     return {
-        name: rows(db, f"{sql} where {WHERE[name]} order by 1, 2") for name, sql in CATALOG.items()
+        name: db.rows(f"{sql} where {WHERE[name]} order by 1, 2") for name, sql in CATALOG.items()
     }
 
 
 def fill(db: Connection) -> None:
     """Something of everything, in queues of which one has events in all its tables."""
-    make_queue(db, "q", consumers=("done", "busy", "late"), ticker_max_count="7", max_retries="3")
-    ids = send(db, "one", "two", "three", "four")
-    tick(db)
+    db.make_queue("q", consumers=("done", "busy", "late"), ticker_max_count="7", max_retries="3")
+    ids = db.send("one", "two", "three", "four")
+    db.tick()
     for consumer in ("done", "busy"):
-        batch = next_batch(db, consumer=consumer)
-        value(db, "select pgque.nack_batch(%s, %s, '1 hour', 'torn')", batch, ids[:1])
-        value(db, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids[1:2])
+        batch = db.next_batch(consumer=consumer)
+        db.value("select pgque.nack_batch(%s, %s, '1 hour', 'torn')", batch, ids[:1])
+        db.value("select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids[1:2])
         if consumer == "done":
-            finish(db, batch)
-    rotate(db)
-    send(db, "five")
-    tick(db)
-    rotate(db)
-    send(db, "not ticked")
+            db.finish(batch)
+    db.rotate()
+    db.publish("five")
+    db.rotate()
+    db.send("not ticked")
 
-    make_queue(db, "leased")
-    send(db, "mine", queue="leased")
-    tick(db, "leased")
-    value(db, "select batch_id from pgque.claim_batch('leased', 'c', 'me', '1 day')")
+    db.make_queue("leased")
+    db.publish("mine", queue="leased")
+    db.value("select batch_id from pgque.claim_batch('leased', 'c', 'me', '1 day')")
 
-    make_queue(db, "shared", consumers=())
+    db.make_queue("shared", consumers=())
     for worker in ("w1", "w2"):
-        value(db, "select pgque.register_subconsumer('shared', 'team', %s)", worker)
-    send(db, "for w1", queue="shared")
-    tick(db, "shared")
-    value(db, "select pgque.next_batch('shared', 'team', 'w1')")
-    send(db, "for w2", queue="shared")
-    tick(db, "shared")
+        db.value("select pgque.register_subconsumer('shared', 'team', %s)", worker)
+    db.publish("for w1", queue="shared")
+    db.value("select pgque.next_batch('shared', 'team', 'w1')")
+    db.publish("for w2", queue="shared")
     db.execute("update pgque.config set tick_period_ms = 50")
 
 
 def contents(db: Connection, columns: dict[str, list[str]]) -> dict[str, list[tuple[Any, ...]]]:
     return {
-        table: rows(
-            db,
+        table: db.rows(
             f"select {', '.join(names)} from {only(table)} pgque.{table} t"
-            f" order by ({', '.join(names)})::text",
+            f" order by ({', '.join(names)})::text"
         )
         for table, names in columns.items()
     }
@@ -168,27 +147,22 @@ def only(table: str) -> str:
 def columns_of(db: Connection) -> dict[str, list[str]]:
     """The columns of each table, but for the version."""
     return dict(
-        rows(
-            db,
+        db.rows(
             "select c.relname, array_agg('t.' || a.attname order by a.attnum)"
             " from pg_class c join pg_attribute a on a.attrelid = c.oid"
             " where c.relnamespace = 'pgque'::regnamespace and c.relkind = 'r' and a.attnum > 0"
             " and not a.attisdropped and c.relname <> 'version_history'"
             " and a.attname <> 'schema_version'"
-            " group by 1",
+            " group by 1"
         )
     )
 
 
-def test_every_row_is_kept(old: Connection, opened: Open, server: Any) -> None:
+def test_every_row_is_kept(old: Connection, fresh: Connection) -> None:
     """In the columns that both versions have; the state of maintenance is not among them."""
     fill(old)
-    with empty_database(server) as url:
-        fresh = opened(url)
-        fresh.execute(INSTALL)
-        fill(fresh)
-        new = columns_of(fresh)
-        fresh.close()
+    fill(fresh)
+    new = columns_of(fresh)
     columns = {
         table: [name for name in names if name in new[table]]
         for table, names in columns_of(old).items()
@@ -202,36 +176,29 @@ def test_every_row_is_kept(old: Connection, opened: Open, server: Any) -> None:
 
 def test_everybody_goes_on_where_they_were(old: Connection) -> None:
     fill(old)
-    batch = next_batch(old, consumer="busy")
-    before = events(old, batch)
-    leased = value(old, "select batch_id from pgque.get_lease_info('leased', 'c')")
-    shared = value(old, "select pgque.next_batch('shared', 'team', 'w1')")
+    batch = old.next_batch(consumer="busy")
+    before = old.events(batch)
+    leased = old.value("select batch_id from pgque.get_lease_info('leased', 'c')")
+    shared = old.value("select pgque.next_batch('shared', 'team', 'w1')")
     old.execute(INSTALL)
 
-    assert (next_batch(old, consumer="busy"), events(old, batch)) == (batch, before)
-    finish(old, batch)
+    assert (old.next_batch(consumer="busy"), old.events(batch)) == (batch, before)
+    old.finish(batch)
     with refused("PQ012"):
-        value(old, "select pgque.ack_batch(%s, 'other', 1)", leased)
-    value(old, "select pgque.ack_batch(%s, 'me', 1)", leased)
-    assert value(old, "select pgque.next_batch('shared', 'team', 'w1')") == shared
+        old.value("select pgque.ack_batch(%s, 'other', 1)", leased)
+    old.value("select pgque.ack_batch(%s, 'me', 1)", leased)
+    assert old.value("select pgque.next_batch('shared', 'team', 'w1')") == shared
     work = "select ev_data from pgque.get_batch_events(pgque.next_batch('shared', 'team', %s))"
-    assert rows(old, work, "w2") == [("for w2",)]
-    tick(old)
-    assert drain(old, consumer="busy") == ["five", "not ticked"]
-    assert drain(old, consumer="late") == ["one", "two", "three", "four", "five", "not ticked"]
+    assert old.rows(work, "w2") == [("for w2",)]
+    assert old.received(consumer="busy") == ["five", "not ticked"]
+    assert old.drain(consumer="late") == ["one", "two", "three", "four", "five", "not ticked"]
 
 
-def test_the_schema_is_that_of_a_fresh_installation(
-    old: Connection, opened: Open, server: Any
-) -> None:
-    with empty_database(server) as url:
-        fresh = opened(url)
-        fresh.execute(INSTALL)
-        fill(old)
-        fill(fresh)
-        old.execute(INSTALL)
-        upgraded, new = catalog(old), catalog(fresh)
-        fresh.close()
+def test_the_schema_is_that_of_a_fresh_installation(old: Connection, fresh: Connection) -> None:
+    fill(old)
+    fill(fresh)
+    old.execute(INSTALL)
+    upgraded, new = catalog(old), catalog(fresh)
     upgraded["functions"] = [
         function for function in upgraded["functions"] if not STAYS.match(function[0])
     ]
@@ -242,33 +209,33 @@ def test_the_schema_is_that_of_a_fresh_installation(
 def test_the_history_names_both_versions(old: Connection, released: Release) -> None:
     for _ in range(2):
         old.execute(INSTALL)
-    found = rows(old, "select version from pgque.version_history order by installed_at")
-    assert found == [(released.version,), (value(old, "select pgque.version()"),)]
+    found = old.rows("select version from pgque.version_history order by installed_at")
+    assert found == [(released.version,), (old.value("select pgque.version()"),)]
 
 
 def test_the_older_file_is_refused_afterwards(old: Connection, released: Release) -> None:
     old.execute(INSTALL)
     before = catalog(old)
-    with refused("PQ021", released.version, value(old, "select pgque.version()")):
+    with refused("PQ021", released.version, old.value("select pgque.version()")):
         old.execute(released.sql())
     old.execute("rollback")
     assert catalog(old) == before
 
 
 @pytest.mark.timeout(1200)
-def test_a_running_crowd_loses_nothing(old: Connection, url: str) -> None:
+def test_a_running_crowd_loses_nothing(old: Connection, database_url: str) -> None:
     """Producers keep transactions open most of the time, so each upgrade waits for a gap."""
     seed = secrets.randbelow(2**31)
     print(f"seed {seed}")
     crowd.prepare(old)
     old.execute("set lock_timeout = '6min'")
-    with crowd.workers(url, seed) as running:
-        for _ in range(3):
+    with crowd.workers(database_url, seed) as running:
+        for _ in range(2):
             wait_for_events(old, 200, running)
             old.execute(INSTALL)
         wait_for_events(old, 200, running)
-        codes = crowd.send_home(url, running)
-    crowd.drain(url)
+        codes = crowd.send_home(database_url, running)
+    crowd.drain(database_url)
     assert codes == [0] * len(codes), "a worker met an error"
     assert crowd.books(old) == crowd.BALANCED
 
@@ -276,50 +243,34 @@ def test_a_running_crowd_loses_nothing(old: Connection, url: str) -> None:
 def wait_for_events(db: Connection, count: int, running: list[subprocess.Popen[bytes]]) -> None:
     """Until so many more were sent, while everybody works."""
     sent = "select count(*) from ledger"
-    before = value(db, sent)
-    while value(db, sent) < before + count:
+    before = db.value(sent)
+    while db.value(sent) < before + count:
         assert [process.poll() for process in running] == [None] * len(running), "a worker ended"
         time.sleep(0.05)
 
 
 class TestLocks:
     def test_a_consumers_open_transaction_holds_the_upgrade_up_and_is_named(
-        self, old: Connection, opened: Open, url: str
+        self, old: Connection, another: Another
     ) -> None:
-        make_queue(old)
-        send(old, "a")
-        tick(old)
-        consumer = opened(url)
+        old.make_queue()
+        old.publish("a")
+        consumer = another()
         old.execute("set lock_timeout = '300ms'")
         with consumer.transaction():
-            batch = next_batch(consumer)
+            batch = consumer.next_batch()
             with refused("55P03", str(consumer.info.backend_pid)):
                 old.execute(INSTALL)
             old.execute("rollback")
-            finish(consumer, batch)
+            consumer.finish(batch)
         old.execute(INSTALL)
-        assert drain(old) == []
-
-    def test_a_producer_in_the_middle_is_waited_for(
-        self, old: Connection, opened: Open, url: str
-    ) -> None:
-        make_queue(old)
-        producer = opened(url)
-        with ThreadPoolExecutor() as pool:
-            with producer.transaction():
-                send(producer, "before")
-                upgrading = pool.submit(old.execute, INSTALL)
-                wait_until_blocked(producer, old)
-                send(producer, "after")
-            upgrading.result()
-        tick(old)
-        assert drain(old) == ["before", "after"]
+        assert old.drain() == []
 
     def test_no_lock_is_taken_later_than_all_at_once(
-        self, old: Connection, opened: Open, url: str
+        self, old: Connection, another: Another
     ) -> None:
         """Or it would be waited for with others in hand."""
-        make_queue(old)
+        old.make_queue()
         taken_at_once = (
             "select c.relname from pg_class c where c.relnamespace = 'pgque'::regnamespace"
             " and c.relkind in ('r', 'v', 'm', 'p')"
@@ -329,11 +280,10 @@ class TestLocks:
             "select c.relname from pg_class c where c.relnamespace = 'pgque'::regnamespace"
             " and c.relkind in ('r', 'v', 'p', 'm', 'S')"
         )
-        before = {name for (name,) in rows(old, shared)}
-        free = before - {name for (name,) in rows(old, taken_at_once)}
+        before = {name for (name,) in old.rows(shared)}
+        free = before - {name for (name,) in old.rows(taken_at_once)}
         old.execute(INSTALL.replace(b"\ncommit;", b""))
-        locked = rows(
-            opened(url),
+        locked = another().rows(
             "select c.relname from pg_locks l join pg_class c on c.oid = l.relation"
             " where l.pid = %s and l.mode not in ('AccessShareLock', 'RowShareLock',"
             " 'RowExclusiveLock', 'ShareUpdateExclusiveLock')",
@@ -344,44 +294,41 @@ class TestLocks:
         assert ("queue",) in locked
 
     def test_who_holds_one_table_and_asks_for_another_gets_it(
-        self, old: Connection, opened: Open, url: str
+        self, old: Connection, another: Another
     ) -> None:
         """Whoever waits for the upgrade while the upgrade waits for them would be a deadlock."""
-        make_queue(old)
-        send(old, "a")
-        tick(old)
-        batch = next_batch(old)
-        consumer = opened(url)
+        old.make_queue()
+        batch = old.open_batch("a")
+        consumer = another()
         with ThreadPoolExecutor() as pool:
             with consumer.transaction():
                 consumer.execute("lock table pgque.tick in access share mode")
                 upgrading = pool.submit(old.execute, INSTALL)
-                wait_until_blocked(consumer, old)
-                send(consumer, "b")
-                finish(consumer, batch)
+                consumer.wait_until_blocked(old)
+                consumer.send("b")
+                consumer.finish(batch)
             upgrading.result()
-        tick(old)
-        assert drain(old) == ["b"]
+        assert old.received() == ["b"]
 
     def test_the_sessions_lock_timeout_is_as_before(self, old: Connection) -> None:
-        before = value(old, "show lock_timeout")
+        before = old.value("show lock_timeout")
         old.execute(INSTALL)
-        assert value(old, "show lock_timeout") == before != "0"
+        assert old.value("show lock_timeout") == before != "0"
 
     def test_prepared_statements_of_producers_and_consumers_live_on(
-        self, old: Connection, opened: Open, url: str
+        self, old: Connection, another: Another
     ) -> None:
-        make_queue(old)
-        app = opened(url)
+        old.make_queue()
+        app = another()
         app.prepare_threshold = 0
 
         def once(text: str) -> None:
-            value(app, "select pgque.send('q', 't', %s::text)", text)
-            value(old, "select pgque.force_next_tick('q')")
-            value(old, "select pgque.ticker('q')")
-            found = rows(app, "select * from pgque.receive('q', 'c', 10)")
+            app.value("select pgque.send('q', 't', %s::text)", text)
+            old.value("select pgque.force_next_tick('q')")
+            old.value("select pgque.ticker('q')")
+            found = app.rows("select * from pgque.receive('q', 'c', 10)")
             assert [row[3] for row in found] == [text]
-            assert value(app, "select pgque.ack(%s)", found[0][1]) == 1
+            assert app.value("select pgque.ack(%s)", found[0][1]) == 1
 
         once("before")
         old.execute(INSTALL)
@@ -397,10 +344,10 @@ class TestEventsThatWait:
 
         a1 and a2 are acked. a3 is in a page that is not acked, which a3 is left out of.
         """
-        make_queue(old, consumers=())
+        old.make_queue(consumers=())
         slots.subscribe(old, 0, 1)
         slots.claim(old)
-        value(old, "select pgque.set_partition_policy('q', 'c', 'pause')")
+        old.value("select pgque.set_partition_policy('q', 'c', 'pause')")
         first, *_ = slots.publish_keyed(old, ("a", "a1"), ("a", "a2"))
         slots.receive(old, 0, 1)
         slots.nack(old, first, 0, 1, after="1 hour")
@@ -415,15 +362,14 @@ class TestEventsThatWait:
             slots.ack(waiting, 0, 1)
         slots.claim(waiting)
         assert slots.drain_slot(waiting, 0, 1) == ["a3", "b"]
-        found = rows(
-            waiting,
+        found = waiting.rows(
             "select ev_data, ev_retry, ev_retry_after > now() + interval '50 minutes'"
-            " from pgque.retry_queue order by ev_id",
+            " from pgque.retry_queue order by ev_id"
         )
         assert found == [("a1", 1, True), ("a2", None, True)]
         waiting.execute("update pgque.retry_queue set ev_retry_after = now()")
-        value(waiting, "select pgque.maint_retry_events()")
-        tick(waiting)
+        waiting.value("select pgque.maint_retry_events()")
+        waiting.tick()
         assert slots.drain_slot(waiting, 0, 1) == ["a1", "a2"]
 
     def test_let_an_open_batch_be_finished_first(self, waiting: Connection) -> None:
@@ -435,54 +381,54 @@ class TestEventsThatWait:
         waiting.execute("rollback")
         slot_batches.finish(waiting, claimed)
         waiting.execute(INSTALL)
-        assert value(waiting, "select count(*) from pgque.retry_queue") == 3
+        assert waiting.value("select count(*) from pgque.retry_queue") == 3
 
 
 def owners(db: Connection) -> set[str]:
     """Who owns an object of the schema."""
     return {
         owner
-        for (owner,) in rows(
-            db,
+        for (owner,) in db.rows(
             "select relowner::regrole::text from pg_class"
             " where relnamespace = 'pgque'::regnamespace"
             " union select proowner::regrole::text from pg_proc"
-            " where pronamespace = 'pgque'::regnamespace",
+            " where pronamespace = 'pgque'::regnamespace"
         )
     }
 
 
 def test_what_an_owner_installed_stays_theirs(
-    server: Any, template_database: str, opened: Open, released: Release
+    server: Any, template_database: str, released: Release
 ) -> None:
-    with owned_database(server, "nocreaterole") as database:
-        owner = opened(database.owner_url)
+    with (
+        owned_database(server, "nocreaterole") as database,
+        connect(database.owner_url) as owner,
+        connect(database.owner_url) as upgrading,
+    ):
         owner.execute(released.sql())
         fill(owner)
-        opened(database.owner_url).execute(INSTALL)
+        upgrading.execute(INSTALL)
         assert owners(owner) == {database.owner}
-        tick(owner)
-        assert drain(owner, consumer="late")[-1] == "not ticked"
-        assert value(owner, "select pgque.maint()") >= 0
+        assert owner.received(consumer="late")[-1] == "not ticked"
+        assert owner.value("select pgque.maint()") >= 0
 
 
-def test_somebody_else_cannot_upgrade(old: Connection, url: str) -> None:
+def test_somebody_else_cannot_upgrade(old: Connection, database_url: str) -> None:
     old.execute("create role passerby login")
     old.execute(f"grant create on database {old.info.dbname} to passerby".encode())
     try:
-        with psycopg.connect(as_user(url, "passerby")) as db, refused("42501", "member"):
+        with psycopg.connect(as_user(database_url, "passerby")) as db, refused("42501", "member"):
             db.execute(INSTALL)
     finally:
         old.execute("drop owned by passerby; drop role passerby")
 
 
 def test_refreshing_materialized_views_after_the_upgrade_halts_nothing(
-    opened: Open, old: Connection, url: str
+    old: Connection, another: Another
 ) -> None:
-    make_queue(old)
-    send(old, "a")
-    db = opened(url)
+    old.make_queue()
+    old.send("a")
+    db = another()
     db.execute(INSTALL)
     db.execute("refresh materialized view pgque.origin")
-    tick(db)
-    assert drain(db) == ["a"]
+    assert db.received() == ["a"]

@@ -6,20 +6,8 @@ import psycopg
 import pytest
 
 from tests.conftest import INSTALL_SQL
-from tests.support.queues import (
-    Connection,
-    finish,
-    make_queue,
-    next_batch,
-    refused,
-    rotate,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Another, Connection, refused
 
-Another = Callable[[], Connection]
 # More than any of these steps may wait for one lock, and less than for ever.
 PATIENCE = "8s"
 MODES = (
@@ -30,30 +18,32 @@ MODES = (
 )
 
 
-@pytest.fixture
-def busy(db: Connection) -> Connection:
-    """A queue in which each step of maintenance has something to do."""
-    make_queue(db, rotation_period="1 microsecond", max_retries="3")
+def be_used(db: Connection) -> None:
+    """Leaves something to do for each step of maintenance."""
     db.execute("update pgque.config set metadata_rotation_period = '0'")
     for _ in range(3):
-        ids = send(db, "a", "b")
-        tick(db)
-        batch = next_batch(db)
-        value(db, "select pgque.nack_batch(%s, %s, '0 seconds', 'torn')", batch, ids[:1])
-        finish(db, batch)
-        rotate(db)
-    value(db, "select pgque.send_at('q', 't', 'later'::text, now() - interval '1 s')")
-    value(db, "select pgque.send_idem('q', 't', 'once'::text, 'key', '1 microsecond')")
+        ids = db.send("a", "b")
+        batch = db.open_batch()
+        db.value("select pgque.nack_batch(%s, %s, '0 seconds', 'torn')", batch, ids[:1])
+        db.finish(batch)
+        db.rotate()
+
+
+@pytest.fixture
+def busy(db: Connection) -> Connection:
+    db.make_queue(rotation_period="1 microsecond", max_retries="3")
+    be_used(db)
+    db.value("select pgque.send_at('q', 't', 'later'::text, now() - interval '1 s')")
+    db.value("select pgque.send_idem('q', 't', 'once'::text, 'key', '1 microsecond')")
     db.execute(f"set statement_timeout = '{PATIENCE}'")
     return db
 
 
 def steps(db: Connection) -> list[str]:
     """All calls of maintenance that a scheduler may make."""
-    found = rows(
-        db,
+    found = db.rows(
         "select case when func_arg is null then format('select pgque.%I()', func_name)"
-        " else format('select pgque.%I(%L)', func_name, func_arg) end from pgque.maint_steps()",
+        " else format('select pgque.%I(%L)', func_name, func_arg) end from pgque.maint_steps()"
     )
     return ["select pgque.maint()", *(call for (call,) in found)]
 
@@ -61,10 +51,9 @@ def steps(db: Connection) -> list[str]:
 def tables(db: Connection) -> list[str]:
     return [
         name
-        for (name,) in rows(
-            db,
+        for (name,) in db.rows(
             "select oid::regclass::text from pg_class where relnamespace = 'pgque'::regnamespace"
-            " and relkind in ('r', 'p') order by 1",
+            " and relkind in ('r', 'p') order by 1"
         )
     ]
 
@@ -117,24 +106,24 @@ def test_a_queue_that_is_being_configured_holds_up_no_other(
     db: Connection, another: Another
 ) -> None:
     for name in ("q", "other"):
-        make_queue(db, name, rotation_period="1 microsecond")
-        value(db, "select pgque.maint_rotate_tables_step1(%s)", name)
+        db.make_queue(name, rotation_period="1 microsecond")
+        db.value("select pgque.maint_rotate_tables_step1(%s)", name)
     with another().transaction() as open_transaction:
         open_transaction.connection.execute(
             "select pgque.set_queue_config('q', 'max_retries', '9')"
         )
-        assert value(db, "select pgque.maint_rotate_tables_step2()") == 1
-    assert value(db, "select pgque.maint_rotate_tables_step2()") == 1
+        assert db.value("select pgque.maint_rotate_tables_step2()") == 1
+    assert db.value("select pgque.maint_rotate_tables_step2()") == 1
 
 
 class TestPreparedTransactions:
     @pytest.fixture
     def prepared(self, db: Connection, another: Another) -> Iterator[None]:
         """A scheduled event in a transaction that is prepared."""
-        make_queue(db)
+        db.make_queue()
         producer = another()
         producer.execute("begin")
-        value(producer, "select pgque.send_at('q', 't', 'x'::text, now() + interval '1 day')")
+        producer.value("select pgque.send_at('q', 't', 'x'::text, now() + interval '1 day')")
         try:
             producer.execute("prepare transaction 'scheduled'")
         except psycopg.errors.ObjectNotInPrerequisiteState:
@@ -147,22 +136,21 @@ class TestPreparedTransactions:
     def test_a_drop_gives_up_and_says_why(self, db: Connection) -> None:
         db.execute("set lock_timeout = '100ms'")
         with refused("55P03", '"q"', "prepared"):
-            value(db, "select pgque.drop_queue('q', true)")
-        assert value(db, "show lock_timeout") == "100ms"
-        assert value(db, "select count(*) from pgque.queue") == 1
+            db.value("select pgque.drop_queue('q', true)")
+        assert db.value("show lock_timeout") == "100ms"
+        assert db.value("select count(*) from pgque.queue") == 1
 
     @pytest.mark.usefixtures("prepared")
     def test_the_queues_functions_are_made_anew_at_once(self, db: Connection) -> None:
         db.execute(f"set statement_timeout = '{PATIENCE}'")
-        assert value(db, "select pgque.upgrade_schema()") == 1
+        assert db.value("select pgque.upgrade_schema()") == 1
 
 
-def test_a_drop_leaves_the_sessions_lock_timeout(db: Connection) -> None:
-    make_queue(db)
-    db.execute("set lock_timeout = 0")
-    with db.transaction():
-        value(db, "select pgque.drop_queue('q', true)")
-        assert value(db, "show lock_timeout") == "0"
+def test_a_drop_leaves_the_sessions_lock_timeout(q: Connection) -> None:
+    q.execute("set lock_timeout = 0")
+    with q.transaction():
+        q.value("select pgque.drop_queue('q', true)")
+        assert q.value("show lock_timeout") == "0"
 
 
 class TestLogicalReplication:
@@ -171,11 +159,9 @@ class TestLogicalReplication:
     # Rows are only inserted, and tables truncated.
     APPEND_ONLY = r"^(event(_template|_group_\d+|_\d+.*)?|(tick|position|counter)_log.*|history)$"
 
-    def test_each_table_that_is_changed_in_place_has_one(self, db: Connection) -> None:
-        make_queue(db)
+    def test_each_table_that_is_changed_in_place_has_one(self, q: Connection) -> None:
         assert (
-            rows(
-                db,
+            q.rows(
                 "select relname from pg_class c where relnamespace = 'pgque'::regnamespace"
                 " and relkind in ('r', 'p') and relname !~ %s and relreplident <> 'f'"
                 " and not exists (select from pg_index where indrelid = c.oid and indisprimary)",
@@ -186,18 +172,11 @@ class TestLogicalReplication:
 
     def test_everything_works_beside_it(self, db: Connection) -> None:
         db.execute("create publication everything for all tables")
-        make_queue(db, rotation_period="1 microsecond", max_retries="0")
-        db.execute("update pgque.config set metadata_rotation_period = '0'")
-        for _ in range(3):
-            ids = send(db, "a", "b")
-            tick(db)
-            batch = next_batch(db)
-            value(db, "select pgque.nack_batch(%s, %s, '0 seconds', 'torn')", batch, ids[:1])
-            finish(db, batch)
-            rotate(db)
-            for call in steps(db):
-                db.execute(call.encode())
-        assert value(db, "select pgque.maint_compact_ticks()") >= 0
-        assert value(db, "select pgque.dlq_replay_all('q')")[0] == "3"
+        db.make_queue(rotation_period="1 microsecond", max_retries="0")
+        be_used(db)
+        for call in steps(db):
+            db.execute(call.encode())
+        assert db.value("select pgque.maint_compact_ticks()") >= 0
+        assert db.value("select pgque.dlq_replay_all('q')")[0] == "3"
         db.execute(INSTALL_SQL.read_bytes())
-        value(db, "select pgque.drop_queue('q', true)")
+        db.value("select pgque.drop_queue('q', true)")

@@ -2,22 +2,7 @@
 
 import pytest
 
-from tests.support.queues import (
-    Another,
-    Connection,
-    bloat_ticks,
-    compact_ticks,
-    drain,
-    make_queue,
-    queue_id,
-    received,
-    refused,
-    rotate,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Another, Connection, refused
 
 NOW = "select clock_timestamp()::text"
 LONG_AGO = "2020-01-01 00:00+00"
@@ -25,28 +10,27 @@ LONG_AGO = "2020-01-01 00:00+00"
 
 def window(db: Connection, start: str, end: str) -> tuple[int, int]:
     sql = "select prev_tick_id, tick_id from pgque.window_ticks('q', %s, %s)"
-    (found,) = rows(db, sql, start, end)
+    (found,) = db.rows(sql, start, end)
     return found
 
 
 def events_of(db: Connection, start: str, end: str) -> list[str]:
     """The payloads of a window, read as a reader reads them."""
     plan = "select slice_sql from pgque.tick_range_read_plan('q', %s, %s, 1)"
-    slices = rows(db, plan, *window(db, start, end))
-    return sorted(row[5] for (sql,) in slices for row in rows(db, sql))
+    slices = db.rows(plan, *window(db, start, end))
+    return sorted(row[5] for (sql,) in slices for row in db.rows(sql))
 
 
 def sent(db: Connection, *texts: str) -> str:
     """Sends and ticks; returns a time after that."""
-    send(db, *texts)
-    tick(db)
-    now: str = value(db, NOW)
+    db.publish(*texts)
+    now: str = db.value(NOW)
     return now
 
 
 def time_of_tick(db: Connection, condition: str) -> str:
     tables = "pgque.tick t join pgque.queue q on q.queue_id = t.tick_queue"
-    at: str = value(db, f"select t.tick_time::text from {tables} where {condition}")
+    at: str = db.value(f"select t.tick_time::text from {tables} where {condition}")
     return at
 
 
@@ -57,12 +41,11 @@ def start(q: Connection) -> str:
 
 
 def test_adjoining_windows_have_each_event_of_their_queue_once(q: Connection, start: str) -> None:
-    make_queue(q, "other")
-    send(q, "theirs", queue="other")
-    tick(q, "other")
-    assert queue_id(q, "other") != queue_id(q)
+    q.make_queue("other")
+    q.publish("theirs", queue="other")
+    assert q.queue_id("other") != q.queue_id()
     one = sent(q, "a", "b")
-    send(q, "c")
+    q.send("c")
     two = sent(q, "d")
     three = sent(q, "e")
     sent(q, "later")
@@ -74,10 +57,10 @@ def test_adjoining_windows_have_each_event_of_their_queue_once(q: Connection, st
 def test_events_are_in_their_next_ticks_window(q: Connection, start: str, another: Another) -> None:
     slow = another()
     with slow.transaction():
-        send(slow, "slow")
+        slow.send("slow")
         sent(q)
-        send(q, "without a tick before the end")
-        end = value(q, NOW)
+        q.send("without a tick before the end")
+        end = q.value(NOW)
     after = sent(q)
     sent(q)
     assert events_of(q, start, end) == []
@@ -90,13 +73,13 @@ def test_a_window_stays_the_same_whatever_comes_later(q: Connection, start: str)
         window(q, start, end)
     with refused("PQ005", "is not over"):
         window(q, start, "2999-01-01 00:00+00")
-    tick(q)
+    q.tick()
     first = window(q, start, end)
     sent(q, "b")
-    drain(q)
+    q.drain()
     assert window(q, start, end) == first
     sql = "select attempt from pgque.window_ticks('q', %s, %s)"
-    attempts = [value(q, sql, start, end) for _ in range(3)]
+    attempts = [q.value(sql, start, end) for _ in range(3)]
     assert attempts == sorted(set(attempts))
     with refused("PQ005", "is no time window"):
         window(q, start, start)
@@ -104,7 +87,7 @@ def test_a_window_stays_the_same_whatever_comes_later(q: Connection, start: str)
 
 def test_a_window_begins_with_the_queue_and_none_is_older(q: Connection, start: str) -> None:
     end = sent(q, "a")
-    tick(q)
+    q.tick()
     assert events_of(q, LONG_AGO, end) == ["a"]
     with refused("PQ005", "older than queue", "created"):
         window(q, LONG_AGO, "2020-01-02 00:00+00")
@@ -116,12 +99,12 @@ def test_a_window_whose_events_were_rotated_is_gone(q: Connection, start: str) -
     one = sent(q, "a")
     two = sent(q, "b")
     for _ in range(3):
-        drain(q)
-        rotate(q)
-        tick(q)
-    drain(q)
+        q.drain()
+        q.rotate()
+        q.tick()
+    q.drain()
     later = sent(q)
-    tick(q)
+    q.tick()
     with refused("PQ005", 'of queue "q" is gone', "the oldest tick is"):
         window(q, one, two)
     with refused("PQ005", "is partly gone", "the oldest tick is"):
@@ -130,11 +113,11 @@ def test_a_window_whose_events_were_rotated_is_gone(q: Connection, start: str) -
 
 def test_a_tick_at_the_very_end_of_a_window_keeps_nothing_of_it(q: Connection, start: str) -> None:
     for text in "abcd":
-        send(q, text)
-        received(q)
-        rotate(q)
+        q.send(text)
+        q.received()
+        q.rotate()
     later = sent(q)
-    tick(q)
+    q.tick()
     oldest = time_of_tick(q, "t.tick_id = q.queue_first_tick")
     with refused("PQ005", "is gone"):
         window(q, start, oldest)
@@ -144,10 +127,10 @@ def test_a_tick_at_the_very_end_of_a_window_keeps_nothing_of_it(q: Connection, s
 
 def test_a_window_whose_ticks_were_compacted_is_gone(q: Connection, start: str) -> None:
     end = sent(q, "a")
-    received(q)
-    bloat_ticks(q)
-    value(q, "select pgque.register_consumer_at('q', 'c', (select max(tick_id) from pgque.tick))")
+    q.received()
+    q.bloat_ticks()
+    q.value("select pgque.register_consumer_at('q', 'c', (select max(tick_id) from pgque.tick))")
     q.execute("update pgque.tick_log set tick_time = clock_timestamp() where tick_id > 4")
-    assert compact_ticks(q) > 0
+    assert q.compact_ticks() > 0
     with refused("PQ005", "is gone"):
         window(q, start, end)

@@ -11,7 +11,7 @@ from pgque_dagster import installer
 from pgque_dagster.client.errors import PermissionDenied
 from tests.conftest import INSTALL_SQL
 from tests.support.databases import Owned, empty_database, owned_database
-from tests.support.queues import Connection, connect, refused, rows, value
+from tests.support.queues import Connection, connect, refused
 
 SQL = {path.stem: path.read_text() for path in sorted(INSTALL_SQL.parent.glob("pgque*.sql"))}
 ADDONS = [name for name in SQL if name not in ("pgque", "pgque_uninstall")]
@@ -64,7 +64,7 @@ def superuser(owned: Owned) -> Iterator[Connection]:
 def has_risen(superuser: Connection, owned: Owned) -> bool:
     superuser.execute("rollback")
     superuser.execute("reset session authorization")
-    return bool(value(superuser, "select rolsuper from pg_roles where rolname = %s", owned.owner))
+    return bool(superuser.value("select rolsuper from pg_roles where rolname = %s", owned.owner))
 
 
 def set_trap(owner: Connection, owned: Owned, table: str = "pgque.config") -> None:
@@ -168,10 +168,9 @@ def test_a_member_that_is_no_superuser_upgrades(
         url = owned.owner_url.replace(f"//{owned.owner}@", "//operator_of_queues@")
         with connect(url) as member:
             member.execute(SQL["pgque"].encode())
-        assert rows(
-            owner,
+        assert owner.rows(
             "select distinct relowner::regrole::text from pg_class where"
-            " relnamespace = 'pgque'::regnamespace",
+            " relnamespace = 'pgque'::regnamespace"
         ) == [(owned.owner,)]
     finally:
         superuser.execute("drop role operator_of_queues")

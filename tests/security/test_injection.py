@@ -11,18 +11,7 @@ import pytest
 
 from tests.conftest import Server, administer
 from tests.support.catalog import Argument, Function, populate, public_functions, sample_values
-from tests.support.queues import (
-    Connection,
-    connect,
-    drain,
-    make_queue,
-    refused,
-    rotate,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, connect, refused
 
 ATTACKS = [
     "'; select canary.sing(); --",
@@ -89,13 +78,12 @@ def targets(attacked: Connection) -> list[tuple[Function, dict[str, Any]]]:
 
 def is_silent(db: Connection) -> bool:
     """Whether nothing was executed; a sequence remembers it even when it was rolled back."""
-    silent: bool = value(
-        db,
+    silent: bool = db.value(
         "select not is_called and to_regclass('public.canary') is not null"
-        " and to_regrole('t_canary') is not null from canary.songs",
+        " and to_regrole('t_canary') is not null from canary.songs"
     )
     if not silent:
-        value(db, "select setval('canary.songs', 1, false)")
+        db.value("select setval('canary.songs', 1, false)")
     return silent
 
 
@@ -153,39 +141,38 @@ class TestLifeUnderAnEvilName:
     """What a name was stored as comes back in later calls, rotation and maintenance among them."""
 
     def test_of_a_queue_and_its_consumer(self, attacked: Connection, attack: str) -> None:
-        make_queue(attacked, attack, consumers=(attack,), max_retries="0")
-        value(attacked, "select pgque.insert_event(%s, %s, %s, %s, %s, %s, %s)", *[attack] * 7)
-        (event,) = send(attacked, attack, queue=attack)
-        tick(attacked, attack)
-        batch = value(attacked, "select pgque.next_batch(%s, %s)", attack, attack)
-        plan = rows(attacked, "select slice_sql from pgque.batch_read_plan(%s, 2)", batch)
+        attacked.make_queue(attack, consumers=(attack,), max_retries="0")
+        attacked.value("select pgque.insert_event(%s, %s, %s, %s, %s, %s, %s)", *[attack] * 7)
+        (event,) = attacked.send(attack, queue=attack)
+        attacked.tick(attack)
+        batch = attacked.value("select pgque.next_batch(%s, %s)", attack, attack)
+        plan = attacked.rows("select slice_sql from pgque.batch_read_plan(%s, 2)", batch)
         for (slice_sql,) in plan:
-            rows(attacked, slice_sql)
+            attacked.rows(slice_sql)
         nack = "select pgque.nack_batch(%s, array[%s]::bigint[], '0', %s)"
-        value(attacked, nack, batch, event, attack)
-        value(attacked, "select pgque.finish_batch(%s)", batch)
-        value(attacked, "select replayed from pgque.dlq_replay_all(%s)", attack)
-        rotate(attacked, attack)
-        value(attacked, "select pgque.maint()")
-        tick(attacked, attack)
-        stored = drain(attacked, attack, attack)
-        value(attacked, "select pgque.drop_queue(%s, true)", attack)
+        attacked.value(nack, batch, event, attack)
+        attacked.value("select pgque.finish_batch(%s)", batch)
+        attacked.value("select replayed from pgque.dlq_replay_all(%s)", attack)
+        attacked.rotate(attack)
+        attacked.value("select pgque.maint()")
+        attacked.tick(attack)
+        stored = attacked.drain(attack, attack)
+        attacked.value("select pgque.drop_queue(%s, true)", attack)
         assert (stored, is_silent(attacked)) == ([attack], True)
 
     def test_of_an_owner_and_in_errors_that_name_it(
         self, attacked: Connection, attack: str
     ) -> None:
         with refused("PQ001", attack):
-            send(attacked, "x", queue=attack)
+            attacked.send("x", queue=attack)
         with refused("PQ002", attack):
-            value(attacked, "select pgque.next_batch('q', %s)", attack)
-        make_queue(attacked, "owned")
-        send(attacked, "x", queue="owned")
-        tick(attacked, "owned")
+            attacked.value("select pgque.next_batch('q', %s)", attack)
+        attacked.make_queue("owned")
+        attacked.publish("x", queue="owned")
         claim = "select batch_id, epoch from pgque.claim_batch('owned', 'c', %s)"
-        ((batch, epoch),) = rows(attacked, claim, attack)
+        ((batch, epoch),) = attacked.rows(claim, attack)
         with refused("PQ004", attack):
-            value(attacked, "select pgque.next_batch('owned', 'c')")
-        value(attacked, "select pgque.ack_batch(%s, %s, %s)", batch, attack, epoch)
-        value(attacked, "select pgque.drop_queue('owned', true)")
+            attacked.value("select pgque.next_batch('owned', 'c')")
+        attacked.value("select pgque.ack_batch(%s, %s, %s)", batch, attack, epoch)
+        attacked.value("select pgque.drop_queue('owned', true)")
         assert is_silent(attacked)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.security.decisions import DECISIONS, TRIGGERS
 from tests.support.catalog import GENERATED, TYPED_VALUES, Function, functions, sample_values
-from tests.support.queues import Connection, connect, refused, rows, value
+from tests.support.queues import Connection, connect, refused
 
 # The admin is a member of both others.
 MAY = {
@@ -44,8 +44,8 @@ def without_number(name: str) -> str:
 def test_every_function_is_granted_as_decided(db: Connection) -> None:
     names = {
         without_number(name)
-        for (name,) in rows(
-            db, "select proname from pg_proc where pronamespace = 'pgque'::regnamespace"
+        for (name,) in db.rows(
+            "select proname from pg_proc where pronamespace = 'pgque'::regnamespace"
         )
     }
     assert names - DECISIONS.keys() == set(), "decide in tests/security/decisions.py"
@@ -106,15 +106,14 @@ def test_the_sample_calls_work_so_that_inner_refusals_would_show(db: Connection)
 
 
 def test_public_has_no_right_on_anything(db: Connection) -> None:
-    open_to_all = rows(
-        db,
+    open_to_all = db.rows(
         "select p.oid::regprocedure::text from pg_proc p"
         " where p.pronamespace = 'pgque'::regnamespace"
         " and has_function_privilege('public', p.oid, 'execute')"
         " union all select c.oid::regclass::text from pg_class c, aclexplode(c.relacl) a"
         " where c.relnamespace = 'pgque'::regnamespace and a.grantee = 0"
         " union all select n.nspname from pg_namespace n, aclexplode(n.nspacl) a"
-        " where n.nspname = 'pgque' and a.grantee = 0",
+        " where n.nspname = 'pgque' and a.grantee = 0"
     )
     assert open_to_all == []
 
@@ -123,11 +122,10 @@ def test_relations_are_granted_as_decided(db: Connection) -> None:
     """Readers and admins read some; nobody may change any but by a function."""
     granted = {
         (without_number(name), role, privilege)
-        for name, role, privilege in rows(
-            db,
+        for name, role, privilege in db.rows(
             "select c.relname::text, a.grantee::regrole::text, a.privilege_type"
             " from pg_class c, aclexplode(c.relacl) a"
-            " where c.relnamespace = 'pgque'::regnamespace and a.grantee <> c.relowner",
+            " where c.relnamespace = 'pgque'::regnamespace and a.grantee <> c.relowner"
         )
     }
     decided = {
@@ -146,11 +144,10 @@ def test_columns_are_granted_as_decided(db: Connection) -> None:
     """Writers may COPY what is theirs to say, and so forge no id, time or transaction."""
     granted = {
         (f"{without_number(name)}.{column}", role, privilege)
-        for name, column, role, privilege in rows(
-            db,
+        for name, column, role, privilege in db.rows(
             "select c.relname::text, t.attname::text, a.grantee::regrole::text, a.privilege_type"
             " from pg_class c join pg_attribute t on t.attrelid = c.oid, aclexplode(t.attacl) a"
-            " where c.relnamespace = 'pgque'::regnamespace and a.grantee <> c.relowner",
+            " where c.relnamespace = 'pgque'::regnamespace and a.grantee <> c.relowner"
         )
     }
     assert granted == {(column, "pgque_writer", "INSERT") for column in WRITTEN_BY_WRITERS}
@@ -158,10 +155,9 @@ def test_columns_are_granted_as_decided(db: Connection) -> None:
 
 @pytest.mark.parametrize("role", MAY)
 def test_nobody_changes_a_table_by_hand_or_creates_one(db: Connection, role: str) -> None:
-    tables = rows(
-        db,
+    tables = db.rows(
         "select oid::regclass::text from pg_class"
-        " where relnamespace = 'pgque'::regnamespace and relkind in ('r', 'p')",
+        " where relnamespace = 'pgque'::regnamespace and relkind in ('r', 'p')"
     )
     db.execute(f"set local role {role}".encode())
     statements = ["create table pgque.mine ()"]
@@ -174,11 +170,9 @@ def test_nobody_changes_a_table_by_hand_or_creates_one(db: Connection, role: str
 
 
 def test_an_admin_may_run_the_sql_of_a_batch(db: Connection) -> None:
-    batch = value(
-        db, "select sub_batch from pgque.subscription where sub_batch is not null limit 1"
-    )
+    batch = db.value("select sub_batch from pgque.subscription where sub_batch is not null limit 1")
     db.execute("set local role t_admin")
-    assert len(rows(db, value(db, "select pgque.batch_event_sql(%s)", batch))) == 1
+    assert len(db.rows(db.value("select pgque.batch_event_sql(%s)", batch))) == 1
 
 
 def test_an_admin_runs_the_loops_that_commit(populated_url: str) -> None:
@@ -189,8 +183,7 @@ def test_an_admin_runs_the_loops_that_commit(populated_url: str) -> None:
 
 
 def test_what_triggers_call_has_no_more_rights_than_its_caller(db: Connection) -> None:
-    raised = rows(
-        db,
+    raised = db.rows(
         "select proname from pg_proc where pronamespace = 'pgque'::regnamespace and prosecdef"
         " and proname = any (%s)",
         TRIGGERS.split(),

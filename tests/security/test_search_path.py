@@ -1,17 +1,15 @@
 """No function, operator, type or table of others stands in for ours, whatever the path says."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from tests.conftest import Server, administer
 from tests.support.catalog import populate, public_functions, sample_values
-from tests.support.queues import Connection, connect, rows, value
+from tests.support.queues import Connection, connect
 from tests.support.traps import SPRUNG, is_sprung, set_temporary_traps, set_traps
 
-UNPINNED_FILE = Path(__file__).parents[2] / "build" / "unpinned.txt"
 ROLES = ["postgres", "pgque_admin", "pgque_reader", "pgque_writer"]
 PATHS = {
     "before the catalog": "evil, pg_catalog, public",
@@ -141,20 +139,5 @@ def test_a_cast_of_the_callers_own_type_runs_with_the_callers_rights(
             " as implicit"
         )
         victim.execute("set local role pgque_writer")
-        value(victim, "select pgque.send('q', 't', 'sad'::public.mood)")
-        assert rows(victim, "select who from public.seen") == [("pgque_writer",)]
-
-
-def test_every_definer_function_that_pins_no_path_is_listed_with_a_reason(
-    clean: Connection,
-) -> None:
-    unpinned = rows(
-        clean,
-        "select distinct n.nspname || '.' || p.proname from pg_proc p"
-        " join pg_namespace n on n.oid = p.pronamespace"
-        " where n.nspname = 'pgque' and p.prosecdef and p.proname !~ '^event_[0-9]+_insert'"
-        " and not exists (select from unnest(p.proconfig) c where c like 'search_path=%')",
-    )
-    lines = UNPINNED_FILE.read_text().splitlines()
-    listed = {line.split()[0] for line in lines if line and not line.startswith("#")}
-    assert {name for (name,) in unpinned} <= listed
+        victim.value("select pgque.send('q', 't', 'sad'::public.mood)")
+        assert victim.rows("select who from public.seen") == [("pgque_writer",)]

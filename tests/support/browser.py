@@ -55,12 +55,11 @@ class Browser:
 
     def colours_of(self, words: str) -> list[str]:
         """In which colours this is written, as rgb(…)."""
-        written: list[str] = self.evaluate(
+        return self.evaluate(
             "[...document.querySelectorAll('*')]"
             f".filter(each => !each.children.length && each.innerText === {json.dumps(words)})"
             ".map(each => getComputedStyle(each).color)"
         )
-        return written
 
     def evaluate(self, script: str) -> Any:
         """The value of an expression in the page."""
@@ -85,8 +84,7 @@ class Browser:
             assert received, "Chromium ended"
             self._read += received
         message, _, self._read = self._read.partition(b"\0")
-        found: dict[str, Any] = json.loads(message)
-        return found
+        return json.loads(message)
 
 
 @contextmanager

@@ -3,6 +3,9 @@
 import os
 import pwd
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -75,3 +78,13 @@ class DebianPostgres:
             cwd=self._folder,
             **self._as_user,
         )
+
+
+@contextmanager
+def pg_cron_server(database: str = "postgres") -> Iterator[DebianPostgres]:
+    """A server that loads pg_cron for a database, which has not got the extension yet."""
+    with tempfile.TemporaryDirectory(prefix="pgque-cron-") as folder:
+        data_dir = Path(folder) / "postgres"
+        settings = {"cron__database_name": database, "cron__host": str(data_dir)}
+        with DebianPostgres(data_dir, shared_preload_libraries="pg_cron", **settings) as server:
+            yield server

@@ -69,8 +69,7 @@ def bloat_counters(db: Connection) -> None:
 
 def compact_counters(db: Connection) -> int:
     bloat_counters(db)
-    dropped: int = value(db, "select pgque.maint_compact_counters()")
-    return dropped
+    return value(db, "select pgque.maint_compact_counters()")
 
 
 def health(db: Connection, queue: str | None = "q") -> dict[str, tuple[str, str]]:

@@ -1,4 +1,7 @@
-"""Builders and questions that tests of the queue share. Each takes an open connection."""
+"""Builders and questions that tests of the queue share.
+
+Each takes an open connection. What `connect` opens has most of them as methods, too: `db.tick()`.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,23 +12,22 @@ from typing import Any
 import psycopg
 import pytest
 
-Connection = psycopg.Connection[tuple[Any, ...]]
-Another = Callable[[], Connection]
+Another = Callable[[], "Connection"]
 Blocked = Callable[..., Future[Any]]
 
 PATIENCE_SECONDS = 60
 
 
-def connect(url: str) -> Connection:
+def connect(url: str) -> "Connection":
     """Opens a connection on which a test that would wait for ever fails instead."""
-    return psycopg.connect(url, autocommit=True, options="-c lock_timeout=60s")
+    return Connection.connect(url, autocommit=True, options="-c lock_timeout=60s")
 
 
-def rows(db: Connection, sql: str, *params: object) -> list[tuple[Any, ...]]:
+def rows(db: "Connection", sql: str, *params: object) -> list[tuple[Any, ...]]:
     return db.execute(sql.encode(), params or None).fetchall()
 
 
-def value(db: Connection, sql: str, *params: object) -> Any:
+def value(db: "Connection", sql: str, *params: object) -> Any:
     ((only,),) = rows(db, sql, *params)
     return only
 
@@ -41,7 +43,7 @@ def refused(sqlstate: str, *words: str) -> Iterator[None]:
 
 
 def make_queue(
-    db: Connection, queue: str = "q", consumers: Sequence[str] = ("c",), **config: str
+    db: "Connection", queue: str = "q", consumers: Sequence[str] = ("c",), **config: str
 ) -> None:
     value(db, "select pgque.create_queue(%s)", queue)
     for parameter, setting in config.items():
@@ -50,46 +52,49 @@ def make_queue(
         value(db, "select pgque.register_consumer(%s, %s)", queue, consumer)
 
 
-def queue_id(db: Connection, queue: str = "q") -> int:
-    number: int = value(db, "select queue_id from pgque.queue where queue_name = %s", queue)
-    return number
+def queue_id(db: "Connection", queue: str = "q") -> int:
+    return value(db, "select queue_id from pgque.queue where queue_name = %s", queue)
 
 
-def send(db: Connection, *payloads: str, queue: str = "q") -> list[int]:
+def send(db: "Connection", *payloads: str, queue: str = "q") -> list[int]:
     return [value(db, "select pgque.send(%s, %s::text)", queue, text) for text in payloads]
 
 
-def tick(db: Connection, queue: str = "q") -> int:
+def tick(db: "Connection", queue: str = "q") -> int:
     """Ticks whatever the thresholds say; returns the tick's id."""
     value(db, "select pgque.force_next_tick(%s)", queue)
-    number: int = value(db, "select pgque.ticker(%s)", queue)
-    return number
+    return value(db, "select pgque.ticker(%s)", queue)
 
 
-def last_tick(db: Connection, queue: str = "q") -> int:
-    number: int = value(
+def publish(db: "Connection", *texts: str, queue: str = "q") -> int:
+    """Sends, and ticks; returns the tick's id."""
+    send(db, *texts, queue=queue)
+    return tick(db, queue)
+
+
+def last_tick(db: "Connection", queue: str = "q") -> int:
+    return value(
         db, "select max(tick_id) from pgque.tick where tick_queue = %s", queue_id(db, queue)
     )
-    return number
 
 
-def next_batch(db: Connection, queue: str = "q", consumer: str = "c") -> Any:
+def next_batch(db: "Connection", queue: str = "q", consumer: str = "c") -> Any:
     return value(db, "select pgque.next_batch(%s, %s)", queue, consumer)
 
 
-def finish(db: Connection, batch: int) -> None:
+def finish(db: "Connection", batch: int) -> None:
     value(db, "select pgque.finish_batch(%s)", batch)
 
 
-def events(db: Connection, batch: int) -> list[tuple[Any, ...]]:
+def events(db: "Connection", batch: int) -> list[tuple[Any, ...]]:
     return rows(db, "select * from pgque.get_batch_events(%s)", batch)
 
 
-def payloads(db: Connection, batch: int) -> list[str]:
+def payloads(db: "Connection", batch: int) -> list[str]:
     return [row[0] for row in rows(db, "select ev_data from pgque.get_batch_events(%s)", batch)]
 
 
-def drain(db: Connection, queue: str = "q", consumer: str = "c") -> list[str]:
+def drain(db: "Connection", queue: str = "q", consumer: str = "c") -> list[str]:
     """Consumes all batches that are there; returns the payloads."""
     consumed = []
     while (batch := next_batch(db, queue, consumer)) is not None:
@@ -98,31 +103,30 @@ def drain(db: Connection, queue: str = "q", consumer: str = "c") -> list[str]:
     return consumed
 
 
-def received(db: Connection, queue: str = "q", consumer: str = "c") -> list[str]:
+def received(db: "Connection", queue: str = "q", consumer: str = "c") -> list[str]:
     """Ticks, and consumes all."""
     tick(db, queue)
     return drain(db, queue, consumer)
 
 
-def event_ids(db: Connection, batch: int) -> list[int]:
+def event_ids(db: "Connection", batch: int) -> list[int]:
     return [row[0] for row in events(db, batch)]
 
 
-def open_batch(db: Connection, *texts: str, queue: str = "q", consumer: str = "c") -> Any:
+def open_batch(db: "Connection", *texts: str, queue: str = "q", consumer: str = "c") -> Any:
     """Sends, ticks and opens the batch of that tick."""
-    send(db, *texts, queue=queue)
-    tick(db, queue)
+    publish(db, *texts, queue=queue)
     return next_batch(db, queue, consumer)
 
 
-def hold_snapshot(db: Connection) -> Connection:
+def hold_snapshot(db: "Connection") -> "Connection":
     """Begins a transaction that goes on seeing the database as it is now."""
     db.execute("begin isolation level repeatable read")
     value(db, "select pg_current_snapshot()::text")
     return db
 
 
-def rotate(db: Connection, queue: str = "q") -> int:
+def rotate(db: "Connection", queue: str = "q") -> int:
     """Both steps of a rotation; returns whether it took place."""
     value(db, "select pgque.set_queue_config(%s, 'rotation_period', '1 microsecond')", queue)
     done: int = value(db, "select pgque.maint_rotate_tables_step1(%s)", queue)
@@ -130,19 +134,19 @@ def rotate(db: Connection, queue: str = "q") -> int:
     return done
 
 
-def stored_payloads(db: Connection, queue: str = "q") -> set[str]:
+def stored_payloads(db: "Connection", queue: str = "q") -> set[str]:
     """What the event tables still hold, consumed or not."""
     found = rows(db, f"select ev_data from pgque.event_{queue_id(db, queue)}")
     return {text for (text,) in found}
 
 
-def event_tables(db: Connection) -> str:
+def event_tables(db: "Connection") -> str:
     """All queues' event tables, to stand in FROM; at least one queue must exist."""
     found = rows(db, "select queue_data_pfx from pgque.queue order by queue_id")
     return "({}) event".format(" union all ".join(f"select * from {table}" for (table,) in found))
 
 
-def bloat_positions(db: Connection) -> None:
+def bloat_positions(db: "Connection") -> None:
     """Adds superseded positions, until there are enough for a compaction."""
     current = "select half, format('pgque.%s_log_%s', log_name, half) from pgque.log"
     ((half, table),) = rows(db, f"{current} where log_name = 'position'")
@@ -155,26 +159,24 @@ def bloat_positions(db: Connection) -> None:
     )
 
 
-def empty_halves(db: Connection) -> None:
+def empty_halves(db: "Connection") -> None:
     """Empties what earlier compactions left, so that the next ones can begin."""
     for log in ("position", "tick"):
         value(db, "select pgque.maint_empty_half(%s)", log)
 
 
-def compact_positions(db: Connection) -> int:
+def compact_positions(db: "Connection") -> int:
     empty_halves(db)
     bloat_positions(db)
-    dropped: int = value(db, "select pgque.maint_compact_positions()")
-    return dropped
+    return value(db, "select pgque.maint_compact_positions()")
 
 
-def compact_ticks(db: Connection) -> int:
+def compact_ticks(db: "Connection") -> int:
     empty_halves(db)
-    dropped: int = value(db, "select pgque.maint_compact_ticks()")
-    return dropped
+    return value(db, "select pgque.maint_compact_ticks()")
 
 
-def bloat_ticks(db: Connection, count: int = 1200, queue: str = "q") -> None:
+def bloat_ticks(db: "Connection", count: int = 1200, queue: str = "q") -> None:
     """Many ticks at once, as of an idle time."""
     db.execute(
         "insert into pgque.tick_log"
@@ -186,10 +188,41 @@ def bloat_ticks(db: Connection, count: int = 1200, queue: str = "q") -> None:
     )
 
 
-def wait_until_blocked(db: Connection, blocked: Connection) -> None:
+def wait_until_blocked(db: "Connection", blocked: "Connection") -> None:
     """Waits until another connection waits for a lock."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     sql = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
     while not value(db, sql, blocked.info.backend_pid):
         assert time.monotonic() < deadline, "the other connection waits for no lock"
         value(db, "select pg_sleep(0.005)::text")
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection with the functions above as its methods."""
+
+    rows = rows
+    value = value
+    make_queue = make_queue
+    queue_id = queue_id
+    event_tables = event_tables
+    send = send
+    tick = tick
+    publish = publish
+    last_tick = last_tick
+    next_batch = next_batch
+    open_batch = open_batch
+    events = events
+    event_ids = event_ids
+    payloads = payloads
+    finish = finish
+    drain = drain
+    received = received
+    stored_payloads = stored_payloads
+    hold_snapshot = hold_snapshot
+    rotate = rotate
+    bloat_positions = bloat_positions
+    bloat_ticks = bloat_ticks
+    compact_positions = compact_positions
+    compact_ticks = compact_ticks
+    empty_halves = empty_halves
+    wait_until_blocked = wait_until_blocked

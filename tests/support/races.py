@@ -4,9 +4,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from tests.support.queues import Connection, wait_until_blocked
+from tests.support.queues import Another, Connection, wait_until_blocked
 
-Another = Callable[[], Connection]
 Step = Callable[[Connection], Any]
 
 

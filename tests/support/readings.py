@@ -6,7 +6,6 @@ The ways that open or finish a batch themselves are called in a transaction that
 from typing import Any
 
 from tests.support.queues import Connection, queue_id, rows, value
-from tests.support.slots import slot_of
 
 Event = tuple[Any, ...]  # a row of get_batch_events
 Message = tuple[Any, ...]  # a row of receive
@@ -35,7 +34,6 @@ def read_every_way(
     consumer: str,
     batch: int,
     slices: int,
-    slot: tuple[int, int] | None = None,
 ) -> list[Event]:
     """The events of an open batch of this consumer, after all ways of reading it agreed.
 
@@ -46,7 +44,6 @@ def read_every_way(
         consumer: who holds the batch; of a worker, the consumer that it shares.
         batch: the batch.
         slices: into how many the read plans split it.
-        slot: the number of the slot that holds the batch, and of all slots.
     """
     events = rows(db, EVENTS, batch)
     assert rows(reader, EVENTS, batch) == events, "another connection reads another batch"
@@ -63,9 +60,6 @@ def read_every_way(
     assert sorted(chosen) == sorted(events), "the slices by columns are not the batch"
     ticks = rows(db, RANGE, batch, slices, consumer)
     between = [row for (text,) in ticks for row in rows(reader, text)]
-    if slot is not None:
-        number, n = slot
-        between = [event for event in between if slot_of(db, event[6], n) == number]
     assert sorted(between) == sorted(events), "its ticks enclose other events"
 
     found = value(db, "select pgque.batch_has_events(%s)", batch)

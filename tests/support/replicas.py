@@ -22,6 +22,11 @@ max_wal_senders = 10
 hot_standby = on
 timezone = 'UTC'
 """
+_WAITS_FOR_REPORTS = """
+hot_standby_feedback = on
+wal_receiver_status_interval = 1s
+max_standby_streaming_delay = -1
+"""
 
 
 class Replica:
@@ -148,6 +153,20 @@ def replicas(server: Any) -> Iterator[Replicas]:
         made = Replicas(server, root)
         stack.callback(made.stop)
         yield made
+
+
+@contextmanager
+def synchronous_pair(server: Any) -> Iterator[tuple[Replica, Replica]]:
+    """Commits on the primary wait until the standby has applied them, and it waits for reports."""
+    with replicas(server) as made:
+        primary = made.primary(settings=_WAITS_FOR_REPORTS)
+        standby = made.standby(primary)
+        with connect(primary.url()) as admin:
+            wait_for(admin, "select count(*) = 1 from pg_stat_replication")
+            admin.execute("alter system set synchronous_standby_names = '*'")
+            admin.execute("alter system set synchronous_commit = remote_apply")
+            admin.value("select pg_reload_conf()")
+        yield primary, standby
 
 
 def cut_off(standby: Replica, primary: Replica) -> None:

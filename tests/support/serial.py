@@ -15,8 +15,7 @@ def make_sp(db: Connection, queue: str = "sp", consumers: tuple[str, ...] = ("c"
 
 def make_sr(db: Connection, queue: str = "sr") -> int:
     """Creates a Serial Remover queue; returns its id."""
-    number: int = value(db, "select qgres.queue__create(%s, 'SR')", queue)
-    return number
+    return value(db, "select qgres.queue__create(%s, 'SR')", queue)
 
 
 def publish(db: Connection, *texts: str, queue: str = "sp") -> list[int]:

@@ -16,8 +16,7 @@ class Claim(NamedTuple):
 
 
 def subscribe(db: Connection, n: int = 2, start_at: str | None = None) -> int:
-    new: int = value(db, "select pgque.subscribe_slots('q', 'c', %s, %s)", n, start_at)
-    return new
+    return value(db, "select pgque.subscribe_slots('q', 'c', %s, %s)", n, start_at)
 
 
 def take(

@@ -51,8 +51,7 @@ def publish_keyed(db: Connection, *keyed: tuple[str | None, str]) -> list[int]:
 
 
 def slot_of(db: Connection, key: str | None, n: int) -> int:
-    slot: int = value(db, f"select {SLOT_OF}", key, n, n, n)
-    return slot
+    return value(db, f"select {SLOT_OF}", key, n, n, n)
 
 
 def receive(

@@ -15,15 +15,13 @@ def queue_with_ticks(db: Connection, *texts: str) -> None:
 
 
 def register(db: Connection, worker: str, consumer: str = "c", *, convert: bool = False) -> int:
-    done: int = value(
+    return value(
         db, "select pgque.register_subconsumer('q', %s, %s, %s)", consumer, worker, convert
     )
-    return done
 
 
 def unregister(db: Connection, worker: str, handling: int | None = 0) -> int:
-    done: int = value(db, "select pgque.unregister_subconsumer('q', 'c', %s, %s)", worker, handling)
-    return done
+    return value(db, "select pgque.unregister_subconsumer('q', 'c', %s, %s)", worker, handling)
 
 
 def next_of(db: Connection, worker: str, dead: str | None = None, consumer: str = "c") -> Any:

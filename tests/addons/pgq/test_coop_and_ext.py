@@ -2,51 +2,39 @@
 
 import pytest
 
-from tests.addons.conftest import Blocked
-from tests.support.queues import Connection, refused, rows, tick, value
+from tests.support.queues import Blocked, Connection, refused
 
 
 @pytest.fixture
 def shared(db: Connection) -> Connection:
     """A queue with two subconsumers, and a batch for each."""
-    value(db, "select pgq.create_queue('q')")
+    db.value("select pgq.create_queue('q')")
     for worker in ("one", "two"):
         register = "select pgq_coop.register_subconsumer('q', 'shared', %s)"
-        assert [value(db, register, worker) for _ in range(2)] == [1, 0]
+        assert [db.value(register, worker) for _ in range(2)] == [1, 0]
     for payload in ("a", "b"):
-        value(db, "select pgq.insert_event('q', 't', %s)", payload)
-        tick(db)
+        db.value("select pgq.insert_event('q', 't', %s)", payload)
+        db.tick()
     return db
 
 
 def batch_of(db: Connection, worker: str, *limits: str, form: str = "next_batch") -> int | None:
     arguments = ", ".join(("'q', 'shared', %s", *limits))
-    found: int | None = value(db, f"select pgq_coop.{form}({arguments})", worker)
-    return found
+    return db.value(f"select pgq_coop.{form}({arguments})", worker)
 
 
 def payloads(db: Connection, batch: int | None) -> list[str]:
-    return [text for (text,) in rows(db, "select ev_data from pgq.get_batch_events(%s)", batch)]
-
-
-def test_each_worker_gets_a_batch_of_its_own_until_it_finishes_it(shared: Connection) -> None:
-    one, two = batch_of(shared, "one"), batch_of(shared, "two")
-    assert (payloads(shared, one), payloads(shared, two)) == (["a"], ["b"])
-    assert batch_of(shared, "one") == one
-    assert value(shared, "select pgq_coop.finish_batch(%s)", one) == 1
-    assert batch_of(shared, "one") is None
-    with refused("PQ003", "batch not found"):
-        value(shared, "select pgq_coop.finish_batch(%s)", one)
+    return [text for (text,) in db.rows("select ev_data from pgq.get_batch_events(%s)", batch)]
 
 
 def test_a_silent_worker_loses_its_batch(shared: Connection) -> None:
     lost = batch_of(shared, "one")
-    value(shared, "select pgq_coop.finish_batch(%s)", batch_of(shared, "two"))
+    shared.value("select pgq_coop.finish_batch(%s)", batch_of(shared, "two"))
     assert batch_of(shared, "two", "'1 hour'") is None
     taken = batch_of(shared, "two", "'0'")
     assert payloads(shared, taken) == ["a"]
     with refused("PQ003"):
-        value(shared, "select pgq_coop.finish_batch(%s)", lost)
+        shared.value("select pgq_coop.finish_batch(%s)", lost)
 
 
 def test_limits_of_a_batch(shared: Connection) -> None:
@@ -62,16 +50,16 @@ def test_limits_of_a_batch(shared: Connection) -> None:
 
 def test_a_worker_registers_itself(shared: Connection) -> None:
     assert payloads(shared, batch_of(shared, "three")) == ["a"]
-    assert value(shared, "select pgq_coop.next_batch('q', 'other', 'w')") is None
-    found = rows(shared, "select consumer_name, last_tick from pgq.get_consumer_info()")
+    assert shared.value("select pgq_coop.next_batch('q', 'other', 'w')") is None
+    found = shared.rows("select consumer_name, last_tick from pgq.get_consumer_info()")
     assert found[:3] == [("other", 3), ("other.w", None), ("shared", 2)]
 
 
 def test_a_normal_consumer_becomes_a_shared_one(db: Connection) -> None:
-    value(db, "select pgq.create_queue('q')")
-    value(db, "select pgq.register_consumer('q', 'shared')")
-    value(db, "select pgq.insert_event('q', 't', 'a')")
-    tick(db)
+    db.value("select pgq.create_queue('q')")
+    db.value("select pgq.register_consumer('q', 'shared')")
+    db.value("select pgq.insert_event('q', 't', 'a')")
+    db.tick()
     assert payloads(db, batch_of(db, "one")) == ["a"]
 
 
@@ -79,24 +67,24 @@ def test_a_batch_of_a_worker_that_leaves_is_retried(shared: Connection) -> None:
     batch_of(shared, "one")
     leave = "select pgq_coop.unregister_subconsumer('q', 'shared', 'one', %s)"
     with refused("PQ016"):
-        value(shared, leave, 0)
-    assert [value(shared, leave, 1), value(shared, leave, 1)] == [1, 0]
-    assert value(shared, "select ev_data from pgq.retry_queue") == "a"
+        shared.value(leave, 0)
+    assert [shared.value(leave, 1), shared.value(leave, 1)] == [1, 0]
+    assert shared.value("select ev_data from pgq.retry_queue") == "a"
 
 
 def test_a_consumer_leaves_with_its_workers(shared: Connection) -> None:
     batch_of(shared, "one")
-    assert value(shared, "select pgq.unregister_consumer('q', 'shared.two')") == 1
-    assert value(shared, "select pgq.unregister_consumer('q', 'shared')") == 2
-    assert rows(shared, "select * from pgq.get_consumer_info()") == []
-    assert rows(shared, "select * from pgq.retry_queue") == []
+    assert shared.value("select pgq.unregister_consumer('q', 'shared.two')") == 1
+    assert shared.value("select pgq.unregister_consumer('q', 'shared')") == 2
+    assert shared.rows("select * from pgq.get_consumer_info()") == []
+    assert shared.rows("select * from pgq.retry_queue") == []
 
 
 @pytest.mark.parametrize("names", ["'c'", "'c', 'w'"])
 def test_batches_ticks_and_events_are_recorded_once(db: Connection, names: str) -> None:
     def ask(function: str, *numbers: int | None) -> object:
         arguments = "".join(", %s" for _ in numbers)
-        return value(db, f"select pgq_ext.{function}({names}{arguments})", *numbers)
+        return db.value(f"select pgq_ext.{function}({names}{arguments})", *numbers)
 
     for function, batch, expected in (
         ("is", 1, False),
@@ -108,13 +96,13 @@ def test_batches_ticks_and_events_are_recorded_once(db: Connection, names: str) 
         ("set", 0, True),
     ):
         assert ask(f"{function}_batch_done", batch) is expected
-    assert value(db, "select last_batch_id from pgq_ext.completed_batch") == 2
+    assert db.value("select last_batch_id from pgq_ext.completed_batch") == 2
 
     assert ask("get_last_tick") is None
     for number in (7, 3, None):
         assert ask("set_last_tick", number) == 1
         assert ask("get_last_tick") == number
-    assert rows(db, "select * from pgq_ext.completed_tick") == []
+    assert db.rows("select * from pgq_ext.completed_tick") == []
 
     for function, batch, event, expected in (
         ("is", 1, 10, False),
@@ -125,16 +113,16 @@ def test_batches_ticks_and_events_are_recorded_once(db: Connection, names: str) 
         ("set", 2, 10, True),
     ):
         assert ask(f"{function}_event_done", batch, event) is expected
-    assert rows(db, "select batch_id, event_id from pgq_ext.completed_event") == [(2, 10)]
+    assert db.rows("select batch_id, event_id from pgq_ext.completed_event") == [(2, 10)]
     assert ask("is_event_done", 1, 11) is False
 
 
 def test_consumers_and_workers_are_recorded_apart_and_by_commit(db: Connection) -> None:
     with db.transaction(force_rollback=True):
-        value(db, "select pgq_ext.set_batch_done('c', 5)")
-    value(db, "select pgq_ext.set_batch_done('c', 'w', 5)")
+        db.value("select pgq_ext.set_batch_done('c', 5)")
+    db.value("select pgq_ext.set_batch_done('c', 'w', 5)")
     for names in ("'c'", "'c', 'v'", "'d', 'w'"):
-        assert value(db, f"select pgq_ext.is_batch_done({names}, 5)") is False
+        assert db.value(f"select pgq_ext.is_batch_done({names}, 5)") is False
 
 
 @pytest.mark.parametrize("call", ["set_batch_done('c', 5)", "set_event_done('c', 5, 1)"])
@@ -143,15 +131,15 @@ def test_one_of_two_sessions_records_the_same(
     db: Connection, blocked: Blocked, call: str, before: str
 ) -> None:
     if before:
-        value(db, f"select pgq_ext.{before}")
+        db.value(f"select pgq_ext.{before}")
     db.execute("begin")
-    assert value(db, f"select pgq_ext.{call}") is True
-    waiting = blocked(value, f"select pgq_ext.{call}")
+    assert db.value(f"select pgq_ext.{call}") is True
+    waiting = blocked(Connection.value, f"select pgq_ext.{call}")
     db.execute("commit")
     assert waiting.result() is False
 
 
 def test_a_record_of_many_batches_stays_on_few_pages(db: Connection) -> None:
     for batch in range(1, 2000):
-        value(db, "select pgq_ext.set_batch_done('c', %s)", batch)
-    assert value(db, "select pg_relation_size('pgq_ext.completed_batch')") <= 4 * 8192
+        db.value("select pgq_ext.set_batch_done('c', %s)", batch)
+    assert db.value("select pg_relation_size('pgq_ext.completed_batch')") <= 4 * 8192

@@ -1,15 +1,15 @@
 """Installing the add-on, installing it again, and removing it."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.addons.conftest import Another, Blocked, addon_sql, begun
+from tests.addons.conftest import addon_sql, begun
 from tests.conftest import INSTALL_SQL
 from tests.support.databases import empty_database
-from tests.support.queues import Connection, connect, drain, refused, rows, tick, value
+from tests.support.dumps import dump, restore
+from tests.support.queues import Another, Blocked, Connection, connect, refused
 
 SCHEMAS = "select nspname from pg_namespace where nspname ~ '^pgq' order by 1"
 ALL = [("pgq",), ("pgq_coop",), ("pgq_ext",), ("pgque",)]
@@ -19,25 +19,25 @@ PUBLISHING = "create trigger s after insert on t for each row execute procedure 
 @pytest.fixture
 def used(db: Connection) -> Connection:
     """A queue with a consumer, an event and settings of PgQ's own."""
-    value(db, "select pgq.create_queue('q')")
-    value(db, "select pgq.register_consumer('q', 'c')")
-    value(db, "select pgq.insert_event('q', 't', 'kept')")
-    tick(db)
+    db.value("select pgq.create_queue('q')")
+    db.value("select pgq.register_consumer('q', 'c')")
+    db.value("select pgq.insert_event('q', 't', 'kept')")
+    db.tick()
     db.execute("update pgq.queue set queue_per_tx_limit = 9")
     return db
 
 
 def test_installing_again_keeps_everything_and_restores_the_rights(used: Connection) -> None:
-    value(used, "select pgq_ext.set_batch_done('c', 5)")
+    used.value("select pgq_ext.set_batch_done('c', 5)")
     used.execute("grant all on all tables in schema pgq to public")
-    before = rows(used, "select * from pgq.queue")
+    before = used.rows("select * from pgq.queue")
     used.execute(INSTALL_SQL.read_bytes())
     used.execute(addon_sql("pgq"))
-    assert rows(used, "select * from pgq.queue") == before
-    assert value(used, "select pgq_ext.is_batch_done('c', 5)") is True
-    assert drain(used) == ["kept"]
+    assert used.rows("select * from pgq.queue") == before
+    assert used.value("select pgq_ext.is_batch_done('c', 5)") is True
+    assert used.drain() == ["kept"]
     sql = "select has_table_privilege(%s, %s, %s)"
-    assert value(used, sql, "pg_monitor", "pgq.queue", "update") is False
+    assert used.value(sql, "pg_monitor", "pgq.queue", "update") is False
 
 
 def test_a_dump_and_its_restore_keep_everything(
@@ -45,33 +45,30 @@ def test_a_dump_and_its_restore_keep_everything(
 ) -> None:
     used.execute("create table t (id int primary key)")
     used.execute(PUBLISHING)
-    value(used, "select pgq_ext.set_batch_done('c', 5)")
+    used.value("select pgq_ext.set_batch_done('c', 5)")
     settings = "select queue_name, queue_per_tx_limit from pgq.queue"
-    before = rows(used, settings)
-    dump = tmp_path / "pgq.dump"
-    command = [server.binary("pg_dump"), "--format=custom", f"--file={dump}", database_url]
-    subprocess.run(command, check=True)
+    before = used.rows(settings)
+    dump(server, database_url, tmp_path / "dump")
     with empty_database(server) as url:
-        command = [server.binary("pg_restore"), "--exit-on-error", f"--dbname={url}", dump]
-        subprocess.run(command, check=True)
+        restore(server, tmp_path / "dump", url)
         with connect(url) as db:
-            value(db, "select pgque.adopt_restored_database()")
+            db.value("select pgque.adopt_restored_database()")
             db.execute("insert into t values (1)")
-            tick(db)
-            assert rows(db, settings) == before
-            assert value(db, "select pgq_ext.is_batch_done('c', 5)") is True
-            assert drain(db) == ["kept", '{"id":1}']
-            assert value(db, "select pgq.drop_queue('q', true)") == 1
+            db.tick()
+            assert db.rows(settings) == before
+            assert db.value("select pgq_ext.is_batch_done('c', 5)") is True
+            assert db.drain() == ["kept", '{"id":1}']
+            assert db.value("select pgq.drop_queue('q', true)") == 1
 
 
 def test_removing_it_keeps_the_queues(used: Connection) -> None:
-    value(used, "select pgq.uninstall()::text")
-    assert rows(used, SCHEMAS) == [("pgque",)]
-    assert rows(used, "select * from pgque.addon") == []
-    assert drain(used) == ["kept"]
-    value(used, "select pgque.drop_queue('q', true)")
+    used.value("select pgq.uninstall()::text")
+    assert used.rows(SCHEMAS) == [("pgque",)]
+    assert used.rows("select * from pgque.addon") == []
+    assert used.drain() == ["kept"]
+    used.value("select pgque.drop_queue('q', true)")
     used.execute(addon_sql("pgq"))
-    assert rows(used, SCHEMAS) == ALL
+    assert used.rows(SCHEMAS) == ALL
 
 
 def test_removing_it_loses_nothing_unasked(used: Connection) -> None:
@@ -86,30 +83,30 @@ def test_removing_it_loses_nothing_unasked(used: Connection) -> None:
         with used.transaction(force_rollback=True):
             used.execute(statement.encode())
             with refused("PQ020", words), used.transaction():
-                value(used, "select pgq.uninstall()::text")
-            assert rows(used, SCHEMAS) == ALL
-            value(used, "select pgq.uninstall(true)::text")
-            assert rows(used, SCHEMAS) == [("pgque",)]
-            assert drain(used) == ["kept"]
+                used.value("select pgq.uninstall()::text")
+            assert used.rows(SCHEMAS) == ALL
+            used.value("select pgq.uninstall(true)::text")
+            assert used.rows(SCHEMAS) == [("pgque",)]
+            assert used.drain() == ["kept"]
 
 
 def test_removing_it_waits_for_a_record_that_is_being_made(
     used: Connection, another: Another, blocked: Blocked
 ) -> None:
     consumer = begun(another())
-    value(consumer, "select pgq_ext.set_batch_done('c', 5)")
-    removing = blocked(value, "select pgq.uninstall()::text")
+    consumer.value("select pgq_ext.set_batch_done('c', 5)")
+    removing = blocked(Connection.value, "select pgq.uninstall()::text")
     consumer.execute("commit")
     with refused("PQ020", "the last batch of consumer c"):
         removing.result()
     begun(used, "repeatable read")
     with refused("PQ013"):
-        value(used, "select pgq.uninstall()::text")
+        used.value("select pgq.uninstall()::text")
 
 
 def test_it_is_removed_with_pgque(used: Connection) -> None:
     with refused("PQ020", "not read"):
-        value(used, "select pgque.uninstall()::text")
-    drain(used)
-    value(used, "select pgque.uninstall()::text")
-    assert rows(used, SCHEMAS) == []
+        used.value("select pgque.uninstall()::text")
+    used.drain()
+    used.value("select pgque.uninstall()::text")
+    assert used.rows(SCHEMAS) == []

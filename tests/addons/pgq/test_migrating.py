@@ -17,7 +17,7 @@ from tests.conftest import INSTALL_SQL
 from tests.support.databases import empty_database
 from tests.support.debian import DebianPostgres
 from tests.support.pgq_programs import SINK, Programs, pgqd, wait_until
-from tests.support.queues import Connection, connect, rows, value, wait_until_blocked
+from tests.support.queues import Connection, connect
 
 pytestmark = pytest.mark.program("postgresql-15-pgq3")
 
@@ -82,7 +82,7 @@ def ordering(numbers: Iterator[int]) -> Step:
 
     def step(db: Connection) -> None:
         with db.transaction():
-            order = value(db, "insert into orders (note) values (%s) returning id", next(numbers))
+            order = db.value("insert into orders (note) values (%s) returning id", next(numbers))
             db.execute("insert into ledger values (%s)", [f"order {order}"])
 
     return step
@@ -94,7 +94,7 @@ def sending(schema: str, numbers: Iterator[int]) -> Step:
     def step(db: Connection) -> None:
         payload = f"{schema} {next(numbers)}"
         with db.transaction():
-            value(db, f"select {schema}.insert_event('q', 't', %s)", payload)
+            db.value(f"select {schema}.insert_event('q', 't', %s)", payload)
             db.execute("insert into ledger values (%s)", [payload])
 
     return step
@@ -104,20 +104,20 @@ def consuming(schema: str, consumer: str) -> Step:
     """Notes events in the transaction that finishes the batch; retries some of them once."""
 
     def step(db: Connection) -> None:
-        batch = value(db, f"select {schema}.next_batch('q', %s)", consumer)
+        batch = db.value(f"select {schema}.next_batch('q', %s)", consumer)
         if batch is None:
-            value(db, "select pg_sleep(0.01)::text")
+            db.value("select pg_sleep(0.01)::text")
             return
         with db.transaction():
             events = f"select ev_id, ev_retry, ev_data from {schema}.get_batch_events(%s)"
-            for ev_id, retry, data in rows(db, events, batch):
+            for ev_id, retry, data in db.rows(events, batch):
                 order = re.match(r"id=(\d+)&", data)
                 payload = f"order {order[1]}" if order else data
                 if retry is None and payload.endswith("7"):
-                    value(db, f"select {schema}.event_retry(%s, %s, 0)", batch, ev_id)
+                    db.value(f"select {schema}.event_retry(%s, %s, 0)", batch, ev_id)
                 else:
                     db.execute("insert into sink values (%s, %s)", [consumer, payload])
-            value(db, f"select {schema}.finish_batch(%s)", batch)
+            db.value(f"select {schema}.finish_batch(%s)", batch)
 
     return step
 
@@ -126,9 +126,9 @@ def ticking(schema: str) -> Step:
     """Does what pgqd does."""
 
     def step(db: Connection) -> None:
-        value(db, f"select {schema}.ticker()")
-        value(db, f"select {schema}.maint_retry_events()")
-        value(db, "select pg_sleep(0.02)::text")
+        db.value(f"select {schema}.ticker()")
+        db.value(f"select {schema}.maint_retry_events()")
+        db.value("select pg_sleep(0.02)::text")
 
     return step
 
@@ -149,13 +149,13 @@ def old_url(debian: DebianPostgres) -> Iterator[str]:
         with connect(url) as db:
             db.execute("create extension pgq")
             db.execute(BOOKS.encode())
-            value(db, "select pgq.create_queue('q')")
+            db.value("select pgq.create_queue('q')")
             db.execute(
                 "update pgq.queue set queue_ticker_max_lag = '0.05 s', queue_ticker_max_count = 20,"
                 " queue_ticker_idle_period = '0.2 s', queue_rotation_period = '3 h'"
             )
             for consumer in CONSUMERS:
-                value(db, "select pgq.register_consumer('q', %s)", consumer)
+                db.value("select pgq.register_consumer('q', %s)", consumer)
             db.execute(
                 "create trigger send after insert on orders"
                 " for each row execute procedure pgq.logutriga('q')"
@@ -165,25 +165,24 @@ def old_url(debian: DebianPostgres) -> Iterator[str]:
 
 
 def is_finished(db: Connection) -> bool:
-    return rows(db, WHAT_IS_UNREAD) == []
+    return db.rows(WHAT_IS_UNREAD) == []
 
 
 def check_books(*databases: Connection) -> None:
     """Each consumer noted each committed event once."""
-    sent = sorted(text for db in databases for (text,) in rows(db, "select payload from ledger"))
+    sent = sorted(text for db in databases for (text,) in db.rows("select payload from ledger"))
     sql = "select payload from sink where consumer = %s"
     for consumer in CONSUMERS:
-        noted = sorted(text for db in databases for (text,) in rows(db, sql, consumer))
+        noted = sorted(text for db in databases for (text,) in db.rows(sql, consumer))
         assert noted == sent
 
 
 def count_noted(db: Connection, consumer: str) -> int:
-    found: int = value(db, "select count(*) from sink where consumer = %s", consumer)
-    return found
+    return db.value("select count(*) from sink where consumer = %s", consumer)
 
 
 def is_all_noted(*databases: Connection) -> bool:
-    sent = sum(value(db, "select count(*) from ledger") for db in databases)
+    sent = sum(db.value("select count(*) from ledger") for db in databases)
     return all(sum(count_noted(db, each) for db in databases) >= sent for each in CONSUMERS)
 
 
@@ -219,7 +218,7 @@ def test_a_queue_moves_within_its_database(old_url: str) -> None:
         calls = start(old_url, sending("pgq", numbers))
         quick = start(old_url, consuming("pgq", "quick"))
         wait_until(lambda: count_noted(db, "quick") > 50)
-        wait_until(lambda: value(db, "select pgq.next_batch('q', 'slow')") is not None)
+        wait_until(lambda: db.value("select pgq.next_batch('q', 'slow')") is not None)
 
         db.execute(INSTALL_SQL.read_bytes())
         db.execute(CREATE.encode())
@@ -228,7 +227,7 @@ def test_a_queue_moves_within_its_database(old_url: str) -> None:
             db.execute(SWITCH_TRIGGERS.encode())
             calls.stop()
             new_calls = start(old_url, sending("pgque", numbers))
-        wait_until(lambda: value(db, "select count(*) from pgque.event_1") > 50)
+        wait_until(lambda: db.value("select count(*) from pgque.event_1") > 50)
         refuses(db, REPLACE)
 
         slow = start(old_url, consuming("pgq", "slow"))
@@ -245,9 +244,7 @@ def test_a_queue_moves_within_its_database(old_url: str) -> None:
         new_calls.stop()
         wait_until(lambda: is_all_noted(db))
         check_books(db)
-        found = rows(
-            db, "select queue_ticker_max_count, queue_rotation_period::text from pgq.queue"
-        )
+        found = db.rows("select queue_ticker_max_count, queue_rotation_period::text from pgq.queue")
         assert found == [(20, "03:00:00")]
 
 
@@ -267,7 +264,7 @@ def test_a_queue_moves_to_another_database(debian: DebianPostgres, old_url: str)
 
         new.execute(INSTALL_SQL.read_bytes())
         new.execute(addon_sql("pgq"))
-        for (command,) in rows(db, PRINT):
+        for (command,) in db.rows(PRINT):
             new.execute(command.encode())
         start(new_url, ticking("pgq"))
         new_calls = start(new_url, sending("pgq", numbers))
@@ -294,13 +291,13 @@ def test_batches_of_a_pgque_in_use_keep_their_ids(debian: DebianPostgres, old_ur
     with connect(old_url) as db, empty_database(debian) as new_url, connect(new_url) as new:
         for each in (db, new):
             each.execute(INSTALL_SQL.read_bytes())
-            value(each, "select setval('pgque.batch_id_seq', 5000000)")
+            each.value("select setval('pgque.batch_id_seq', 5000000)")
         db.execute(CREATE.encode())
-        assert value(db, ids) > 5_000_000
+        assert db.value(ids) > 5_000_000
         new.execute(addon_sql("pgq"))
-        for (command,) in rows(db, PRINT):
+        for (command,) in db.rows(PRINT):
             new.execute(command.encode())
-        assert value(new, ids) > 5_000_000
+        assert new.value(ids) > 5_000_000
 
 
 @pytest.mark.parametrize("block", [REPLACE, CLOSE])
@@ -313,9 +310,9 @@ def test_an_event_that_commits_during_the_check_is_seen(old_url: str, block: str
     ):
         db.execute("set default_transaction_isolation = 'repeatable read'")
         producer.execute("begin")
-        value(producer, "select pgq.insert_event('q', 't', 'late')")
+        producer.value("select pgq.insert_event('q', 't', 'late')")
         waiting = pool.submit(refuses, db, block)
-        wait_until_blocked(third, db)
+        third.wait_until_blocked(db)
         producer.execute("commit")
         waiting.result()
 
@@ -333,8 +330,8 @@ def test_triggers_switch_whatever_the_search_path(old_url: str) -> None:
         db.execute("set search_path = public, pgq")
         db.execute(SWITCH_TRIGGERS.encode())
         db.execute("insert into parts values (1); insert into orders (note) values ('a')")
-        assert value(db, "select count(*) from pgque.event_1") == 2
-        assert rows(db, WHAT_IS_UNREAD) == []
+        assert db.value("select count(*) from pgque.event_1") == 2
+        assert db.rows(WHAT_IS_UNREAD) == []
 
 
 @pytest.mark.slow
@@ -345,34 +342,34 @@ def test_programs_run_on_while_their_queue_moves(old_url: str, tmp_path: Path) -
     programs = Programs(tmp_path, old_url)
     with runners() as start, connect(old_url) as db, pgqd(tmp_path, old_url):
         for consumer in CONSUMERS:
-            value(db, "select pgq.unregister_consumer('q', %s)", consumer)
+            db.value("select pgq.unregister_consumer('q', %s)", consumer)
         db.execute("drop table sink")
         db.execute(SINK.encode())
         try:
             programs.call("Consumer", "--register")
             programs.start("Consumer")
             orders = start(old_url, ordering(numbers))
-            wait_until(lambda: value(db, "select count(*) from sink") > 50)
+            wait_until(lambda: db.value("select count(*) from sink") > 50)
             db.execute(INSTALL_SQL.read_bytes())
             db.execute(CREATE.encode())
             db.execute(SWITCH_TRIGGERS.encode())
-            last_batch = value(db, "select last_value from pgq.batch_id_seq")
+            last_batch = db.value("select last_value from pgq.batch_id_seq")
             wait_until(lambda: is_finished(db))
             repeat(db, REPLACE)
             db.execute(addon_sql("pgq"))
-            wait_until(lambda: value(db, "select max(batch_id) from sink") > last_batch)
+            wait_until(lambda: db.value("select max(batch_id) from sink") > last_batch)
             orders.stop()
-            sent = value(db, "select count(*) from ledger")
-            wait_until(lambda: value(db, "select count(*) from sink") >= sent)
+            sent = db.value("select count(*) from ledger")
+            wait_until(lambda: db.value("select count(*) from sink") >= sent)
         finally:
             programs.stop()
-        noted = rows(db, "select substring(payload from '^id=([0-9]+)')::int from sink order by 1")
-        orders_sent = rows(db, "select id from orders order by 1")
+        noted = db.rows("select substring(payload from '^id=([0-9]+)')::int from sink order by 1")
+        orders_sent = db.rows("select id from orders order by 1")
         assert noted == orders_sent
 
 
 def test_a_record_of_the_old_ticks_is_forgotten(db: Connection) -> None:
-    value(db, "select pgq_ext.set_last_tick('c', 7)")
+    db.value("select pgq_ext.set_last_tick('c', 7)")
     (command,) = re.findall(r"`(select pgq_ext[^`]*)`", PAGE.read_text())
-    value(db, command.replace("'consumer'", "'c'"))
-    assert value(db, "select pgq_ext.get_last_tick('c')") is None
+    db.value(command.replace("'consumer'", "'c'"))
+    assert db.value("select pgq_ext.get_last_tick('c')") is None

@@ -5,35 +5,34 @@ import re
 import pytest
 
 from tests.support.pgq_programs import Programs, wait_until
-from tests.support.queues import Connection, rows, tick, value
+from tests.support.queues import Connection
 
 pytestmark = pytest.mark.program("python3-pgq")
 
 
 @pytest.fixture(autouse=True)
 def queue(db: Connection) -> None:
-    value(db, "select pgq.create_queue('q')")
+    db.value("select pgq.create_queue('q')")
 
 
 def send(db: Connection, *payloads: str) -> None:
     for payload in payloads:
-        value(db, "select pgq.insert_event('q', 't', %s)", payload)
-    tick(db)
+        db.value("select pgq.insert_event('q', 't', %s)", payload)
+    db.tick()
 
 
 def noted(db: Connection, consumer: str = "c") -> list[str]:
     sql = "select payload from sink where consumer = %s order by batch_id, ev_id"
-    return [payload for (payload,) in rows(db, sql, consumer)]
+    return [payload for (payload,) in db.rows(sql, consumer)]
 
 
 def is_done(db: Connection) -> bool:
     """Whether all consumers have finished all ticks and no retry waits."""
     return bool(
-        value(
-            db,
+        db.value(
             "select not exists (select from pgq.subscription s where sub_last_tick <"
             " (select max(tick_id) from pgq.tick) or sub_batch is not null)"
-            " and not exists (select from pgq.retry_queue)",
+            " and not exists (select from pgq.retry_queue)"
         )
     )
 
@@ -45,16 +44,16 @@ def test_a_consumer_gets_each_event_once_and_a_retried_one_again(
     programs.call("Consumer", "--register")
     send(db, "a", "retry 1", "b", "c")
     programs.start("Consumer", pgq_lazy_fetch=lazy_fetch)
-    wait_until(lambda: value(db, "select count(*) from pgq.retry_queue") == 1)
-    value(db, "select pgq.maint_retry_events()")
+    wait_until(lambda: db.value("select count(*) from pgq.retry_queue") == 1)
+    db.value("select pgq.maint_retry_events()")
     send(db, "d")
     wait_until(lambda: len(noted(db)) == 5 and is_done(db))
-    found = rows(db, "select payload, ev_retry from sink order by batch_id, ev_retry, payload")
+    found = db.rows("select payload, ev_retry from sink order by batch_id, ev_retry, payload")
     first, last = [(each, None) for each in "abc"], [("retry 1", 1), ("d", None)]
     assert found == first + last
     programs.stop()
     programs.call("Consumer", "--unregister")
-    assert rows(db, "select * from pgq.get_consumer_info()") == []
+    assert db.rows("select * from pgq.get_consumer_info()") == []
 
 
 def test_a_consumer_filters_by_table_and_waits_for_enough_events(
@@ -62,13 +61,13 @@ def test_a_consumer_filters_by_table_and_waits_for_enough_events(
 ) -> None:
     programs.call("Consumer", "--register")
     for table in ("public.a", "public.b"):
-        value(db, "select pgq.insert_event('q', 't', %s, %s, null, null, null)", table, table)
-    tick(db)
+        db.value("select pgq.insert_event('q', 't', %s, %s, null, null, null)", table, table)
+    db.tick()
     send(db, "c", "d")
     programs.start("Consumer", table_filter="a", pgq_batch_collect_events=3)
     wait_until(lambda: is_done(db))
     assert noted(db) == ["public.a"]
-    assert value(db, "select count(distinct batch_id) from sink") == 1
+    assert db.value("select count(distinct batch_id) from sink") == 1
 
 
 def test_workers_share_a_consumer(db: Connection, programs: Programs) -> None:
@@ -86,7 +85,7 @@ def test_workers_share_a_consumer(db: Connection, programs: Programs) -> None:
     for worker in workers:
         programs.call("CoopConsumer", "--unregister", subconsumer_name=worker)
     left = "select co_name from pgq.consumer, pgq.subscription where co_id = sub_consumer"
-    assert rows(db, left) == [("c",)]
+    assert db.rows(left) == [("c",)]
 
 
 def test_a_local_consumer_registers_itself_and_keeps_its_position(
@@ -98,14 +97,14 @@ def test_a_local_consumer_registers_itself_and_keeps_its_position(
         return sink.read_text().split() if sink.exists() else []
 
     programs.start("LocalConsumer")
-    wait_until(lambda: rows(db, "select * from pgq.get_consumer_info('q', 'c')"))
+    wait_until(lambda: db.rows("select * from pgq.get_consumer_info('q', 'c')"))
     send(db, "a", "b")
     wait_until(lambda: len(applied()) == 2)
     wait_until(lambda: is_done(db))
     programs.stop()
     send(db, "c")
     # The database lost the consumer, so it is registered anew where the file says.
-    value(db, "select pgq.unregister_consumer('q', 'c')")
+    db.value("select pgq.unregister_consumer('q', 'c')")
     programs.start("LocalConsumer")
     wait_until(lambda: len(applied()) == 3 and is_done(db))
     programs.stop()
@@ -126,11 +125,11 @@ def test_a_consumer_applies_events_in_another_database(
     wait_until(lambda: noted(db) == ["a", "b"] and is_done(db))
     programs.stop()
     # The batch was applied, but its end was lost: it comes again and is passed over.
-    value(db, "select pgq.register_consumer_at('q', 'c', 1)")
+    db.value("select pgq.register_consumer_at('q', 'c', 1)")
     if kind == "SerialConsumer":
-        assert value(db, "select pgq_ext.get_last_tick('c')") == 2
+        assert db.value("select pgq_ext.get_last_tick('c')") == 2
     else:
-        batch = value(db, "select pgq.next_batch('q', 'c')")
+        batch = db.value("select pgq.next_batch('q', 'c')")
         db.execute("update pgq_ext.completed_batch set last_batch_id = %s", [batch])
     programs.start(kind)
     wait_until(lambda: is_done(db))
@@ -146,12 +145,12 @@ def test_the_status_shows_new_queues_and_idle_workers(db: Connection, programs: 
 
 
 def test_a_producer_sends_events_one_by_one_and_by_copy(db: Connection, programs: Programs) -> None:
-    value(db, "select pgq.register_consumer('q', 'c')")
+    db.value("select pgq.register_consumer('q', 'c')")
     programs.call("Producer")
-    tick(db)
-    batch = value(db, "select pgq.next_batch('q', 'c')")
-    found = rows(
-        db, "select ev_id, ev_type, ev_data, ev_extra4 from pgq.get_batch_events(%s)", batch
+    db.tick()
+    batch = db.value("select pgq.next_batch('q', 'c')")
+    found = db.rows(
+        "select ev_id, ev_type, ev_data, ev_extra4 from pgq.get_batch_events(%s)", batch
     )
     assert found == [
         (1, "one", "a", "4"),

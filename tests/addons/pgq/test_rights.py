@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.logins import as_login
-from tests.support.queues import Connection, connect, refused, rows, tick, value
+from tests.support.queues import Connection, connect, refused
 
 PRODUCING = (
     "select pgq.insert_event('q', 't', 'x')",
@@ -54,12 +54,12 @@ MAY = {
 
 @pytest.fixture(autouse=True)
 def queue(db: Connection) -> None:
-    value(db, "select pgq.create_queue('q')")
-    value(db, "select pgq.register_consumer('q', 'c')")
-    value(db, "select pgq.insert_event('q', 't', 'x')")
-    tick(db)
-    value(db, "select setval('pgque.batch_id_seq', 1, false)")
-    assert value(db, "select pgq.next_batch('q', 'c')") == 1
+    db.value("select pgq.create_queue('q')")
+    db.value("select pgq.register_consumer('q', 'c')")
+    db.value("select pgq.insert_event('q', 't', 'x')")
+    db.tick()
+    db.value("select setval('pgque.batch_id_seq', 1, false)")
+    assert db.value("select pgq.next_batch('q', 'c')") == 1
 
 
 @pytest.mark.parametrize("role", MAY)
@@ -82,11 +82,10 @@ def test_roles_of_pgque_alone_call_nothing_of_pgq(database_url: str) -> None:
 
 
 def test_functions_that_write_run_with_a_fixed_search_path(db: Connection) -> None:
-    open_ones = rows(
-        db,
+    open_ones = db.rows(
         "select p.oid::regprocedure::text from pg_proc p"
         " where p.pronamespace::regnamespace::text ~ '^pgq(_coop|_ext)?$' and p.prosecdef"
-        " and p.proconfig is null order by 1",
+        " and p.proconfig is null order by 1"
     )
     assert [name for (name,) in open_ones] == [
         "pgq.insert_event(text,text,text)",
@@ -106,6 +105,6 @@ def test_objects_of_a_caller_stand_in_for_nothing(database_url: str) -> None:
             )
         db.execute("create table evil.queue_extra (per_tx_limit int)")
         db.execute("set search_path = evil, pg_catalog")
-        value(db, "select pgq.insert_event('q', 't', 'x')")
-        value(db, "select pgq.next_batch('q', 'c')")
-        rows(db, "select * from pgq.get_batch_cursor(1, 'k', 1)")
+        db.value("select pgq.insert_event('q', 't', 'x')")
+        db.value("select pgq.next_batch('q', 'c')")
+        db.rows("select * from pgq.get_batch_cursor(1, 'k', 1)")

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from tests.support.debian import DebianPostgres
-from tests.support.queues import Connection, connect, rows
+from tests.support.queues import Connection, connect
 
 
 class Error(str):
@@ -158,7 +158,7 @@ CALLS: list[tuple[str, ...]] = [
 def run(db: Connection, call: str) -> str:
     """The result of a call as text, or the words of its error, in small letters."""
     try:
-        ((result,),) = rows(db, f"select {call}" if " from " in call else f"select {call}::text")
+        ((result,),) = db.rows(f"select {call}" if " from " in call else f"select {call}::text")
     except psycopg.Error as error:
         return str(error.diag.message_primary).lower()
     return "true" if result is True else str(result)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.support.queues import Connection, rows, value
+from tests.support.queues import Connection
 
 API = Path(__file__).with_name("pgq_api.txt")
 LINES = [line for line in API.read_text().splitlines() if not line.startswith("#")]
@@ -39,19 +39,19 @@ where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped
 
 
 def test_every_function_has_its_arguments_result_and_grantee(db: Connection) -> None:
-    found = rows(db, HERE)
+    found = db.rows(HERE)
     here = {signature: grantees for signature, _, grantees in found}
     assert {each: here.get(each) for each in FUNCTIONS} == FUNCTIONS
     others = {name: grantees for each, name, grantees in found if each not in FUNCTIONS}
     assert others == OWN
     for schema, version in (("pgq", "3.5"), ("pgq_coop", "3.4"), ("pgq_ext", "3.3")):
-        assert value(db, f"select {schema}.version()") == version
+        assert db.value(f"select {schema}.version()") == version
 
 
 def test_every_table_has_its_name_and_columns(db: Connection) -> None:
-    assert {each: value(db, COLUMNS, each) for each in RELATIONS} == RELATIONS
-    value(db, "select pgq.create_queue('q')")
+    assert {each: db.value(COLUMNS, each) for each in RELATIONS} == RELATIONS
+    db.value("select pgq.create_queue('q')")
     columns = "select queue_id, queue_data_pfx, queue_tick_seq from pgq.queue"
-    ((number, prefix, tick_seq),) = rows(db, columns)
+    ((number, prefix, tick_seq),) = db.rows(columns)
     assert (prefix, tick_seq) == (f"pgque.event_{number}", f"pgq.event_{number}_tick_seq")
-    assert re.fullmatch(f"{prefix}_[012]", value(db, "select pgq.current_event_table('q')"))
+    assert re.fullmatch(f"{prefix}_[012]", db.value("select pgq.current_event_table('q')"))

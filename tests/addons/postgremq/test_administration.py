@@ -13,63 +13,59 @@ from tests.support.messages import (
     states,
     statistics,
 )
-from tests.support.queues import Connection, finish, next_batch, refused, rows, tick, value
+from tests.support.queues import Connection, refused
 
 
 def test_topics_and_queues_are_listed_with_their_settings(db: Connection) -> None:
     for name in ("t", "a", "t"):
-        assert value(db, "select postgremq.create_topic(%s)", name) == name
-    assert rows(db, "select topic from postgremq.list_topics()") == [("a",), ("t",)]
+        assert db.value("select postgremq.create_topic(%s)", name) == name
+    assert db.rows("select topic from postgremq.list_topics()") == [("a",), ("t",)]
     make_queue(db, "plain", max_attempts=3)
     create = "select postgremq.create_queue('own', 't', 0, true, 60)"
-    value(db, create)
-    listed = rows(
-        db,
+    db.value(create)
+    listed = db.rows(
         "select queue_name, topic_name, max_delivery_attempts, exclusive, keep_alive_until > now()"
-        " from postgremq.list_queues()",
+        " from postgremq.list_queues()"
     )
     assert listed == [("own", "t", 0, True, True), ("plain", "t", 3, False, None)]
     with refused("P0001", 'An exclusive queue with name "own" already exists'):
-        value(db, create)
+        db.value(create)
 
 
-def test_exclusive_queue_gets_messages_only_while_it_is_alive(db: Connection) -> None:
-    make_queue(db)
-    value(db, "select postgremq.create_queue('own', 't', 0, true, 60)")
-    publish(db, 1)
-    db.execute(
+def test_exclusive_queue_gets_messages_only_while_it_is_alive(q: Connection) -> None:
+    q.value("select postgremq.create_queue('own', 't', 0, true, 60)")
+    publish(q, 1)
+    q.execute(
         "update postgremq.queues set keep_alive_until = now() - interval '1 s' where exclusive"
     )
-    publish(db, 2)
-    assert consume(db, "own") == []
-    assert value(db, "select postgremq.extend_queue_keep_alive('own', '1 minute')") is True
-    publish(db, 3)
-    assert drain(db, "own") == [1, 3]
-    assert value(db, "select postgremq.extend_queue_keep_alive('q', '1 minute')") is False
+    publish(q, 2)
+    assert consume(q, "own") == []
+    assert q.value("select postgremq.extend_queue_keep_alive('own', '1 minute')") is True
+    publish(q, 3)
+    assert drain(q, "own") == [1, 3]
+    assert q.value("select postgremq.extend_queue_keep_alive('q', '1 minute')") is False
 
 
-def test_inactive_queues_are_deleted(db: Connection) -> None:
-    make_queue(db)
+def test_inactive_queues_are_deleted(q: Connection) -> None:
     for name in ("alive", "expired", "without"):
-        value(db, "select postgremq.create_queue(%s, 't', 0, true, 60)", name)
-    publish(db, 1)
-    db.execute("update postgremq.queues set keep_alive_until = null where name = 'without'")
-    db.execute("update postgremq.queues set keep_alive_until = now() where name = 'expired'")
-    rows(db, "select postgremq.delete_inactive_queues()")
-    assert rows(db, "select name from postgremq.queues order by 1") == [("alive",), ("q",)]
-    assert statistics(db, None)[3] == 2
+        q.value("select postgremq.create_queue(%s, 't', 0, true, 60)", name)
+    publish(q, 1)
+    q.execute("update postgremq.queues set keep_alive_until = null where name = 'without'")
+    q.execute("update postgremq.queues set keep_alive_until = now() where name = 'expired'")
+    q.rows("select postgremq.delete_inactive_queues()")
+    assert q.rows("select name from postgremq.queues order by 1") == [("alive",), ("q",)]
+    assert statistics(q, None)[3] == 2
 
 
-def test_topic_with_messages_is_not_deleted(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1)
-    value(db, "select postgremq.log_topic('t')")
+def test_topic_with_messages_is_not_deleted(q: Connection) -> None:
+    publish(q, 1)
+    q.value("select postgremq.log_topic('t')")
     with refused("P0001", 'Cannot delete topic "t" because messages exist. Clean up the topic'):
-        value(db, "select postgremq.delete_topic('t')")
-    value(db, "select postgremq.clean_up_topic('t')")
-    value(db, "select postgremq.delete_topic('t')")
-    assert rows(db, "select * from postgremq.list_queues()") == []
-    assert rows(db, "select * from postgremq.topic_log") == []
+        q.value("select postgremq.delete_topic('t')")
+    q.value("select postgremq.clean_up_topic('t')")
+    q.value("select postgremq.delete_topic('t')")
+    assert q.rows("select * from postgremq.list_queues()") == []
+    assert q.rows("select * from postgremq.topic_log") == []
 
 
 def test_dead_letters_are_moved_listed_requeued_and_purged(db: Connection) -> None:
@@ -79,18 +75,18 @@ def test_dead_letters_are_moved_listed_requeued_and_purged(db: Connection) -> No
     ack(db, consume(db, vt=0)[0])  # also a completed message
     assert [claim.id for claim in consume(db)] == [second]  # and one at work
     consume(db, "endless", limit=3)
-    assert value(db, "select postgremq.move_messages_to_dlq()") == 2
+    assert db.value("select postgremq.move_messages_to_dlq()") == 2
     listed = "select queue_name, message_id, retry_count from postgremq.list_dlq_messages()"
-    assert rows(db, listed) == [("q", first, 1), ("q", second, 1)]
+    assert db.rows(listed) == [("q", first, 1), ("q", second, 1)]
     assert states(db) == [(third, "pending", 0)]
-    value(db, "select postgremq.requeue_dlq_messages('q')")
-    assert rows(db, listed) == []
+    db.value("select postgremq.requeue_dlq_messages('q')")
+    assert db.rows(listed) == []
     again = consume(db, limit=None)
     assert [(claim.id, claim.attempts) for claim in again] == [(third, 1), (first, 1), (second, 1)]
-    assert value(db, "select postgremq.move_messages_to_dlq()") == 3
-    value(db, "select postgremq.purge_dlq()")
-    assert rows(db, listed) == []
-    assert value(db, "select count(*) from postgremq.messages") == 3
+    assert db.value("select postgremq.move_messages_to_dlq()") == 3
+    db.value("select postgremq.purge_dlq()")
+    assert db.rows(listed) == []
+    assert db.value("select count(*) from postgremq.messages") == 3
 
 
 @pytest.mark.parametrize("is_rotated", [False, True])
@@ -100,41 +96,39 @@ def test_requeue_delivers_again_what_was_completed(db: Connection, is_rotated: b
     assert drain(db) == [1]
     if is_rotated:
         rotate(db)
-    assert value(db, "select postgremq.move_messages_to_dlq()") == 1
+    assert db.value("select postgremq.move_messages_to_dlq()") == 1
     assert states(db) == []
-    value(db, "select postgremq.requeue_dlq_messages('q')")
+    db.value("select postgremq.requeue_dlq_messages('q')")
     assert drain(db) == [1]
     assert [row[1] for row in states(db)] == ["completed"]
 
 
 def test_completed_message_that_an_administrator_calls_dead_is_requeued_once(
-    db: Connection,
+    q: Connection,
 ) -> None:
-    make_queue(db)
-    (id_,) = publish(db, 1)
-    drain(db)
-    rotate(db)
-    bury(db, id_)
-    value(db, "select postgremq.requeue_dlq_messages('q')")
-    assert states(db) == [(id_, "pending", 0)]
-    assert value(db, "select postgremq.cleanup_completed_messages(0)") == 0
-    assert drain(db) == [1]
+    (id_,) = publish(q, 1)
+    drain(q)
+    rotate(q)
+    bury(q, id_)
+    q.value("select postgremq.requeue_dlq_messages('q')")
+    assert states(q) == [(id_, "pending", 0)]
+    assert q.value("select postgremq.cleanup_completed_messages(0)") == 0
+    assert drain(q) == [1]
 
 
-def test_completed_messages_are_removed_by_age_but_stay_in_messages(db: Connection) -> None:
-    make_queue(db)
-    old, new, _ = publish(db, 1, 2, 3)
-    for claim in consume(db, limit=2):
-        ack(db, claim)
-    db.execute(
+def test_completed_messages_are_removed_by_age_but_stay_in_messages(q: Connection) -> None:
+    old, new, _ = publish(q, 1, 2, 3)
+    for claim in consume(q, limit=2):
+        ack(q, claim)
+    q.execute(
         "update postgremq.queue_messages set processed_at = now() - interval '25 hours'"
         " where message_id = %s",
         [old],
     )
-    assert value(db, "select postgremq.cleanup_completed_messages()") == 1
-    assert [row[0] for row in states(db)] == [new, new + 1]
-    assert value(db, "select postgremq.cleanup_completed_messages(0)") == 1
-    got = rows(db, "select topic_name, payload from postgremq.get_message(%s)", old)
+    assert q.value("select postgremq.cleanup_completed_messages()") == 1
+    assert [row[0] for row in states(q)] == [new, new + 1]
+    assert q.value("select postgremq.cleanup_completed_messages(0)") == 1
+    got = q.rows("select topic_name, payload from postgremq.get_message(%s)", old)
     assert got == [("t", 1)]
 
 
@@ -142,12 +136,12 @@ def test_messages_are_removed_from_one_queue(db: Connection) -> None:
     make_queue(db, "a")
     make_queue(db, "b")
     gone, _, _, _ = publish(db, 0, 1, 2, 3)
-    rows(db, "select postgremq.delete_queue_message('a', %s)", gone)
+    db.rows("select postgremq.delete_queue_message('a', %s)", gone)
     (claim,) = consume(db, "a")
     assert claim.payload == 1
     ack(db, claim)
     (claim,) = consume(db, "a")
-    value(db, "select postgremq.clean_up_queue('a')")
+    db.value("select postgremq.clean_up_queue('a')")
     assert (statistics(db, "a"), statistics(db, "b")) == ((0, 0, 0, 0), (4, 0, 0, 4))
     with refused("P0001", "Ack failed"):
         ack(db, claim)
@@ -160,90 +154,85 @@ def test_deleting_messages_removes_them_from_queues_and_dead_letters(db: Connect
     make_queue(db, "other", "another")
     dead, gone, kept = publish(db, 1, 2, 3)
     consume(db)
-    value(db, "select postgremq.move_messages_to_dlq()")
+    db.value("select postgremq.move_messages_to_dlq()")
     db.execute("delete from postgremq.messages where id in (%s, %s)", [dead, gone])
-    assert rows(db, "select * from postgremq.dead_letter_queue") == []
+    assert db.rows("select * from postgremq.dead_letter_queue") == []
     assert states(db) == [(kept, "pending", 0)]
     publish(db, 5, topic="another")
     db.execute("delete from postgremq.topics where name = 't'")
-    assert rows(db, "select name from postgremq.queues") == [("other",)]
-    assert rows(db, "select payload from postgremq.messages") == [(5,)]
-    rows(db, "select postgremq.purge_all_messages()")
+    assert db.rows("select name from postgremq.queues") == [("other",)]
+    assert db.rows("select payload from postgremq.messages") == [(5,)]
+    db.rows("select postgremq.purge_all_messages()")
     assert statistics(db, None) == (0, 0, 0, 0)
-    assert value(db, "select count(*) from postgremq.queues") == 1
+    assert db.value("select count(*) from postgremq.queues") == 1
 
 
-def test_deleted_queue_leaves_messages(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1)
+def test_deleted_queue_leaves_messages(q: Connection) -> None:
+    publish(q, 1)
     delete = "delete from postgremq.queues where name = 'q'"
     for sql in (delete, "select postgremq.delete_queue('q')"):
-        db.execute(sql.encode())
-        assert rows(db, "select * from postgremq.list_queues()") == []
-        make_queue(db)
-        assert drain(db) == []
-        assert value(db, "select count(*) from postgremq.messages") == 1
+        q.execute(sql.encode())
+        assert q.rows("select * from postgremq.list_queues()") == []
+        make_queue(q)
+        assert drain(q) == []
+        assert q.value("select count(*) from postgremq.messages") == 1
 
 
-def test_statistics_count_by_status(db: Connection) -> None:
-    make_queue(db)
-    make_queue(db, "b")
-    publish(db, 1, 2, 3)
-    ack(db, consume(db)[0])
-    consume(db)
-    found = [statistics(db, queue) for queue in ("q", None, "no")]
+def test_statistics_count_by_status(q: Connection) -> None:
+    make_queue(q, "b")
+    publish(q, 1, 2, 3)
+    ack(q, consume(q)[0])
+    consume(q)
+    found = [statistics(q, queue) for queue in ("q", None, "no")]
     assert found == [(1, 1, 1, 3), (4, 1, 1, 6), (0, 0, 0, 0)]
 
 
-def test_raw_insert_publishes(db: Connection) -> None:
-    make_queue(db)
-    db.execute("insert into postgremq.messages (topic_name, payload) values ('t', '1'), ('t', '2')")
-    db.execute(
+def test_raw_insert_publishes(q: Connection) -> None:
+    q.execute("insert into postgremq.messages (topic_name, payload) values ('t', '1'), ('t', '2')")
+    q.execute(
         "insert into postgremq.messages (topic_name, payload, published_at)"
         " values ('t', '0', now() - interval '1 day')"
     )
-    assert drain(db) == [0, 1, 2]
+    assert drain(q) == [0, 1, 2]
     with refused("23503", 'Topic "no" does not exist'):
-        db.execute("insert into postgremq.messages (topic_name, payload) values ('no', '1')")
+        q.execute("insert into postgremq.messages (topic_name, payload) values ('no', '1')")
 
 
-def test_rows_of_queue_messages_can_be_changed(db: Connection) -> None:
-    make_queue(db)
-    make_queue(db, "second")
-    first, second = publish(db, 1, 2)
+def test_rows_of_queue_messages_can_be_changed(q: Connection) -> None:
+    make_queue(q, "second")
+    first, second = publish(q, 1, 2)
     sql = (
         "update postgremq.queue_messages set status = %s, vt = now()"
         " where queue_name = 'q' and message_id = %s"
     )
-    db.execute(sql, ["completed", first])
-    assert drain(db) == [2]
-    rotate(db)  # completed messages are now in another table
-    db.execute(sql, ["pending", second])
-    assert drain(db) == [2]
-    db.execute("delete from postgremq.queue_messages where queue_name = 'second'")
-    assert statistics(db, "second") == (0, 0, 0, 0)
+    q.execute(sql, ["completed", first])
+    assert drain(q) == [2]
+    rotate(q)  # completed messages are now in another table
+    q.execute(sql, ["pending", second])
+    assert drain(q) == [2]
+    q.execute("delete from postgremq.queue_messages where queue_name = 'second'")
+    assert statistics(q, "second") == (0, 0, 0, 0)
     add = "insert into postgremq.queue_messages (queue_name, message_id) values (%s, %s)"
-    db.execute(add, ["second", second])
-    assert drain(db, "second") == [2]
+    q.execute(add, ["second", second])
+    assert drain(q, "second") == [2]
     for queue, id_, code in (("second", second, "23505"), ("no", 1, "23503"), ("q", 99, "23503")):
         with refused(code):
-            db.execute(add, [queue, id_])
+            q.execute(add, [queue, id_])
     with refused("23514", '"lost" is no status'):
-        db.execute(sql, ["lost", first])
+        q.execute(sql, ["lost", first])
     with refused("0A000", "cannot be changed"):
-        db.execute("update postgremq.queue_messages set message_id = 77")
+        q.execute("update postgremq.queue_messages set message_id = 77")
 
 
-def test_topics_of_queues_and_messages_stay(db: Connection) -> None:
-    make_queue(db)
-    value(db, "select postgremq.create_topic('u')")
-    publish(db, 1)
-    publish(db, 2, topic="u")
+def test_topics_of_queues_and_messages_stay(q: Connection) -> None:
+    q.value("select postgremq.create_topic('u')")
+    publish(q, 1)
+    publish(q, 2, topic="u")
     for change in ("queues set topic_name = 'u'", "topics set name = 'v' where name = 'u'"):
         with refused("0A000", "cannot be changed"):
-            db.execute(f"update postgremq.{change}".encode())
-    value(db, "select postgremq.clean_up_topic('t')")
-    assert states(db) == []
+            q.execute(f"update postgremq.{change}".encode())
+    q.value("select postgremq.clean_up_topic('t')")
+    assert states(q) == []
 
 
 @pytest.mark.parametrize("kind", ["pending", "processing", "dead", "forced"])
@@ -253,60 +242,58 @@ def test_uninstall_is_refused_while_messages_are_not_finished(db: Connection, ki
     if kind != "pending":
         consume(db, vt=0 if kind == "dead" else 60)
     if kind == "dead":
-        value(db, "select postgremq.move_messages_to_dlq()")
+        db.value("select postgremq.move_messages_to_dlq()")
     with refused("PQ020", '"q"'):
-        rows(db, "select postgremq.uninstall()")
+        db.rows("select postgremq.uninstall()")
     drain(db)
     if kind == "processing":
-        value(db, "select postgremq.clean_up_queue('q')")
-    rows(db, "select postgremq.purge_dlq()")
-    rows(db, "select postgremq.uninstall(%s)", kind == "forced")
-    assert value(db, "select to_regnamespace('postgremq')") is None
-    assert rows(db, "select * from pgque.addon where addon_name = 'postgremq'") == []
+        db.value("select postgremq.clean_up_queue('q')")
+    db.rows("select postgremq.purge_dlq()")
+    db.rows("select postgremq.uninstall(%s)", kind == "forced")
+    assert db.value("select to_regnamespace('postgremq')") is None
+    assert db.rows("select * from pgque.addon where addon_name = 'postgremq'") == []
 
 
 def events(db: Connection) -> list[tuple[str, str, str, bool]]:
-    tick(db, "postgremq.t")
-    batch = next_batch(db, "postgremq.t")
+    db.tick("postgremq.t")
+    batch = db.next_batch("postgremq.t")
     if batch is None:
         return []
     sql = "select ev_type, ev_data, ev_extra1, ev_extra2 is null from pgque.get_batch_events(%s)"
-    got = rows(db, sql, batch)
-    finish(db, batch)
+    got = db.rows(sql, batch)
+    db.finish(batch)
     return sorted(got)  # type: ignore[arg-type]
 
 
-def test_messages_of_a_logged_topic_are_events_from_then_on(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1)
+def test_messages_of_a_logged_topic_are_events_from_then_on(q: Connection) -> None:
+    publish(q, 1)
     for _ in range(2):
-        assert value(db, "select postgremq.log_topic('t')") == "postgremq.t"
-    value(db, "select pgque.register_consumer('postgremq.t', 'c')")
-    (two,) = publish(db, 2)
-    with db.transaction(force_rollback=True):
-        publish(db, 3)
+        assert q.value("select postgremq.log_topic('t')") == "postgremq.t"
+    q.value("select pgque.register_consumer('postgremq.t', 'c')")
+    (two,) = publish(q, 2)
+    with q.transaction(force_rollback=True):
+        publish(q, 3)
     delayed = "select postgremq.publish_message('t', '4', now() + interval '1 hour')"
-    four = value(db, delayed)
-    assert events(db) == [("message", "2", str(two), True), ("message", "4", str(four), False)]
-    assert drain(db) == [1, 2]
+    four = q.value(delayed)
+    assert events(q) == [("message", "2", str(two), True), ("message", "4", str(four), False)]
+    assert drain(q) == [1, 2]
     for _ in range(2):
-        rows(db, "select postgremq.unlog_topic('t')")
-    publish(db, 5)
-    assert events(db) == []
+        q.rows("select postgremq.unlog_topic('t')")
+    publish(q, 5)
+    assert events(q) == []
     with refused("P0001", 'Topic "no" does not exist'):
-        value(db, "select postgremq.log_topic('no')")
-    rows(db, "select postgremq.unlog_topic('no')")
+        q.value("select postgremq.log_topic('no')")
+    q.rows("select postgremq.unlog_topic('no')")
 
 
-def test_publishing_without_the_log_fails_until_the_topic_is_logged_or_not(db: Connection) -> None:
-    make_queue(db)
+def test_publishing_without_the_log_fails_until_the_topic_is_logged_or_not(q: Connection) -> None:
     log, unlog = "select postgremq.log_topic('t')", "select postgremq.unlog_topic('t')"
     for way in (log, unlog):
-        value(db, log)
-        value(db, "select pgque.drop_queue('postgremq.t')")
-        assert value(db, "select postgremq.logged_as('t')") is None
+        q.value(log)
+        q.value("select pgque.drop_queue('postgremq.t')")
+        assert q.value("select postgremq.logged_as('t')") is None
         with refused("PQ001", 'queue "postgremq.t" does not exist', log, unlog):
-            publish(db, 1)
-        rows(db, way)
-        publish(db, 2)
-        assert drain(db) == [2]
+            publish(q, 1)
+        q.rows(way)
+        publish(q, 2)
+        assert drain(q) == [2]

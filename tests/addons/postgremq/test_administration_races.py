@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.addons.conftest import Another, Blocked, begun, with_snapshot
+from tests.addons.conftest import begun, with_snapshot
 from tests.support.messages import (
     ack,
     bury,
@@ -18,22 +18,21 @@ from tests.support.messages import (
     statistics,
     switch,
 )
-from tests.support.queues import Connection, refused, rows, value
+from tests.support.queues import Another, Blocked, Connection, refused, rows, value
 
 CLEAN_UP = "select postgremq.cleanup_completed_messages(0)"
 
 
 def test_uninstall_counts_messages_whose_publishers_have_not_committed(
-    db: Connection, another: Another, blocked: Blocked
+    q: Connection, another: Another, blocked: Blocked
 ) -> None:
-    make_queue(db)
     publisher = begun(another())
     publish(publisher, 1)
     removal = blocked(rows, "select postgremq.uninstall()")
     publisher.execute("commit")
     with refused("PQ020", '"q"'):
         removal.result()
-    assert drain(db) == [1]
+    assert drain(q) == [1]
 
 
 def test_message_that_is_removed_while_it_is_archived_does_not_come_back(
@@ -143,65 +142,61 @@ def test_raw_change_beside_a_change_of_the_limit(
 
 
 def test_update_of_claims_does_not_take_back_an_ack_that_is_newer(
-    db: Connection, another: Another, blocked: Blocked
+    q: Connection, another: Another, blocked: Blocked
 ) -> None:
-    make_queue(db)
-    publish(db, 1, 2)
-    first, second = consume(db, limit=2)
+    publish(q, 1, 2)
+    first, second = consume(q, limit=2)
     slow = begun(another())
     ack(slow, first)
     change = blocked(put_back, "status = 'processing'")
-    ack(db, second)
+    ack(q, second)
     slow.execute("rollback")
     with refused("40001"):
         change.result()
-    assert [row[1] for row in states(db)] == ["processing", "completed"]
+    assert [row[1] for row in states(q)] == ["processing", "completed"]
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_message_that_is_put_back_while_a_cleanup_waits(
-    db: Connection, another: Another, blocked: Blocked, end: str
+    q: Connection, another: Another, blocked: Blocked, end: str
 ) -> None:
-    make_queue(db)
-    publish(db, 1, 2, 3)
-    drain(db)
+    publish(q, 1, 2, 3)
+    drain(q)
     first = begun(another())
     put_back(first, "message_id = 1")
     removed = blocked(value, CLEAN_UP)
-    put_back(db, "message_id = 2")
+    put_back(q, "message_id = 2")
     first.execute(end)
     assert removed.result() == (1 if end == "commit" else 2)
-    assert drain(db) == ([1, 2] if end == "commit" else [2])
+    assert drain(q) == ([1, 2] if end == "commit" else [2])
 
 
-def test_cleanup_counts_archived_messages_once(db: Connection, another: Another) -> None:
-    make_queue(db)
-    publish(db, 1, 2)
-    drain(db)
+def test_cleanup_counts_archived_messages_once(q: Connection, another: Another) -> None:
+    publish(q, 1, 2)
+    drain(q)
     with_snapshot(another())
-    rotate(db)
-    publish(db, 3)
-    drain(db)
-    assert value(db, CLEAN_UP) == 3
-    assert states(db) == []
+    rotate(q)
+    publish(q, 3)
+    drain(q)
+    assert value(q, CLEAN_UP) == 3
+    assert states(q) == []
 
 
 def test_row_that_two_sessions_insert_beside_a_rotation_is_one_message(
-    db: Connection, another: Another, blocked: Blocked
+    q: Connection, another: Another, blocked: Blocked
 ) -> None:
-    make_queue(db)
-    publish(db, 1)
-    value(db, "select postgremq.clean_up_queue('q')")
-    rotate(db)
+    publish(q, 1)
+    value(q, "select postgremq.clean_up_queue('q')")
+    rotate(q)
     insert = "insert into postgremq.queue_messages (queue_name, message_id) values ('q', 1)"
     first = begun(another())
     first.execute(insert)
-    switch(db)
+    switch(q)
     insertion = blocked(lambda second: second.execute(insert))
     first.execute("commit")
     with refused("23505"):
         insertion.result()
-    assert drain(db) == [1]
+    assert drain(q) == [1]
 
 
 def test_change_under_a_snapshot_that_may_not_see_what_was_archived(db: Connection) -> None:

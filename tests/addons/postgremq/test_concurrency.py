@@ -3,17 +3,9 @@
 import psycopg
 import pytest
 
-from tests.addons.conftest import Another, begun, with_snapshot
-from tests.support.messages import (
-    ack,
-    consume,
-    drain,
-    make_queue,
-    nack,
-    publish,
-    publish_many,
-)
-from tests.support.queues import Connection, connect, rows, value
+from tests.addons.conftest import begun, with_snapshot
+from tests.support.messages import ack, consume, drain, nack, publish, publish_many
+from tests.support.queues import Another, Connection, connect
 
 OPEN_CHANGES = (
     "select * from postgremq.consume_message('q', 60)",
@@ -29,85 +21,79 @@ OPEN_CHANGES = (
 
 @pytest.mark.parametrize("part", [0, 1])
 def test_nobody_waits_for_an_open_change_of_a_message(
-    db: Connection, another: Another, part: int
+    q: Connection, another: Another, part: int
 ) -> None:
-    make_queue(db)
-    value(db, "select setval('postgremq.turn', %s)", part)
-    db.execute("set statement_timeout = '20s'")
+    q.value("select setval('postgremq.turn', %s)", part)
+    q.execute("set statement_timeout = '20s'")
     slow = another()
     for change in OPEN_CHANGES:
-        first, _ = publish(db, 1, 2)
+        first, _ = publish(q, 1, 2)
         begun(slow)
         # Its visibility time is over for everybody but this transaction, which began before it.
-        (claim,) = consume(db, vt=0) if "token" in change else (None,)
+        (claim,) = consume(q, vt=0) if "token" in change else (None,)
         slow.execute(change.encode(), {"id": first, "token": claim and claim.token})
-        assert drain(db) == [2], change
+        assert drain(q) == [2], change
         slow.execute("rollback")
-        assert drain(db) == [1], change
+        assert drain(q) == [1], change
 
 
-def test_claims_of_a_session_that_ends_come_again(db: Connection, database_url: str) -> None:
-    make_queue(db)
-    publish(db, *range(50))
+def test_claims_of_a_session_that_ends_come_again(q: Connection, database_url: str) -> None:
+    publish(q, *range(50))
     victim = begun(connect(database_url))
     assert len(consume(victim, limit=20)) == 20
-    assert drain(db) == [*range(20, 50)]
-    value(db, "select pg_terminate_backend(%s, 10000)", victim.info.backend_pid)
+    assert drain(q) == [*range(20, 50)]
+    q.value("select pg_terminate_backend(%s, 10000)", victim.info.backend_pid)
     victim.close()
-    assert drain(db) == [*range(20)]
+    assert drain(q) == [*range(20)]
 
 
-def test_publisher_that_commits_late_is_not_passed_over(db: Connection, another: Another) -> None:
-    make_queue(db)
+def test_publisher_that_commits_late_is_not_passed_over(q: Connection, another: Another) -> None:
     late, early = begun(another()), with_snapshot(another())
     publish(late, 1, 2)
     for _ in range(3):
-        publish(db, *range(100, 160))
-        assert drain(db) == [*range(100, 160)]
+        publish(q, *range(100, 160))
+        assert drain(q) == [*range(100, 160)]
     publish(late, 3)
     publish(early, 4)
-    publish(db, *range(60))
-    assert drain(db) == [*range(60)]
+    publish(q, *range(60))
+    assert drain(q) == [*range(60)]
     late.execute("commit")
-    assert drain(db) == [1, 2, 3]
+    assert drain(q) == [1, 2, 3]
     early.execute("commit")
-    assert drain(db) == [4]
+    assert drain(q) == [4]
 
 
 def test_claim_that_commits_after_its_visibility_time_comes_again(
-    db: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
-    make_queue(db)
-    publish(db, 1)
+    publish(q, 1)
     slow = begun(another())
     (claim,) = consume(slow, vt=0)
-    publish(db, *range(100, 200))
-    drain(db)
+    publish(q, *range(100, 200))
+    drain(q)
     slow.execute("commit")
-    (again,) = consume(db)
+    (again,) = consume(q)
     assert (again.id, again.attempts) == (claim.id, 2)
 
 
 def test_messages_published_and_answered_in_a_consumers_transaction_are_found(
-    db: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
-    make_queue(db)
     older = begun(another())
-    value(older, "select pg_current_xact_id()")
-    publish(db, *range(100))
+    older.value("select pg_current_xact_id()")
+    publish(q, *range(100))
     for _ in range(5):  # a floor is written now and then
         for claim in consume(older, limit=9):
             ack(older, claim)
-        publish(db, *range(60))
-        drain(db)
+        publish(q, *range(60))
+        drain(q)
     publish(older, -1, -1, -1)
     older.execute("commit")
-    assert drain(db) == [-1, -1, -1]
+    assert drain(q) == [-1, -1, -1]
 
 
-def test_repeatable_read_consumers_get_each_message_once(db: Connection, another: Another) -> None:
-    make_queue(db)
-    publish(db, 1, 2)
+def test_repeatable_read_consumers_get_each_message_once(q: Connection, another: Another) -> None:
+    publish(q, 1, 2)
     one, two = with_snapshot(another()), with_snapshot(another())
     (first,) = consume(one)
     one.execute("commit")
@@ -120,61 +106,57 @@ def test_repeatable_read_consumers_get_each_message_once(db: Connection, another
     assert first.id not in got
 
 
-def test_no_dead_rows_after_hundreds_of_changes(db: Connection) -> None:
-    make_queue(db)
-    publish(db, *range(300))
-    for claim in consume(db, limit=300):
-        nack(db, claim)
-    for claim in consume(db, limit=300):
-        ack(db, claim)
-    rows(db, "select pg_stat_force_next_flush()") if db.info.server_version >= 150000 else None
+def test_no_dead_rows_after_hundreds_of_changes(q: Connection) -> None:
+    publish(q, *range(300))
+    for claim in consume(q, limit=300):
+        nack(q, claim)
+    for claim in consume(q, limit=300):
+        ack(q, claim)
+    q.rows("select pg_stat_force_next_flush()") if q.info.server_version >= 150000 else None
     sql = (
         "select relname, n_dead_tup, n_tup_upd, n_tup_del from pg_stat_user_tables"
         " where schemaname = 'postgremq' and relname ~ '^(state|floor|messages)'"
         " and (n_dead_tup > 0 or n_tup_upd > 0 or n_tup_del > 0)"
     )
-    assert rows(db, sql) == []
+    assert q.rows(sql) == []
 
 
-def test_empty_poll_only_reads_and_steps_over_finished_messages_once(db: Connection) -> None:
-    make_queue(db)
-    publish(db, *range(100))
-    drain(db)
-    db.execute("truncate postgremq.floor")
+def test_empty_poll_only_reads_and_steps_over_finished_messages_once(q: Connection) -> None:
+    publish(q, *range(100))
+    drain(q)
+    q.execute("truncate postgremq.floor")
     for _ in range(3):
-        assert consume(db) == []
-    assert value(db, "select count(*) from postgremq.floor") == 1
-    with db.transaction():
-        assert consume(db) == []
-        assert value(db, "select pg_current_xact_id_if_assigned()") is None
-    publish(db, 1)
-    assert drain(db) == [1]
+        assert consume(q) == []
+    assert q.value("select count(*) from postgremq.floor") == 1
+    with q.transaction():
+        assert consume(q) == []
+        assert q.value("select pg_current_xact_id_if_assigned()") is None
+    publish(q, 1)
+    assert drain(q) == [1]
 
 
 def test_messages_that_a_floor_passes_while_a_session_holds_them_come_again(
-    db: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
-    make_queue(db)
-    publish(db, *range(20))
+    publish(q, *range(20))
     slow = begun(another())
     assert len(consume(slow, limit=20)) == 20
-    publish(db, *range(100, 200))
-    drain(db)
-    assert consume(db) == []
+    publish(q, *range(100, 200))
+    drain(q)
+    assert consume(q) == []
     slow.execute("rollback")
-    assert drain(db) == [*range(20)]
+    assert drain(q) == [*range(20)]
 
 
-def test_floor_of_another_cluster_is_not_used(db: Connection) -> None:
-    make_queue(db)
-    publish(db, *range(150))
-    drain(db)
+def test_floor_of_another_cluster_is_not_used(q: Connection) -> None:
+    publish(q, *range(150))
+    drain(q)
     # As after a restore into a cluster with lower transaction ids.
-    db.execute(
+    q.execute(
         "update postgremq.floor set due_at = 9223372036854775806, origin_id = gen_random_uuid()"
     )
-    publish(db, 1, 2)
-    assert drain(db) == [1, 2]
+    publish(q, 1, 2)
+    assert drain(q) == [1, 2]
 
 
 def cost_of_a_claim(db: Connection) -> int:
@@ -186,70 +168,51 @@ def cost_of_a_claim(db: Connection) -> int:
     with db.transaction():
         for _ in range(2):
             publish(db, *range(30))
-            before = value(db, counter)
+            before = db.value(counter)
             assert len(consume(db, limit=30)) == 30
-            read: int = value(db, counter) - before
+            read: int = db.value(counter) - before
     return read
 
 
-def test_floor_costs_the_same_after_any_history(db: Connection, another: Another) -> None:
-    make_queue(db)
-    publish_many(db, 3000)
-    done = consume(db, vt=0, limit=None)
+def test_floor_costs_the_same_after_any_history(q: Connection, another: Another) -> None:
+    publish_many(q, 3000)
+    done = consume(q, vt=0, limit=None)
     sql = "select count(*) from postgremq.ack_message_batch('q', %s, %s::varchar[])"
-    value(db, sql, [claim.id for claim in done], [claim.token for claim in done])
-    assert consume(db) == []
+    q.value(sql, [claim.id for claim in done], [claim.token for claim in done])
+    assert consume(q) == []
     publish(begun(another()), 1)
-    assert cost_of_a_claim(db) < 1000
+    assert cost_of_a_claim(q) < 1000
 
 
 def test_open_transaction_that_publishes_much_costs_consumers_nothing(
-    db: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
-    make_queue(db)
     bulk = begun(another())
     bulk.execute(
         "insert into postgremq.messages (topic_name, payload, deliver_after)"
         " select 't', to_jsonb(n), case when n % 2 = 0 then now() end"
         " from generate_series(1, 4000) n"
     )
-    publish(db, *range(30))
-    drain(db)
-    assert cost_of_a_claim(db) < 1000
+    publish(q, *range(30))
+    drain(q)
+    assert cost_of_a_claim(q) < 1000
     bulk.execute("commit")
-    assert len(consume(db, limit=None)) == 4000
+    assert len(consume(q, limit=None)) == 4000
 
 
-def test_many_claims_of_an_open_transaction_hide_no_others(
-    db: Connection, another: Another
-) -> None:
-    make_queue(db)
-    publish_many(db, 1000)
-    assert len(consume(db, vt=0, limit=1000)) == 1000
+def test_many_claims_of_an_open_transaction_hide_no_others(q: Connection, another: Another) -> None:
+    publish_many(q, 1000)
+    assert len(consume(q, vt=0, limit=1000)) == 1000
     holder = begun(another())
     assert len(consume(holder, limit=600)) == 600
-    assert len(consume(db, limit=30)) == 30  # and writes a floor
+    assert len(consume(q, limit=30)) == 30  # and writes a floor
     holder.execute("rollback")
-    assert len(consume(db, limit=None)) == 970
+    assert len(consume(q, limit=None)) == 970
 
 
-def test_publisher_that_began_before_a_floor_was_written_is_not_passed_over(
-    db: Connection, another: Another
-) -> None:
-    make_queue(db)
-    early = begun(another())
-    publish(db, *range(100))
-    drain(db)
-    assert consume(db) == []
-    publish(early, 100)
-    early.execute("commit")
-    assert drain(db) == [100]
-
-
-def test_clock_that_was_set_back_delays_no_message(db: Connection) -> None:
-    make_queue(db)
+def test_clock_that_was_set_back_delays_no_message(q: Connection) -> None:
     ahead = "(extract(epoch from now() + interval '1 hour') * 1000000)::bigint"
-    value(db, f"select setval('postgremq.barrier', {ahead})")
-    value(db, "select postgremq.publish_message('t', '1', now() + interval '10 minutes')")
-    publish(db, 2)
-    assert drain(db) == [2]
+    q.value(f"select setval('postgremq.barrier', {ahead})")
+    q.value("select postgremq.publish_message('t', '1', now() + interval '10 minutes')")
+    publish(q, 2)
+    assert drain(q) == [2]

@@ -16,7 +16,7 @@ from tests.support.messages import (
     states,
     statistics,
 )
-from tests.support.queues import Connection, refused, rows, value
+from tests.support.queues import Connection, refused
 
 RAISED = "P0001"
 
@@ -34,70 +34,65 @@ def test_message_reaches_each_queue_that_its_topic_has_then(db: Connection) -> N
     assert (drain(db, "a"), drain(db, "late"), consume(db, "other")) == ([6], [6], [])
 
 
-def test_messages_come_in_order_and_a_limit_of_null_means_all(db: Connection) -> None:
-    make_queue(db)
-    publish(db, *range(300))
-    claims = consume(db, vt=0, limit=None)
+def test_messages_come_in_order_and_a_limit_of_null_means_all(q: Connection) -> None:
+    publish(q, *range(300))
+    claims = consume(q, vt=0, limit=None)
     assert [claim.payload for claim in claims] == list(range(300))
-    assert drain(db) == list(range(300))
-    assert statistics(db) == (0, 0, 300, 300)
+    assert drain(q) == list(range(300))
+    assert statistics(q) == (0, 0, 300, 300)
 
 
-def test_message_comes_again_only_after_its_visibility_time(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1)
-    (first,) = consume(db, vt=0)
-    (second,) = consume(db, vt=60)
-    assert (first.id, second.attempts, consume(db)) == (second.id, 2, [])
+def test_message_comes_again_only_after_its_visibility_time(q: Connection) -> None:
+    publish(q, 1)
+    (first,) = consume(q, vt=0)
+    (second,) = consume(q, vt=60)
+    assert (first.id, second.attempts, consume(q)) == (second.id, 2, [])
     assert first.token != second.token
     # Clients may keep tokens in columns of type uuid.
     assert [str(UUID(claim.token)) for claim in (first, second)] == [first.token, second.token]
 
 
 def test_ack_after_the_visibility_time_holds_while_nobody_has_consumed_again(
-    db: Connection,
+    q: Connection,
 ) -> None:
-    make_queue(db)
-    publish(db, 1, 2)
-    first, second = consume(db, vt=-1, limit=2)
-    ack(db, first)
-    (again,) = consume(db)
+    publish(q, 1, 2)
+    first, second = consume(q, vt=-1, limit=2)
+    ack(q, first)
+    (again,) = consume(q)
     assert again.id == second.id
     with refused(RAISED, "Ack failed: message not found, not in processing state, or token"):
-        ack(db, second)
-    ack(db, again)
+        ack(q, second)
+    ack(q, again)
     with refused(RAISED, "Ack failed"):
-        ack(db, again)
+        ack(q, again)
 
 
-def test_answers_need_the_token_of_the_claim(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1)
-    (claim,) = consume(db)
+def test_answers_need_the_token_of_the_claim(q: Connection) -> None:
+    publish(q, 1)
+    (claim,) = consume(q)
     for token in ("x", "", None):
         for name, text in (("ack", "Ack failed"), ("nack", "Nack failed"), ("release", "Release")):
             with refused(RAISED, text, "token mismatch"):
-                rows(db, f"select postgremq.{name}_message('q', %s, %s)", claim.id, token)
+                q.rows(f"select postgremq.{name}_message('q', %s, %s)", claim.id, token)
         with refused(RAISED, "Extend lock failed: message not in processing state or token"):
-            rows(db, "select postgremq.set_vt('q', %s, %s, 5)", claim.id, token)
+            q.rows("select postgremq.set_vt('q', %s, %s, 5)", claim.id, token)
     with refused(RAISED, "Ack failed"):
-        ack(db, claim._replace(queue="elsewhere"))
-    ack(db, claim)
+        ack(q, claim._replace(queue="elsewhere"))
+    ack(q, claim)
 
 
-def test_nack_keeps_the_attempt_and_may_delay(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1, 2, 3, 4)
-    one, two, three = consume(db, limit=3)
+def test_nack_keeps_the_attempt_and_may_delay(q: Connection) -> None:
+    publish(q, 1, 2, 3, 4)
+    one, two, three = consume(q, limit=3)
     for claim in (three, one, two):
-        nack(db, claim)
-    again = consume(db, limit=None)  # by time of publication
+        nack(q, claim)
+    again = consume(q, limit=None)  # by time of publication
     assert [(claim.payload, claim.attempts) for claim in again] == [(1, 2), (2, 2), (3, 2), (4, 1)]
-    nack(db, again[0], "now() + interval '1 hour'")
-    assert consume(db) == []
-    assert states(db)[0] == (one.id, "pending", 2)
+    nack(q, again[0], "now() + interval '1 hour'")
+    assert consume(q) == []
+    assert states(q)[0] == (one.id, "pending", 2)
     with refused(RAISED, "Nack failed: message not in processing state or token mismatch"):
-        nack(db, again[0])
+        nack(q, again[0])
 
 
 def test_release_gives_the_attempt_back(db: Connection) -> None:
@@ -111,13 +106,12 @@ def test_release_gives_the_attempt_back(db: Connection) -> None:
         release(db, claim)
 
 
-def test_message_comes_when_those_came_that_were_visible_before_it(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1, 2)
-    (claim,) = consume(db)
-    nack(db, claim)
-    publish(db, 3)
-    assert [consume(db)[0].payload for _ in range(3)] == [2, 1, 3]
+def test_message_comes_when_those_came_that_were_visible_before_it(q: Connection) -> None:
+    publish(q, 1, 2)
+    (claim,) = consume(q)
+    nack(q, claim)
+    publish(q, 3)
+    assert [consume(q)[0].payload for _ in range(3)] == [2, 1, 3]
 
 
 def test_no_delivery_beyond_the_limit_of_attempts(db: Connection) -> None:
@@ -128,48 +122,46 @@ def test_no_delivery_beyond_the_limit_of_attempts(db: Connection) -> None:
     assert [claim.attempts for claim in consume(db)] == [3]
 
 
-def test_delayed_message_is_invisible_until_its_time(db: Connection) -> None:
-    make_queue(db)
+def test_delayed_message_is_invisible_until_its_time(q: Connection) -> None:
     sql = "select postgremq.publish_message('t', '1', now() + %s::interval)"
-    value(db, sql, "1 hour")
-    soon = value(db, sql, "1 millisecond")
-    while not (claims := consume(db)):
+    q.value(sql, "1 hour")
+    soon = q.value(sql, "1 millisecond")
+    while not (claims := consume(q)):
         pass
     assert [claim.id for claim in claims] == [soon]
-    assert consume(db) == []
+    assert consume(q) == []
 
 
-def test_set_vt_extends_a_claim_while_it_is_not_over(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1, 2, 3)
-    first, second, done = consume(db, limit=3)
-    ack(db, done)
+def test_set_vt_extends_a_claim_while_it_is_not_over(q: Connection) -> None:
+    publish(q, 1, 2, 3)
+    first, second, done = consume(q, limit=3)
+    ack(q, done)
     set_vt = "select postgremq.set_vt('q', %s, %s, %s) > now() + interval '59 minutes'"
-    assert value(db, set_vt, first.id, first.token, 3600) is True
+    assert q.value(set_vt, first.id, first.token, 3600) is True
     ids = [first.id, second.id, done.id, first.id]
     tokens = [first.token, "wrong", done.token, first.token]
     batch = "select message_id, vt > now() from postgremq.set_vt_batch('q', %s, %s::varchar[], 900)"
-    assert rows(db, batch, ids, tokens) == [(first.id, True)]
-    assert value(db, set_vt, second.id, second.token, 0) is False
+    assert q.rows(batch, ids, tokens) == [(first.id, True)]
+    assert q.value(set_vt, second.id, second.token, 0) is False
     with refused(RAISED, "Extend lock failed"):
-        value(db, set_vt, second.id, second.token, 10)
-    assert [claim.id for claim in consume(db)] == [second.id]
-    ack(db, first)
+        q.value(set_vt, second.id, second.token, 10)
+    assert [claim.id for claim in consume(q)] == [second.id]
+    ack(q, first)
 
 
 def test_next_visible_time_is_the_least_of_what_can_still_be_delivered(db: Connection) -> None:
     make_queue(db, max_attempts=2)
     sql = "select postgremq.get_next_visible_time('q')"
-    assert value(db, sql) is None
+    assert db.value(sql) is None
     publish(db, 1)
     (claim,) = consume(db)
-    assert value(db, sql) == claim.vt
-    value(db, "select postgremq.publish_message('t', '2', now() + interval '5 seconds')")
-    assert value(db, f"select ({sql}) < %s", claim.vt)
-    rows(db, "select postgremq.delete_queue_message('q', %s)", claim.id + 1)
+    assert db.value(sql) == claim.vt
+    db.value("select postgremq.publish_message('t', '2', now() + interval '5 seconds')")
+    assert db.value(f"select ({sql}) < %s", claim.vt)
+    db.rows("select postgremq.delete_queue_message('q', %s)", claim.id + 1)
     nack(db, claim)
     consume(db)
-    assert value(db, sql) is None  # it had both attempts
+    assert db.value(sql) is None  # it had both attempts
 
 
 def told(db: Connection) -> list[dict[str, Any]]:
@@ -181,13 +173,13 @@ def test_notifications_carry_event_queues_and_time(db: Connection) -> None:
     make_queue(db, "a")
     make_queue(db, "b")
     db.execute("listen postgremq_events")
-    value(db, "select postgremq.publish_message('t', '1', '2100-01-01 00:00+00')")
+    db.value("select postgremq.publish_message('t', '1', '2100-01-01 00:00+00')")
     (claim,) = publish(db, 2) and consume(db, "a")
     nack(db, claim, "'2100-01-02 00:00+00'")
     publish(db, 3)
     (claim,) = consume(db, "a")
     release(db, claim)
-    value(db, "select postgremq.create_topic('empty')")
+    db.value("select postgremq.create_topic('empty')")
     publish(db, 4, topic="empty")
     first, _, nacked, _, released, empty = told(db)
     assert (first["event"], sorted(first["queues"])) == ("message_published", ["a", "b"])
@@ -207,8 +199,7 @@ def test_long_list_of_queues_is_told_in_several_notifications(db: Connection) ->
     assert sorted(queue for note in told(db) for queue in note["queues"]) == names
 
 
-def test_bad_input_is_refused(db: Connection) -> None:
-    make_queue(db)
+def test_bad_input_is_refused(q: Connection) -> None:
     for sql, code, words in (
         ("publish_message('no', '1')", RAISED, 'Topic "no" does not exist'),
         ("publish_message(null, '1')", RAISED, "does not exist"),
@@ -223,13 +214,13 @@ def test_bad_input_is_refused(db: Connection) -> None:
         ("create_queue('q', 't')", "23505", 'A queue with name "q" already exists'),
     ):
         with refused(code, words):
-            rows(db, f"select * from postgremq.{sql}")
+            q.rows(f"select * from postgremq.{sql}")
 
 
 def test_unknown_queue_has_no_messages(db: Connection) -> None:
     for queue in ("no", None, ""):
-        assert rows(db, "select * from postgremq.consume_message(%s, 1)", queue) == []
-        assert value(db, "select postgremq.get_next_visible_time(%s)", queue) is None
+        assert db.rows("select * from postgremq.consume_message(%s, 1)", queue) == []
+        assert db.value("select postgremq.get_next_visible_time(%s)", queue) is None
         for name in ("delete_queue", "clean_up_queue", "requeue_dlq_messages", "delete_topic"):
-            rows(db, f"select postgremq.{name}(%s)", queue)
-        assert value(db, "select postgremq.extend_queue_keep_alive(%s, '1 s')", queue) is False
+            db.rows(f"select postgremq.{name}(%s)", queue)
+        assert db.value("select postgremq.extend_queue_keep_alive(%s, '1 s')", queue) is False

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.client.examples import blocks
-from tests.support.queues import connect, rows
+from tests.support.queues import connect
 
 
 def test_the_example_in_python_consumes_and_acks(
@@ -14,4 +14,4 @@ def test_the_example_in_python_consumes_and_acks(
     assert capsys.readouterr().out == "2\n"
     with connect(database_url) as db:
         found = "select pending_count, processing_count, completed_count"
-        assert rows(db, f"{found} from postgremq.get_queue_statistics('audit')") == [(0, 0, 1)]
+        assert db.rows(f"{found} from postgremq.get_queue_statistics('audit')") == [(0, 0, 1)]

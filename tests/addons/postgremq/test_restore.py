@@ -1,29 +1,27 @@
 """A dump and its restore keep every message, and what consumers hold."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from tests.support.databases import empty_database
-from tests.support.messages import ack, consume, drain, make_queue, publish, statistics
+from tests.support.dumps import dump, restore
+from tests.support.messages import ack, consume, drain, publish, statistics
 from tests.support.queues import Connection, connect
 
 MANY = 150  # enough for several floors
 
 
 def test_messages_survive_a_dump_and_a_restore(
-    server: Any, db: Connection, database_url: str, tmp_path: Path
+    server: Any, q: Connection, database_url: str, tmp_path: Path
 ) -> None:
-    make_queue(db)
-    publish(db, *range(MANY))
-    for claim in consume(db, limit=MANY - 5):
-        ack(db, claim)
-    (held,) = consume(db)
+    publish(q, *range(MANY))
+    for claim in consume(q, limit=MANY - 5):
+        ack(q, claim)
+    (held,) = consume(q)
     file = tmp_path / "dump"
-    pg_dump = [server.binary("pg_dump"), "--format=custom", f"--file={file}", database_url]
-    subprocess.run(pg_dump, check=True)
+    dump(server, database_url, file)
     with empty_database(server) as url:
-        subprocess.run([server.binary("pg_restore"), f"--dbname={url}", file], check=True)
+        restore(server, file, url)
         with connect(url) as restored:
             assert statistics(restored) == (4, 1, MANY - 5, MANY)
             publish(restored, -1)

@@ -1,8 +1,7 @@
 """Who may do what: writers publish, readers consume, administrators do everything."""
 
-from tests.addons.conftest import Another
-from tests.support.messages import make_queue, publish
-from tests.support.queues import Connection, refused, rows, value
+from tests.support.messages import publish
+from tests.support.queues import Another, Connection, refused
 
 CALLS = {
     "pgque_writer": ("publish_message('t', '1')", "list_topics()"),
@@ -22,60 +21,56 @@ CALLS = {
 }
 
 
-def test_role_may_call_its_functions_and_no_others(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1)
+def test_role_may_call_its_functions_and_no_others(q: Connection) -> None:
+    publish(q, 1)
     for role in CALLS:
-        db.execute(f"set role {role}".encode())
+        q.execute(f"set role {role}".encode())
         for call in (call for calls in CALLS.values() for call in calls):
             sql = f"select * from postgremq.{call}"
             if role == "pgque_admin" or call in CALLS[role]:
-                rows(db, sql)
+                q.rows(sql)
             else:
                 with refused("42501"):
-                    rows(db, sql)
-    db.execute("reset role")
-    open_to_all = rows(
-        db,
+                    q.rows(sql)
+    q.execute("reset role")
+    open_to_all = q.rows(
         "select p.oid::regprocedure::text from pg_proc p"
         " where p.pronamespace = 'postgremq'::regnamespace"
-        " and has_function_privilege('public', p.oid, 'execute')",
+        " and has_function_privilege('public', p.oid, 'execute')"
     )
     assert open_to_all == []
 
 
-def test_only_administrators_change_tables(db: Connection) -> None:
-    make_queue(db)
-    db.execute("set role pgque_admin")
-    db.execute("insert into postgremq.messages (topic_name, payload) values ('t', '1')")
-    db.execute("update postgremq.queue_messages set processed_at = now()")
-    db.execute("update postgremq.queues set keep_alive_until = null")
+def test_only_administrators_change_tables(q: Connection) -> None:
+    q.execute("set role pgque_admin")
+    q.execute("insert into postgremq.messages (topic_name, payload) values ('t', '1')")
+    q.execute("update postgremq.queue_messages set processed_at = now()")
+    q.execute("update postgremq.queues set keep_alive_until = null")
     changes = ["delete from postgremq." + name for name in ("messages", "queues", "topics")]
     for role in ("pgque_reader", "pgque_writer"):
-        db.execute(f"set role {role}".encode())
+        q.execute(f"set role {role}".encode())
         for change in changes:
             with refused("42501"):
-                db.execute(change.encode())
-    db.execute("set role pgque_admin")
+                q.execute(change.encode())
+    q.execute("set role pgque_admin")
     for change in changes:
-        db.execute(change.encode())
+        q.execute(change.encode())
 
 
 def test_reader_sees_no_tokens_and_no_inner_tables(db: Connection) -> None:
     db.execute("set role pgque_reader")
-    rows(db, "select message_id, status, vt from postgremq.queue_messages")
+    db.rows("select message_id, status, vt from postgremq.queue_messages")
     for what in ("consumer_token from postgremq.queue_messages", "* from postgremq.state"):
         with refused("42501"):
-            rows(db, f"select {what}")
+            db.rows(f"select {what}")
 
 
 def test_writer_cannot_put_an_operator_in_front_of_ours(
-    db: Connection, another: Another, administration: Connection
+    q: Connection, another: Another, administration: Connection
 ) -> None:
-    make_queue(db)
     administration.execute("create role mallory login in role pgque_writer")
     try:
-        db.execute("create schema evil authorization mallory")
+        q.execute("create schema evil authorization mallory")
         writer = another()
         writer.execute("set session authorization mallory")
         for number, sign in enumerate(("=", "<>", ">", ">=", "<", "+", "-", "*", "&")):
@@ -90,9 +85,9 @@ def test_writer_cannot_put_an_operator_in_front_of_ours(
         writer.execute("set search_path = evil, pg_catalog")
         later = "pg_catalog.now() operator(pg_catalog.+) '1 hour'::pg_catalog.interval"
         for argument in ("", f", {later}"):
-            value(writer, f"select postgremq.publish_message('t', '1'{argument})")
+            writer.value(f"select postgremq.publish_message('t', '1'{argument})")
         writer.execute("reset session authorization")
     finally:
-        db.execute("drop schema if exists evil cascade")
-        db.execute("drop owned by mallory")
+        q.execute("drop schema if exists evil cascade")
+        q.execute("drop owned by mallory")
         administration.execute("drop role mallory")

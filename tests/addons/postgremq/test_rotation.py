@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.addons.conftest import Another, Blocked, addon_sql, begun, with_snapshot
+from tests.addons.conftest import addon_sql, begun, with_snapshot
 from tests.support.messages import (
     ack,
     consume,
@@ -20,27 +20,26 @@ from tests.support.messages import (
     statistics,
     switch,
 )
-from tests.support.queues import Connection, refused, rows, value
+from tests.support.queues import Another, Blocked, Connection, refused
 
 DONE = "select postgremq.is_part_done((1 - postgremq.current_part())::smallint)"
 
 
 def part_sizes(db: Connection) -> list[int]:
     sql = "select pg_relation_size('postgremq.state_' || n) from generate_series(0, 1) n"
-    return [size for (size,) in rows(db, sql)]
+    return [size for (size,) in db.rows(sql)]
 
 
-def test_finished_messages_are_truncated_and_stay_listed(db: Connection) -> None:
-    make_queue(db)
-    publish(db, *range(20))
-    drain(db)
-    before = rows(db, "select * from postgremq.list_messages('q')")
-    rotate(db)
-    assert part_sizes(db) == [0, 0]
-    assert rows(db, "select * from postgremq.list_messages('q')") == before
-    assert statistics(db) == (0, 0, 20, 20)
-    assert value(db, "select postgremq.cleanup_completed_messages(0)") == 20
-    assert statistics(db) == (0, 0, 0, 0)
+def test_finished_messages_are_truncated_and_stay_listed(q: Connection) -> None:
+    publish(q, *range(20))
+    drain(q)
+    before = q.rows("select * from postgremq.list_messages('q')")
+    rotate(q)
+    assert part_sizes(q) == [0, 0]
+    assert q.rows("select * from postgremq.list_messages('q')") == before
+    assert statistics(q) == (0, 0, 20, 20)
+    assert q.value("select postgremq.cleanup_completed_messages(0)") == 20
+    assert statistics(q) == (0, 0, 0, 0)
 
 
 def test_unfinished_messages_move_with_their_states(db: Connection) -> None:
@@ -60,17 +59,16 @@ def test_unfinished_messages_move_with_their_states(db: Connection) -> None:
     assert statistics(db) == (1, 1, 2, 4)
 
 
-def test_one_call_finishes_claims_of_both_parts(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1, 2)
-    switch(db)
-    publish(db, 3, 4)
-    claims = consume(db, limit=4)
+def test_one_call_finishes_claims_of_both_parts(q: Connection) -> None:
+    publish(q, 1, 2)
+    switch(q)
+    publish(q, 3, 4)
+    claims = consume(q, limit=4)
     ids, tokens = zip(*[(claim.id, claim.token) for claim in claims], strict=True)
     sql = "select * from postgremq.ack_message_batch('q', %s, %s::varchar[]) order by 1"
-    assert rows(db, sql, [*ids], [*tokens]) == [(1,), (2,), (3,), (4,)]
-    assert rows(db, sql, [*ids], [*tokens]) == []
-    assert statistics(db) == (0, 0, 4, 4)
+    assert q.rows(sql, [*ids], [*tokens]) == [(1,), (2,), (3,), (4,)]
+    assert q.rows(sql, [*ids], [*tokens]) == []
+    assert statistics(q) == (0, 0, 4, 4)
 
 
 def test_messages_that_are_moved_keep_their_attempts(db: Connection) -> None:
@@ -80,70 +78,66 @@ def test_messages_that_are_moved_keep_their_attempts(db: Connection) -> None:
         assert [claim.attempts for claim in consume(db, vt=0)] == [attempts]
         rotate(db)
     assert consume(db) == []
-    assert value(db, "select postgremq.move_messages_to_dlq()") == 1
-    value(db, "select postgremq.requeue_dlq_messages('q')")
+    assert db.value("select postgremq.move_messages_to_dlq()") == 1
+    db.value("select postgremq.requeue_dlq_messages('q')")
     assert drain(db) == [1]
 
 
-def test_part_is_kept_while_a_snapshot_may_need_it(db: Connection, another: Another) -> None:
-    make_queue(db)
-    publish(db, 1, 2, 3)
-    (claim,) = consume(db)
+def test_part_is_kept_while_a_snapshot_may_need_it(q: Connection, another: Another) -> None:
+    publish(q, 1, 2, 3)
+    (claim,) = consume(q)
     old = with_snapshot(another())
-    ack(db, claim)
-    rotate(db)
-    rotate(db)
-    assert max(part_sizes(db)) > 0
-    assert drain(db) == [2, 3]
+    ack(q, claim)
+    rotate(q)
+    rotate(q)
+    assert max(part_sizes(q)) > 0
+    assert drain(q) == [2, 3]
     assert statistics(old) == (2, 1, 0, 3)
     old.execute("commit")
-    rotate(db)
-    assert min(part_sizes(db)) == 0
+    rotate(q)
+    assert min(part_sizes(q)) == 0
 
 
 def test_part_is_kept_while_a_transaction_publishes_into_it(
-    db: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
-    make_queue(db)
-    publish(db, 1)
+    publish(q, 1)
     late = begun(another())
     publish(late, 2)
-    drain(db)
-    rotate(db)
+    drain(q)
+    rotate(q)
     late.execute("commit")
-    rotate(db)
-    rotate(db)
-    assert drain(db) == [2]
+    rotate(q)
+    rotate(q)
+    assert drain(q) == [2]
 
 
 def test_late_message_is_found_after_floors_passed_it_and_it_was_moved(
-    db: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
-    make_queue(db)
     late = begun(another())
     publish(late, 1)
-    publish(db, *range(100, 200))
-    drain(db)
-    assert value(db, "select count(*) from postgremq.floor where late <> '{}'") > 0
+    publish(q, *range(100, 200))
+    drain(q)
+    assert q.value("select count(*) from postgremq.floor where late <> '{}'") > 0
     late.execute("commit")
-    switch(db)
-    value(db, "select postgremq.maint()")  # before the floors are truncated
-    assert value(db, "select part from postgremq.open_state") == 1
-    assert drain(db) == [1]
+    switch(q)
+    q.value("select postgremq.maint()")  # before the floors are truncated
+    assert q.value("select part from postgremq.open_state") == 1
+    assert drain(q) == [1]
 
 
-def test_moved_messages_keep_their_places(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1, 2, 3)
-    switch(db)
-    publish(db, 4)
-    maintain(db)
-    assert part_sizes(db)[0] == 0
-    assert drain(db) == [1, 2, 3, 4]
+def test_moved_messages_keep_their_places(q: Connection) -> None:
+    publish(q, 1, 2, 3)
+    switch(q)
+    publish(q, 4)
+    maintain(q)
+    assert part_sizes(q)[0] == 0
+    assert drain(q) == [1, 2, 3, 4]
 
 
 def test_prepared_transaction_outlasts_rotations(db: Connection) -> None:
-    if value(db, "show max_prepared_transactions") == "0":
+    if db.value("show max_prepared_transactions") == "0":
         pytest.skip("the server has no prepared transactions")
     make_queue(db)
     publish(db, 1, 2, 3)
@@ -163,81 +157,75 @@ def test_prepared_transaction_outlasts_rotations(db: Connection) -> None:
     assert consume(db) == []
 
 
-def test_long_backlog_is_not_moved(db: Connection) -> None:
-    make_queue(db)
-    publish_many(db, 10001)
-    rotate(db)
-    publish(db, 0)
-    assert min(part_sizes(db)) > 0
-    got = [claim.payload for claim in consume(db, limit=None)]
+def test_long_backlog_is_not_moved(q: Connection) -> None:
+    publish_many(q, 10001)
+    rotate(q)
+    publish(q, 0)
+    assert min(part_sizes(q)) > 0
+    got = [claim.payload for claim in consume(q, limit=None)]
     assert got == [*range(1, 10002), 0]
 
 
-def test_maintenance_of_the_queue_includes_it(db: Connection) -> None:
-    make_queue(db)
-    publish_many(db, 1000)
-    db.execute("update postgremq.rotation set period = '0'")
-    value(db, "select pgque.maint()")
-    assert value(db, "select postgremq.current_part()") == 1
-    with_snapshot(db)
+def test_maintenance_of_the_queue_includes_it(q: Connection) -> None:
+    publish_many(q, 1000)
+    q.execute("update postgremq.rotation set period = '0'")
+    q.value("select pgque.maint()")
+    assert q.value("select postgremq.current_part()") == 1
+    with_snapshot(q)
     with refused("PQ013"):
-        value(db, "select postgremq.maint()")
+        q.value("select postgremq.maint()")
 
 
-def test_installing_again_loses_nothing(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1, 2, 3)
-    (claim,) = consume(db)
-    db.execute(addon_sql("postgremq"))
-    ack(db, claim)
-    assert drain(db) == [2, 3]
+def test_installing_again_loses_nothing(q: Connection) -> None:
+    publish(q, 1, 2, 3)
+    (claim,) = consume(q)
+    q.execute(addon_sql("postgremq"))
+    ack(q, claim)
+    assert drain(q) == [2, 3]
 
 
-def test_snapshot_from_between_maintenance_and_its_commit(db: Connection, another: Another) -> None:
-    make_queue(db)
-    publish(db, 1, 2)
-    switch(db)
+def test_snapshot_from_between_maintenance_and_its_commit(q: Connection, another: Another) -> None:
+    publish(q, 1, 2)
+    switch(q)
     maintenance = begun(another())
-    value(maintenance, "select postgremq.clean_up_queue('q')")
+    maintenance.value("select postgremq.clean_up_queue('q')")
     maintain(maintenance)
     old = with_snapshot(another())
     maintenance.execute("commit")
-    maintain(db)
+    maintain(q)
     assert len(states(old)) == 2
-    assert part_sizes(db)[0] > 0
+    assert part_sizes(q)[0] > 0
     old.execute("rollback")
-    maintain(db)
-    assert part_sizes(db)[0] == 0
+    maintain(q)
+    assert part_sizes(q)[0] == 0
 
 
-def test_maintenance_in_a_session_that_reads_the_states(db: Connection) -> None:
-    make_queue(db)
-    publish(db, 1)
-    drain(db)
-    switch(db)
+def test_maintenance_in_a_session_that_reads_the_states(q: Connection) -> None:
+    publish(q, 1)
+    drain(q)
+    switch(q)
     for _ in range(2):
-        value(db, "select postgremq.maint()")
-    db.execute("begin")
-    db.execute("declare states cursor for select * from postgremq.queue_messages")
-    assert value(db, "select postgremq.maint()") == 0
-    assert len(rows(db, "fetch all from states")) == 1
-    db.execute("commit")
-    assert value(db, "select postgremq.maint()") == 1
+        q.value("select postgremq.maint()")
+    q.execute("begin")
+    q.execute("declare states cursor for select * from postgremq.queue_messages")
+    assert q.value("select postgremq.maint()") == 0
+    assert len(q.rows("fetch all from states")) == 1
+    q.execute("commit")
+    assert q.value("select postgremq.maint()") == 1
 
 
 def test_maintenance_does_not_wait_for_a_consumer_that_keeps_its_ack_open(
-    db: Connection, another: Another
+    q: Connection, another: Another
 ) -> None:
-    make_queue(db)
-    publish(db, 1, 2)
-    held, _ = consume(db, limit=2)
+    publish(q, 1, 2)
+    held, _ = consume(q, limit=2)
     slow = begun(another())
     ack(slow, held)
-    db.execute("set statement_timeout = '20s'")
-    rotate(db)
+    q.execute("set statement_timeout = '20s'")
+    rotate(q)
     slow.execute("commit")
-    rotate(db)
-    assert [row[1] for row in states(db)] == ["completed", "processing"]
+    rotate(q)
+    assert [row[1] for row in states(q)] == ["completed", "processing"]
 
 
 # While an old snapshot keeps a finished part, consumers pass it over and miss no message.
@@ -250,7 +238,7 @@ def holder(another: Another) -> Iterator[Connection]:
     make_queue(db, max_attempts=1)
     publish(db, 0)
     db.execute("begin isolation level repeatable read")
-    value(db, "select count(*) from postgremq.state")
+    db.value("select count(*) from postgremq.state")
     yield db
     db.execute("rollback")
 
@@ -264,7 +252,7 @@ def work_off(db: Connection) -> None:
 def test_part_is_done_once_all_is_finished(db: Connection, holder: Connection) -> None:
     (claim,) = consume(db)
     work_off(db)
-    assert value(db, DONE)
+    assert db.value(DONE)
     ack(db, claim)
     publish(db, 1, 2)
     assert drain(db) == [1, 2]
@@ -280,25 +268,25 @@ def test_transaction_that_published_before_the_turn_is_waited_for(
 ) -> None:
     drain(db)
     late, maintenance = another(), begun(another())
-    value(maintenance, "select pg_current_xact_id()")
+    maintenance.value("select pg_current_xact_id()")
     begun(late)
     publish(late, 9)
     switch(db)
     if is_maintenance_older:
-        value(maintenance, "select postgremq.maint()")
+        maintenance.value("select postgremq.maint()")
     maintenance.execute("commit")
     maintain(db)
-    assert not value(db, DONE)
+    assert not db.value(DONE)
     late.execute("commit")
     assert drain(db) == [9]
     maintain(db)
-    assert value(db, DONE)
+    assert db.value(DONE)
 
 
 def test_publisher_with_a_snapshot_from_before_the_turn(db: Connection, holder: Connection) -> None:
     drain(db)
     work_off(db)
-    assert value(db, DONE)
+    assert db.value(DONE)
     publish(holder, 8)
     holder.execute("commit")
     assert drain(db) == [8]
@@ -312,7 +300,7 @@ def test_publisher_that_reads_the_part_before_the_turn_and_writes_after_it(
     lock.execute("lock table postgremq.topic_log in access exclusive mode")
     publication = blocked(publish, 9)
     work_off(db)
-    assert value(db, DONE)
+    assert db.value(DONE)
     lock.execute("rollback")
     publication.result()
     assert drain(db) == [9]
@@ -326,7 +314,7 @@ def test_part_that_was_done_in_an_earlier_turn(db: Connection, holder: Connectio
     switch(db)
     publish(db, 1)
     switch(db)
-    assert not value(db, DONE)
+    assert not db.value(DONE)
     assert drain(db) == [1]
 
 
@@ -337,16 +325,16 @@ def test_finished_message_that_is_put_back(
 ) -> None:
     drain(db)
     if is_requeued:
-        assert value(db, "select postgremq.move_messages_to_dlq()") == 1
+        assert db.value("select postgremq.move_messages_to_dlq()") == 1
     if maintained == "before":
         work_off(db)
-        assert value(db, DONE)
+        assert db.value(DONE)
     else:
         switch(db)
-        value(db, "select postgremq.maint()")
+        db.value("select postgremq.maint()")
     admin = begun(another())
     if is_requeued:
-        value(admin, "select postgremq.requeue_dlq_messages('q')")
+        admin.value("select postgremq.requeue_dlq_messages('q')")
     else:
         put_back(admin)
     maintain(db)
@@ -359,7 +347,7 @@ def test_part_that_is_done_no_more_is_not_truncated(db: Connection, holder: Conn
     work_off(db)
     put_back(db)
     holder.execute("rollback")
-    assert value(db, "select postgremq.empty_part(0::smallint)") is False
+    assert db.value("select postgremq.empty_part(0::smallint)") is False
     assert drain(db) == [0]
 
 
@@ -371,10 +359,10 @@ def test_message_that_is_put_back_in_the_current_part_changes_nothing(
     (id_,) = publish(db, 1)
     drain(db)
     put_back(db, f"message_id = {id_}")
-    assert value(db, DONE)
+    assert db.value(DONE)
     assert drain(db) == [1]
-    value(db, "select postgremq.move_messages_to_dlq()")
-    value(db, "select postgremq.requeue_dlq_messages('q')")
+    db.value("select postgremq.move_messages_to_dlq()")
+    db.value("select postgremq.requeue_dlq_messages('q')")
     assert sorted(drain(db)) == [0, 1]
 
 
@@ -386,9 +374,9 @@ def test_truncation_waits_for_consumers_whose_transactions_overlap(
     first = begun(another())
     consume(first)
     holder.execute("rollback")
-    assert value(db, "select postgremq.maint()") == 0
+    assert db.value("select postgremq.maint()") == 0
     db.execute("update postgremq.rotation_part set done_at = done_at - interval '11 minutes'")
-    truncation = blocked(value, "select postgremq.maint()")
+    truncation = blocked(Connection.value, "select postgremq.maint()")
     first.execute("commit")
-    assert truncation.result() or value(db, "select postgremq.maint()")
+    assert truncation.result() or db.value("select postgremq.maint()")
     assert consume(db) == []

@@ -5,18 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.addons.conftest import Another, Blocked, begun, with_snapshot
-from tests.support.queues import Connection, connect, refused, rows, value, wait_until_blocked
-from tests.support.serial import (
-    add,
-    consume,
-    make_sp,
-    make_sr,
-    numbers,
-    publish,
-    remove,
-    rotate,
-)
+from tests.addons.conftest import begun, with_snapshot
+from tests.support.queues import Another, Blocked, Connection, connect, refused
+from tests.support.serial import add, consume, make_sp, make_sr, numbers, publish, remove, rotate
 
 either_end = pytest.mark.parametrize("end", ["commit", "rollback"])
 
@@ -65,7 +56,7 @@ def test_a_killed_publisher_leaves_no_gap(
     first = begun(connect(database_url))
     publish(first, "a")
     waiting = blocked(publish, "b")
-    value(db, "select pg_terminate_backend(%s)", first.info.backend_pid)
+    db.value("select pg_terminate_backend(%s)", first.info.backend_pid)
     assert waiting.result() == [1]
     first.close()
     assert consume(db) == [(1, "b")]
@@ -186,12 +177,12 @@ def test_a_call_behind_a_drop_says_that_there_is_no_queue(
         ids = (make_sp(db), make_sr(db))
         second = another()
         if is_warm:  # its statements are prepared then
-            rows(second, f"select 1 from qgres.{call}")
+            second.rows(f"select 1 from qgres.{call}")
         with ThreadPoolExecutor() as pool:
             begun(db)
-            value(db, "select count(qgres.queue__drop(queue_id, true)) from qgres.queue")
-            waiting = pool.submit(rows, second, f"select 1 from qgres.{call}")
-            wait_until_blocked(another(), second)
+            db.value("select count(qgres.queue__drop(queue_id, true)) from qgres.queue")
+            waiting = pool.submit(Connection.rows, second, f"select 1 from qgres.{call}")
+            another().wait_until_blocked(second)
             db.execute("commit")
             with refused("P0002", f"queue_id {ids[number]} does not exist"):
                 waiting.result()
@@ -200,6 +191,6 @@ def test_a_call_behind_a_drop_says_that_there_is_no_queue(
 def test_an_old_snapshot_adds_to_no_dropped_queue(db: Connection, another: Another) -> None:
     make_sr(db)
     old = with_snapshot(another())
-    value(db, "select qgres.queue__drop('sr', true)::text")
+    db.value("select qgres.queue__drop('sr', true)::text")
     with refused("40001", "queue_id 1 was dropped"):
         add(old, "a")

@@ -1,19 +1,15 @@
 """Installing again, upgrades beside open transactions, uninstalling, dump and restore."""
 
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import psycopg
 import pytest
 
-from pgque_dagster.embedded import EmbeddedPostgres
-from tests.addons.conftest import Another, addon_sql, with_snapshot
-from tests.conftest import INSTALL_SQL, new_server
-from tests.support.databases import empty_database
-from tests.support.debian import DebianPostgres
-from tests.support.queues import Connection, connect, refused, rows, value
+from tests.addons.conftest import addon_sql, with_snapshot
+from tests.conftest import INSTALL_SQL
+from tests.support.dumps import Restore, new_cluster, restoring, use_ids
+from tests.support.queues import Another, Connection, refused
 from tests.support.serial import (
     ROLES,
     add,
@@ -26,8 +22,6 @@ from tests.support.serial import (
     rotate,
     stored,
 )
-
-AnyServer = EmbeddedPostgres | DebianPostgres
 
 
 def fill(db: Connection) -> None:
@@ -72,14 +66,14 @@ def test_unread_entries_keep_an_uninstall_from_happening(db: Connection) -> None
     fill(db)
     for read in ("select qgres.consume('sp', 'slow')", "select qgres.\"Remove\"('sr')", "select 1"):
         with db.transaction(force_rollback=True):
-            rows(db, read)
+            db.rows(read)
             for call in ("qgres.uninstall()", "pgque.uninstall()"):
                 with (
                     refused("PQ020", "entries that were not read yet", "qgres.uninstall(true)"),
                     db.transaction(),
                 ):
-                    value(db, f"select {call}")
-    assert value(db, "select count(*) from qgres.queue") == 2
+                    db.value(f"select {call}")
+    assert db.value("select count(*) from qgres.queue") == 2
 
 
 @pytest.mark.parametrize(
@@ -90,54 +84,32 @@ def test_an_uninstall_leaves_the_roles_only(db: Connection, call: str) -> None:
     if "true" not in call:
         numbers(db, "slow")
         remove(db)
-    value(db, f"select {call}::text")
-    assert value(db, "select to_regnamespace('qgres')") is None
-    left = rows(db, "select rolname from pg_roles where rolname = any(%s)", list(ROLES))
+    db.value(f"select {call}::text")
+    assert db.value("select to_regnamespace('qgres')") is None
+    left = db.rows("select rolname from pg_roles where rolname = any(%s)", list(ROLES))
     assert len(left) == 3
     if call.startswith("qgres"):
-        assert value(db, "select count(*) from pgque.addon") == 0
+        assert db.value("select count(*) from pgque.addon") == 0
         db.execute(addon_sql("qgres"))
         fill(db)
 
 
 @pytest.fixture(scope="module")
-def new_cluster() -> Iterator[AnyServer]:
-    """A cluster with the roles, where few transaction ids are used."""
-    with new_server() as server:
-        with psycopg.connect(server.url, autocommit=True) as db:
-            db.execute(INSTALL_SQL.read_bytes())
-            db.execute(addon_sql("qgres"))
-        yield server
-
-
-Restore = Callable[[], Connection]
+def cluster() -> Iterator[Any]:
+    with new_cluster(INSTALL_SQL.read_bytes(), addon_sql("qgres")) as made:
+        yield made
 
 
 @pytest.fixture
-def restore(
-    server: AnyServer, new_cluster: AnyServer, database_url: str, tmp_path: Path
-) -> Iterator[Restore]:
-    """Dumps the test's database and restores it into a new cluster; connects to the result."""
-    with ExitStack() as stack:
-
-        def run() -> Connection:
-            url = stack.enter_context(empty_database(new_cluster))
-            dump = tmp_path / "dump"
-            command = [server.binary("pg_dump"), "--format=custom", f"--file={dump}", database_url]
-            subprocess.run(command, check=True)
-            command = [new_cluster.binary("pg_restore"), "--exit-on-error", f"--dbname={url}", dump]
-            subprocess.run(command, check=True)
-            return stack.enter_context(connect(url))
-
-        yield run
+def restore(server: Any, cluster: Any, database_url: str, tmp_path: Path) -> Iterator[Restore]:
+    with restoring(server, database_url, cluster, tmp_path) as restore:
+        yield restore
 
 
 @pytest.fixture
 def old_ids(db: Connection) -> Connection:
     """A database whose cluster is far ahead of the new one."""
-    db.execute(
-        "do $$ begin for i in 1..3000 loop perform pg_current_xact_id(); commit; end loop; end $$"
-    )
+    use_ids(db)
     return db
 
 
@@ -175,7 +147,7 @@ def test_a_dump_may_be_taken_between_all_steps_of_rotation(
     remove(db)
     db.execute("update pgque.config set metadata_rotation_period = '0'")
     steps = 0
-    while value(db, "select qgres.maint()"):
+    while db.value("select qgres.maint()"):
         steps += 1
         publish(db, "x")
         add(db, f"x{steps}")

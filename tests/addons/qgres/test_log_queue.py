@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.addons.conftest import Another, Blocked, begun
-from tests.support.queues import Connection, refused, rows, tick, value
+from tests.addons.conftest import begun
+from tests.support.queues import Another, Blocked, Connection, refused
 from tests.support.serial import make_sp, publish
 
 LOG = "qgres.Orders"
@@ -13,24 +13,24 @@ LOG = "qgres.Orders"
 def logged(db: Connection) -> Connection:
     """A database with the serial queue Orders, which is logged for the consumer c."""
     make_sp(db, "Orders", consumers=())
-    assert value(db, "select qgres.log_queue('orders')") == LOG
-    value(db, "select pgque.register_consumer(%s, 'c')", LOG)
+    assert db.value("select qgres.log_queue('orders')") == LOG
+    db.value("select pgque.register_consumer(%s, 'c')", LOG)
     return db
 
 
 def read(db: Connection, columns: str) -> list[tuple[object, ...]]:
     """The events of the next batch, after a tick; finishes it."""
-    tick(db, LOG)
-    batch = value(db, "select pgque.next_batch(%s, 'c')", LOG)
+    db.tick(LOG)
+    batch = db.value("select pgque.next_batch(%s, 'c')", LOG)
     if batch is None:
         return []
-    found = rows(db, f"select {columns} from pgque.get_batch_events(%s)", batch)
-    value(db, "select pgque.finish_batch(%s)", batch)
+    found = db.rows(f"select {columns} from pgque.get_batch_events(%s)", batch)
+    db.value("select pgque.finish_batch(%s)", batch)
     return found
 
 
 def test_an_entry_is_an_event_with_its_number_and_all_of_its_parts(logged: Connection) -> None:
-    value(logged, "select qgres.consumer__register('Orders', 'own')::text")
+    logged.value("select qgres.consumer__register('Orders', 'own')::text")
     call = "select qgres.\"Publish\"('orders', {})"
     for parts in (
         """'\\x00ff'::bytea, '{"a": 1}'::jsonb, 'text'""",
@@ -40,7 +40,7 @@ def test_an_entry_is_an_event_with_its_number_and_all_of_its_parts(logged: Conne
     ):
         with logged.transaction(force_rollback=True):
             publish(logged, "rolled back", queue="Orders")
-        value(logged, call.format(parts))
+        logged.value(call.format(parts))
     columns = "ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
     assert read(logged, columns) == [
         ("entry", "text", "1", "bytea,jsonb,text", "00ff", '{"a": 1}'),
@@ -48,7 +48,7 @@ def test_an_entry_is_an_event_with_its_number_and_all_of_its_parts(logged: Conne
         ("entry", None, "3", "bytea", "00ff", None),
         ("entry", None, "4", "", None, None),
     ]
-    own = rows(logged, "select sequence_number from qgres.consume('Orders', 'own')")
+    own = logged.rows("select sequence_number from qgres.consume('Orders', 'own')")
     assert own == [(1,), (2,), (3,), (4,)]
 
 
@@ -56,25 +56,25 @@ def test_logging_begins_with_the_call_and_may_be_repeated(db: Connection) -> Non
     make_sp(db, "Orders")
     publish(db, "before", queue="Orders")
     for _ in range(2):
-        assert value(db, "select qgres.log_queue('ORDERS')") == LOG
-    value(db, "select pgque.register_consumer(%s, 'c')", LOG)
+        assert db.value("select qgres.log_queue('ORDERS')") == LOG
+    db.value("select pgque.register_consumer(%s, 'c')", LOG)
     publish(db, "after", queue="Orders")
-    value(db, "select qgres.queue__drop('Orders', true)::text")
+    db.value("select qgres.queue__drop('Orders', true)::text")
     assert read(db, "ev_data, ev_extra1") == [("after", "2")]
     make_sp(db, "x" * 60)
     with refused("PQ005", "1 to 57 bytes"):
-        value(db, "select qgres.log_queue(%s)", "x" * 60)
+        db.value("select qgres.log_queue(%s)", "x" * 60)
 
 
 def test_publishing_without_the_log_fails_and_loses_nothing(logged: Connection) -> None:
-    value(logged, "select pgque.drop_queue(%s, true)", LOG)
+    logged.value("select pgque.drop_queue(%s, true)", LOG)
     log, unlog = "select qgres.log_queue('Orders')", "select qgres.unlog_queue('Orders')"
     with refused("PQ001", LOG, log, unlog):
         publish(logged, "a", queue="Orders")
-    value(logged, log)
+    logged.value(log)
     assert publish(logged, "b", queue="Orders") == [1]
-    value(logged, "select pgque.drop_queue(%s, true)", LOG)
-    value(logged, f"{unlog}::text")
+    logged.value("select pgque.drop_queue(%s, true)", LOG)
+    logged.value(f"{unlog}::text")
     assert publish(logged, "c", queue="Orders") == [2]
 
 
@@ -83,7 +83,7 @@ def test_unlogging_waits_for_a_publisher_whose_entry_is_logged(
 ) -> None:
     publisher = begun(another())
     publish(publisher, "a", queue="Orders")
-    unlogging = blocked(value, "select qgres.unlog_queue('Orders')::text")
+    unlogging = blocked(Connection.value, "select qgres.unlog_queue('Orders')::text")
     publisher.execute("commit")
     unlogging.result()
     publish(logged, "b", queue="Orders")

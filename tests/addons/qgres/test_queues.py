@@ -3,17 +3,8 @@
 import pytest
 
 from tests.addons.conftest import begun
-from tests.support.queues import Connection, refused, rows, value
-from tests.support.serial import (
-    add,
-    consume,
-    make_sp,
-    make_sr,
-    numbers,
-    publish,
-    remove,
-    stored,
-)
+from tests.support.queues import Connection, refused
+from tests.support.serial import add, consume, make_sp, make_sr, numbers, publish, remove, stored
 
 SP, SR = "Serial Publisher", "Serial Remover"
 HEX = "0xdeadbeef"
@@ -28,28 +19,28 @@ FORMS += [", ".join(LITERALS), *LITERALS]
 
 def test_an_entry_is_made_of_named_parts(db: Connection) -> None:
     made = 'qgres.queue_entry(bytea := %s, jsonb := \'{"key": "jsonb"}\', text := %s)'
-    assert rows(db, f"select ({made}).*", HEX.encode(), "text") == [FULL]
-    assert rows(db, "select (qgres.queue_entry()).*") == [NOTHING]
+    assert db.rows(f"select ({made}).*", HEX.encode(), "text") == [FULL]
+    assert db.rows("select (qgres.queue_entry()).*") == [NOTHING]
 
 
 def test_types_are_read_in_any_case(db: Connection) -> None:
     for name, kind in (("SP", SP), (SP, SP), ("SR", SR), (SR, SR)):
         for spelled in (name, name.lower(), name.upper()):
-            assert value(db, "select qgres._queue_type__sanitize(%s)::text", spelled) == kind
-    assert value(db, "select qgres._queue_type__sanitize(null)") is None
+            assert db.value("select qgres._queue_type__sanitize(%s)::text", spelled) == kind
+    assert db.value("select qgres._queue_type__sanitize(null)") is None
 
 
 def test_queues_are_created_and_found_by_id_and_by_name_in_any_case(db: Connection) -> None:
-    value(db, "select qgres.queue__create('A', 'SP')")
-    value(db, "select qgres.queue__create('B', 'Serial Remover'::qgres.queue_type)")
-    listed = rows(db, "select * from qgres.queue order by 1")
+    db.value("select qgres.queue__create('A', 'SP')")
+    db.value("select qgres.queue__create('B', 'Serial Remover'::qgres.queue_type)")
+    listed = db.rows("select * from qgres.queue order by 1")
     assert [row[1:] for row in listed] == [("A", SP), ("B", SR)]
     for row in listed:
-        assert rows(db, "select * from qgres.queue__get(%s::int)", row[0]) == [row]
-        assert rows(db, "select * from qgres.queue__get(%s)", row[1].lower()) == [row]
-        assert value(db, "select qgres.queue__get_id(%s)", row[1].lower()) == row[0]
+        assert db.rows("select * from qgres.queue__get(%s::int)", row[0]) == [row]
+        assert db.rows("select * from qgres.queue__get(%s)", row[1].lower()) == [row]
+        assert db.value("select qgres.queue__get_id(%s)", row[1].lower()) == row[0]
     with refused("23505", 'queue "a" already exists', "case-insensitive"):
-        value(db, "select qgres.queue__create('a', 'sr')")
+        db.value("select qgres.queue__create('a', 'sr')")
 
 
 def test_wrong_calls_are_refused_and_lose_nothing(db: Connection) -> None:
@@ -69,7 +60,7 @@ def test_wrong_calls_are_refused_and_lose_nothing(db: Connection) -> None:
             calls += ['"_Publish"({}, qgres.queue_entry())', "_add({}, qgres.queue_entry())"]
         for call in calls:
             with refused("P0002", f"{named} does not exist"):
-                rows(db, f"select qgres.{call.format(queue)}")
+                db.rows(f"select qgres.{call.format(queue)}")
     for call, sqlstate, *words in (
         ("queue__create(null, 'SP')", "23502", "the name of the queue is null"),
         ("queue__create('q', null::text)", "23502", "the type of the queue is null"),
@@ -95,7 +86,7 @@ def test_wrong_calls_are_refused_and_lose_nothing(db: Connection) -> None:
         ("unlog_queue('sr')", "22023", "unlog_queue() may only be called on Serial Publisher"),
     ):
         with refused(sqlstate, *words):
-            rows(db, f"select qgres.{call}")
+            db.rows(f"select qgres.{call}")
     assert (numbers(db), remove(db)) == ([1], ["a"])
 
 
@@ -106,8 +97,8 @@ def test_a_limit_of_zero_takes_nothing_and_null_takes_all(db: Connection) -> Non
     add(db, "a", "b")
     assert (numbers(db, limit=0), remove(db, 0)) == ([], [])
     assert (numbers(db), remove(db)) == ([1, 2], ["a", "b"])
-    value(db, "select qgres.\"Publish\"('sp', 'untyped')")
-    assert rows(db, "select * from qgres.consume('sp', 'c')") == [(3, None, None, "untyped")]
+    db.value("select qgres.\"Publish\"('sp', 'untyped')")
+    assert db.rows("select * from qgres.consume('sp', 'c')") == [(3, None, None, "untyped")]
 
 
 def test_names_are_data(db: Connection) -> None:
@@ -115,10 +106,10 @@ def test_names_are_data(db: Connection) -> None:
         make_sp(db, name, consumers=(name,))
         make_sp(db, f"{name}2")
         publish(db, name, queue=name)
-        assert rows(db, "select text from qgres.consume(%s, %s)", name, name) == [(name,)]
-        value(db, "select qgres.queue__drop(%s, true)::text", name)
-        assert rows(db, "select queue_name from qgres.queue") == [(f"{name}2",)]
-        value(db, "select qgres.queue__drop(%s, true)::text", f"{name}2")
+        assert db.rows("select text from qgres.consume(%s, %s)", name, name) == [(name,)]
+        db.value("select qgres.queue__drop(%s, true)::text", name)
+        assert db.rows("select queue_name from qgres.queue") == [(f"{name}2",)]
+        db.value("select qgres.queue__drop(%s, true)::text", f"{name}2")
 
 
 @pytest.mark.parametrize("queue", ["'sp'", "qgres.queue__get_id('sp')"])
@@ -127,24 +118,24 @@ def test_consumers_get_what_was_published_since_they_registered(db: Connection, 
     sent = []
     for number, form in enumerate(FORMS):
         if number == 4:
-            value(db, "select qgres.consumer__register('sp', 'second')::text")
-        sent.append(value(db, f'select qgres."Publish"({queue}, {form})'))
-    value(db, "select qgres.consumer__register('sp', 'third')::text")
+            db.value("select qgres.consumer__register('sp', 'second')::text")
+        sent.append(db.value(f'select qgres."Publish"({queue}, {form})'))
+    db.value("select qgres.consumer__register('sp', 'third')::text")
     assert sent == list(range(1, 9))
     call = f"select * from qgres.consume({queue}, %s, %s)"
-    assert rows(db, call, "FIRST", 4) == [(nr, *NOTHING) for nr in range(1, 5)]
+    assert db.rows(call, "FIRST", 4) == [(nr, *NOTHING) for nr in range(1, 5)]
     full = [(nr, *parts) for nr, parts in enumerate([FULL, *PARTS], 5)]
-    assert rows(db, call, "first", None) == full
-    assert rows(db, f"select * from qgres.consume({queue}, 'second')") == full
+    assert db.rows(call, "first", None) == full
+    assert db.rows(f"select * from qgres.consume({queue}, 'second')") == full
     for consumer in ("first", "second", "third"):
-        assert rows(db, call, consumer, None) == []
+        assert db.rows(call, consumer, None) == []
     publish(db, "a")
     assert [numbers(db, each) for each in ("first", "second", "third")] == [[9]] * 3
-    value(db, "select qgres.consumer__drop('SP', 'THIRD')::text")
+    db.value("select qgres.consumer__drop('SP', 'THIRD')::text")
     with refused("P0002", "consumer does not exist"):
         consume(db, "third")
     with refused("P0002", 'consumer "third" on queue "sp" is not registered'):
-        value(db, "select qgres.consumer__drop('sp', 'third')")
+        db.value("select qgres.consumer__drop('sp', 'third')")
     assert consume(db, "first") == []
 
 
@@ -153,12 +144,12 @@ def test_removed_entries_are_those_that_were_added(db: Connection, queue: str) -
     make_sr(db)
     for form in FORMS:
         db.execute(f"select qgres.add({queue}, {form})".encode())
-    first = rows(db, f'select * from qgres."Remove"({queue}, 2)')
-    rest = rows(db, f'select * from qgres."Remove"({queue})')
+    first = db.rows(f'select * from qgres."Remove"({queue}, 2)')
+    rest = db.rows(f'select * from qgres."Remove"({queue})')
     expected = [NOTHING] * 4 + [FULL, *PARTS]
     assert len(first) == 2
     assert sorted([*first, *rest], key=repr) == sorted(expected, key=repr)
-    assert rows(db, f'select * from qgres."Remove"({queue})') == []
+    assert db.rows(f'select * from qgres."Remove"({queue})') == []
 
 
 def test_an_empty_queue_is_dropped(db: Connection) -> None:
@@ -169,11 +160,11 @@ def test_an_empty_queue_is_dropped(db: Connection) -> None:
         add(db, "a")
         consume(db)
         remove(db)
-        value(db, "select qgres.consumer__drop('sp', 'c')::text")
+        db.value("select qgres.consumer__drop('sp', 'c')::text")
         for queue in ("SP", "SR"):
-            value(db, f"select qgres.queue__drop('{queue}'{how})::text")
-        assert rows(db, "select * from qgres.queue") == []
-    assert value(db, "select count(*) from pg_tables where tablename ~ '^s[pr]_'") == 0
+            db.value(f"select qgres.queue__drop('{queue}'{how})::text")
+        assert db.rows("select * from qgres.queue") == []
+    assert db.value("select count(*) from pg_tables where tablename ~ '^s[pr]_'") == 0
 
 
 def test_a_queue_with_consumers_or_entries_is_dropped_by_force_alone(db: Connection) -> None:
@@ -181,18 +172,18 @@ def test_a_queue_with_consumers_or_entries_is_dropped_by_force_alone(db: Connect
     make_sr(db)
     add(db, "a")
     with refused("23503", 'queue "sp" still has consumers', "qgres.queue__drop('sp', true)"):
-        value(db, "select qgres.queue__drop('sp')")
+        db.value("select qgres.queue__drop('sp')")
     publish(db, "a", "b")
     numbers(db, limit=1)
-    value(db, "select qgres.consumer__drop('sp', 'c')::text")
+    db.value("select qgres.consumer__drop('sp', 'c')::text")
     with refused("23503", 'queue "sp" still has entries'):
-        value(db, "select qgres.queue__drop(%s::int)", number)
+        db.value("select qgres.queue__drop(%s::int)", number)
     with refused("23503", 'queue "sr" still has entries'):
-        value(db, "select qgres.queue__drop('sr')")
+        db.value("select qgres.queue__drop('sr')")
     assert stored(db, number) == 2
     for queue in ("sp", "sr"):
-        value(db, "select qgres.queue__drop(%s, true)::text", queue)
-    assert rows(db, "select * from qgres.queue") == []
+        db.value("select qgres.queue__drop(%s, true)::text", queue)
+    assert db.rows("select * from qgres.queue") == []
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.logins import as_login
-from tests.support.queues import Connection, connect, refused, rows, value
+from tests.support.queues import Connection, connect, refused
 from tests.support.serial import ROLES, add, make_sp, make_sr, publish
 
 MANAGE, INSERT, DELETE = ROLES
@@ -78,13 +78,12 @@ def queues(db: Connection) -> Connection:
 
 def test_functions_have_the_attributes_and_grants_that_callers_expect(queues: Connection) -> None:
     queues.execute("set search_path = qgres, pg_catalog")
-    found = rows(
-        queues,
+    found = queues.rows(
         "select oid::regprocedure::text, provolatile::text, proisstrict, prosecdef, coalesce(("
         "  select array_agg(distinct case grantee when 0 then 'public'"
         "                            else grantee::regrole::text end)"
         "  from aclexplode(proacl) where grantee <> proowner), '{}')"
-        " from pg_proc where pronamespace = 'qgres'::regnamespace",
+        " from pg_proc where pronamespace = 'qgres'::regnamespace"
     )
     expected = {
         signature: (*attributes, {role, "pgque_admin"} if role in (MANAGE, READER) else {role})
@@ -92,19 +91,17 @@ def test_functions_have_the_attributes_and_grants_that_callers_expect(queues: Co
     }
     granted = {name: (*attributes, set(roles)) for name, *attributes, roles in found if roles}
     assert granted == expected
-    relations = rows(
-        queues,
+    relations = queues.rows(
         "select relname::text, privilege_type from pg_class cross join aclexplode(relacl)"
-        " where relnamespace = 'qgres'::regnamespace and grantee <> relowner",
+        " where relnamespace = 'qgres'::regnamespace and grantee <> relowner"
     )
     assert relations == [("queue", "SELECT")]
 
 
 def test_results_have_the_documented_columns(db: Connection) -> None:
-    columns = rows(
-        db,
+    columns = db.rows(
         "select attname::text, atttypid::regtype::text from pg_attribute"
-        " where attrelid = 'qgres.queue'::regclass and attnum > 0 order by attnum",
+        " where attrelid = 'qgres.queue'::regclass and attnum > 0 order by attnum"
     )
     names, types = zip(*columns, strict=True)
     assert names == ("queue_id", "queue_name", "queue_type")
@@ -113,11 +110,11 @@ def test_results_have_the_documented_columns(db: Connection) -> None:
         "select distinct proargnames[array_length(proargnames, 1) - 2:] from pg_proc"
         " where pronamespace = 'qgres'::regnamespace and proname in ('consume', 'Remove')"
     )
-    assert rows(db, sql) == [(["bytea", "jsonb", "text"],)]
+    assert db.rows(sql) == [(["bytea", "jsonb", "text"],)]
     first = (
         "select proargnames[4] from pg_proc where oid = 'qgres.consume(int,text,int)'::regprocedure"
     )
-    assert value(db, first) == "sequence_number"
+    assert db.value(first) == "sequence_number"
 
 
 @pytest.mark.parametrize("role", [*ROLES, "pgque_admin"])
@@ -127,25 +124,24 @@ def test_a_role_does_its_part_and_no_more(queues: Connection, database_url: str,
         for call, needed in CALLS.items():
             with member.transaction(force_rollback=True):
                 if needed == part:
-                    assert rows(member, f"select qgres.{call}"), call
+                    assert member.rows(f"select qgres.{call}"), call
                     continue
                 with refused("42501"):
-                    rows(member, f"select qgres.{call}")
+                    member.rows(f"select qgres.{call}")
 
 
 def test_anybody_may_look_queues_up(queues: Connection, database_url: str) -> None:
     with connect(as_login(database_url)) as stranger:
-        assert value(stranger, "select count(*) from qgres.queue") == 2
-        assert value(stranger, "select qgres.queue__get_id('SP') > 0")
-        assert value(stranger, "select qgres._queue_type__sanitize('sp')::text")
-        assert value(stranger, "select (qgres.queue_entry(text := 'a')).text") == "a"
+        assert stranger.value("select count(*) from qgres.queue") == 2
+        assert stranger.value("select qgres.queue__get_id('SP') > 0")
+        assert stranger.value("select qgres._queue_type__sanitize('sp')::text")
+        assert stranger.value("select (qgres.queue_entry(text := 'a')).text") == "a"
 
 
 def test_nobody_reads_or_writes_the_tables(queues: Connection, database_url: str) -> None:
-    relations = rows(
-        queues,
+    relations = queues.rows(
         "select oid::regclass::text from pg_class where relnamespace = 'qgres'::regnamespace"
-        " and relkind = 'r'",
+        " and relkind = 'r'"
     )
     with connect(as_login(database_url, *ROLES)) as member:
         for (relation,) in relations:
@@ -163,5 +159,5 @@ def test_objects_in_the_callers_schema_are_not_used(queues: Connection, database
             " language plpgsql as $$ begin raise exception 'stolen'; end; $$"
         )
         member.execute("create temp table _queue (queue_id int)")
-        assert value(member, "select \"Publish\"('sp', 'b')") == 2
-        assert value(member, "select count(*) from consume('sp', 'c')") == 2
+        assert member.value("select \"Publish\"('sp', 'b')") == 2
+        assert member.value("select count(*) from consume('sp', 'c')") == 2

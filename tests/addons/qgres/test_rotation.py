@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.addons.conftest import Another, begun, with_snapshot
-from tests.support.queues import Connection, refused, rows, value, wait_until_blocked
+from tests.addons.conftest import begun, with_snapshot
+from tests.support.queues import Another, Connection, refused
 from tests.support.serial import (
     add,
     consume,
@@ -28,13 +28,13 @@ def test_a_consumer_that_is_always_consuming_is_moved(db: Connection, another: A
     publish(db, "a")
     numbers(db)
     db.execute("update pgque.config set metadata_rotation_period = '0'")
-    assert value(db, "select qgres.maint()") == 1
+    assert db.value("select qgres.maint()") == 1
     consumer = another()
     for text, steps in (("b", 0), ("c", 1)):
         publish(db, text)
         consumer.execute("begin")
         assert [text for _, text in consume(consumer)] == [text]
-        assert value(db, "select qgres.maint()") == steps
+        assert db.value("select qgres.maint()") == steps
         consumer.execute("commit")
     rotate(db)
     assert numbers(db) == []
@@ -53,15 +53,15 @@ def test_a_queue_that_is_always_published_to_rotates(db: Connection, another: An
         while not stopping.is_set():
             with own.transaction():
                 publish(own, "b")
-                value(own, "select pg_sleep(0.05)::text")
+                own.value("select pg_sleep(0.05)::text")
 
     sessions = [another() for _ in range(6)]
     with ThreadPoolExecutor(len(sessions)) as pool:
         publishers = [pool.submit(publish_slowly, own) for own in sessions]
         try:
             for own in sessions:
-                wait_until_blocked(db, own)
-            assert any(value(db, "select qgres.maint()") == 1 for _ in range(20))
+                db.wait_until_blocked(own)
+            assert any(db.value("select qgres.maint()") == 1 for _ in range(20))
         finally:
             stopping.set()
         for each in publishers:
@@ -75,7 +75,7 @@ def test_a_page_may_span_both_halves(db: Connection) -> None:
     numbers(db, "slow", 1)
     rotate(db)
     publish_many(db, 4)
-    assert value(db, "select is_left from qgres._queue")
+    assert db.value("select is_left from qgres._queue")
     assert numbers(db, "slow", 5) == [2, 3, 4, 5, 6]
     assert numbers(db, "slow") == [7, 8]
     assert numbers(db, "fast") == [5, 6, 7, 8]
@@ -87,15 +87,15 @@ def test_without_consumers_entries_stay(db: Connection) -> None:
     queue = make_sp(db, consumers=())
     publish_many(db, 3)
     rotate(db)
-    value(db, "select qgres.consumer__register('sp', 'c')::text")
+    db.value("select qgres.consumer__register('sp', 'c')::text")
     publish_many(db, 2)
     assert numbers(db) == [4, 5]
-    value(db, "select qgres.consumer__drop('sp', 'c')::text")
+    db.value("select qgres.consumer__drop('sp', 'c')::text")
     publish_many(db, 1)
     rotate(db)
     assert stored(db, queue) >= 1
     with refused("23503", "still has entries"):
-        value(db, "select qgres.queue__drop('sp')")
+        db.value("select qgres.queue__drop('sp')")
 
 
 def test_removed_entries_are_truncated(db: Connection) -> None:
@@ -127,7 +127,7 @@ def test_entries_that_all_have_read_are_truncated(db: Connection) -> None:
         if first == 1:
             rotate(db)
             assert stored(db, queue) == 20
-            value(db, "select qgres.consumer__drop('sp', 'gone')::text")
+            db.value("select qgres.consumer__drop('sp', 'gone')::text")
         rotate(db)
         assert (stored(db, queue), stored(db, queue, "position")) == (0, 0)
     assert numbers(db, "one") == []
@@ -168,7 +168,7 @@ def test_rotation_waits_for_a_held_snapshot_but_for_the_patience_at_most(
             assert (stored(reader, sp), stored(reader, sr)) == (1, 1)
             reader.execute("rollback")
         else:
-            value(db, "select pgque.set_snapshot_patience('0')::text")
+            db.value("select pgque.set_snapshot_patience('0')::text")
         rotate(db)
         rotate(db)
         assert (stored(db, sp), stored(db, sr)) == (0, 0)
@@ -203,9 +203,9 @@ def test_no_call_leaves_dead_rows(db: Connection, another: Another, is_held: boo
         add(db, "a", "b")
         remove(db, 1)
     numbers(db, "two", 10)
-    value(db, "select pg_stat_force_next_flush()::text")
+    db.value("select pg_stat_force_next_flush()::text")
     for name in (*tables(db, sp), *tables(db, sr), "qgres._queue", "qgres._consumer"):
-        assert value(db, "select pg_stat_get_dead_tuples(%s::regclass)", name) == 0, name
+        assert db.value("select pg_stat_get_dead_tuples(%s::regclass)", name) == 0, name
 
 
 def test_the_engines_maintenance_rotates(db: Connection) -> None:
@@ -213,13 +213,13 @@ def test_the_engines_maintenance_rotates(db: Connection) -> None:
     publish(db, "a")
     consume(db)
     db.execute("update pgque.config set metadata_rotation_period = '0'")
-    assert ("qgres",) in rows(db, "select func_arg from pgque.maint_operations()")
+    assert ("qgres",) in db.rows("select func_arg from pgque.maint_operations()")
     for _ in range(4):
-        value(db, "select count(*) from pgque.maint()")
+        db.value("select count(*) from pgque.maint()")
     assert stored(db, queue) == 0
     with_snapshot(db)
     with refused("PQ013", "maintenance cannot run in a repeatable read transaction"):
-        value(db, "select qgres.maint()")
+        db.value("select qgres.maint()")
 
 
 def test_many_queues_rotate_in_portions_and_idle_ones_not_at_all(db: Connection) -> None:
@@ -231,7 +231,7 @@ def test_many_queues_rotate_in_portions_and_idle_ones_not_at_all(db: Connection)
     for nr in range(25):
         publish(db, "a", queue=f"q{nr}")
         consume(db, queue=f"q{nr}")
-    assert value(db, "select qgres.maint()") == 10
+    assert db.value("select qgres.maint()") == 10
     rotate(db)
     assert sum(stored(db, queue) for queue in queues) == 0
     assert publish(db, "b", queue="q7") == [2]
@@ -252,7 +252,7 @@ def test_rotation_waits_for_publishers_only_while_it_holds_no_queue(
                 publish(publisher, "b", queue=name)
         # It waits two seconds once, not for each of seven queues.
         db.execute("set statement_timeout = '10s'")
-        assert value(db, "select qgres.maint()") == 1
+        assert db.value("select qgres.maint()") == 1
     for name in queues:
         consume(db, queue=name)
     rotate(db)
@@ -286,8 +286,8 @@ def test_consumers_that_overlap_all_the_time_do_not_keep_a_half(
             is_emptied = was_left = False
             while not is_emptied and time.monotonic() < ends_at:
                 publish(db, "a")
-                value(db, "select qgres.maint()")
-                is_left = value(db, "select is_left from qgres._queue")
+                db.value("select qgres.maint()")
+                is_left = db.value("select is_left from qgres._queue")
                 is_emptied = was_left and not is_left
                 was_left = is_left
         finally:
