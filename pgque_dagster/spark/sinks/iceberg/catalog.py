@@ -73,6 +73,7 @@ def _create_schema(url: str, schema: str) -> None:
         )
     name = sql.Identifier(schema)
     with connect(url) as connection:
+        user, database = connection.info.user, connection.info.dbname
         exists = connection.execute(
             "select to_regnamespace(%s) is not null", (schema,)
         ).fetchone() == (True,)
@@ -88,7 +89,6 @@ def _create_schema(url: str, schema: str) -> None:
         except psycopg.errors.InsufficientPrivilege:
             may_use = False
     if not may_use:
-        user, database = connection.info.user, connection.info.dbname
         needed = f"create schema {schema} authorization {user}"
         if exists:
             needed = f"grant usage, create on schema {schema} to {user}"
