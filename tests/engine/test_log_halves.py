@@ -47,6 +47,17 @@ def draw_next(db: Connection, low: float, high: float) -> None:
     raise AssertionError("no such number")
 
 
+def test_a_batch_that_is_finished_on_the_second_half_is_read_no_more(db: Connection) -> None:
+    make_queue(db)
+    batch = open_batch(db, "a")
+    bloat_positions(db)
+    assert value(db, "select pgque.maint_compact_positions()") > 0
+    assert payloads(db, batch) == ["a"]
+    finish(db, batch)
+    with refused("PQ003", str(batch)):
+        payloads(db, batch)
+
+
 def many_ticks(db: Connection) -> None:
     """More than are needed."""
     db.make_queue()
