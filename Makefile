@@ -76,8 +76,8 @@ bench-spark: java venv  ## Run the benchmarks of Spark (Debian's postgresql-15, 
 	@$(PYTHON) benchmarks/spark.py $(ARGS)
 
 .PHONY: simulate
-simulate: venv  ## Run the engine in an order that a seed fixes, beside a model: SEED=1 STEPS=20000
-	@PGQUE_OPEN_FOLDERS=1 $(PYTHON) -m tests.simulator --seed $(or $(SEED),1) --steps $(or $(STEPS),20000) $(ARGS)
+simulate: venv  ## Run the engine in an order that a seed fixes, beside a model: SEED=1 STEPS=20000 FAULT=name
+	@PGQUE_OPEN_FOLDERS=1 $(PYTHON) -m tests.simulator --seed $(or $(SEED),1) --steps $(or $(STEPS),20000) $(if $(FAULT),--fault $(FAULT)) $(ARGS)
 
 .PHONY: bench-latency
 bench-latency: java venv  ## Measure the latency of the sensor, with and without warm processes, 10 minutes

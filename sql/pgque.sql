@@ -1061,6 +1061,7 @@ as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
     v_sub   pgque.subscription;
+    v_main  pgque.partition_consumer;
 begin
     if i_consumer is null then
         perform pgque.refuse_value('the consumer name is null', null,
@@ -1074,13 +1075,22 @@ begin
       and c.co_name = i_consumer;
     if not found then
         perform pgque.check_positions_visible();
-        perform pgque.refuse_partitioned(v_queue.queue_id, i_queue, i_consumer);
+        -- Registered under the name of a slot, a consumer would get the events of all keys.
+        select * into v_main
+        from pgque.partition_consumer c
+        where c.queue_id = v_queue.queue_id and c.co_name = split_part(i_consumer, '#', 1);
         raise exception using
             errcode = 'PQ002',
-            message = format('not subscriber to queue: consumer "%s" is not registered on queue "%s"',
-                             i_consumer, i_queue),
-            hint = format('Register it with: select pgque.register_consumer(%L, %L);',
-                          i_queue, i_consumer);
+            message = format('not subscriber to queue: consumer "%s" %s', i_consumer, case
+                when v_main.n is null then format('is not registered on queue "%s"', i_queue)
+                else format('is no slot on queue "%s", where "%s" has %s slots now', i_queue,
+                            v_main.co_name, v_main.n) end),
+            hint = case
+                when v_main.n is null then format(
+                    'Register it with: select pgque.register_consumer(%L, %L);', i_queue, i_consumer)
+                else format('Use the name of a slot, from %1$s#0/%2$s to %1$s#%3$s/%2$s; one that is '
+                            'missing is subscribed with: select pgque.subscribe_slots(%4$L, %1$L, '
+                            '%2$s);', v_main.co_name, v_main.n, v_main.n - 1, i_queue) end;
     end if;
     return v_sub;
 end;
@@ -1096,33 +1106,6 @@ begin
 exception
     when sqlstate 'PQ001' or sqlstate 'PQ002' then
         return null;
-end;
-$$;
-
--- Raises the error for a consumer that has slots, and for a slot that it does not have: registered
--- under that name, a consumer would get the events of all keys.
-create or replace function pgque.refuse_partitioned(
-    i_queue_id integer, i_queue text, i_consumer text)
-returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_main pgque.partition_consumer;
-begin
-    select * into v_main
-    from pgque.partition_consumer c
-    where c.queue_id = i_queue_id and c.co_name = split_part(i_consumer, '#', 1);
-    if found then
-        raise exception using
-            errcode = 'PQ002',
-            message = format('not subscriber to queue: consumer "%s" on queue "%s" has %s slots now%s',
-                             v_main.co_name, i_queue, v_main.n,
-                             case when v_main.co_name = i_consumer then ', and is read by slot'
-                                  else format(', and "%s" is not subscribed as one', i_consumer) end),
-            hint = format('Use the name of a slot, from %1$s#0/%2$s to %1$s#%3$s/%2$s; one that is '
-                          'missing is subscribed with: select pgque.subscribe_slots(%4$L, %1$L, %2$s);',
-                          v_main.co_name, v_main.n, v_main.n - 1, i_queue);
-    end if;
 end;
 $$;
 
@@ -1448,17 +1431,19 @@ for each statement execute function pgque.count_dead_letters();
 -- that of the current life. A new life has another lineage, and batch ids that were never given
 -- out.
 
--- Whether the current life belongs to the server's timeline. Declared immutable so that the planner
--- calls it once and keeps the answer with the plan. True stays valid for as long as the session
--- lives, since a server changes its timeline only while it accepts no writes; false only leads to
--- follow_timeline.
+-- Whether the current life belongs to the server's timeline, and the database is no restored one that
+-- waits to be adopted. Declared immutable so that the planner calls it once and keeps the answer with
+-- the plan. True stays valid for as long as the session lives, since a server changes its timeline only
+-- while it accepts no writes, and a restore makes the functions anew; false only leads to
+-- follow_timeline and check_adopted.
 create or replace function pgque.is_timeline_followed()
 returns boolean
 language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return not pg_is_in_recovery()
-           and pg_sequence_last_value('pgque.lineage_seq') >> 32 = pgque.read_timeline();
+           and pg_sequence_last_value('pgque.lineage_seq') >> 32 = pgque.read_timeline()
+           and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
 end;
 $$;
 
@@ -3321,7 +3306,6 @@ declare
     v_unsure      constant boolean := v_strict or pg_current_xact_id_if_assigned() is not null;
     v_due         pgque.tick_due[];
     v_look        boolean;
-    v_restored    boolean;
     v_requests    bigint[];
     v_unfinished  oid[];  -- null: they were not looked for
     v_ticks       bigint[];
@@ -3330,13 +3314,13 @@ declare
 begin
     perform pgque.check_tick_half() where v_strict;
     select array_agg(d), bool_or(d.has_new <> d.left_some and (d.left_some or not d.is_busy)),
-           (select array_agg(r.request_id) from pgque.tick_request r),
-           exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id)
-    into v_due, v_look, v_requests, v_restored
+           array(select r.request_id from pgque.tick_request r)
+    into v_due, v_look, v_requests
     from pgque.tick_due d
     where d.queue_id between i_first_queue and i_last_queue;
-    perform pgque.check_adopted(), pgque.follow_timeline()
-    where v_restored or not pgque.is_timeline_followed();
+    if not pgque.is_timeline_followed() then
+        perform pgque.check_adopted(), pgque.follow_timeline();
+    end if;
     if v_due is null then
         return array[]::bigint[];
     elsif v_look and not v_unsure then
@@ -3371,7 +3355,7 @@ begin
     if v_changed is not null then
         update pgque.tick_state s set left_some = not s.left_some where s.queue_id = any (v_changed);
     end if;
-    if v_requests is not null then
+    if v_requests <> '{}' then
         delete from pgque.tick_request r where r.queue_id = any (v_ticked) and r.request_id = any (v_requests);
     end if;
     return coalesce(v_ticks, '{}');
@@ -4452,7 +4436,7 @@ begin
     if v_range.tables = '{}' then
         return 0;
     end if;
-    execute format(  -- quoted: made by the queue's own function and snapshot_conditions
+    execute format(  -- quoted: made by events_between
         'select count(*) from (%s limit %s) e',
         (select string_agg(format('select from %s where %s and (ev_owner is null or ev_owner = %s)',
                                   t, c, i_owner_id), ' union all ')
@@ -5626,38 +5610,11 @@ $$;
 
 -- ===== engine/batches/batch_events.sql ===========================================================
 
--- The conditions on ev_txid that select a batch: the transactions that finished between two snapshots
--- are a range (those that began after the first) and a list (those in progress at the first). They
--- contain literals, so that the planner sees the values.
-create or replace function pgque.snapshot_conditions(
-    i_prev pg_snapshot, i_cur pg_snapshot,
-    out in_range text, out in_list text, out first_txid xid8, out end_txid xid8)
-returns record
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_list xid8[];
-begin
-    first_txid := pg_snapshot_xmax(i_prev);
-    end_txid := pg_snapshot_xmax(i_cur);
-    in_range := format('ev_txid >= %L and ev_txid < %L', first_txid, end_txid);
-    if pg_snapshot_xmin(i_cur) < end_txid then
-        in_range := format('%s and pg_visible_in_snapshot(ev_txid, %L)', in_range, i_cur);
-    end if;
-
-    select array_agg(x order by x) into v_list
-    from pg_snapshot_xip(i_prev) x
-    where pg_visible_in_snapshot(x, i_cur);
-    if v_list is not null then
-        in_list := format('ev_txid = any (%L::xid8[])', v_list);
-        first_txid := v_list[1];
-    end if;
-end;
-$$;
-
--- The conditions of the events between two snapshots, and the event tables that hold their
--- transactions. The tables are looked up, not derived from the rotation: an event is read wherever a
--- producer with an old snapshot or an old table name has put it.
+-- The events between two snapshots: conditions on ev_txid, and the event tables that hold their
+-- transactions, which are a range (those that began after the first snapshot) and a list (those in
+-- progress at the first). The conditions contain literals, so that the planner sees the values. The
+-- tables are looked up, not derived from the rotation: an event is read wherever a producer with an old
+-- snapshot or an old table name has put it.
 create or replace function pgque.events_between(
     i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out tables text[])
@@ -5665,13 +5622,22 @@ returns record
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_c record := pgque.snapshot_conditions(i_prev, i_cur);
+    v_first  xid8 := pg_snapshot_xmax(i_prev);
+    v_end    xid8 := pg_snapshot_xmax(i_cur);
+    v_list   xid8[] := array(select x from pg_snapshot_xip(i_prev) x
+                             where pg_visible_in_snapshot(x, i_cur) order by x);
 begin
     perform pgque.check_adopted();
-    in_range := v_c.in_range;
-    in_list := v_c.in_list;
+    in_range := format('ev_txid >= %L and ev_txid < %L', v_first, v_end);
+    if pg_snapshot_xmin(i_cur) < v_end then
+        in_range := format('%s and pg_visible_in_snapshot(ev_txid, %L)', in_range, i_cur);
+    end if;
+    if v_list <> '{}' then
+        in_list := format('ev_txid = any (%L::xid8[])', v_list);
+        v_first := v_list[1];
+    end if;
     execute format('select pgque.%I($1, $2)', format('event_%s_tables', i_queue_id))
-    into tables using v_c.first_txid, v_c.end_txid;
+    into tables using v_first, v_end;
 end;
 $$;
 
@@ -5755,7 +5721,8 @@ $$;
 -- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is found
 -- and read by two statements with cached plans. From there on, a plan made for the batch saves more
 -- than planning costs. batch_event_sql also handles slots, batches from which events were set aside,
--- and databases that are not adopted. JIT is off because event tables have no statistics.
+-- positions on the second half of their log, stricter isolation, and databases that are not adopted.
+-- JIT is off because event tables have no statistics.
 create or replace function pgque.get_batch_events(
     x_batch_id bigint,
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
@@ -5771,9 +5738,8 @@ declare
     v_list     xid8[];
 begin
     if current_setting('transaction_isolation') = 'read committed' then
-        select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
-               cur.tick_event_seq - prev.tick_event_seq as events,
-               coalesce(s.sub_main, s.sub_id) as owner_id, p.sub_id
+        select s.sub_queue, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
+               coalesce(s.sub_main, s.sub_id) as owner_id
         into v_b
         from (select *
               from pgque.position_log_0 l
@@ -5791,22 +5757,14 @@ begin
             limit 1) cur
         where p.next_half = 0
           and not exists (select from pgque.position_log_0 newer
-                          where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq);
+                          where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
+          and cur.tick_event_seq - prev.tick_event_seq < 1000
+          and s.sub_role <> 'slot'
+          and not exists (select from pgque.set_aside a
+                          where a.sub_id = s.sub_id and a.batch_id = x_batch_id)
+          and pgque.is_timeline_followed();
     end if;
     if v_b is null then
-        select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
-               cur.tick_event_seq - prev.tick_event_seq as events,
-               coalesce(s.sub_main, s.sub_id) as owner_id, s.sub_id
-        into v_b
-        from pgque.find_batch(x_batch_id) s
-        cross join lateral pgque.find_tick(s.sub_queue, s.sub_last_tick) prev
-        cross join lateral pgque.find_tick(s.sub_queue, s.sub_next_tick) cur;
-    end if;
-
-    if v_b.events >= 1000 or v_b.sub_role = 'slot'
-       or exists (select from pgque.set_aside a
-                  where a.sub_id = v_b.sub_id and a.batch_id = x_batch_id)
-       or exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
         return query execute format('%s', pgque.batch_event_sql(x_batch_id));  -- quoted: made there
         return;
     end if;
@@ -6483,28 +6441,26 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
-    v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
-    v_count  integer;
+    v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
+    v_ids  bigint[];
 begin
     if i_retry_seconds is null or i_retry_seconds < 0 then
         perform pgque.refuse_value('no retry after %s seconds', i_retry_seconds::text,
                                    'Give 0 or more.');
     end if;
-    execute format(  -- quoted: made by batch_event_sql
-        'insert into pgque.retry_queue (ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, '
-        '  ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-        'select $1, $2, ev_id, ev_time, ev_txid::text::xid8, $3, coalesce(ev_retry, 0) + 1, '
-        '  ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-        'from (%s) b '
-        'where not exists (select from pgque.dead_letter d '
-        '                  join pgque.subscription_base s on s.sub_id = $3 '
-        '                  where d.dl_queue_id = s.sub_queue and d.dl_consumer_id = s.sub_consumer '
-        '                    and d.ev_id = b.ev_id) '
-        'on conflict do nothing', pgque.batch_event_sql(i_batch_id))
-    using clock_timestamp() + make_interval(secs => i_retry_seconds), v_sub.sub_queue,
-          coalesce(v_sub.sub_main, v_sub.sub_id);
-    get diagnostics v_count = row_count;
-    return v_count;
+    v_ids := array(
+        select e.ev_id
+        from pgque.get_batch_events(i_batch_id) e
+        join pgque.subscription_base s on s.sub_id = coalesce(v_sub.sub_main, v_sub.sub_id)
+        where not exists (select from pgque.retry_queue r
+                          where r.ev_owner = s.sub_id and r.ev_id = e.ev_id)
+          and not exists (select from pgque.dead_letter d
+                          where d.dl_queue_id = s.sub_queue and d.dl_consumer_id = s.sub_consumer
+                            and d.ev_id = e.ev_id));
+    perform pgque.settle_events(
+        i_batch_id, v_ids, clock_timestamp() + make_interval(secs => i_retry_seconds), null,
+        array[null], null);
+    return cardinality(v_ids);
 end;
 $$;
 
@@ -6661,7 +6617,8 @@ begin
             queue_switch_step1 = pg_current_xact_id()::text::bigint,
             queue_switch_step2 = null,
             queue_switch_time = clock_timestamp(),
-            queue_first_tick = v_floor.tick_id
+            -- A retention that was set later begins before events that are gone.
+            queue_first_tick = greatest(queue_first_tick, v_floor.tick_id)
         where queue_id = v_queue.queue_id;
         if v_ahead = 1 then
             perform pgque.open_event_tables(v_queue.queue_id);
@@ -9107,7 +9064,8 @@ $$;
 
 -- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The page
 -- has at most i_max events of the open or next batch, in order of msg_id. Until it is acked, the next
--- call begins with the same event. Batches without events of the slot are finished.
+-- call begins with the same event. Batches without events of the slot are finished. If there is no
+-- batch, the lease is only renewed after half of its time.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
@@ -9125,8 +9083,25 @@ begin
         perform pgque.refuse_value('no page has %s messages', i_max::text, 'Ask for 1 or more.');
     end if;
     loop
-        v_slot := pgque.open_page(i_queue, i_consumer, i_slot, i_n, i_worker, i_max);
+        loop  -- the next batch spans enough ticks for about i_max events
+            v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
+            if v_slot.sub_batch is null then
+                v_slot.sub_next_tick := pgque.limit_to_change(
+                    v_slot.sub_id, v_slot.sub_last_tick, (pgque.find_next_tick(
+                        v_slot.sub_queue, pgque.find_tick(v_slot.sub_queue, v_slot.sub_last_tick),
+                        null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id);
+                if v_slot.sub_next_tick is not null then
+                    v_slot.sub_batch := pgque.next_batch_id();
+                elsif v_slot.lease_until > clock_timestamp() + v_slot.lease_ttl / 2 then
+                    return;
+                end if;
+            end if;
+            v_slot.page_to := case when v_slot.sub_batch is not null then 9223372036854775807 end;
+            v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
+            exit when pgque.append_position(v_slot);
+        end loop;
         exit when v_slot.sub_batch is null;
+        v_slot.pos_seq := v_slot.pos_seq + 1;
         v_page := format('select * from (%s) e order by e.ev_id limit %s',
                          pgque.batch_select(v_slot.sub_batch, '*'), i_max);
         return query execute format(  -- quoted: made above
@@ -9143,40 +9118,6 @@ begin
         exit when v_rows > 0;
         perform pgque.close_batch(v_slot);
     end loop;
-end;
-$$;
-
--- Checks and renews the lease, and begins the next page: the rest of the open batch, else the next
--- batch, which spans enough ticks for about i_max events. If there is none, the lease is only renewed
--- after half of its time.
--- locks: waits for a concurrent move of the same slot. writes: position_log.
-create or replace function pgque.open_page(
-    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
-returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
-declare
-    v_slot  pgque.subscription;
-begin
-    loop
-        v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
-        if v_slot.sub_batch is null then
-            v_slot.sub_next_tick := pgque.limit_to_change(
-                v_slot.sub_id, v_slot.sub_last_tick, (pgque.find_next_tick(
-                    v_slot.sub_queue, pgque.find_tick(v_slot.sub_queue, v_slot.sub_last_tick),
-                    null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id);
-            if v_slot.sub_next_tick is not null then
-                v_slot.sub_batch := pgque.next_batch_id();
-            elsif v_slot.lease_until > clock_timestamp() + v_slot.lease_ttl / 2 then
-                return v_slot;
-            end if;
-        end if;
-        v_slot.page_to := case when v_slot.sub_batch is not null then 9223372036854775807 end;
-        v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
-        exit when pgque.append_position(v_slot);
-    end loop;
-    v_slot.pos_seq := v_slot.pos_seq + 1;
-    return v_slot;
 end;
 $$;
 
@@ -9987,28 +9928,20 @@ returns setof record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
-declare
-    v_queue pgque.queue_progress;
 begin
     perform pgque.check_logs_visible();
     if i_queue_name is not null then
         perform pgque.find_queue(i_queue_name);
     end if;
-    for v_queue in
-        select q.*
-        from pgque.queue_progress q
-        where (i_queue_name is null or q.queue_name = i_queue_name)
-          and q.last_event_id > q.tick_event_seq
-        order by q.queue_name
-    loop
-        waiting_since := pgque.first_event_time(v_queue.queue_id, v_queue.tick_snapshot);
-        continue when waiting_since is null;
-        queue_name := v_queue.queue_name;
-        -- An event of a transaction that ended after the tick may have begun before it.
-        waiting_since := greatest(waiting_since, v_queue.tick_time);
-        events := v_queue.last_event_id - v_queue.tick_event_seq;
-        return next;
-    end loop;
+    return query
+    -- An event of a transaction that ended after the tick may have begun before it.
+    select q.queue_name, greatest(f.since, q.tick_time), q.last_event_id - q.tick_event_seq
+    from pgque.queue_progress q
+    cross join lateral (select pgque.first_event_time(q.queue_id, q.tick_snapshot)) f (since)
+    where (i_queue_name is null or q.queue_name = i_queue_name)
+      and q.last_event_id > q.tick_event_seq
+      and f.since is not null
+    order by q.queue_name;
 end;
 $$;
 

@@ -6,20 +6,18 @@ can leave behind.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import dagster as dg
 from pyspark.sql import DataFrame
 
+from .. import spark
 from ..client import InvalidArgument
 from ..project.keys import TABLE
 from ..project.step_errors import log_error_line
 from ..spark.cluster.executor_errors import clear_executor_errors
 from .current_batch import current_batch
 from .metadata import set_aside
-
-if TYPE_CHECKING:
-    from ..spark import SparkBatch
 
 
 class BatchIOManager(dg.ConfigurableIOManager):
@@ -50,7 +48,7 @@ class BatchIOManager(dg.ConfigurableIOManager):
         context.add_output_metadata({**stored, **set_aside(batch.claim)})
 
     def _store(
-        self, context: dg.OutputContext, batch: "SparkBatch", frame: DataFrame
+        self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
         """Stores the rows; returns metadata of the output."""
         raise NotImplementedError

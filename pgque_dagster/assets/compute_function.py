@@ -2,18 +2,16 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
+from .. import spark
 from ..client import InvalidArgument
 from ..project.resource import PgqueResource
 from ..project.step_errors import log_error_line
 from .consumption import ComputeFunction
 from .outputs import StepResult
-
-if TYPE_CHECKING:
-    from ..spark import SparkBatch
 
 
 def make_step(
@@ -51,7 +49,7 @@ def make_step(
     def run(
         context: dg.AssetExecutionContext, pgque: PgqueResource, pyspark: Any, **others: Any
     ) -> Any:
-        def call(batch: "SparkBatch") -> Any:
+        def call(batch: "spark.SparkBatch") -> Any:
             offered = {"context": context, "pgque": pgque, "pyspark": pyspark, "batch": batch}
             mine = {key: value for key, value in others.items() if key in wanted}
             return compute_fn(**mine, **{key: offered[key] for key in offered if key in wanted})
@@ -89,7 +87,7 @@ def _refuse_unrecorded(context: dg.AssetExecutionContext) -> None:
     """Refuses a step whose process does not write the event log of its run.
 
     A batch is acked after its materialization is recorded. Under an executor, the step's process
-    writes the event log itself, on whatever host it is, so the order holds. A step launcher
+    writes the event log itself, on whatever host it is, so the order is kept. A step launcher
     (`dg.StepLauncher`) gives the process an instance of its own, and the host records the events
     later, or never if it dies.
 

@@ -18,6 +18,7 @@ from ..client.ranges import (
     duration_problem,
     write_position,
 )
+from ..project.keys import CONSUMER, PARTITIONS, QUEUE, START_AT
 
 ComputeFunction = Callable[..., Any]
 
@@ -36,7 +37,7 @@ class Consumption:
     lease_ttl: timedelta
     slices: int
     batch_safe: bool = False
-    start_at: str | None = None
+    start_at: Position | None = None
     partitions: int | None = None
 
     def __post_init__(self) -> None:
@@ -49,8 +50,12 @@ class Consumption:
             problems.append(count_problem("partitions", self.partitions, at_most=MOST_PARTITIONS))
             if "#" in self.consumer:
                 problems.append("the name of a consumer with partitions must not contain #")
+        try:
+            self.metadata()
+        except InvalidArgument as error:
+            problems.append(f"start_at: {error}")
         for problem in filter(None, problems):
-            self._refuse(problem)
+            raise dg.DagsterInvalidDefinitionError(f"consumer {self}: {problem}")
 
     @property
     def holder(self) -> Holder:
@@ -87,20 +92,12 @@ class Consumption:
     def __str__(self) -> str:
         return f"{self.queue}/{self.consumer}"
 
-    def _refuse(self, what: str) -> None:
-        raise dg.DagsterInvalidDefinitionError(f"consumer {self}: {what}")
-
-
-def read_start(start_at: Position | None) -> str | None:
-    """Returns where a consumer starts, as text.
-
-    Raises:
-        DagsterInvalidDefinitionError: if it is no position.
-    """
-    try:
-        return None if start_at is None else write_position(start_at)
-    except InvalidArgument as error:
-        raise dg.DagsterInvalidDefinitionError(f"start_at: {error}") from error
+    def metadata(self) -> dict[str, str]:
+        """Returns the metadata from which sensors read the asset's queue and consumer."""
+        start = None if self.start_at is None else write_position(self.start_at)
+        given = {QUEUE: self.queue, CONSUMER: self.consumer, START_AT: start}
+        given |= {PARTITIONS: None if self.partitions is None else str(self.partitions)}
+        return {key: value for key, value in given.items() if value is not None}
 
 
 def _is_frame(returned: Any) -> bool:

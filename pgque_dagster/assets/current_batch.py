@@ -5,20 +5,19 @@ Dagster passes an IO manager the output and its metadata, but a sink needs the c
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from .. import spark
 from ..client import InvalidArgument
 
-if TYPE_CHECKING:
-    from ..spark import SparkBatch
-
-_current: "dict[tuple[str, dg.AssetKey], SparkBatch]" = {}
+_current: "dict[tuple[str, dg.AssetKey], spark.SparkBatch]" = {}
 
 
 @contextmanager
-def working_on(run_id: str, keys: Iterable[dg.AssetKey], batch: "SparkBatch") -> Iterator[None]:
+def working_on(
+    run_id: str, keys: Iterable[dg.AssetKey], batch: "spark.SparkBatch"
+) -> Iterator[None]:
     """Makes the batch the current one of these assets while the block runs."""
     places = [(run_id, key) for key in keys]
     _current.update(dict.fromkeys(places, batch))
@@ -29,7 +28,7 @@ def working_on(run_id: str, keys: Iterable[dg.AssetKey], batch: "SparkBatch") ->
             _current.pop(place, None)
 
 
-def current_batch(context: dg.OutputContext) -> "SparkBatch":
+def current_batch(context: dg.OutputContext) -> "spark.SparkBatch":
     """Returns the batch from which an output is computed.
 
     Raises:

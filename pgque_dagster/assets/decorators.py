@@ -1,7 +1,7 @@
 """`@pgque_asset` and `@pgque_multi_asset`: assets computed from batches or windows of a queue.
 
-They are thin layers on Dagster's own decorators; `step.py` and `windows.py` hold what happens in a
-run.
+They are thin layers on Dagster's own decorators; `step.py` and `windows.py` have what happens in
+a run.
 """
 
 import copy
@@ -14,9 +14,9 @@ from typing import Any
 import dagster as dg
 
 from ..client import Position
-from ..project.keys import CONSUMER, PARTITIONS, QUEUE, START_AT, queue_key
+from ..project.keys import QUEUE, queue_key
 from .compute_function import make_step
-from .consumption import ComputeFunction, Consumption, read_start
+from .consumption import ComputeFunction, Consumption
 from .step import consume
 from .windows import compute_window
 
@@ -59,7 +59,7 @@ def pgque_asset(
     The function may also take `context`, resources and upstream assets, as with `@dg.asset`. It
     returns or yields a value for the IO manager, an Output, or a MaterializeResult if it stored the
     result itself. If a blocking check among `check_specs` fails, the batch is not acked. If there
-    is no batch, or another run holds its lease, the asset is skipped.
+    is no batch, or another run has its lease, the asset is skipped.
 
     If the function returns None or yields nothing, the run fails and the batch is released, unless
     the function is annotated with `-> None`, because it stores its results itself.
@@ -152,7 +152,7 @@ def pgque_asset(
             slices,
             # The IO manager gets the partition of a window, which it must keep apart for any asset.
             batch_safe=batch_safe or of_windows,
-            start_at=read_start(start_at),
+            start_at=start_at,
             partitions=partitions,
         )
         if consumption.returns_nothing and io_manager_key is not None:
@@ -180,7 +180,7 @@ def pgque_asset(
             tags=tags,
             metadata={
                 **(metadata or {}),
-                **({QUEUE: queue} if of_windows else _consumer_metadata(consumption)),
+                **({QUEUE: queue} if of_windows else consumption.metadata()),
             },
             code_version=code_version,
             automation_condition=automation_condition,
@@ -263,7 +263,7 @@ def pgque_multi_asset(
             lease_ttl,
             slices,
             batch_safe=batch_safe,
-            start_at=read_start(start_at),
+            start_at=start_at,
             partitions=partitions,
         )
         if consumption.returns_nothing and outs:
@@ -289,7 +289,7 @@ def pgque_multi_asset(
         _refuse_partitions(assets)
         return assets.map_asset_specs(
             lambda spec: spec.merge_attributes(
-                metadata=_consumer_metadata(consumption), kinds=set() if spec.kinds else {"pyspark"}
+                metadata=consumption.metadata(), kinds=set() if spec.kinds else {"pyspark"}
             )
         )
 
@@ -348,13 +348,3 @@ def _optional(out: dg.AssetOut) -> dg.AssetOut:
     optional = copy.copy(out)
     optional.is_required = False
     return optional
-
-
-def _consumer_metadata(consumption: Consumption) -> dict[str, str]:
-    """Returns the metadata from which sensors read the asset's queue and consumer."""
-    given = {START_AT: consumption.start_at, PARTITIONS: consumption.partitions}
-    return {
-        QUEUE: consumption.queue,
-        CONSUMER: consumption.consumer,
-        **{key: str(value) for key, value in given.items() if value is not None},
-    }

@@ -1,13 +1,14 @@
 """IO managers of Parquet directories and of tables in the queue's database."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import dagster as dg
 from pydantic import Field, model_validator
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as f
 
+from .. import spark
 from ..client import InvalidArgument
 from ..project.keys import BATCHES, ROWS, TABLE
 from ..project.resource import PgqueResource
@@ -16,9 +17,6 @@ from ..spark.sinks.postgres.merge import Mode
 from .batch_io_manager import BatchIOManager, named_table, upstream_table
 from .inputs import session_of, wanted_batches
 from .step import executors_address
-
-if TYPE_CHECKING:
-    from ..spark import ParquetSink, SparkBatch
 
 
 class ParquetBatchIOManager(BatchIOManager):
@@ -45,10 +43,10 @@ class ParquetBatchIOManager(BatchIOManager):
         return self
 
     def _store(
-        self, context: dg.OutputContext, batch: "SparkBatch", frame: DataFrame
+        self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
         counted, rows = _counted(frame)
-        path = self._sink(self._directory(context.asset_key)).write(batch, counted)
+        path = self._sink(context.asset_key).write(batch, counted)
         return {"path": dg.MetadataValue.path(path), ROWS: rows()}
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
@@ -58,18 +56,10 @@ class ParquetBatchIOManager(BatchIOManager):
             InvalidArgument: if there is no Spark session, or the input wants what is no batch.
         """
         wanted = wanted_batches(context)
-        return self._sink(self._directory(context.asset_key)).read(
-            session_of(self.pyspark, context), batches=wanted
-        )
+        return self._sink(context.asset_key).read(session_of(self.pyspark, context), batches=wanted)
 
-    def _sink(self, directory: str) -> "ParquetSink":
-        # Late, so that a code location loads without Arrow.
-        from ..spark import ParquetSink
-
-        return ParquetSink(directory)
-
-    def _directory(self, key: dg.AssetKey) -> str:
-        return "/".join((self.base_dir.rstrip("/"), *key.path))
+    def _sink(self, key: dg.AssetKey) -> "spark.ParquetSink":
+        return spark.ParquetSink("/".join((self.base_dir.rstrip("/"), *key.path)))
 
 
 class PostgresBatchIOManager(BatchIOManager):
@@ -111,14 +101,12 @@ class PostgresBatchIOManager(BatchIOManager):
     )
 
     def _store(
-        self, context: dg.OutputContext, batch: "SparkBatch", frame: DataFrame
+        self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
-        # Late, so that a code location loads without Arrow.
-        from ..spark import PostgresSink
 
         counted, rows = _counted(frame)
         table = named_table(context.definition_metadata) or context.asset_key.path[-1]
-        PostgresSink(
+        spark.PostgresSink(
             table,
             key=self.key,
             mode=self.mode,

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from .. import spark
 from ..project.keys import ROWS, TABLE
 from ..project.resource import PgqueResource
 from ..spark.sinks.modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode
@@ -14,7 +15,6 @@ from .batch_io_manager import BatchIOManager, named_table, upstream_table
 from .inputs import session_of, wanted_batches
 
 if TYPE_CHECKING:
-    from ..spark import DeltaSink, IcebergSink, SparkBatch
     from ..spark.sinks.tables import StoredBatch
 
 # The version of the table that has the batch.
@@ -54,7 +54,7 @@ class DeltaBatchIOManager(BatchIOManager):
         return self
 
     def _store(
-        self, context: dg.OutputContext, batch: "SparkBatch", frame: DataFrame
+        self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
         location = self._location(context.asset_key)
         stored = self._sink(location).write(batch, frame)
@@ -62,14 +62,12 @@ class DeltaBatchIOManager(BatchIOManager):
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the table's newest version, or the batches of it that the input wants."""
-        spark = session_of(self.pyspark, context)
-        return _wanted(context, self._sink(self._location(context.asset_key)).read(spark))
+        session = session_of(self.pyspark, context)
+        return _wanted(context, self._sink(self._location(context.asset_key)).read(session))
 
-    def _sink(self, location: str) -> "DeltaSink":
-        # Late, so that a code location loads without Arrow.
-        from ..spark import DeltaSink
+    def _sink(self, location: str) -> "spark.DeltaSink":
 
-        return DeltaSink(
+        return spark.DeltaSink(
             location,
             mode=self.mode,
             key=self.key,
@@ -121,7 +119,7 @@ class IcebergBatchIOManager(BatchIOManager):
     storage_options: dict[str, str] = Field(default_factory=dict, repr=False, description=_OPTIONS)
 
     def _store(
-        self, context: dg.OutputContext, batch: "SparkBatch", frame: DataFrame
+        self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
         table = named_table(context.definition_metadata) or self._default_table(context.asset_key)
         stored = self._sink(table).write(batch, frame)
@@ -130,14 +128,12 @@ class IcebergBatchIOManager(BatchIOManager):
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the table's newest snapshot, or the batches of it that the input wants."""
         table = upstream_table(context) or self._default_table(context.asset_key)
-        spark = session_of(self.pyspark, context)
-        return _wanted(context, self._sink(table).read(spark, self.pgque.database_url()))
+        session = session_of(self.pyspark, context)
+        return _wanted(context, self._sink(table).read(session, self.pgque.database_url()))
 
-    def _sink(self, table: str) -> "IcebergSink":
-        # Late, so that a code location loads without Arrow.
-        from ..spark import IcebergSink
+    def _sink(self, table: str) -> "spark.IcebergSink":
 
-        return IcebergSink(
+        return spark.IcebergSink(
             table,
             warehouse=self.warehouse,
             catalog=self.catalog,

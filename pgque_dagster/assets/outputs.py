@@ -23,8 +23,11 @@ StepResult = dg.AssetCheckResult | Result | AssetRecord
 
 _RECORDS = (dg.AssetCheckEvaluation, dg.AssetMaterialization, dg.AssetObservation)
 RESULTS = (dg.MaterializeResult, dg.Output)
-_REFUSED = (dg.DynamicOutput, dg.ObserveResult, CoroutineType, AsyncGeneratorType)
-_LAZY: tuple[type, ...] = (map, filter, zip, type(iter([])), type(iter(())))
+# Dagster would fail on them without releasing the batch, or nothing would iterate them.
+_REFUSED: tuple[type, ...] = (
+    *(dg.DynamicOutput, dg.ObserveResult, CoroutineType, AsyncGeneratorType),
+    *(map, filter, zip, type(iter([])), type(iter(()))),
+)
 
 _STORES_ITSELF = "If the function stores its results itself, annotate it with -> None."
 
@@ -77,10 +80,10 @@ class Outputs:
                 yield dg.MaterializeResult(asset_key=key)
 
     def _events(self, result: Any) -> Iterator[StepResult]:
-        if isinstance(result, _REFUSED):
+        if isinstance(result, _REFUSED) or (isinstance(result, list) and _has_results(result)):
             raise InvalidArgument(
                 f"a {type(result).__name__} cannot be the result of a batch",
-                "Return a value, an Output or a MaterializeResult.",
+                "Return a value, an Output, a MaterializeResult or a tuple of them, or yield each.",
             )
         if result is None:
             if not self._consumption.returns_nothing:
@@ -91,11 +94,6 @@ class Outputs:
                 )
         elif isinstance(result, (dg.AssetCheckResult, *_RECORDS, *RESULTS)):
             yield result
-        elif isinstance(result, _LAZY) or (isinstance(result, list) and _has_results(result)):
-            raise InvalidArgument(
-                f"a {type(result).__name__} of results cannot be a result",
-                "Return a tuple, or yield each result. Nothing else is iterated before the ack.",
-            )
         elif isinstance(result, tuple) and (len(self.keys) > 1 or _has_results(result)):
             yield from self._each(result)
         elif len(self.keys) == 1:

@@ -8,21 +8,16 @@ function or the IO manager raises, the ack is never reached.
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
-from ..client import (
-    Batch,
-    Client,
-    ConsumerNotFound,
-    PgqueError,
-    QueueNotFound,
-)
+from .. import spark
+from ..client import Batch, Client, ConsumerNotFound, PgqueError, QueueNotFound
 from ..client.read_batch import ReadBatch
 from ..client.registrations import enter_deployment
 from ..project.batch_run import BatchRun
-from ..project.consumers import refuse_rivals, warn_of_late_checks
+from ..project.consumers import consumers_of_location, refuse_shared, warn_of_late_checks
 from ..project.registration import ensure_consumer, how_to_register_again
 from ..project.resource import PgqueResource
 from ..spark.address import DatabaseAddress
@@ -33,9 +28,6 @@ from .consumption import Consumption
 from .current_batch import working_on
 from .metadata import batch_metadata, data_version
 from .outputs import Outputs, StepResult, outputs_are_checked
-
-if TYPE_CHECKING:
-    from ..spark import SparkBatch
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ class Step:
     address: DatabaseAddress
     consumption: Consumption
     pyspark: Any
-    call: "Callable[[SparkBatch], Any]"
+    call: "Callable[[spark.SparkBatch], Any]"
 
     def run(self, batch: Batch | None) -> Iterator[StepResult]:
         """Computes a batch, then acks or releases it. Without one, skips the assets."""
@@ -91,10 +83,7 @@ class Step:
             batch: the claim, or a window.
             name: of the batch, in errors.
         """
-        # Late, so that a code location loads without Arrow.
-        from ..spark import SparkBatch
-
-        spark_batch = SparkBatch(
+        spark_batch = spark.SparkBatch(
             open_session(self.pyspark),
             batch,
             self.client.url,
@@ -131,7 +120,7 @@ def consume(
     context: dg.AssetExecutionContext,
     pgque: PgqueResource,
     pyspark: Any,
-    call: "Callable[[SparkBatch], Any]",
+    call: "Callable[[spark.SparkBatch], Any]",
 ) -> Iterator[StepResult]:
     """Consumes the batch of a run in a step.
 
@@ -142,12 +131,15 @@ def consume(
         CallRefused: if the consumer belongs to another deployment of Dagster.
         LeaseLost: if another owner took over the batch.
     """
-    refuse_rivals(context, str(consumption))
+    # In each run, because Dagster has no hook that runs when a code location loads.
+    refuse_shared(str(consumption), consumers_of_location(context))
     warn_of_late_checks(context)
     with pgque.client() as client:
         try:
             _find_consumer(context, client, consumption)
-            _enter_deployment(context, client, pgque, consumption)
+            deployment = pgque.deployment_of(context.instance)
+            if deployment is not None:
+                client.run(enter_deployment(consumption.queue, consumption.consumer, deployment))
         except QueueNotFound as error:
             declared = ", ".join(dict.fromkeys([*pgque.queues, *pgque.queue_options])) or "none"
             raise QueueNotFound(
@@ -194,14 +186,3 @@ def _find_consumer(
             "run",
             how_to_register_again(consumption.queue, consumption.consumer),
         ) from error
-
-
-def _enter_deployment(
-    context: dg.AssetExecutionContext,
-    client: Client,
-    pgque: PgqueResource,
-    consumption: Consumption,
-) -> None:
-    deployment = pgque.deployment_of(context.instance)
-    if deployment is not None:
-        client.run(enter_deployment(consumption.queue, consumption.consumer, deployment))

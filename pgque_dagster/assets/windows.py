@@ -4,10 +4,11 @@ A window is a partition. Its events are read as a range of ticks, and nothing is
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
+from .. import spark
 from ..client import InvalidArgument
 from ..client.window import Window
 from ..project.resource import PgqueResource
@@ -15,9 +16,6 @@ from .consumption import Consumption
 from .inputs import window_of
 from .outputs import StepResult
 from .step import Step, executors_address
-
-if TYPE_CHECKING:
-    from ..spark import SparkBatch
 
 
 def compute_window(
@@ -27,7 +25,7 @@ def compute_window(
     context: dg.AssetExecutionContext,
     pgque: PgqueResource,
     pyspark: Any,
-    call: "Callable[[SparkBatch], Any]",
+    call: "Callable[[spark.SparkBatch], Any]",
 ) -> Iterator[StepResult]:
     """Computes the window of a run's partition in a step.
 

@@ -1,16 +1,12 @@
 """The cursor of the alert sensor: the open problems, and the newest dead letters."""
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Self
+from typing import NamedTuple, Self
 
-_VERSION = 2
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 
-@dataclass(frozen=True, order=True)
-class Problem:
+class Problem(NamedTuple):
     """Identifies a problem by queue and name.
 
     Attributes:
@@ -23,37 +19,18 @@ class Problem:
     name: str
 
 
-@dataclass(frozen=True)
-class AlertCursor:
+class AlertCursor(BaseModel):
     """The notified problems that are not over, with their start; queues' newest dead letters."""
 
-    notified: Mapping[Problem, datetime] = field(default_factory=dict)
-    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    model_config = ConfigDict(extra="forbid")
+
+    notified: list[tuple[Problem, datetime]] = []
+    dead_letters: dict[str, int] = {}
 
     @classmethod
     def read(cls, text: str | None) -> Self:
-        """Reads what `write` returned; any other text gives an empty cursor."""
+        """Reads what `model_dump_json` returned; any other text gives an empty cursor."""
         try:
-            fields = json.loads(text or "null")
-            if fields["version"] != _VERSION:
-                return cls()
-            notified = {
-                Problem(queue, name): datetime.fromisoformat(since)
-                for queue, name, since in fields["notified"]
-            }
-            return cls(notified, dict(fields["dead_letters"]))
-        except (ValueError, TypeError, KeyError):
+            return cls.model_validate_json(text or "")
+        except ValidationError:
             return cls()
-
-    def write(self) -> str:
-        """Returns the cursor as text, with the version of its format."""
-        return json.dumps(
-            {
-                "version": _VERSION,
-                "notified": [
-                    [problem.queue, problem.name, since.isoformat()]
-                    for problem, since in sorted(self.notified.items())
-                ],
-                "dead_letters": self.dead_letters,
-            }
-        )

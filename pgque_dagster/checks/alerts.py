@@ -13,7 +13,7 @@ import dagster as dg
 from ..client import Client, DeadLetter, Limits, PgqueError
 from ..client.holder import consumer_states
 from ..client.ranges import duration_problem
-from ..project.queue_report import consumer_lag, name_batch
+from ..project.queue_report import consumer_lag, why_parked
 from ..project.resource import PgqueResource
 from .alert_cursor import AlertCursor, Problem
 from .dead_letters import what_to_do_about
@@ -23,7 +23,7 @@ from .lag import too_far_behind
 _QUIET = timedelta(hours=1)
 _DEAD_LETTERS = "dead_letters"
 _DATABASE = Problem("", "database")
-_HELD = "held_batch"
+_PARKED = "held_batch"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def build_pgque_alerts(
     """Builds the sensor that calls a function when something is wrong with queues.
 
     These are problems: a critical check of `queue_health()`, on a queue or the whole database, such
-    as a held batch, a consumer that holds up rotation, stuck rotation, or missing ticks; new dead
+    as a parked batch, a consumer that delays rotation, stuck rotation, or missing ticks; new dead
     letters, until none came for an hour or none is left; a consumer more than `max_lag` behind; a
     queue that does not exist; and a database that cannot be queried.
 
@@ -112,7 +112,7 @@ def build_pgque_alerts(
         description=(
             f"Calls {getattr(notify, '__name__', notify)} once when a problem with "
             f"{', '.join(queues)} begins and once when it is over: a critical check of `pgque "
-            "health`, such as a held batch or missing ticks; new dead letters; "
+            "health`, such as a parked batch or missing ticks; new dead letters; "
             f"{'' if max_lag is None else f'a consumer more than {max_lag} behind; '}"
             "a queue that does not exist; a database that cannot be queried. It only reads, so "
             "unlike other sensors it is RUNNING by default. While it is off, nobody is called."
@@ -121,12 +121,11 @@ def build_pgque_alerts(
     def pgque_alerts(context: dg.SensorEvaluationContext, pgque: PgqueResource) -> dg.SensorResult:
         now = datetime.now(UTC)
         cursor = AlertCursor.read(context.cursor)
-        newest = dict(cursor.dead_letters)
+        notified, newest = dict(cursor.notified), dict(cursor.dead_letters)
         try:
             with pgque.client() as client:
-                found = _health_findings(client, queues) | _held_batches(client, queues)
-                if max_lag is not None:
-                    found |= _lagging_consumers(client, queues, max_lag)
+                found = _health_findings(client, queues)
+                found |= _of_consumers(client, queues, max_lag)
                 for queue, last, detail in _newest_dead_letters(client, queues):
                     is_new = last.id > newest.get(queue, 0) or now - last.time < _QUIET
                     found[Problem(queue, _DEAD_LETTERS)] = _Finding(is_new, detail)
@@ -134,12 +133,11 @@ def build_pgque_alerts(
         except PgqueError as error:
             # The state of the other problems is unknown, so they stay open.
             newest = dict(cursor.dead_letters)
-            found = {problem: _Finding(True, "") for problem in cursor.notified}
+            found = {problem: _Finding(True, "") for problem in notified}
             found[_DATABASE] = _Finding(True, str(error))
 
-        notified = dict(cursor.notified)
         failed: list[Exception] = []
-        alerts = list(_alerts(cursor, found, now))
+        alerts = list(_alerts(notified, found, now))
         for alert in alerts:
             problem = Problem(alert.queue or "", alert.problem)
             try:
@@ -161,21 +159,23 @@ def build_pgque_alerts(
         return dg.SensorResult(
             skip_reason=(
                 f"{len(alerts) - len(failed)} of {len(alerts)} alerts sent; open problems: "
-                f"{', '.join(_name(problem) for problem in sorted(notified)) or 'none'}"
+                f"{', '.join(' '.join(filter(None, each)) for each in sorted(notified)) or 'none'}"
             ),
-            cursor=AlertCursor(notified, newest).write(),
+            cursor=AlertCursor(
+                notified=sorted(notified.items()), dead_letters=newest
+            ).model_dump_json(),
         )
 
     return pgque_alerts
 
 
 def _alerts(
-    cursor: AlertCursor, found: Mapping[Problem, _Finding], now: datetime
+    notified: Mapping[Problem, datetime], found: Mapping[Problem, _Finding], now: datetime
 ) -> Iterator[Alert]:
     for problem, each in sorted(found.items(), key=lambda item: item[0]):
-        if each.is_bad and problem not in cursor.notified:
+        if each.is_bad and problem not in notified:
             yield Alert(problem.queue or None, problem.name, now, False, each.detail)
-    for problem, since in sorted(cursor.notified.items()):
+    for problem, since in sorted(notified.items()):
         over = found.get(problem, _Finding(False, "it is no longer found"))
         if not over.is_bad:
             yield Alert(problem.queue or None, problem.name, since, True, over.detail)
@@ -186,7 +186,7 @@ def _health_findings(client: Client, queues: Sequence[str]) -> dict[Problem, _Fi
     found = {_DATABASE: _Finding(False, "it answers again")}
     health = [row for row in client.health() if row.queue in (None, *queues)]
     for row in health:
-        if not row.check.startswith(f"{_HELD}:"):
+        if not row.check.startswith(f"{_PARKED}:"):
             is_bad = row.status == "critical"
             found[Problem(row.queue or "", row.check)] = _Finding(is_bad, row.detail)
     existing = {row.queue for row in health}
@@ -197,27 +197,21 @@ def _health_findings(client: Client, queues: Sequence[str]) -> dict[Problem, _Fi
     return found
 
 
-def _held_batches(client: Client, queues: Sequence[str]) -> dict[Problem, _Finding]:
-    """Returns the held batches, each as its own problem."""
-    names = [(info.queue, info.name) for info in client.consumers() if info.queue in queues]
-    return {
-        Problem(state.queue, f"{_HELD}:{state.consumer}:{state.batch_id}"): _Finding(
-            True, f"{name_batch(state)} is held {state.held_reason}"
-        )
-        for state in client.run(consumer_states(names, Limits()))
-        if state.held_reason
-    }
-
-
-def _lagging_consumers(
-    client: Client, queues: Sequence[str], max_lag: timedelta
+def _of_consumers(
+    client: Client, queues: Sequence[str], max_lag: timedelta | None
 ) -> dict[Problem, _Finding]:
-    found = {}
-    for info in client.consumers():
-        problem = too_far_behind(consumer_lag(info), max_lag)
-        if info.queue in queues and problem:
-            found[Problem(info.queue, f"consumer_lag:{info.name}")] = _Finding(True, problem)
-    return found
+    """Returns the parked batches, each as its own problem, and the consumers too far behind."""
+    infos = [info for info in client.consumers() if info.queue in queues]
+    states = client.run(consumer_states([(info.queue, info.name) for info in infos], Limits()))
+    found = {
+        Problem(state.queue, f"{_PARKED}:{state.consumer}:{state.batch_id}"): parked
+        for state in states
+        if (parked := why_parked(state))
+    }
+    for info in infos:
+        if max_lag is not None and (problem := too_far_behind(consumer_lag(info), max_lag)):
+            found[Problem(info.queue, f"consumer_lag:{info.name}")] = problem
+    return {problem: _Finding(True, detail) for problem, detail in found.items()}
 
 
 def _newest_dead_letters(
@@ -228,7 +222,3 @@ def _newest_dead_letters(
         if stats.queue in queues and (last := client.dead_letters(stats.queue, limit=1)):
             detail = f"{stats.dead_letters} are stored. {what_to_do_about(stats.queue)}"
             yield stats.queue, last[0], detail
-
-
-def _name(problem: Problem) -> str:
-    return f"{problem.queue} {problem.name}".strip()

@@ -48,24 +48,20 @@ def build_dead_letter_checks(
             with pgque.client() as client:
                 counts = client.dead_letter_counts(queue)
             number = sum(count.count for count in counts)
-            problem = None
-            if number > max_dead_letters:
-                most = max(counts, key=lambda each: each.count)
-                problem = (
-                    f"{number} dead letters, {max_dead_letters} allowed; most of {most.consumer}: "
-                    f"{most.reason or 'no reason'}"
-                )
             metadata: Metadata = {
                 "dead_letters": number,
                 "allowed": max_dead_letters,
                 "by_consumer_and_reason": dead_letter_table(counts),
             }
-            if problem is not None:
-                metadata["what_to_do"] = dg.MetadataValue.md(what_to_do_about(queue))
+            if number <= max_dead_letters:
+                return dg.AssetCheckResult(passed=True, metadata=metadata)
+            most = max(counts, key=lambda each: each.count)
+            metadata["what_to_do"] = dg.MetadataValue.md(what_to_do_about(queue))
             return dg.AssetCheckResult(
-                passed=problem is None,
+                passed=False,
                 severity=severity,
-                description=problem,
+                description=f"{number} dead letters, {max_dead_letters} allowed; most of "
+                f"{most.consumer}: {most.reason or 'no reason'}",
                 metadata=metadata,
             )
 

@@ -18,8 +18,8 @@ CHECKS: Mapping[str, str] = {
     "dlq_health": "Dead letters do not accumulate.",
     "retry_backlog": "Retries that are due are delivered again.",
     "lease_health": "No open batch has an expired lease.",
-    "consumer_lag": "No consumer holds up rotation.",
-    "held_batch": "No batch is held after its last attempt.",
+    "consumer_lag": "No consumer delays rotation.",
+    "held_batch": "No batch is parked after its last attempt.",
     "restored_database": "The database is not a restored dump that still has to be adopted.",
     "log_rotation": "The logs of ticks and positions are compacted.",
 }
@@ -92,6 +92,8 @@ def _result(
     else:
         worst = max(rows, key=badness, default=None)
         status, detail = (worst.status, worst.detail) if worst else ("ok", "nothing to check")
+    consumers = [(each.check.partition(":")[2], each.status, each.detail) for each in rows]
+    table = markdown_table(("consumer", "status", "detail"), consumers)
     return dg.AssetCheckResult(
         asset_key=key.asset_key,
         check_name=key.name,
@@ -103,13 +105,6 @@ def _result(
         metadata={
             "status": status,
             "what_to_do" if status != "ok" else "found": detail,
-            **({"consumers": _consumers(rows)} if key.name in _OF_CONSUMERS else {}),
+            **({"consumers": table} if key.name in _OF_CONSUMERS else {}),
         },
-    )
-
-
-def _consumers(rows: Iterable[HealthCheck]) -> dg.MetadataValue:
-    return markdown_table(
-        ("consumer", "status", "detail"),
-        [(each.check.partition(":")[2], each.status, each.detail) for each in rows],
     )

@@ -11,7 +11,7 @@ from ..client.holder import Holder, consumer_states
 from ..client.ranges import duration_problem
 from ..project.consumers import AssetConsumer, consumers_of
 from ..project.keys import identifier, queue_key
-from ..project.queue_report import consumer_lag, name_batch
+from ..project.queue_report import consumer_lag, why_parked
 from ..project.resource import PgqueResource
 
 
@@ -26,7 +26,7 @@ def build_consumer_lag_checks(
     The check is on the queue, so it is evaluated even if the asset's runs fail. It passes if no
     event waits. Otherwise the lag is the age of the tick at the consumer's position; the oldest
     waiting event may be younger, if the consumer was idle before. If all events that wait are in no
-    tick yet, as on a paused queue, it is the time that the first of them has waited. A held batch
+    tick yet, as on a paused queue, it is the time that the first of them has waited. A parked batch
     fails the check, however short the lag is.
 
     Args:
@@ -101,10 +101,8 @@ def _result(
     if stats.oldest_message_age is None:  # ids of senders that rolled back
         infos = [replace(info, pending_events=0) for info in infos]
     lag = max(consumer_lag(info) for info in infos)
-    held = "; ".join(
-        f"{name_batch(state)} is held {state.held_reason}" for state in states if state.held_reason
-    )
-    problem = held or too_far_behind(lag, max_lag)
+    parked = "; ".join(filter(None, map(why_parked, states)))
+    problem = parked or too_far_behind(lag, max_lag)
     return dg.AssetCheckResult(
         asset_key=key.asset_key,
         check_name=key.name,

@@ -1,8 +1,6 @@
 """The database of a command: the given one, or the project's embedded server."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import click
 
@@ -34,15 +32,9 @@ class Database:
             self._url = _start_embedded()
         return self._url
 
-    @contextmanager
-    def client(self) -> Iterator[Client]:
-        """Opens a client for the duration of the block.
-
-        Yields:
-            The client.
-        """
-        with Client(self.url) as client:
-            yield client
+    def client(self) -> Client:
+        """Connects to it."""
+        return Client(self.url)
 
 
 def start_embedded() -> EmbeddedPostgres:

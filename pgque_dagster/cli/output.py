@@ -5,9 +5,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
 import click
 
@@ -65,10 +63,6 @@ def _plain(value: object) -> Any:
         return value.total_seconds()
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, UUID):
-        return str(value)
     raise TypeError(f"{type(value)} has no JSON form")
 
 

@@ -102,8 +102,8 @@ def give_up(lease: Lease, reason: str) -> Call[int]:
     )
 
 
-def hold(batch_id: int, epoch: int, reason: str) -> Call[None]:
-    """Holds an open batch until the next claim, unless it was claimed since that epoch."""
+def park(batch_id: int, epoch: int, reason: str) -> Call[None]:
+    """Parks an open batch until the next claim, unless it was claimed since that epoch."""
     return Call("select pgque.hold_batch(%s, %s, %s)", (batch_id, epoch, reason), nothing)
 
 
@@ -113,7 +113,7 @@ def finish_batch(batch_id: int) -> Call[None]:
 
 
 def lease_info(queue: str, consumer: str) -> Call[LeaseInfo | None]:
-    """Returns who holds, or last held, the open batch; None if no batch is open."""
+    """Returns who has, or last had, the lease on the open batch; None if no batch is open."""
     return Call(
         "select batch_id, owner, lease_until, epoch, is_live from pgque.get_lease_info(%s, %s)",
         (queue, consumer),
@@ -325,7 +325,7 @@ class Batch(_Claimed, Face):
         queue: the queue's name.
         consumer: the consumer's name.
         slot: the slot and the number of slots, such as 3/8, of a partitioned consumer; else None.
-        lease: who holds it, under which epoch, and the ticks it spans.
+        lease: who has it, under which epoch, and the ticks it spans.
     """
 
     session: Session

@@ -86,7 +86,7 @@ class _Operations(Generic[B]):
             The claimed batch, or None when there is no batch.
 
         Raises:
-            BatchLeased: if another owner holds a live lease.
+            BatchLeased: if another owner has a live lease.
             BatchNotOpen: if `batch_id` is not the consumer's open batch.
         """
         call = batch.claim(queue, consumer, owner, ttl, limits, batch_id)

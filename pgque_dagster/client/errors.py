@@ -90,7 +90,7 @@ class BatchNotOpen(PgqueError):
 
 
 class BatchLeased(PgqueError):
-    """Another owner holds a live lease on the batch."""
+    """Another owner has a live lease on the batch."""
 
 
 class LeaseLost(PgqueError):

@@ -19,11 +19,11 @@ class ConsumerState:
         member: the subconsumer, or the slot such as 3/8; None for the consumer itself.
         role: None if the consumer is not registered.
         batch_id: the open batch; None if no batch is open.
-        owner: who holds, or last held, its lease.
+        owner: who has, or last had, its lease.
         is_live: whether that lease is still valid.
         is_due: whether no batch is open and the next one meets the limits.
         epoch: grows by one with each claim; None if the consumer is not registered.
-        held_reason: why the open batch is held; None if it is not held.
+        parked_reason: why the open batch is parked; None if it is not.
         active_at: when the consumer last opened, claimed, renewed, released or finished a batch.
         read_at: when the state was read. All times are by the database's clock.
         deployment: the deployment to which the consumer belongs; None if it belongs to none yet.
@@ -40,7 +40,7 @@ class ConsumerState:
     is_live: bool
     is_due: bool
     epoch: int | None
-    held_reason: str | None
+    parked_reason: str | None
     active_at: datetime | None
     read_at: datetime
     deployment: str | None
@@ -119,7 +119,7 @@ class Holder:
             The claimed batch, or None when there is no batch.
 
         Raises:
-            BatchLeased: if another owner holds a live lease.
+            BatchLeased: if another owner has a live lease.
             BatchNotOpen: if `batch_id` is not the open batch.
             ConsumerNotFound: if the consumer has no such slot, or another number of slots.
         """

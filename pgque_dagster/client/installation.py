@@ -1,12 +1,10 @@
 """The installation: its version, ticks and maintenance, health and metrics."""
 
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
-from .errors import translated
 from .models import HealthCheck, Metric, Status
-from .operation import Call, Hook, Steps, first, nothing
+from .operation import Call, Steps, first, nothing
 
 
 def version() -> Call[str]:
@@ -45,7 +43,7 @@ def maint(*, is_first: bool) -> Steps[int]:
     """
     if is_first:
         # Maintenance is refused in a stricter isolation, which may be the role's default.
-        yield Hook(_set_read_committed)
+        yield Call("set transaction isolation level read committed", (), nothing)
     done: int = yield Call("select pgque.maint()", (), first)
     return done
 
@@ -93,9 +91,3 @@ def metrics() -> Call[list[Metric]]:
         (),
         lambda rows: [Metric(*row) for row in rows],
     )
-
-
-def _set_read_committed(connection: Any) -> object:
-    """Begins the transaction; a ticker whose session was ended just before reconnects."""
-    with translated():
-        return connection.execute("set transaction isolation level read committed")

@@ -158,7 +158,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class LeaseInfo:
-    """Who holds, or last held, a consumer's open batch."""
+    """Who has, or last had, the lease on a consumer's open batch."""
 
     batch_id: int
     owner: str | None

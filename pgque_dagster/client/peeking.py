@@ -1,14 +1,9 @@
 """Reads retained events without a consumer: nothing is registered, leased or moved."""
 
-from typing import TYPE_CHECKING
-
 from .models import Message
-from .operation import Call
+from .operation import Call, Steps
 from .plans import tick_range_plan
 from .ranges import Position, write_position
-
-if TYPE_CHECKING:
-    from .client import Client
 
 _COLUMNS = "ev_id, ev_type, ev_data, ev_retry, ev_time, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
 
@@ -31,13 +26,10 @@ def retained_ticks(
     )
 
 
-def peek(
-    client: "Client", queue: str, position: Position | None = None, limit: int = 20
-) -> list[Message]:
+def peek(queue: str, position: Position | None = None, limit: int = 20) -> Steps[list[Message]]:
     """Returns some of the retained events, in order of id. Those without a tick are left out.
 
     Args:
-        client: the database. Its role needs to be a member of pgque_reader.
         queue: the queue's name.
         position: the first events after this position are wanted; None for the newest ones.
         limit: the maximum number of events.
@@ -46,13 +38,13 @@ def peek(
         QueueNotFound: if there is no such queue.
         InvalidArgument: if the position is none, or its events are not retained.
     """
-    start, end = client.run(retained_ticks(queue, position, None if position else limit))
-    plan = client.run(tick_range_plan(queue, start, end, 1))
+    start, end = yield retained_ticks(queue, position, None if position else limit)
+    plan = yield tick_range_plan(queue, start, end, 1)
     if not plan.slices:
         return []
     order = "desc" if position is None else "asc"
     # The server wrote the FROM clauses; there is one for each table.
     slices = " union all ".join(f"select {_COLUMNS} from {slice.rows}" for slice in plan.slices)
     statement = f"select * from ({slices}) e order by ev_id {order} limit {limit}"
-    events = client.run(Call(statement, (), lambda rows: [Message(*row) for row in rows]))
+    events: list[Message] = yield Call(statement, (), lambda rows: [Message(*row) for row in rows])
     return events[::-1] if position is None else events

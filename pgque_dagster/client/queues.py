@@ -158,31 +158,8 @@ def logged_as(addon: str, name: str) -> Call[str | None]:
     return Call(_LOGGED_AS[addon], (name,), first)
 
 
-class QueueOfAddon(QueueNotFound):
-    """There is no queue of events of that name, but an add-on has a queue of that name."""
-
-
-def _of_addon(error: QueueNotFound) -> Steps[QueueNotFound]:
-    """Returns an error that says how to use the queue, if an add-on has one of that name."""
-    name = _name_in(error)
-    if name is None:
-        return error
-    addons: list[str] = yield installed_addons()
-    for addon in addons:
-        found: list[AddonQueue] = yield queues_of(addon)
-        for each in found:
-            if each.is_named(name):
-                log = f" Pipelines read its log, {each.log}." if each.log else ""
-                return QueueOfAddon(
-                    f'"{name}" is a {each.kind}', f"Use the functions of {addon}.{log}"
-                )
-    return error
-
-
 def _near(error: QueueNotFound) -> Steps[QueueNotFound]:
     """Returns the error with the near names of the database's queues in its hint."""
-    if isinstance(error, QueueOfAddon):
-        return error
     names: list[str] = yield queue_names()
     name = _name_in(error)
     close = get_close_matches(name, names) if name is not None else []
@@ -192,7 +169,22 @@ def _near(error: QueueNotFound) -> Steps[QueueNotFound]:
     return QueueNotFound(str(error.args[0]), f"{suggestion} {error.hint}".strip())
 
 
-LOOKS = (_of_addon, _near)
+def _of_addon(error: QueueNotFound) -> Steps[QueueNotFound]:
+    """Returns an error that says how to use the queue, if an add-on has one of that name."""
+    name = _name_in(error)
+    addons: list[str] = yield installed_addons()
+    for addon in addons:
+        found: list[AddonQueue] = yield queues_of(addon)
+        for each in found:
+            if name is not None and each.is_named(name):
+                log = f" Pipelines read its log, {each.log}." if each.log else ""
+                return QueueNotFound(
+                    f'"{name}" is a {each.kind}', f"Use the functions of {addon}.{log}"
+                )
+    return error
+
+
+LOOKS = (_near, _of_addon)
 """What is looked up about a queue that does not exist. Each look may fail for lack of rights."""
 
 

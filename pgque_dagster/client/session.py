@@ -111,7 +111,8 @@ class _Sessions:
             self._is_closed = True
             await settled(self._connection.close())
 
-    async def _find_url(self) -> str:
+    async def find_url(self) -> str:
+        """Returns the connection string, with its password."""
         if self._is_own:
             return str(self._url)
         async with self._borrowed() as connection:
@@ -182,7 +183,8 @@ class _Sessions:
         cursor = self._cursors(connection, row_factory=tuple_row)
         try:
             await settled(cursor.execute(call.sql, call.params))
-            return call.parse(await settled(cursor.fetchall()))
+            rows = await settled(cursor.fetchall()) if cursor.description is not None else []
+            return call.parse(rows)
         except (psycopg.Error, UnicodeEncodeError, NotImplementedError) as error:
             raise error_with_role(connection, call.sql, error) from error
 
@@ -271,7 +273,7 @@ class Session(_Sessions, Face):
     @property
     def url(self) -> str:
         """The connection string, with its password."""
-        return finished(self._find_url())
+        return finished(self.find_url())
 
     @property
     def user(self) -> str:
@@ -347,10 +349,6 @@ class AsyncSession(_Sessions, AsyncFace):
         """
         await self._open()
         return self
-
-    async def find_url(self) -> str:
-        """Returns the connection string, with its password."""
-        return await self._find_url()
 
     async def close(self) -> None:
         """Closes the connection, as `Session.close` does."""

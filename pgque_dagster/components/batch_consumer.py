@@ -6,7 +6,7 @@ import dagster as dg
 from pydantic import Field, model_validator
 
 from ..assets.decorators import pgque_asset
-from ..checks import build_consumer_lag_checks
+from ..checks.lag import build_consumer_lag_checks
 from ..project.consumers import AssetConsumer
 from ..sensors.batch_schedule import build_pgque_schedule
 from ..sensors.batch_sensor import build_pgque_sensor

@@ -6,7 +6,8 @@ from typing import Annotated, TypeVar
 import dagster as dg
 from pydantic import Field
 
-from ..checks import build_dead_letter_checks, build_queue_health_checks
+from ..checks.dead_letters import build_dead_letter_checks
+from ..checks.health import build_queue_health_checks
 from ..project.keys import dead_letters_key, queue_key
 from ..project.lineage import build_queue_assets
 from ..sensors.observation import build_pgque_observation_sensor

@@ -27,13 +27,8 @@ def build_pgque_jobs() -> list[dg.JobDefinition]:
 
 
 def _job(op: dg.OpDefinition) -> dg.JobDefinition:
-    @dg.job(
-        name=f"pgque_{op.name}", description=op.description, executor_def=dg.in_process_executor
-    )
-    def job() -> None:
-        op()
-
-    return job
+    graph = dg.GraphDefinition(f"pgque_{op.name}", node_defs=[op], description=op.description)
+    return graph.to_job(executor_def=dg.in_process_executor)
 
 
 class QueueConfig(dg.Config):
@@ -139,7 +134,7 @@ def purge_dead_letters(
 def _left(context: dg.OpExecutionContext, client: Client, queue: str) -> tuple[int, Metadata]:
     """Returns how many dead letters are left, and what their page shows."""
     key = dead_letters_key(queue)
-    page = report_queues(client, [queue], consumers_of_location(context) or ()).get(key, {})
+    page = report_queues(client, [queue], consumers_of_location(context)).get(key, {})
     return sum(count.count for count in client.dead_letter_counts(queue)), page
 
 

@@ -69,12 +69,5 @@ def build_table_maintenance_job(
                 f"{len(done.deleted)} files were deleted"
             )
 
-    @dg.job(
-        name=name,
-        description="Maintains tables of files.",
-        executor_def=dg.in_process_executor,
-    )
-    def job() -> None:
-        maintain()
-
-    return job
+    graph = dg.GraphDefinition(name, node_defs=[maintain], description="Maintains tables of files.")
+    return graph.to_job(executor_def=dg.in_process_executor)

@@ -1,4 +1,4 @@
-"""Whether a warm process lives, for any process of its host: each holds the lock on a file."""
+"""Whether a warm process lives, for any process of its host: each has the lock on a file."""
 
 import fcntl
 import os
@@ -51,7 +51,7 @@ class Address:
 
 
 def locked_file() -> tuple[int, str]:
-    """Makes and locks a file. A process that inherits the descriptor holds the lock, too.
+    """Makes and locks a file. A process that inherits the descriptor has the lock, too.
 
     Returns:
         The descriptor and the path.

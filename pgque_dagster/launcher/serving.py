@@ -39,10 +39,10 @@ def main(channel_descriptor: int, lock_descriptor: int, lock: Path) -> None:
     for descriptor in (channel_descriptor, lock_descriptor):
         # Spark's JVM must not keep them open after this process.
         os.set_inheritable(descriptor, False)
-    with Connection(channel_descriptor) as channel, open(lock_descriptor, "rb") as held:
+    with Connection(channel_descriptor) as channel, open(lock_descriptor, "rb") as lock_file:
         # Nor must a child that an asset forks. The lock stays with this process.
         os.register_at_fork(after_in_child=channel.close)
-        os.register_at_fork(after_in_child=held.close)
+        os.register_at_fork(after_in_child=lock_file.close)
         try:
             for run_id, arguments in _requests(channel):
                 succeeded = _execute(run_id, arguments)

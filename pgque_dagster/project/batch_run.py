@@ -6,16 +6,7 @@ from datetime import datetime
 from typing import Self
 
 from ..client.holder import Holder
-from .keys import (
-    ATTEMPT,
-    BATCH_ID,
-    CONSUMER,
-    EPOCH,
-    INCARNATION,
-    QUEUE,
-    REQUESTED_AT,
-    SLOT,
-)
+from .keys import ATTEMPT, BATCH_ID, CONSUMER, EPOCH, INCARNATION, QUEUE, REQUESTED_AT, SLOT
 
 
 @dataclass(frozen=True)

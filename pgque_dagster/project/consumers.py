@@ -12,6 +12,7 @@ _Context = (
     | dg.AssetCheckExecutionContext
     | dg.OpExecutionContext
     | dg.SensorEvaluationContext
+    | dg.ScheduleEvaluationContext
 )
 
 
@@ -98,33 +99,13 @@ def refuse_shared(name: str, consumers: Iterable[AssetConsumer]) -> None:
         )
 
 
-def consuming_among(assets: Iterable[dg.AssetsDefinition]) -> list[dg.AssetsDefinition]:
-    """Returns the assets made by `@pgque_asset`. One with several keys is returned once."""
-    return list({id(asset): asset for asset in assets if is_consuming(asset)}.values())
-
-
-def refuse_rivals(context: dg.AssetExecutionContext, name: str) -> None:
-    """Raises if two assets of the code location have the same consumer and would share its batches.
-
-    The check runs in each run, because Dagster has no hook that runs when a code location loads.
-
-    Args:
-        context: of the run. A run in the process that started it has no code location and passes.
-        name: the consumer, as queue/consumer.
-
-    Raises:
-        DagsterInvalidDefinitionError: if another asset has this consumer.
-    """
-    refuse_shared(name, consumers_of_location(context) or ())
-
-
 def warn_of_late_checks(context: dg.AssetExecutionContext) -> None:
     """Warns of blocking checks that other definitions have on the step's assets.
 
     Dagster runs them after the step, and so after the ack. It has no hook when a code location
     loads, so this runs in each run.
     """
-    assets, repository = context.assets_def, _repository_of(context)
+    assets, repository = context.assets_def, repository_of(context)
     late = [
         f"{key.name} of {key.asset_key.to_user_string()}"
         for key, checks in (repository.asset_checks_defs_by_key if repository else {}).items()
@@ -138,20 +119,16 @@ def warn_of_late_checks(context: dg.AssetExecutionContext) -> None:
         )
 
 
-def consumers_of_location(
-    context: _Context,
-) -> list[AssetConsumer] | None:
-    """Returns the consumers of all assets of the code location; None without a location."""
-    repository = _repository_of(context)
-    if repository is None:
-        return None
-    consuming = consuming_among(repository.assets_defs_by_key.values())
-    return [AssetConsumer.of(asset) for asset in consuming]
+def consumers_of_location(context: _Context) -> list[AssetConsumer]:
+    """Returns the consumers of all assets of the code location; none in a test without any."""
+    repository = repository_of(context)
+    assets = repository.assets_defs_by_key.values() if repository else ()
+    # An asset with several keys is there several times.
+    return [AssetConsumer.of(each) for each in dict.fromkeys(assets) if is_consuming(each)]
 
 
-def _repository_of(
-    context: _Context,
-) -> dg.RepositoryDefinition | None:
+def repository_of(context: _Context) -> dg.RepositoryDefinition | None:
+    """Returns the definitions of the code location; None in a test without any."""
     try:
         return context.repository_def
     except Exception:

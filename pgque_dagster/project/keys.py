@@ -58,7 +58,7 @@ def owner_of_step(run_id: str) -> str:
 
 
 def run_of_owner(owner: str | None) -> str | None:
-    """Returns the id of the run that holds a lease; None if it is no run's."""
+    """Returns the id of the run that has a lease; None if it is no run's."""
     found = _OWNER.fullmatch(owner or "")
     return found[1] if found else None
 

@@ -91,7 +91,7 @@ def _observable(queue: str, spec: dg.AssetSpec) -> dg.AssetsDefinition:
         )
 
     def observe(context: dg.AssetExecutionContext, pgque: PgqueResource) -> dg.ObserveResult:
-        consumers = consumers_of_location(context) or ()
+        consumers = consumers_of_location(context)
         with log_error_line(context.log), pgque.client() as client:
             reports = report_queues(client, [queue], consumers)
             if spec.key not in reports:
@@ -108,17 +108,15 @@ def _queue_description(queue: str, consumers: Sequence[str]) -> str:
         f"The pgque queue `{queue}`, in Postgres. It keeps each event until all of its consumers "
         "have finished it.\n\n"
         f"**Consumers:** {f'{named}, and any other asset' if named else 'the assets'} downstream. "
-        "`pgque/consumers` in the metadata lists all registered ones: their assets, how far they "
-        f"are behind in time and events, and what is held; so does `pgque status {queue}`.\n\n"
+        "`pgque/consumers` in the metadata lists all registered ones; so does "
+        f"`pgque status {queue}`.\n\n"
         "**The metadata is old or missing?** Press Observe, or switch the observation sensor on "
         "under Automation.\n\n"
-        "**When a check is red:** `what_to_do` in its metadata, and `pgque/what_is_wrong` here, "
-        "say what is wrong and what to run; `pgque health` says the same. Events wait in the queue "
-        "meanwhile.\n\n"
-        "**What mends what:** a held batch: correct the cause, then Materialize on its asset's "
+        "**When a check is red:** `what_to_do` in its metadata, `pgque/what_is_wrong` here and "
+        "`pgque health` say what is wrong and what to run. Events wait in the queue meanwhile.\n\n"
+        "**What mends what:** a parked batch: correct the cause, then Materialize on its asset's "
         f"page. A paused queue: `pgque resume {queue}`. Dead letters: the job `{REPLAY_JOB}`. A "
-        "consumer that falls behind: switch its sensor on, and look at its runs. The jobs are "
-        f'under Jobs; their config is `queue: "{queue}"`.'
+        "consumer that falls behind: switch its sensor on, and look at its runs."
     )
 
 

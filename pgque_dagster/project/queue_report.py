@@ -37,11 +37,6 @@ def consumer_lag(info: ConsumerInfo) -> timedelta:
     return info.unticked_age or timedelta(0)
 
 
-def waiting_events(info: ConsumerInfo) -> int:
-    """Returns how many events wait for a consumer, including those that wait for a tick."""
-    return (info.pending_events or 0) + info.unticked_events
-
-
 def waiting_for_tick(info: ConsumerInfo) -> str:
     """Returns how many events wait for a tick, and for how long the first has."""
     age = info.unticked_age or timedelta(0)
@@ -56,6 +51,11 @@ def name_batch(state: ConsumerState) -> str:
     kind = "slot" if state.slot else "subconsumer"
     suffix = "" if state.member is None else f", {kind} {state.member}"
     return f"batch {state.batch_id} of {state.queue}/{state.consumer}{suffix}"
+
+
+def why_parked(state: ConsumerState) -> str | None:
+    """Returns since which attempt the open batch is parked, and what to do; None if it is not."""
+    return state.parked_reason and f"{name_batch(state)} is parked {state.parked_reason}"
 
 
 def report_queues(
@@ -86,7 +86,11 @@ def report_queues(
         problems = [row for row in health if row.queue in (None, queue) and row.status != "ok"]
         counts = client.dead_letter_counts(queue) if stats.dead_letters else []
         reports[queue_key(queue)] = _queue_report(stats, of_queue, states, problems, consumers)
-        reports[dead_letters_key(queue)] = _dead_letter_report(queue, counts)
+        reports[dead_letters_key(queue)] = {
+            QUEUE: queue,
+            "pgque/dead_letters": sum(each.count for each in counts),
+            "pgque/by_consumer_and_reason": dead_letter_table(counts),
+        }
     return reports
 
 
@@ -98,10 +102,10 @@ def _queue_report(
     consumers: Sequence[AssetConsumer],
 ) -> Metadata:
     slowest = max(map(consumer_lag, infos), default=timedelta(0))
-    held = [
+    parked = [
         info.name
         for info in infos
-        if (state := states.get((info.queue, info.name))) and state.held_reason is not None
+        if (state := states.get((info.queue, info.name))) and state.parked_reason is not None
     ]
     return {
         QUEUE: stats.queue,
@@ -113,17 +117,9 @@ def _queue_report(
         "pgque/dead_letters": stats.dead_letters,
         **{
             f"pgque/materialize/{key.to_user_string()}": dg.MetadataValue.asset(key)
-            for consumer in held
+            for consumer in parked
             for key in assets_of(consumers, stats.queue, consumer)
         },
-    }
-
-
-def _dead_letter_report(queue: str, counts: Sequence[DeadLetterCount]) -> Metadata:
-    return {
-        QUEUE: queue,
-        "pgque/dead_letters": sum(each.count for each in counts),
-        "pgque/by_consumer_and_reason": dead_letter_table(counts),
     }
 
 
@@ -156,7 +152,8 @@ def _consumer_table(
             (
                 info.name,
                 short(consumer_lag(info)),
-                waiting_events(info),
+                # Those that wait for a tick, too.
+                (info.pending_events or 0) + info.unticked_events,
                 _doing(states.get((info.queue, info.name))),
                 f"{short(info.last_seen)} ago",
                 ", ".join(key.to_user_string() for key in keys),
@@ -169,8 +166,8 @@ def _consumer_table(
 def _doing(state: ConsumerState | None) -> str:
     if state is None or state.batch_id is None:
         return "none"
-    if state.held_reason is not None:
-        return f"{state.batch_id}, HELD"
+    if state.parked_reason is not None:
+        return f"{state.batch_id}, PARKED"
     return f"{state.batch_id}, {'in a run' if state.is_live else 'waits for a run'}"
 
 

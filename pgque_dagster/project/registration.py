@@ -12,14 +12,7 @@ from typing import Any
 
 from psycopg import sql
 
-from ..client import (
-    Client,
-    InvalidArgument,
-    Limits,
-    PermissionDenied,
-    Position,
-    QueueNotFound,
-)
+from ..client import Client, InvalidArgument, Limits, PermissionDenied, Position, QueueNotFound
 from ..client.holder import consumer_states
 from ..client.queues import different_options, log_serial_queue, log_topic, logged_as
 from ..client.registrations import subscribe_slots

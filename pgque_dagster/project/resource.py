@@ -151,7 +151,7 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 @cache
 def _embedded_server(home: str | None, folder: Path) -> "EmbeddedPostgres":
-    """Starts the folder's server and holds it until this process ends; the last holder stops it."""
+    """Starts the folder's server for this process; the last process that uses it stops it."""
     # Late, because those with a server of their own do not need it.
     from ..embedded import EmbeddedPostgres
 

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from ..assets import pgque_multi_asset
+from ..assets.decorators import pgque_multi_asset
 from ..assets.step import executors_address
-from ..checks import build_consumer_lag_checks
+from ..checks.lag import build_consumer_lag_checks
 from ..client import Client, InvalidArgument, PgqueError
 from ..client.replicas import postgres, postgres_verify
 from ..client.replicas.postgres import PostgresReplicas
 from ..client.replicas.standing import Log, Replicated
 from ..client.replicas.verification import Verification
 from ..client.source_tables import SourceTable, capture_new, captured_tables, copy_again
-from ..jobs import build_table_maintenance_job
+from ..jobs.table_jobs import build_table_maintenance_job
 from ..project.keys import ROWS, TABLE, identifier
 from ..project.lineage import build_queue_assets
 from ..project.registration import ensure_consumer, ensure_queue
 from ..project.resource import PgqueResource
 from ..project.step_errors import log_error_line
-from ..sensors import build_pgque_sensor
+from ..sensors.batch_sensor import build_pgque_sensor
 from ..spark.cluster.session import open_session
 from ..spark.replicas.target import DeltaReplicas
 

@@ -18,48 +18,10 @@ from ..client.holder import ConsumerState
 from ..project.batch_run import BatchRun
 from ..project.keys import run_of_owner
 from ..project.queue_report import name_batch, short
+from .batch_policy import BatchPolicy
 
-UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 # After this time the reason says what to do about a run that has not claimed its batch.
 _START_UP = timedelta(minutes=15)
-# Runs that fail before they claim are not limited in number, so the wait between them grows.
-_LONGEST_WAIT = timedelta(minutes=10)
-
-
-@dataclass(frozen=True)
-class AttemptPolicy:
-    """How many attempts a batch gets, and how long the wait after a failed run is.
-
-    The wait doubles with each run, up to 10 minutes, or up to `backoff` if that is longer.
-    """
-
-    max_attempts: int
-    backoff: timedelta
-
-    def wait_after(self, runs: int) -> timedelta:
-        """Returns how long to wait after this number of runs."""
-        doublings = min(runs - 1, 20)
-        return min(self.backoff * (1 << doublings), max(self.backoff, _LONGEST_WAIT))
-
-
-@dataclass(frozen=True)
-class RunAttempt:
-    """The batch gets a run now. `number` counts its runs and is never used twice."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Wait:
-    """The batch gets no run now. `reason` tells a person why."""
-
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -80,10 +42,10 @@ class Exhausted:
 def next_attempt(
     state: ConsumerState,
     runs: Sequence[dg.RunRecord],
-    policy: AttemptPolicy,
+    policy: BatchPolicy,
     *,
     since: int = 0,
-) -> RunAttempt | Wait | Exhausted:
+) -> int | str | Exhausted:
     """Decides whether an open batch gets a run now.
 
     Args:
@@ -92,17 +54,20 @@ def next_attempt(
         policy: how many attempts, and the wait between them.
         since: the epoch from which attempts count. Earlier ones failed by events that the batch no
             longer has.
+
+    Returns:
+        The number of the run, which is never used twice; or the reason why there is none.
     """
     batch = name_batch(state)
-    unfinished = [each for each in runs if each.dagster_run.status in UNFINISHED]
+    unfinished = [each for each in runs if not each.dagster_run.is_finished]
     for record in unfinished:
         reason = _why_busy(record, state)
         if reason is not None:
-            return Wait(f"{batch}: {reason}")
+            return f"{batch}: {reason}"
     if state.is_live:
-        return Wait(f'{batch} is leased by "{state.owner}" until {_clock(state.lease_until)}')
+        return f'{batch} is leased by "{state.owner}" until {_clock(state.lease_until)}'
     if not runs:
-        return RunAttempt(1)
+        return 1
 
     newest = max(runs, key=lambda record: (_request(record).attempt, record.create_timestamp))
     counted = [each for each in runs if (_request(each).epoch or 0) >= since]
@@ -113,13 +78,13 @@ def next_attempt(
     if counted and newest not in unfinished:
         again_at = _last_active(newest, state) + policy.wait_after(len(counted))
         if state.read_at < again_at:
-            return Wait(
+            return (
                 f"{batch}: run {newest.dagster_run.run_id[:8]} "
                 f"{_ended(newest.dagster_run.status)}, attempt {attempts + 1} of "
                 f"{policy.max_attempts} at {_clock(again_at)}"
                 f"{_unclaimed(len(counted) - attempts)}"
             )
-    return RunAttempt(1 + _request(newest).attempt)
+    return 1 + _request(newest).attempt
 
 
 def _last_active(newest: dg.RunRecord, state: ConsumerState) -> datetime:
@@ -152,13 +117,8 @@ def _count_claims(runs: Iterable[dg.RunRecord], state: ConsumerState) -> int:
 
 
 def _unclaimed(runs: int) -> str:
-    if runs == 0:
-        return ""
-    return (
-        "; 1 run ended before it claimed the batch"
-        if runs == 1
-        else f"; {runs} runs ended before they claimed the batch"
-    )
+    ended = "1 run ended before it" if runs == 1 else f"{runs} runs ended before they"
+    return f"; {ended} claimed the batch" if runs else ""
 
 
 def _why_busy(record: dg.RunRecord, state: ConsumerState) -> str | None:
@@ -181,7 +141,7 @@ def _why_busy(record: dg.RunRecord, state: ConsumerState) -> str | None:
 
 
 def _has_claimed(record: dg.RunRecord, state: ConsumerState) -> bool:
-    """Whether a run that does not hold the lease has lost it, as far as the epoch tells.
+    """Whether a run without the lease has lost it, as far as the epoch tells.
 
     The tags of a run that somebody re-executed are those of the earlier run, and tell nothing.
     """

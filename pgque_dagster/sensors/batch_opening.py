@@ -12,11 +12,7 @@ from ..client.registrations import repartition, subscribe_slots
 from ..project.consumers import AssetConsumer
 from ..project.keys import CONSUMER, INCARNATION, QUEUE
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
-from ..project.registration import (
-    how_to_create,
-    how_to_register_again,
-    register,
-)
+from ..project.registration import how_to_create, how_to_register_again, register
 
 # By default a tick follows an event within seconds.
 _TICKS_ARE_LATE = timedelta(seconds=30)

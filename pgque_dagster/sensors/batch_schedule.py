@@ -9,14 +9,11 @@ from datetime import timedelta
 
 import dagster as dg
 
-from ..client import Limits
 from ..client.ranges import DEFAULT_MAX_EVENTS
-from ..project.consumers import consumers_of
+from ..project.consumers import consumers_of, repository_of
 from ..project.resource import PgqueResource
-from .attempts import AttemptPolicy
-from .batch_sensor import check_policy
-from .executors import repository_of, without_step_process
-from .run_requests import BatchPolicy, OnExhausted, find_batches
+from .batch_policy import BatchPolicy, OnExhausted
+from .run_requests import BatchFinder, without_step_process
 
 
 def build_pgque_schedule(
@@ -28,7 +25,7 @@ def build_pgque_schedule(
     max_events: int = DEFAULT_MAX_EVENTS,
     max_attempts: int = 3,
     backoff: timedelta = timedelta(seconds=10),
-    on_exhausted: OnExhausted = "hold",
+    on_exhausted: OnExhausted = "park",
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
 ) -> dg.ScheduleDefinition:
     """Builds a schedule that starts the runs of the assets' consumers, in place of a sensor.
@@ -56,10 +53,8 @@ def build_pgque_schedule(
             or an option is out of range.
     """
     consumers = consumers_of(assets)
-    check_policy("schedule", max_events, max_attempts, backoff, on_exhausted)
-    policy = BatchPolicy(
-        Limits(max_count=max_events), AttemptPolicy(max_attempts, backoff), on_exhausted
-    )
+    policy = BatchPolicy(max_events, max_attempts, backoff, on_exhausted)
+    policy.check("schedule")
 
     @dg.schedule(
         name=name,
@@ -75,14 +70,9 @@ def build_pgque_schedule(
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
         config = without_step_process(repository_of(context), pgque_schedule.job_name)
         with pgque.client() as client:
-            findings = find_batches(
-                context.instance,
-                client,
-                consumers,
-                policy,
-                deployment=pgque.deployment_of(context.instance),
-                run_config=config,
-            )
+            deployment = pgque.deployment_of(context.instance)
+            finder = BatchFinder(context.instance, client, policy, deployment, config)
+            findings = finder.find(consumers)
         if not findings.requests:
             yield dg.SkipReason("; ".join(findings.reasons))
             return

@@ -5,19 +5,18 @@ The sensor opens the batch and the run claims it. `run_requests.py` decides whic
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from datetime import timedelta
-from typing import get_args
 
 import dagster as dg
 
-from ..client import Client, Limits, PgqueError
+from ..client import Client, PgqueError
 from ..client.ranges import DEFAULT_MAX_EVENTS, count_problem, duration_problem
-from ..project.consumers import AssetConsumer, consumers_of
+from ..project.consumers import AssetConsumer, consumers_of, repository_of
 from ..project.keys import SWITCHING_ON
 from ..project.resource import PgqueResource
-from .attempts import AttemptPolicy
-from .executors import repository_of, without_step_process
-from .run_requests import BatchPolicy, Findings, OnExhausted, find_batches
+from .batch_policy import BatchPolicy, OnExhausted
+from .run_requests import BatchFinder, Findings, without_step_process
 from .tick_wait import WAITS, is_notified, listen, share_of_wait
 
 # Dagster ends an evaluation after a minute.
@@ -34,7 +33,7 @@ def build_pgque_sensor(
     max_age: timedelta = timedelta(seconds=60),
     max_attempts: int = 3,
     backoff: timedelta = timedelta(seconds=10),
-    on_exhausted: OnExhausted = "hold",
+    on_exhausted: OnExhausted = "park",
     tick_wait: timedelta = timedelta(seconds=5),
     minimum_interval_seconds: int = 1,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
@@ -54,7 +53,7 @@ def build_pgque_sensor(
         max_attempts: how many runs may claim a batch and fail. Runs that end before they claim do
             not count.
         backoff: the wait after the first failure; it doubles with each run, up to 10 minutes.
-        on_exhausted: what happens to a batch after its last attempt has failed. `hold` keeps it and
+        on_exhausted: what happens to a batch after its last attempt has failed. `park` keeps it and
             the batches after it, until somebody materializes the asset by hand. `dead_letter` makes
             all its events dead letters and continues with the next batch.
         tick_wait: how long an evaluation that finds nothing to do waits for a tick. The sensors of
@@ -71,23 +70,13 @@ def build_pgque_sensor(
             or an option is out of range.
     """
     consumers = consumers_of(assets)
-    check_policy("sensor", max_events, max_attempts, backoff, on_exhausted)
-    problems = [
+    policy = BatchPolicy(max_events, max_attempts, backoff, on_exhausted, min_events, max_age)
+    too_long = f"tick_wait is {tick_wait}: it must be at most {_LONGEST_WAIT}"
+    policy.check(
+        "sensor",
         count_problem("minimum_interval_seconds", minimum_interval_seconds),
-        duration_problem("max_age", max_age),
         duration_problem("tick_wait", tick_wait),
-    ]
-    if tick_wait > _LONGEST_WAIT:
-        problems.append(f"tick_wait is {tick_wait}: it must be at most {_LONGEST_WAIT}")
-    if not 0 <= min_events <= max_events:
-        problems.append(
-            f"min_events is {min_events}: it must be from 0 to max_events ({max_events})"
-        )
-    _refuse("sensor", problems)
-    policy = BatchPolicy(
-        Limits(min_count=min_events, min_interval=max_age, max_count=max_events),
-        AttemptPolicy(max_attempts, backoff),
-        on_exhausted,
+        too_long if tick_wait > _LONGEST_WAIT else None,
     )
 
     @dg.sensor(
@@ -106,20 +95,14 @@ def build_pgque_sensor(
         ticks = pgque.ticking == "sensor"
         try:
             with pgque.client() as client:
+                deployment = pgque.deployment_of(context.instance)
+                finder = BatchFinder(context.instance, client, policy, deployment, config)
 
                 def find() -> Findings:
                     if ticks:
                         client.ticker()
-                    return find_batches(
-                        context.instance,
-                        client,
-                        consumers,
-                        policy,
-                        # A cursor that is lost, or of another version, changes the order alone.
-                        first=context.cursor,
-                        deployment=pgque.deployment_of(context.instance),
-                        run_config=config,
-                    )
+                    # A cursor that is lost, or of another version, changes the order alone.
+                    return finder.find(consumers, first=context.cursor)
 
                 seconds = share_of_wait(tick_wait, repository)
                 findings = _find_within(seconds, find, client, consumers, ticks=ticks)
@@ -162,50 +145,16 @@ def _find_within(
 
 
 def _description(consumers: Sequence[AssetConsumer], policy: BatchPolicy) -> str:
-    """Describes the consumers, batch sizes and attempts for the UI."""
-    limits, retry = policy.limits, policy.retry
+    """Describes the consumers and the options for the UI."""
     named = "; ".join(
         f"queue {each.queue}, consumer {each.name}, asset "
         + ", ".join(key.to_user_string() for key in each.asset_keys)
         + ("" if each.partitions is None else f", in each of partitions={each.partitions} slots")
         for each in consumers
     )
-    exhausted = {
-        "hold": "it is held, with the batches after it, until somebody materializes the asset",
-        "dead_letter": "its events become dead letters and the next batch follows",
-    }
+    options = ", ".join(f"{each.name}={getattr(policy, each.name)}" for each in fields(policy))
     return (
         f"Starts one run for each batch of: {named}. While this sensor is off, nothing is consumed "
         f"unless a person does it, and the events wait in the queue. {SWITCHING_ON} "
-        f"A batch is opened at min_events={limits.min_count}, or when its oldest event has waited "
-        f"max_age={limits.min_interval}; it has at most about max_events={limits.max_count}. "
-        f"It gets max_attempts={retry.max_attempts} attempts, the second one "
-        f"backoff={retry.backoff} after the first failure; each further wait is twice as long. "
-        f"If all attempts fail, {exhausted[policy.on_exhausted]} "
-        f"(on_exhausted={policy.on_exhausted}). "
-        "A skipped evaluation says what each consumer waits for."
+        f"A skipped evaluation says what each consumer waits for. Options: {options}."
     )
-
-
-def check_policy(
-    kind: str, max_events: int, max_attempts: int, backoff: timedelta, on_exhausted: str
-) -> None:
-    """Checks the options that sensors and schedules share.
-
-    Raises:
-        DagsterInvalidDefinitionError: if one is out of range.
-    """
-    problems = [
-        count_problem("max_events", max_events),
-        count_problem("max_attempts", max_attempts),
-        duration_problem("backoff", backoff),
-    ]
-    if on_exhausted not in get_args(OnExhausted):
-        known = " or ".join(get_args(OnExhausted))
-        problems.append(f"on_exhausted is {on_exhausted!r}: it must be {known}")
-    _refuse(kind, problems)
-
-
-def _refuse(kind: str, problems: Sequence[str | None]) -> None:
-    for problem in filter(None, problems):
-        raise dg.DagsterInvalidDefinitionError(f"a {kind}'s {problem}")

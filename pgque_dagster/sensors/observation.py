@@ -52,10 +52,10 @@ def build_pgque_observation_sensor(
         minimum_interval_seconds=max(1, int(interval.total_seconds())),
         default_status=default_status,
         description=(
-            f"Records depth, rate, lag and dead letters of {_names(queues)} every {interval}, and "
-            "who consumes, what is held and what to do, as observations of the queue and of its "
-            "dead letters. It only reads. While it is off, their pages show old numbers and the "
-            f"plots have a gap. {SWITCHING_ON}"
+            f"Records depth, rate, lag and dead letters for each of {', '.join(queues)} every "
+            f"{interval}, and who consumes, what is parked and what to do, as observations of the "
+            "queue and of its dead letters. It only reads. While it is off, their pages show old "
+            f"numbers and the plots have a gap. {SWITCHING_ON}"
         ),
     )
     def pgque_observation_sensor(
@@ -63,7 +63,7 @@ def build_pgque_observation_sensor(
     ) -> dg.SensorResult | dg.SkipReason:
         try:
             with pgque.client() as client:
-                reports = report_queues(client, queues, consumers_of_location(context) or ())
+                reports = report_queues(client, queues, consumers_of_location(context))
         except PgqueError as error:
             return dg.SkipReason(f"the queues are not observed: {error}")
         for queue in queues:
@@ -74,7 +74,3 @@ def build_pgque_observation_sensor(
         )
 
     return pgque_observation_sensor
-
-
-def _names(queues: Sequence[str]) -> str:
-    return f"queue{'' if len(queues) == 1 else 's'} {', '.join(queues)}"

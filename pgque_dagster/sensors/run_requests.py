@@ -10,49 +10,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import dagster as dg
 
-from ..client import (
-    Batch,
-    Client,
-    ConnectionFailed,
-    ConsumerInfo,
-    Limits,
-    PgqueError,
-)
-from ..client.batch import give_up, hold, needs_run, set_aside_epoch
+from ..client import Batch, Client, ConnectionFailed, ConsumerInfo, PgqueError
+from ..client.batch import give_up, needs_run, park, set_aside_epoch
 from ..client.holder import ConsumerState, Holder, consumer_states
 from ..client.registrations import enter_deployment
 from ..project.batch_run import BatchRun
 from ..project.consumers import AssetConsumer
 from ..project.keys import BATCH_ID, INCARNATION
 from ..project.queue_report import name_batch
-from .attempts import (
-    UNFINISHED,
-    AttemptPolicy,
-    Exhausted,
-    RunAttempt,
-    Wait,
-    next_attempt,
-)
+from .attempts import Exhausted, next_attempt
 from .batch_opening import open_batches
-
-OnExhausted = Literal["hold", "dead_letter"]
+from .batch_policy import BatchPolicy
 
 # After this time the next evaluation handles the remaining consumers. Dagster's limit is 60 s.
 _TIME_LIMIT = timedelta(seconds=25)
 _GIVE_UP_TTL = timedelta(minutes=2)
+_IN_PROCESS: dict[str, Any] = {"execution": {"config": {"in_process": {}}}}
 
-
-@dataclass(frozen=True)
-class BatchPolicy:
-    """When a batch is opened, how many attempts it gets, and what happens when they are used up."""
-
-    limits: Limits
-    retry: AttemptPolicy
-    on_exhausted: OnExhausted = "hold"
+# A consumer, and its state or that of one of its slots, with an open batch.
+_OpenBatch = tuple[AssetConsumer, ConsumerState]
 
 
 @dataclass
@@ -70,213 +50,199 @@ class Findings:
     next_first: str = ""
 
 
-# A consumer, and its state or that of one of its slots, with an open batch.
-_OpenBatch = tuple[AssetConsumer, ConsumerState]
-
-
-def find_batches(
-    instance: dg.DagsterInstance,
-    client: Client,
-    consumers: Sequence[AssetConsumer],
-    policy: BatchPolicy,
-    *,
-    first: str | None = None,
-    deployment: str | None = None,
-    run_config: Mapping[str, Any] | None = None,
-    time_limit: timedelta = _TIME_LIMIT,
-) -> Findings:
+@dataclass(frozen=True)
+class BatchFinder:
     """Opens the batches that are due and decides which of the open batches get a run.
-
-    An error of one consumer becomes a reason and does not affect the other consumers.
 
     Args:
         instance: records the runs.
         client: a client that may consume.
-        consumers: in any order.
         policy: when batches are opened and how many attempts they get.
-        first: the consumer that comes first, as the previous evaluation said.
         deployment: the one for which to consume; consumers of others are refused. None refuses
             nobody.
         run_config: of the runs.
         time_limit: after this time the remaining consumers are left to the next evaluation.
-
-    Raises:
-        ConnectionFailed: if the connection to the database is lost.
     """
-    names = [str(consumer) for consumer in consumers]
-    start = names.index(first) if first in names else 0
-    order = [*consumers[start:], *consumers[:start]]
-    findings = Findings(next_first=str(order[1 % len(order)]) if order else "")
-    ends_at = time.monotonic() + time_limit.total_seconds()
 
-    opened = _open_due(instance, client, order, policy, deployment, findings, ends_at)
-    incarnation = str(client.incarnation()) if opened else ""
-    runs = _recorded_runs(instance, opened, incarnation)
-    findings.is_consuming = any(
-        record.dagster_run.status in UNFINISHED for records in runs.values() for record in records
-    )
-    for consumer, state in opened:
-        if time.monotonic() >= ends_at:
-            _resume_from(consumer, findings)
-            break
-        try:
-            of_batch = runs.get(state.batch_id or 0, ())
-            decision = _decide(client, consumer, state, of_batch, policy)
-        except ConnectionFailed:
-            raise
-        except PgqueError as error:
-            decision = f"{consumer}: {error}"
-        if isinstance(decision, RunAttempt):
-            request = _request(consumer, state, decision, incarnation, run_config)
-            findings.requests.append(request)
+    instance: dg.DagsterInstance
+    client: Client
+    policy: BatchPolicy
+    deployment: str | None = None
+    run_config: Mapping[str, Any] | None = None
+    time_limit: timedelta = _TIME_LIMIT
+
+    def find(self, consumers: Sequence[AssetConsumer], first: str | None = None) -> Findings:
+        """Opens batches and decides.
+
+        An error of one consumer becomes a reason and does not affect the other consumers.
+
+        Args:
+            consumers: in any order.
+            first: the consumer that comes first, as the previous evaluation said.
+
+        Raises:
+            ConnectionFailed: if the connection to the database is lost.
+        """
+        names = [str(consumer) for consumer in consumers]
+        start = names.index(first) if first in names else 0
+        order = [*consumers[start:], *consumers[:start]]
+        findings = Findings(next_first=str(order[1 % len(order)]) if order else "")
+        ends_at = time.monotonic() + self.time_limit.total_seconds()
+
+        opened = self._open_due(order, findings, ends_at)
+        incarnation = str(self.client.incarnation()) if opened else ""
+        runs = self._recorded_runs(opened, incarnation)
+        findings.is_consuming = any(
+            not record.dagster_run.is_finished for records in runs.values() for record in records
+        )
+        for consumer, state in opened:
+            if time.monotonic() >= ends_at:
+                _resume_from(consumer, findings)
+                break
+            try:
+                decision = self._decide(consumer, state, runs.get(state.batch_id or 0, ()))
+            except ConnectionFailed:
+                raise
+            except PgqueError as error:
+                decision = f"{consumer}: {error}"
+            if isinstance(decision, int):
+                request = self._request(consumer, state, decision, incarnation)
+                findings.requests.append(request)
+            else:
+                findings.reasons.append(decision)
+        return findings
+
+    def _open_due(
+        self, consumers: Sequence[AssetConsumer], findings: Findings, ends_at: float
+    ) -> list[_OpenBatch]:
+        """Opens the batches that are due. Returns all open batches."""
+        names = [(consumer.queue, consumer.name) for consumer in consumers]
+        states: dict[tuple[str, str], list[ConsumerState]] = {}
+        for state in self.client.run(consumer_states(names, self.policy.limits)):
+            states.setdefault((state.queue, state.consumer), []).append(state)
+
+        @cache
+        def waiting() -> Mapping[tuple[str, str], ConsumerInfo]:
+            return {(info.queue, info.name): info for info in self.client.consumers()}
+
+        opened: list[_OpenBatch] = []
+        for consumer in consumers:
+            if time.monotonic() >= ends_at:
+                _resume_from(consumer, findings)
+                break
+            found: list[ConsumerState] | str
+            of_consumer = states[consumer.queue, consumer.name]
+            try:
+                self._enter(of_consumer[0])
+                found = open_batches(
+                    self.instance, self.client, of_consumer, self.policy.limits, consumer, waiting
+                )
+            except ConnectionFailed:
+                raise
+            except PgqueError as error:
+                found = str(error)
+            if isinstance(found, str):
+                findings.reasons.append(f"{consumer}: {found}")
+            else:
+                opened += [(consumer, state) for state in found]
+        return opened
+
+    def _enter(self, main: ConsumerState) -> None:
+        """Makes a new consumer one of this deployment. Refuses one of another deployment."""
+        wanted = self.deployment
+        if wanted is not None and main.role is not None and main.deployment != wanted:
+            self.client.run(enter_deployment(main.queue, main.consumer, wanted))
+
+    def _recorded_runs(
+        self, opened: Sequence[_OpenBatch], incarnation: str
+    ) -> Mapping[int, list[dg.RunRecord]]:
+        """Returns the runs of all open batches, by the id of the batch.
+
+        The incarnation is part of the query, because batch ids repeat in other databases.
+        """
+        runs: dict[int, list[dg.RunRecord]] = {}
+        if not opened:
+            return runs
+        ids = [str(state.batch_id) for _, state in opened]
+        tags = {BATCH_ID: ids, INCARNATION: incarnation}
+        for record in self.instance.get_run_records(dg.RunsFilter(tags=tags)):
+            run = BatchRun.read(record.dagster_run.tags)
+            if run is not None:
+                runs.setdefault(run.batch_id, []).append(record)
+        return runs
+
+    def _decide(
+        self, consumer: AssetConsumer, state: ConsumerState, runs: Sequence[dg.RunRecord]
+    ) -> int | str:
+        """Returns the number of the batch's next run, or why it gets none."""
+        assert state.batch_id is not None
+        decision = next_attempt(state, runs, self.policy)
+        if isinstance(decision, Exhausted) and state.parked_reason is None:
+            since = self.client.run(set_aside_epoch(state.batch_id))
+            if since is not None:
+                decision = next_attempt(state, runs, self.policy, since=since)
+        if isinstance(decision, Exhausted):
+            return self._end_attempts(consumer, state, decision)
+        # A batch that already had a run has events.
+        is_new = isinstance(decision, int) and not runs
+        if is_new and not self.client.run(needs_run(state.batch_id)):
+            self._claim(state).ack()
+            return f"{consumer}: no batch yet, its ticks had no event"
+        return decision
+
+    def _request(
+        self, consumer: AssetConsumer, state: ConsumerState, attempt: int, incarnation: str
+    ) -> dg.RunRequest:
+        assert state.batch_id is not None
+        run = BatchRun(
+            Holder.of(state), state.batch_id, incarnation, attempt, state.epoch, state.read_at
+        )
+        return dg.RunRequest(
+            run_key=run.key,
+            asset_selection=list(consumer.asset_keys),
+            # Dagster's own retries would compete with the sensor's next attempt.
+            tags={**run.tags, "dagster/max_retries": "0"},
+            run_config=self.run_config,
+        )
+
+    def _end_attempts(
+        self, consumer: AssetConsumer, state: ConsumerState, exhausted: Exhausted
+    ) -> str:
+        """Parks the batch, or makes its events dead letters if no run of it is unfinished."""
+        assert state.batch_id is not None and state.epoch is not None
+        attempts = f"after {exhausted.attempts} attempt{'' if exhausted.attempts == 1 else 's'}"
+        attempts += f", the last in run {exhausted.last_run_id[:8]}"
+        if self.policy.on_exhausted == "park":
+            what_to_do = _what_to_do(consumer, state)
+        elif exhausted.unfinished_run_id is not None:
+            what_to_do = (
+                f"run {exhausted.unfinished_run_id[:8]} is still recorded as started, although it "
+                "has lost its lease: cancel it in Dagster, or let it end"
+            )
         else:
-            findings.reasons.append(decision)
-    return findings
+            lease = self._claim(state).lease
+            events = self.client.run(give_up(lease, f"batch given up {attempts}"))
+            return f"{name_batch(state)}: given up {attempts}; its {events} events are dead letters"
+        reason = f"{attempts}; {what_to_do}"
+        if state.parked_reason is None:
+            self.client.run(park(state.batch_id, state.epoch, reason))
+        return f"{name_batch(state)}: parked {state.parked_reason or reason}"
+
+    def _claim(self, state: ConsumerState) -> Batch:
+        batch = Holder.of(state).claim(
+            self.client,
+            owner="pgque sensor, to finish it",
+            ttl=_GIVE_UP_TTL,
+            batch_id=state.batch_id,
+        )
+        # Without a batch of that id, the claim raises.
+        assert batch is not None
+        return batch
 
 
 def _resume_from(consumer: AssetConsumer, findings: Findings) -> None:
     findings.reasons.append(f"{consumer} comes first in the next evaluation")
     findings.next_first = str(consumer)
-
-
-def _open_due(
-    instance: dg.DagsterInstance,
-    client: Client,
-    consumers: Sequence[AssetConsumer],
-    policy: BatchPolicy,
-    deployment: str | None,
-    findings: Findings,
-    ends_at: float,
-) -> list[_OpenBatch]:
-    """Opens the batches that are due. Returns all open batches."""
-    names = [(consumer.queue, consumer.name) for consumer in consumers]
-    states: dict[tuple[str, str], list[ConsumerState]] = {}
-    for state in client.run(consumer_states(names, policy.limits)):
-        states.setdefault((state.queue, state.consumer), []).append(state)
-
-    @cache
-    def waiting() -> Mapping[tuple[str, str], ConsumerInfo]:
-        return {(info.queue, info.name): info for info in client.consumers()}
-
-    opened: list[_OpenBatch] = []
-    for consumer in consumers:
-        if time.monotonic() >= ends_at:
-            _resume_from(consumer, findings)
-            break
-        found: list[ConsumerState] | str
-        of_consumer = states[consumer.queue, consumer.name]
-        try:
-            _enter(client, of_consumer[0], deployment)
-            found = open_batches(instance, client, of_consumer, policy.limits, consumer, waiting)
-        except ConnectionFailed:
-            raise
-        except PgqueError as error:
-            found = str(error)
-        if isinstance(found, str):
-            findings.reasons.append(f"{consumer}: {found}")
-        else:
-            opened += [(consumer, state) for state in found]
-    return opened
-
-
-def _enter(client: Client, main: ConsumerState, deployment: str | None) -> None:
-    """Makes a new consumer one of this deployment. Refuses one of another deployment."""
-    if deployment is not None and main.role is not None and main.deployment != deployment:
-        client.run(enter_deployment(main.queue, main.consumer, deployment))
-
-
-def _recorded_runs(
-    instance: dg.DagsterInstance, opened: Sequence[_OpenBatch], incarnation: str
-) -> Mapping[int, list[dg.RunRecord]]:
-    """Returns the runs of all open batches, by the id of the batch.
-
-    The incarnation is part of the query, because batch ids repeat in other databases.
-    """
-    runs: dict[int, list[dg.RunRecord]] = {}
-    if not opened:
-        return runs
-    ids = [str(state.batch_id) for _, state in opened]
-    for record in instance.get_run_records(
-        dg.RunsFilter(tags={BATCH_ID: ids, INCARNATION: incarnation})
-    ):
-        run = BatchRun.read(record.dagster_run.tags)
-        if run is not None:
-            runs.setdefault(run.batch_id, []).append(record)
-    return runs
-
-
-def _decide(
-    client: Client,
-    consumer: AssetConsumer,
-    state: ConsumerState,
-    runs: Sequence[dg.RunRecord],
-    policy: BatchPolicy,
-) -> RunAttempt | str:
-    assert state.batch_id is not None
-    decision = next_attempt(state, runs, policy.retry)
-    if isinstance(decision, Exhausted) and state.held_reason is None:
-        since = client.run(set_aside_epoch(state.batch_id))
-        if since is not None:
-            decision = next_attempt(state, runs, policy.retry, since=since)
-    if isinstance(decision, Wait):
-        return decision.reason
-    if isinstance(decision, Exhausted):
-        return _exhausted(client, consumer, state, decision, policy.on_exhausted)
-    # A batch that already had a run has events.
-    if not runs and not client.run(needs_run(state.batch_id)):
-        _claim(client, state).ack()
-        return f"{consumer}: no batch yet, its ticks had no event"
-    return decision
-
-
-def _request(
-    consumer: AssetConsumer,
-    state: ConsumerState,
-    attempt: RunAttempt,
-    incarnation: str,
-    run_config: Mapping[str, Any] | None,
-) -> dg.RunRequest:
-    assert state.batch_id is not None
-    run = BatchRun(
-        Holder.of(state), state.batch_id, incarnation, attempt.number, state.epoch, state.read_at
-    )
-    return dg.RunRequest(
-        run_key=run.key,
-        asset_selection=list(consumer.asset_keys),
-        # Dagster's own retries would compete with the sensor's next attempt.
-        tags={**run.tags, "dagster/max_retries": "0"},
-        run_config=run_config,
-    )
-
-
-def _exhausted(
-    client: Client,
-    consumer: AssetConsumer,
-    state: ConsumerState,
-    exhausted: Exhausted,
-    on_exhausted: OnExhausted,
-) -> str:
-    assert state.batch_id is not None and state.epoch is not None
-    attempts = f"after {exhausted.attempts} attempt{'' if exhausted.attempts == 1 else 's'}"
-    attempts += f", the last in run {exhausted.last_run_id[:8]}"
-    unfinished = exhausted.unfinished_run_id
-    if on_exhausted == "hold" or unfinished is not None:
-        what_to_do = (
-            _what_to_do(consumer, state) if on_exhausted == "hold" else _end_first(str(unfinished))
-        )
-        reason = f"{attempts}; {what_to_do}"
-        if state.held_reason is None:
-            client.run(hold(state.batch_id, state.epoch, reason))
-        return f"{name_batch(state)}: held {state.held_reason or reason}"
-    events = client.run(give_up(_claim(client, state).lease, f"batch given up {attempts}"))
-    return f"{name_batch(state)}: given up {attempts}; its {events} events are dead letters"
-
-
-def _end_first(run_id: str) -> str:
-    return (
-        f"run {run_id[:8]} is still recorded as started, although it has lost its lease: cancel it "
-        "in Dagster, or let it end"
-    )
 
 
 def _what_to_do(consumer: AssetConsumer, state: ConsumerState) -> str:
@@ -289,10 +255,19 @@ def _what_to_do(consumer: AssetConsumer, state: ConsumerState) -> str:
     )
 
 
-def _claim(client: Client, state: ConsumerState) -> Batch:
-    batch = Holder.of(state).claim(
-        client, owner="pgque sensor, to finish it", ttl=_GIVE_UP_TTL, batch_id=state.batch_id
-    )
-    # Without a batch of that id, the claim raises.
-    assert batch is not None
-    return batch
+def without_step_process(
+    repository: dg.RepositoryDefinition | None, job_name: str | None
+) -> dict[str, Any] | None:
+    """Returns the configuration of runs that lets the default executor use the run's process.
+
+    Such a run has one step, for which the default executor would start another process, with
+    imports and a Spark session of its own. An executor that the project chose is left alone.
+
+    Args:
+        repository: of the code location; None in a test.
+        job_name: of the job that the runs are of.
+    """
+    if repository is None or job_name is None:
+        return None
+    job = repository.get_job(job_name)
+    return _IN_PROCESS if job.executor_def is dg.multi_or_in_process_executor else None

@@ -3,48 +3,36 @@
 import dagster as dg
 
 from ..client import PgqueError
-from ..client.ranges import count_problem
 from ..project.keys import SWITCHING_ON
 from ..project.resource import PgqueResource
-
-_DAEMON_SECONDS = 5  # between the evaluations of Dagster's daemon
 
 
 def build_pgque_ticker_sensor(
     *,
     name: str = "pgque_ticker_sensor",
-    minimum_interval_seconds: int = 1,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
     """Builds the sensor that ticks and maintains all queues, if `ticking` is `sensor`.
 
     The sensors of batches tick, too, while they wait. Events wait for a tick as long as the daemon
-    is down. If the resource's `ticking` has another
-    value, the sensor does nothing.
+    is down. If the resource's `ticking` has another value, the sensor does nothing.
 
     Args:
         name: the sensor's name.
-        minimum_interval_seconds: the minimum time between two evaluations, and so between ticks.
-            Dagster's daemon starts one every 5 seconds at most.
         default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
         The sensor. It needs the resource `pgque`, with a role that has pgque_admin.
-
-    Raises:
-        DagsterInvalidDefinitionError: if the interval is not positive.
     """
-    problem = count_problem("minimum_interval_seconds", minimum_interval_seconds)
-    if problem is not None:
-        raise dg.DagsterInvalidDefinitionError(f"sensor {name}: {problem}")
 
     @dg.sensor(
         name=name,
-        minimum_interval_seconds=minimum_interval_seconds,
+        # The daemon, which starts one every 5 seconds, passes by one that is due in a millisecond.
+        minimum_interval_seconds=1,
         default_status=default_status,
         description=(
-            f"Ticks all queues every {max(_DAEMON_SECONDS, minimum_interval_seconds)} s, so that "
-            "the events sent since then can be consumed, and maintains them. It acts only if "
+            "Ticks all queues every 5 s, so that the events sent since then can be consumed, and "
+            "maintains them. It acts only if "
             "`ticking` of the resource pgque is sensor. While it is off, no event reaches a "
             "consumer, unless pg_cron or `pgque ticker` ticks; events wait in their queue. "
             f"{SWITCHING_ON}"

@@ -7,7 +7,8 @@
 
 -- Returns the next page of a slot to the worker that holds its lease, and renews the lease. The page
 -- has at most i_max events of the open or next batch, in order of msg_id. Until it is acked, the next
--- call begins with the same event. Batches without events of the slot are finished.
+-- call begins with the same event. Batches without events of the slot are finished. If there is no
+-- batch, the lease is only renewed after half of its time.
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
@@ -25,8 +26,25 @@ begin
         perform pgque.refuse_value('no page has %s messages', i_max::text, 'Ask for 1 or more.');
     end if;
     loop
-        v_slot := pgque.open_page(i_queue, i_consumer, i_slot, i_n, i_worker, i_max);
+        loop  -- the next batch spans enough ticks for about i_max events
+            v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
+            if v_slot.sub_batch is null then
+                v_slot.sub_next_tick := pgque.limit_to_change(
+                    v_slot.sub_id, v_slot.sub_last_tick, (pgque.find_next_tick(
+                        v_slot.sub_queue, pgque.find_tick(v_slot.sub_queue, v_slot.sub_last_tick),
+                        null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id);
+                if v_slot.sub_next_tick is not null then
+                    v_slot.sub_batch := pgque.next_batch_id();
+                elsif v_slot.lease_until > clock_timestamp() + v_slot.lease_ttl / 2 then
+                    return;
+                end if;
+            end if;
+            v_slot.page_to := case when v_slot.sub_batch is not null then 9223372036854775807 end;
+            v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
+            exit when pgque.append_position(v_slot);
+        end loop;
         exit when v_slot.sub_batch is null;
+        v_slot.pos_seq := v_slot.pos_seq + 1;
         v_page := format('select * from (%s) e order by e.ev_id limit %s',
                          pgque.batch_select(v_slot.sub_batch, '*'), i_max);
         return query execute format(  -- quoted: made above
@@ -43,40 +61,6 @@ begin
         exit when v_rows > 0;
         perform pgque.close_batch(v_slot);
     end loop;
-end;
-$$;
-
--- Checks and renews the lease, and begins the next page: the rest of the open batch, else the next
--- batch, which spans enough ticks for about i_max events. If there is none, the lease is only renewed
--- after half of its time.
--- locks: waits for a concurrent move of the same slot. writes: position_log.
-create or replace function pgque.open_page(
-    i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text, i_max integer)
-returns pgque.subscription
-language plpgsql
-as $$
-declare
-    v_slot  pgque.subscription;
-begin
-    loop
-        v_slot := pgque.find_leased_slot(i_queue, i_consumer, i_slot, i_n, i_worker);
-        if v_slot.sub_batch is null then
-            v_slot.sub_next_tick := pgque.limit_to_change(
-                v_slot.sub_id, v_slot.sub_last_tick, (pgque.find_next_tick(
-                    v_slot.sub_queue, pgque.find_tick(v_slot.sub_queue, v_slot.sub_last_tick),
-                    null, null, null, least(i_max::bigint * i_n, 2147483647)::integer)).tick_id);
-            if v_slot.sub_next_tick is not null then
-                v_slot.sub_batch := pgque.next_batch_id();
-            elsif v_slot.lease_until > clock_timestamp() + v_slot.lease_ttl / 2 then
-                return v_slot;
-            end if;
-        end if;
-        v_slot.page_to := case when v_slot.sub_batch is not null then 9223372036854775807 end;
-        v_slot.lease_until := clock_timestamp() + v_slot.lease_ttl;
-        exit when pgque.append_position(v_slot);
-    end loop;
-    v_slot.pos_seq := v_slot.pos_seq + 1;
-    return v_slot;
 end;
 $$;
 

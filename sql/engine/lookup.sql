@@ -68,6 +68,7 @@ as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
     v_sub   pgque.subscription;
+    v_main  pgque.partition_consumer;
 begin
     if i_consumer is null then
         perform pgque.refuse_value('the consumer name is null', null,
@@ -81,13 +82,22 @@ begin
       and c.co_name = i_consumer;
     if not found then
         perform pgque.check_positions_visible();
-        perform pgque.refuse_partitioned(v_queue.queue_id, i_queue, i_consumer);
+        -- Registered under the name of a slot, a consumer would get the events of all keys.
+        select * into v_main
+        from pgque.partition_consumer c
+        where c.queue_id = v_queue.queue_id and c.co_name = split_part(i_consumer, '#', 1);
         raise exception using
             errcode = 'PQ002',
-            message = format('not subscriber to queue: consumer "%s" is not registered on queue "%s"',
-                             i_consumer, i_queue),
-            hint = format('Register it with: select pgque.register_consumer(%L, %L);',
-                          i_queue, i_consumer);
+            message = format('not subscriber to queue: consumer "%s" %s', i_consumer, case
+                when v_main.n is null then format('is not registered on queue "%s"', i_queue)
+                else format('is no slot on queue "%s", where "%s" has %s slots now', i_queue,
+                            v_main.co_name, v_main.n) end),
+            hint = case
+                when v_main.n is null then format(
+                    'Register it with: select pgque.register_consumer(%L, %L);', i_queue, i_consumer)
+                else format('Use the name of a slot, from %1$s#0/%2$s to %1$s#%3$s/%2$s; one that is '
+                            'missing is subscribed with: select pgque.subscribe_slots(%4$L, %1$L, '
+                            '%2$s);', v_main.co_name, v_main.n, v_main.n - 1, i_queue) end;
     end if;
     return v_sub;
 end;
@@ -103,33 +113,6 @@ begin
 exception
     when sqlstate 'PQ001' or sqlstate 'PQ002' then
         return null;
-end;
-$$;
-
--- Raises the error for a consumer that has slots, and for a slot that it does not have: registered
--- under that name, a consumer would get the events of all keys.
-create or replace function pgque.refuse_partitioned(
-    i_queue_id integer, i_queue text, i_consumer text)
-returns void
-language plpgsql stable
-as $$
-declare
-    v_main pgque.partition_consumer;
-begin
-    select * into v_main
-    from pgque.partition_consumer c
-    where c.queue_id = i_queue_id and c.co_name = split_part(i_consumer, '#', 1);
-    if found then
-        raise exception using
-            errcode = 'PQ002',
-            message = format('not subscriber to queue: consumer "%s" on queue "%s" has %s slots now%s',
-                             v_main.co_name, i_queue, v_main.n,
-                             case when v_main.co_name = i_consumer then ', and is read by slot'
-                                  else format(', and "%s" is not subscribed as one', i_consumer) end),
-            hint = format('Use the name of a slot, from %1$s#0/%2$s to %1$s#%3$s/%2$s; one that is '
-                          'missing is subscribed with: select pgque.subscribe_slots(%4$L, %1$L, %2$s);',
-                          v_main.co_name, v_main.n, v_main.n - 1, i_queue);
-    end if;
 end;
 $$;
 

@@ -197,28 +197,20 @@ returns setof record
 language plpgsql security definer
 set jit = off
 as $$
-declare
-    v_queue pgque.queue_progress;
 begin
     perform pgque.check_logs_visible();
     if i_queue_name is not null then
         perform pgque.find_queue(i_queue_name);
     end if;
-    for v_queue in
-        select q.*
-        from pgque.queue_progress q
-        where (i_queue_name is null or q.queue_name = i_queue_name)
-          and q.last_event_id > q.tick_event_seq
-        order by q.queue_name
-    loop
-        waiting_since := pgque.first_event_time(v_queue.queue_id, v_queue.tick_snapshot);
-        continue when waiting_since is null;
-        queue_name := v_queue.queue_name;
-        -- An event of a transaction that ended after the tick may have begun before it.
-        waiting_since := greatest(waiting_since, v_queue.tick_time);
-        events := v_queue.last_event_id - v_queue.tick_event_seq;
-        return next;
-    end loop;
+    return query
+    -- An event of a transaction that ended after the tick may have begun before it.
+    select q.queue_name, greatest(f.since, q.tick_time), q.last_event_id - q.tick_event_seq
+    from pgque.queue_progress q
+    cross join lateral (select pgque.first_event_time(q.queue_id, q.tick_snapshot)) f (since)
+    where (i_queue_name is null or q.queue_name = i_queue_name)
+      and q.last_event_id > q.tick_event_seq
+      and f.since is not null
+    order by q.queue_name;
 end;
 $$;
 

@@ -219,7 +219,7 @@ class TestLease:
                 rows(q.db, f"{END_ALL_SESSIONS} and query like '%renew_batch%'")
                 wait_until(lambda before=before: value(q.db, ends) > before)  # type: ignore[misc]
             keeper.check()
-        assert "pgque-lease" not in [thread.name for thread in threading.enumerate()]
+        wait_until(lambda: "pgque-lease" not in [each.name for each in threading.enumerate()])
 
     def test_its_loss_is_reported(self, q: Queue) -> None:
         q.send("a")

@@ -104,6 +104,23 @@ class TestRetryingABatch:
         value(queue, "select pgque.event_retry(%s, %s, 3600)", batch, events(queue, batch)[0][0])
         assert value(queue, "select pgque.batch_retry(%s, 0)", batch) == 1
 
+    def test_a_dead_letter_stays_one(self, queue: Connection) -> None:
+        batch = open_batch(queue, "a", "b")
+        ids = [events(queue, batch)[0][0]]
+        value(queue, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids)
+        assert value(queue, "select pgque.batch_retry(%s, 0)", batch) == 1
+
+    def test_tables_that_the_consumer_replicates_are_copied_again(self, queue: Connection) -> None:
+        batch = open_batch(queue, "a")
+        copied = "select table_name from pgque.replicated_tables('q', 'c')"
+        value(
+            queue,
+            "select pgque.set_replicated('q', 'c', 'public.t', pg_current_snapshot(), 'shape')",
+        )
+        assert rows(queue, copied) == [("public.t",)]
+        value(queue, "select pgque.batch_retry(%s, 0)", batch)
+        assert rows(queue, copied) == []
+
 
 class TestRetryingRaw:
     def retry(self, db: Connection, **changes: object) -> int:

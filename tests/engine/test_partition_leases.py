@@ -230,7 +230,7 @@ def test_a_name_that_is_no_slot_now_leads_to_the_slots(db: Connection, name: str
     value(db, "select pgque.unsubscribe_slot('q', 'c', 2)")
     with refused(
         "PQ002",
-        'consumer "c" on queue "q" has 3 slots now',
+        'where "c" has 3 slots now',
         "from c#0/3 to c#2/3",
         "select pgque.subscribe_slots('q', 'c', 3);",
     ):

@@ -278,9 +278,21 @@ def test_health_counts_a_paused_queues_events_as_lag(db: Connection, age: str, s
     age_events(db, age)
     found, detail = health(db)["consumer_lag:c"]
     assert found == status
-    if status != "ok":
+    if status == "ok":
+        assert "0:01:0" in detail
+    else:
         assert "1 events wait for a tick, the first for 03:00:0" in detail
         assert "see ticker_running" in detail
+
+
+def test_health_does_not_look_for_an_event_that_cannot_wait_long(db: Connection) -> None:
+    make_queue(db)
+    value(db, "select pgque.pause_queue('q')")
+    send(db, "a")
+    age_ticks(db, "30 minutes")
+    found, detail = health(db)["consumer_lag:c"]
+    assert (found, detail.startswith("at most 00:30:0")) == ("ok", True)
+    assert detail.endswith("behind, 1 events")
 
 
 @pytest.mark.parametrize("call", ["queue_stats()", "unticked_events(null)", "queue_health()"])

@@ -197,3 +197,21 @@ def test_ticks_are_found_by_time_whatever_their_numbers(db: Connection) -> None:
         value(db, "select pgque.set_queue_config('q', 'retention', %s)", retention)
         found.append(value(db, "select pgque.find_retention_tick(q) from pgque.queue q"))
     assert found == [1001, 5000, 10, 5000, 1]
+
+
+def test_a_retention_that_is_set_later_brings_no_rotated_event_back(db: Connection) -> None:
+    make_queue(db)
+    first = last_tick(db)
+    send(db, "gone")
+    tick(db)
+    drain(db)
+    while stored_payloads(db):
+        rotate(db)
+    value(db, "select pgque.set_queue_config('q', 'retention', '1 hour')")
+    pass_time(db, timedelta(minutes=40))
+    assert rotate(db) == 1
+    with refused("PQ005"):
+        value(db, "select pgque.register_consumer_at('q', 'again', %s)", first)
+    assert (
+        everything_from(db, value(db, "select tick_id from pgque.seek('q', 'c', 'earliest')")) == []
+    )

@@ -85,7 +85,7 @@ STAYS = re.compile(
     r"|queue_parameters|refuse_pages|refuse_slot\(pgque\.subscription\)|slot_condition|history_period|removable_stagings"
     r"|left_objects|is_tick_log_retained|refuse_registered|add_field_columns|check_ticks"
     r"|check_fingerprint|check_columns|addon_maintenance|capture_name"
-    r"|make_ticks\(pgque.tick_due|unfinished_seqs)"
+    r"|make_ticks\(pgque.tick_due|unfinished_seqs|refuse_partitioned|snapshot_conditions)"
 )
 
 

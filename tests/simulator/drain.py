@@ -11,7 +11,8 @@ from .world import Choices, World
 @step("watcher", 1)
 async def rest(world: World, choices: Choices, session: Session) -> None:
     """No request makes a tick then, so the ticker has to know what a tick left behind."""
-    drain(world)
+    if choices.percent(50):
+        drain(world)
 
 
 def drain(world: World) -> None:

@@ -117,6 +117,11 @@ FAULTS = {
         "and l.tick_id >= q.first_tick and l.tick_id < q.first_copied",
         "and false",
     ),
+    "retention_set_later": Fault(
+        "After a retention is set, a queue offers ticks whose events are gone",
+        "greatest(queue_first_tick, v_floor.tick_id)",
+        "v_floor.tick_id",
+    ),
     "late_ack": Fault(
         "An attempt acks after its lease went on to another one of the same name",
         "or i_sub.lease_epoch is distinct from i_epoch then",

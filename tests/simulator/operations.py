@@ -87,14 +87,16 @@ async def maintain_in_old_snapshot(world: World, choices: Choices, session: Sess
     await session.run("begin isolation level repeatable read")
     await session.run("select pg_current_snapshot()")
     await Paused(choices.upto(15))
-    calls = [f"maint_rotate_tables_step1('{name}')" for name in QUEUES]
+    rotates = choices.percent(50)
+    call = "maint_rotate_tables_step1('busy')" if rotates else choices.one(_STEPS)
     try:
-        await session.run(f"select pgque.{choices.one((*calls, *_STEPS))}")
+        await session.run(f"select pgque.{call}")
     except psycopg.Error as error:
         if error.sqlstate != "PQ013":
             raise
         await session.run("rollback")
     else:
+        world.check(not rotates, "rotation did not refuse to work in an old snapshot")
         await session.run("commit")
 
 

@@ -34,7 +34,7 @@ def peek(client: Client, queue: str, limit: int, position: str | None) -> None:
     Shows the events that have a tick, so those of the last seconds may be missing.
     """
     show_rows(
-        [_row(event) for event in peeking.peek(client, queue, position, limit)],
+        [_row(event) for event in client.run(peeking.peek(queue, position, limit))],
         f"queue {queue} retains no events there that have a tick; `pgque ticker` makes ticks",
     )
 

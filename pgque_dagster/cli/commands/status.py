@@ -116,13 +116,9 @@ def _lease_word(lease: LeaseInfo | None) -> str | None:
 
 def _component_rows(client: Client) -> Sequence[Row]:
     try:
-        parts = client.status()
+        return [vars(component) for component in client.status()]
     except PermissionDenied:
         return []
-    return [
-        {"component": part.component, "status": part.status, "detail": part.detail}
-        for part in parts
-    ]
 
 
 def _dead_letter_rows(client: Client, stats: Sequence[QueueStats]) -> Sequence[Row]:

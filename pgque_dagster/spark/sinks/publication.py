@@ -1,7 +1,7 @@
 """Publishes the output of a batch in one atomic step that a stale attempt cannot take.
 
 All sinks that store files or tables outside the queue's database do this. An attempt at a batch
-holds a lease with an epoch. Each later claim of the batch has a higher epoch, and only the highest
+has a lease with an epoch. Each later claim of the batch has a higher epoch, and only the highest
 one can ack. An attempt first stores its files under names that no other attempt uses, where no
 reader looks. Then `publish` takes these steps:
 

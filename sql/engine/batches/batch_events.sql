@@ -1,35 +1,8 @@
--- The conditions on ev_txid that select a batch: the transactions that finished between two snapshots
--- are a range (those that began after the first) and a list (those in progress at the first). They
--- contain literals, so that the planner sees the values.
-create or replace function pgque.snapshot_conditions(
-    i_prev pg_snapshot, i_cur pg_snapshot,
-    out in_range text, out in_list text, out first_txid xid8, out end_txid xid8)
-returns record
-language plpgsql immutable
-as $$
-declare
-    v_list xid8[];
-begin
-    first_txid := pg_snapshot_xmax(i_prev);
-    end_txid := pg_snapshot_xmax(i_cur);
-    in_range := format('ev_txid >= %L and ev_txid < %L', first_txid, end_txid);
-    if pg_snapshot_xmin(i_cur) < end_txid then
-        in_range := format('%s and pg_visible_in_snapshot(ev_txid, %L)', in_range, i_cur);
-    end if;
-
-    select array_agg(x order by x) into v_list
-    from pg_snapshot_xip(i_prev) x
-    where pg_visible_in_snapshot(x, i_cur);
-    if v_list is not null then
-        in_list := format('ev_txid = any (%L::xid8[])', v_list);
-        first_txid := v_list[1];
-    end if;
-end;
-$$;
-
--- The conditions of the events between two snapshots, and the event tables that hold their
--- transactions. The tables are looked up, not derived from the rotation: an event is read wherever a
--- producer with an old snapshot or an old table name has put it.
+-- The events between two snapshots: conditions on ev_txid, and the event tables that hold their
+-- transactions, which are a range (those that began after the first snapshot) and a list (those in
+-- progress at the first). The conditions contain literals, so that the planner sees the values. The
+-- tables are looked up, not derived from the rotation: an event is read wherever a producer with an old
+-- snapshot or an old table name has put it.
 create or replace function pgque.events_between(
     i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out tables text[])
@@ -37,13 +10,22 @@ returns record
 language plpgsql
 as $$
 declare
-    v_c record := pgque.snapshot_conditions(i_prev, i_cur);
+    v_first  xid8 := pg_snapshot_xmax(i_prev);
+    v_end    xid8 := pg_snapshot_xmax(i_cur);
+    v_list   xid8[] := array(select x from pg_snapshot_xip(i_prev) x
+                             where pg_visible_in_snapshot(x, i_cur) order by x);
 begin
     perform pgque.check_adopted();
-    in_range := v_c.in_range;
-    in_list := v_c.in_list;
+    in_range := format('ev_txid >= %L and ev_txid < %L', v_first, v_end);
+    if pg_snapshot_xmin(i_cur) < v_end then
+        in_range := format('%s and pg_visible_in_snapshot(ev_txid, %L)', in_range, i_cur);
+    end if;
+    if v_list <> '{}' then
+        in_list := format('ev_txid = any (%L::xid8[])', v_list);
+        v_first := v_list[1];
+    end if;
     execute format('select pgque.%I($1, $2)', format('event_%s_tables', i_queue_id))
-    into tables using v_c.first_txid, v_c.end_txid;
+    into tables using v_first, v_end;
 end;
 $$;
 
@@ -127,7 +109,8 @@ $$;
 -- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is found
 -- and read by two statements with cached plans. From there on, a plan made for the batch saves more
 -- than planning costs. batch_event_sql also handles slots, batches from which events were set aside,
--- and databases that are not adopted. JIT is off because event tables have no statistics.
+-- positions on the second half of their log, stricter isolation, and databases that are not adopted.
+-- JIT is off because event tables have no statistics.
 create or replace function pgque.get_batch_events(
     x_batch_id bigint,
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
@@ -143,9 +126,8 @@ declare
     v_list     xid8[];
 begin
     if current_setting('transaction_isolation') = 'read committed' then
-        select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
-               cur.tick_event_seq - prev.tick_event_seq as events,
-               coalesce(s.sub_main, s.sub_id) as owner_id, p.sub_id
+        select s.sub_queue, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
+               coalesce(s.sub_main, s.sub_id) as owner_id
         into v_b
         from (select *
               from pgque.position_log_0 l
@@ -163,22 +145,14 @@ begin
             limit 1) cur
         where p.next_half = 0
           and not exists (select from pgque.position_log_0 newer
-                          where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq);
+                          where newer.sub_id = p.sub_id and newer.pos_seq > p.pos_seq)
+          and cur.tick_event_seq - prev.tick_event_seq < 1000
+          and s.sub_role <> 'slot'
+          and not exists (select from pgque.set_aside a
+                          where a.sub_id = s.sub_id and a.batch_id = x_batch_id)
+          and pgque.is_timeline_followed();
     end if;
     if v_b is null then
-        select s.sub_queue, s.sub_role, prev.tick_snapshot as prev, cur.tick_snapshot as cur,
-               cur.tick_event_seq - prev.tick_event_seq as events,
-               coalesce(s.sub_main, s.sub_id) as owner_id, s.sub_id
-        into v_b
-        from pgque.find_batch(x_batch_id) s
-        cross join lateral pgque.find_tick(s.sub_queue, s.sub_last_tick) prev
-        cross join lateral pgque.find_tick(s.sub_queue, s.sub_next_tick) cur;
-    end if;
-
-    if v_b.events >= 1000 or v_b.sub_role = 'slot'
-       or exists (select from pgque.set_aside a
-                  where a.sub_id = v_b.sub_id and a.batch_id = x_batch_id)
-       or exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
         return query execute format('%s', pgque.batch_event_sql(x_batch_id));  -- quoted: made there
         return;
     end if;

@@ -4,17 +4,19 @@
 -- that of the current life. A new life has another lineage, and batch ids that were never given
 -- out.
 
--- Whether the current life belongs to the server's timeline. Declared immutable so that the planner
--- calls it once and keeps the answer with the plan. True stays valid for as long as the session
--- lives, since a server changes its timeline only while it accepts no writes; false only leads to
--- follow_timeline.
+-- Whether the current life belongs to the server's timeline, and the database is no restored one that
+-- waits to be adopted. Declared immutable so that the planner calls it once and keeps the answer with
+-- the plan. True stays valid for as long as the session lives, since a server changes its timeline only
+-- while it accepts no writes, and a restore makes the functions anew; false only leads to
+-- follow_timeline and check_adopted.
 create or replace function pgque.is_timeline_followed()
 returns boolean
 language plpgsql immutable
 as $$
 begin
     return not pg_is_in_recovery()
-           and pg_sequence_last_value('pgque.lineage_seq') >> 32 = pgque.read_timeline();
+           and pg_sequence_last_value('pgque.lineage_seq') >> 32 = pgque.read_timeline()
+           and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
 end;
 $$;
 

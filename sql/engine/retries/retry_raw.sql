@@ -48,27 +48,25 @@ returns integer
 language plpgsql security definer
 as $$
 declare
-    v_sub    pgque.subscription := pgque.find_batch(i_batch_id);
-    v_count  integer;
+    v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
+    v_ids  bigint[];
 begin
     if i_retry_seconds is null or i_retry_seconds < 0 then
         perform pgque.refuse_value('no retry after %s seconds', i_retry_seconds::text,
                                    'Give 0 or more.');
     end if;
-    execute format(  -- quoted: made by batch_event_sql
-        'insert into pgque.retry_queue (ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, '
-        '  ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-        'select $1, $2, ev_id, ev_time, ev_txid::text::xid8, $3, coalesce(ev_retry, 0) + 1, '
-        '  ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-        'from (%s) b '
-        'where not exists (select from pgque.dead_letter d '
-        '                  join pgque.subscription_base s on s.sub_id = $3 '
-        '                  where d.dl_queue_id = s.sub_queue and d.dl_consumer_id = s.sub_consumer '
-        '                    and d.ev_id = b.ev_id) '
-        'on conflict do nothing', pgque.batch_event_sql(i_batch_id))
-    using clock_timestamp() + make_interval(secs => i_retry_seconds), v_sub.sub_queue,
-          coalesce(v_sub.sub_main, v_sub.sub_id);
-    get diagnostics v_count = row_count;
-    return v_count;
+    v_ids := array(
+        select e.ev_id
+        from pgque.get_batch_events(i_batch_id) e
+        join pgque.subscription_base s on s.sub_id = coalesce(v_sub.sub_main, v_sub.sub_id)
+        where not exists (select from pgque.retry_queue r
+                          where r.ev_owner = s.sub_id and r.ev_id = e.ev_id)
+          and not exists (select from pgque.dead_letter d
+                          where d.dl_queue_id = s.sub_queue and d.dl_consumer_id = s.sub_consumer
+                            and d.ev_id = e.ev_id));
+    perform pgque.settle_events(
+        i_batch_id, v_ids, clock_timestamp() + make_interval(secs => i_retry_seconds), null,
+        array[null], null);
+    return cardinality(v_ids);
 end;
 $$;

@@ -149,7 +149,8 @@ begin
             queue_switch_step1 = pg_current_xact_id()::text::bigint,
             queue_switch_step2 = null,
             queue_switch_time = clock_timestamp(),
-            queue_first_tick = v_floor.tick_id
+            -- A retention that was set later begins before events that are gone.
+            queue_first_tick = greatest(queue_first_tick, v_floor.tick_id)
         where queue_id = v_queue.queue_id;
         if v_ahead = 1 then
             perform pgque.open_event_tables(v_queue.queue_id);

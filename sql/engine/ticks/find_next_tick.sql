@@ -72,7 +72,7 @@ begin
     if v_range.tables = '{}' then
         return 0;
     end if;
-    execute format(  -- quoted: made by the queue's own function and snapshot_conditions
+    execute format(  -- quoted: made by events_between
         'select count(*) from (%s limit %s) e',
         (select string_agg(format('select from %s where %s and (ev_owner is null or ev_owner = %s)',
                                   t, c, i_owner_id), ' union all ')

@@ -132,7 +132,6 @@ declare
     v_unsure      constant boolean := v_strict or pg_current_xact_id_if_assigned() is not null;
     v_due         pgque.tick_due[];
     v_look        boolean;
-    v_restored    boolean;
     v_requests    bigint[];
     v_unfinished  oid[];  -- null: they were not looked for
     v_ticks       bigint[];
@@ -141,13 +140,13 @@ declare
 begin
     perform pgque.check_tick_half() where v_strict;
     select array_agg(d), bool_or(d.has_new <> d.left_some and (d.left_some or not d.is_busy)),
-           (select array_agg(r.request_id) from pgque.tick_request r),
-           exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id)
-    into v_due, v_look, v_requests, v_restored
+           array(select r.request_id from pgque.tick_request r)
+    into v_due, v_look, v_requests
     from pgque.tick_due d
     where d.queue_id between i_first_queue and i_last_queue;
-    perform pgque.check_adopted(), pgque.follow_timeline()
-    where v_restored or not pgque.is_timeline_followed();
+    if not pgque.is_timeline_followed() then
+        perform pgque.check_adopted(), pgque.follow_timeline();
+    end if;
     if v_due is null then
         return array[]::bigint[];
     elsif v_look and not v_unsure then
@@ -182,7 +181,7 @@ begin
     if v_changed is not null then
         update pgque.tick_state s set left_some = not s.left_some where s.queue_id = any (v_changed);
     end if;
-    if v_requests is not null then
+    if v_requests <> '{}' then
         delete from pgque.tick_request r where r.queue_id = any (v_ticked) and r.request_id = any (v_requests);
     end if;
     return coalesce(v_ticks, '{}');

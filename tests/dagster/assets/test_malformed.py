@@ -153,7 +153,7 @@ def test_a_batch_of_one_bad_event_is_released_by_dead_letters_add(
     store = StoringIOManager()
     (poison,) = orders.publish(payloads(0, 1))
     assert not orders.run(totals, manager=store, tags=next_run().tags, instance=instance).success
-    assert "held after 1 attempt" in str(evaluate(sensor, orders.client.url, instance))
+    assert "parked after 1 attempt" in str(evaluate(sensor, orders.client.url, instance))
 
     command = ["dead-letters", "add", "orders", "revenue", str(poison)]
     added = CliRunner().invoke(main, ["--url", orders.client.url, *command])

@@ -10,7 +10,7 @@ import pytest
 from pgque_dagster import Alert, PgqueResource, build_pgque_alerts
 from pgque_dagster.checks.alert_cursor import AlertCursor, Problem
 from pgque_dagster.client import Client
-from pgque_dagster.client.batch import hold
+from pgque_dagster.client.batch import park
 from tests.support.checks import give_up, make_older
 from tests.support.events import claim, make_queue, publish, tick
 
@@ -45,7 +45,7 @@ class OnCall:
 def hold_batch(client: Client, consumer: str = "revenue") -> None:
     batch = claim(client, consumer=consumer)
     batch.release()
-    client.run(hold(batch.batch_id, batch.lease.epoch, "after 3 attempts; correct the cause"))
+    client.run(park(batch.batch_id, batch.lease.epoch, "after 3 attempts; correct the cause"))
 
 
 def make_rotation_stuck(sql: Callable[[str], None], client: Client, *queues: str) -> None:
@@ -209,11 +209,11 @@ def test_a_queue_that_does_not_exist_rings_until_it_does(client: Client) -> None
 def test_a_cursor_reads_what_it_wrote_and_another_knows_nothing() -> None:
     now = datetime(2026, 1, 2, tzinfo=UTC)
     cursor = AlertCursor(
-        {Problem("orders", "held_batch:été"): now, Problem("", "database"): now},
-        {"orders": 3},
+        notified=[(Problem("orders", "held_batch:été"), now), (Problem("", "database"), now)],
+        dead_letters={"orders": 3},
     )
 
-    assert AlertCursor.read(cursor.write()) == cursor
+    assert AlertCursor.read(cursor.model_dump_json()) == cursor
     for other in (None, "", "[]", "{}", '{"version": 9}', '{"version": 2, "notified": [1]}'):
         assert AlertCursor.read(other) == AlertCursor()
 

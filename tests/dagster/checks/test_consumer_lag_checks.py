@@ -9,7 +9,7 @@ import pytest
 
 from pgque_dagster import build_consumer_lag_checks, pgque_asset, queue_key
 from pgque_dagster.client import Client
-from pgque_dagster.client.batch import hold
+from pgque_dagster.client.batch import park
 from tests.support.assets import revenue
 from tests.support.checks import ERROR, WARN, make_older, run
 from tests.support.events import claim, publish, tick
@@ -88,13 +88,13 @@ def test_a_held_batch_fails_however_short_the_lag_is(client: Client) -> None:
     publish(client, ["a"])
     batch = claim(client)
     batch.release()
-    client.run(hold(batch.batch_id, batch.lease.epoch, "after 3 attempts; correct the cause"))
+    client.run(park(batch.batch_id, batch.lease.epoch, "after 3 attempts; correct the cause"))
 
     held = lag_of(client)
 
     assert verdict(held) == (False, ERROR)
     assert held.description == (
-        f"batch {batch.batch_id} of orders/revenue is held after 3 attempts; correct the cause"
+        f"batch {batch.batch_id} of orders/revenue is parked after 3 attempts; correct the cause"
     )
 
 

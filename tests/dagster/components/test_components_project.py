@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 import pgque_dagster
 from pgque_dagster import build_pgque_sensor
 from pgque_dagster.client import Client
-from pgque_dagster.sensors import build_pgque_ticker_sensor
 from pgque_dagster.spark import ParquetSink
 from tests.support.assets import revenue
 from tests.support.dg_project import DgProject
@@ -225,8 +224,6 @@ def test_the_same_ranges_hold_for_sensors_in_python(options: dict[str, Any]) -> 
     (name,) = options
     with pytest.raises(dg.DagsterInvalidDefinitionError, match=name):
         build_pgque_sensor([revenue], **options)
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="minimum_interval_seconds is 0"):
-        build_pgque_ticker_sensor(minimum_interval_seconds=0)
 
 
 def test_the_demo_is_right_in_every_component() -> None:

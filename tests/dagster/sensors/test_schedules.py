@@ -82,7 +82,7 @@ def test_a_run_in_progress_gets_no_rival_and_its_batch_is_held_after_the_last_at
     claim(client).release()
     instance.report_run_failed(run)
 
-    assert "held after 1 attempt" in evaluate(schedule, client.url, instance)
+    assert "parked after 1 attempt" in evaluate(schedule, client.url, instance)
 
 
 def test_an_option_out_of_range_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""An attempt is a run that claimed its batch. After the last one, the batch is held or given up.
+"""An attempt is a run that claimed its batch. After the last one, the batch is parked or given up.
 
 Dagster says whether a run lives, the lease says who works. Clocks of hosts do not count.
 """
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client
-from pgque_dagster.sensors.attempts import AttemptPolicy
+from pgque_dagster.sensors.batch_policy import BatchPolicy
 from tests.conftest import Server, administer
 from tests.dagster.support import materialize
 from tests.support.assets import revenue
@@ -106,7 +106,7 @@ def log_event(
     )
 
 
-def test_a_failed_batch_is_tried_again_under_a_new_key_then_held_and_mended_by_hand(
+def test_a_failed_batch_is_tried_again_under_a_new_key_then_parked_and_mended_by_hand(
     client: Client, spark: SparkSession, instance: dg.DagsterInstance
 ) -> None:
     publish(client, ["a"])
@@ -119,7 +119,7 @@ def test_a_failed_batch_is_tried_again_under_a_new_key_then_held_and_mended_by_h
 
     held = evaluate(sensor, client.url, instance)
     assert keys == [":1", ":2"]
-    assert "held after 2 attempts" in held
+    assert "parked after 2 attempts" in held
     assert "materialize failing by hand" in held
     assert client.lease_info("orders", "revenue") is not None
     materialize(revenue, client.url, spark, instance=instance)
@@ -183,14 +183,14 @@ def test_a_held_batch_is_recorded_once_and_again_after_a_run_by_hand_that_failed
             reasons.append(evaluate(ONCE, client.url, instance))
             written += db.execute("select xmin::text from pgque.held_batch").fetchall()
 
-    assert "held after 1 attempt," in reasons[0]
+    assert "parked after 1 attempt," in reasons[0]
     assert reasons[0] == reasons[1]
     assert len(written) == 2 and written[0] == written[1]
     assert held()[0] == "critical"
     by_hand = claim(client)
     assert held()[0] == "ok"
     by_hand.release()
-    assert "held after 1 attempt," in evaluate(ONCE, client.url, instance)
+    assert "parked after 1 attempt," in evaluate(ONCE, client.url, instance)
     assert "materialize revenue by hand: use Materialize on its page" in held()[1]
 
 
@@ -324,7 +324,7 @@ def test_the_wait_after_a_failure_is_measured_by_the_databases_clock(
 def test_the_wait_doubles_with_each_run_up_to_ten_minutes_or_the_backoff(
     backoff: timedelta, runs: int, wait: timedelta
 ) -> None:
-    assert AttemptPolicy(3, backoff).wait_after(runs) == wait
+    assert BatchPolicy(10, 3, backoff, "dead_letter").wait_after(runs) == wait
 
 
 def test_a_run_that_somebody_executes_again_is_waited_for_until_it_claims(
@@ -400,12 +400,12 @@ def test_a_held_batch_gets_its_attempts_again_when_an_event_of_it_is_set_aside(
         return request
 
     fail()
-    assert "held after 1 attempt," in evaluate(sensor, client.url, instance)
+    assert "parked after 1 attempt," in evaluate(sensor, client.url, instance)
 
     client.set_events_aside("orders", "revenue", [poison], reason="by hand")
 
     (check,) = [each for each in client.health() if each.check == "held_batch:revenue"]
     assert check.status == "ok"
     assert str(fail().run_key).endswith(":2")
-    assert "held after 1 attempt," in evaluate(sensor, client.url, instance)
-    assert "held after 1 attempt," in evaluate(sensor, client.url, instance)
+    assert "parked after 1 attempt," in evaluate(sensor, client.url, instance)
+    assert "parked after 1 attempt," in evaluate(sensor, client.url, instance)

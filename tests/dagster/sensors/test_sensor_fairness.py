@@ -8,12 +8,14 @@ import psycopg
 import pytest
 
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
-from pgque_dagster.client import Client, Limits
+from pgque_dagster.client import Client
 from pgque_dagster.project.consumers import consumers_of
-from pgque_dagster.sensors.attempts import AttemptPolicy
-from pgque_dagster.sensors.run_requests import BatchPolicy, find_batches
+from pgque_dagster.sensors.batch_policy import BatchPolicy
+from pgque_dagster.sensors.run_requests import BatchFinder
 from tests.support.events import publish
 from tests.support.sensing import evaluate_from
+
+POLICY = BatchPolicy(10, 3, timedelta(0), "park", min_events=1)
 
 
 def make_asset(name: str) -> dg.AssetsDefinition:
@@ -59,16 +61,9 @@ def test_an_evaluation_that_takes_too_long_goes_on_where_it_stopped(
 ) -> None:
     consumers = consumers_of(register(client, ["a", "b"]))
     publish(client, ["x"])
-    policy = BatchPolicy(Limits(), AttemptPolicy(3, timedelta(0)))
+    finder = BatchFinder(instance, client, POLICY, time_limit=timedelta(0))
 
-    findings = find_batches(
-        instance,
-        client,
-        consumers,
-        policy,
-        first="orders/b",
-        time_limit=timedelta(0),
-    )
+    findings = finder.find(consumers, first="orders/b")
 
     assert findings.requests == []
     assert findings.next_first == "orders/b"
@@ -78,7 +73,7 @@ def test_two_hundred_consumers_take_a_few_queries_when_nothing_is_due_and_get_th
     client: Client, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumers = consumers_of(register(client, [f"c{n:03}" for n in range(200)]))
-    policy = BatchPolicy(Limits(min_count=1), AttemptPolicy(3, timedelta(0)))
+    finder = BatchFinder(instance, client, POLICY)
     statements: list[str] = []
     execute = psycopg.Cursor.execute
 
@@ -87,10 +82,10 @@ def test_two_hundred_consumers_take_a_few_queries_when_nothing_is_due_and_get_th
         return execute(self, query, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(psycopg.Cursor, "execute", counted)
-    findings = find_batches(instance, client, consumers, policy)
+    findings = finder.find(consumers)
 
     assert len(findings.reasons) == 200
     assert len(statements) == 2  # their states, and what waits for them
     publish(client, ["x"])
-    findings = find_batches(instance, client, consumers, policy)
+    findings = finder.find(consumers)
     assert len({key_of(request) for request in findings.requests}) == 200

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
-from pgque_dagster.checks import build_consumer_lag_checks
+from pgque_dagster.checks.lag import build_consumer_lag_checks
 from pgque_dagster.client import Batch, Client, InvalidArgument
 from pgque_dagster.client.holder import ConsumerState, Holder, consumer_states
 from pgque_dagster.client.models import Limits
@@ -171,7 +171,7 @@ def test_a_failed_slot_is_retried_while_the_other_goes_on(
     assert {text for _, text in stored[0]} == {"x"}
 
 
-@pytest.mark.parametrize("on_exhausted", ["hold", "dead_letter"])
+@pytest.mark.parametrize("on_exhausted", ["park", "dead_letter"])
 def test_an_exhausted_slot_is_held_or_given_up_alone(
     parted: Client, instance: dg.DagsterInstance, on_exhausted: str
 ) -> None:
@@ -190,9 +190,9 @@ def test_an_exhausted_slot_is_held_or_given_up_alone(
     assert requests(evaluate(sensor, parted.url, instance)).keys() == {"1/2"}
 
     (slot, _) = states(parted)
-    if on_exhausted == "hold":
+    if on_exhausted == "park":
         assert slot.batch_id == claimed.batch_id
-        assert "re-execute that run" in str(slot.held_reason)
+        assert "re-execute that run" in str(slot.parked_reason)
         assert {row.check for row in parted.health() if row.status != "ok"} >= {
             "held_batch:parted#0/2"
         }

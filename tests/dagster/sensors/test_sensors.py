@@ -250,7 +250,7 @@ def test_a_sensor_says_whose_batches_how_large_and_how_often_tried() -> None:
         "max_events=500",
         "max_attempts=4",
         "backoff=0:00:09",
-        "its events become dead letters and the next batch follows (on_exhausted=dead_letter)",
+        "on_exhausted=dead_letter",
     ):
         assert words in str(said)
 

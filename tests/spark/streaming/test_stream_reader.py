@@ -134,6 +134,20 @@ def test_the_checkpoint_of_another_consumer_or_registration_is_refused(
         each.stop()
 
 
+def test_a_connection_that_breaks_is_opened_again(
+    client: Client, reader: PgqueStreamReader
+) -> None:
+    start = reader.initialOffset()
+    publish(client, ["a"])
+    with connect(client.url) as db:
+        db.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        )
+
+    assert read(reader, start, reader.latestOffset()) == ["a"]
+
+
 def test_asking_for_nothing_finishes_nothing(client: Client, reader: PgqueStreamReader) -> None:
     start = reader.initialOffset()
     publish(client, ["a"])
