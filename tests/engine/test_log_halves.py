@@ -48,14 +48,14 @@ def draw_next(db: Connection, low: float, high: float) -> None:
 
 
 def test_a_batch_that_is_finished_on_the_second_half_is_read_no_more(db: Connection) -> None:
-    make_queue(db)
-    batch = open_batch(db, "a")
-    bloat_positions(db)
-    assert value(db, "select pgque.maint_compact_positions()") > 0
-    assert payloads(db, batch) == ["a"]
-    finish(db, batch)
+    db.make_queue()
+    batch = db.open_batch("a")
+    db.bloat_positions()
+    assert db.value("select pgque.maint_compact_positions()") > 0
+    assert db.payloads(batch) == ["a"]
+    db.finish(batch)
     with refused("PQ003", str(batch)):
-        payloads(db, batch)
+        db.payloads(batch)
 
 
 def many_ticks(db: Connection) -> None:
