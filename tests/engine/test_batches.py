@@ -299,12 +299,6 @@ class TestRetryingABatch:
         again = q.open_batch()
         assert [(row[3], row[5]) for row in q.events(again)] == [(1, "a"), (1, "b")]
 
-    def test_a_dead_letter_stays_one(self, q: Connection) -> None:
-        batch = q.open_batch("a", "b")
-        ids = [q.rows("select ev_id from pgque.get_batch_events(%s)", batch)[0][0]]
-        q.value("select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids)
-        assert q.value("select pgque.batch_retry(%s, 0)", batch) == 1
-
     def test_tables_that_the_consumer_replicates_are_copied_again(self, q: Connection) -> None:
         batch = q.open_batch("a")
         copied = "select table_name from pgque.replicated_tables('q', 'c')"
