@@ -66,7 +66,6 @@ class DeltaBatchIOManager(BatchIOManager):
         return _wanted(context, self._sink(self._location(context.asset_key)).read(session))
 
     def _sink(self, location: str) -> "spark.DeltaSink":
-
         return spark.DeltaSink(
             location,
             mode=self.mode,
@@ -132,7 +131,6 @@ class IcebergBatchIOManager(BatchIOManager):
         return _wanted(context, self._sink(table).read(session, self.pgque.database_url()))
 
     def _sink(self, table: str) -> "spark.IcebergSink":
-
         return spark.IcebergSink(
             table,
             warehouse=self.warehouse,
