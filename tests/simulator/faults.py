@@ -12,8 +12,8 @@ _INSTALL = Path(__file__).parent.parent.parent / "sql" / "pgque.sql"
 # database says on which timeline its server is.
 _SMALLER = (
     ("65536 + 400 * (", "8192 + 0 * ("),
-    ("v_all <= 1000 + (", "v_all <= 20 + ("),
-    ("greatest(v_needed, 1000)", "greatest(v_needed, 20)"),
+    ("v_all <= 1000 + (", "v_all <= 5 + ("),
+    ("greatest(v_needed, 1000)", "greatest(v_needed, 5)"),
     ("< 1000 + 2 * ((", "< 20 + 2 * (("),
     ("if v_b.events >= 1000 or", "if v_b.events >= 40 or"),
     (

@@ -40,7 +40,7 @@ _STEPS = (
 )
 
 
-@step("ticker", 50)
+@step("ticker", 20)
 async def tick(world: World, choices: Choices, session: Session) -> None:
     name = choices.one(QUEUES)
     if choices.percent(80):
@@ -53,7 +53,7 @@ async def tick(world: World, choices: Choices, session: Session) -> None:
         queue.add_tick(number, Place(low, len(queue.log)))
 
 
-@step("ticker", 15)
+@step("ticker", 5)
 async def tick_all(world: World, choices: Choices, session: Session) -> None:
     if choices.percent(50):
         await session.run("select pgque.force_next_tick(queue_name) from pgque.get_queue_info()")
@@ -145,7 +145,7 @@ async def change_retention(world: World, choices: Choices, session: Session) -> 
     await session.run(
         "select pgque.set_queue_config(%s, 'retention', %s)",
         choices.one(QUEUES),
-        choices.one((None, "1 microsecond", "1 hour")),
+        choices.one((None, None, None, "1 microsecond", "1 microsecond", "1 hour")),
     )
 
 

@@ -92,6 +92,7 @@ def simulate(url: str, steps: Program, sql: bytes) -> Report:
 
 
 def _set_up(world: World) -> None:
+    world.watch.execute("update pgque.config set metadata_rotation_period = '1 microsecond'")
     for name in QUEUES:
         queue = world.queues[name] = Queue(name)
         world.watch.execute("select pgque.create_queue(%s)", [name])

@@ -30,12 +30,13 @@ class Standby:
     consumers: list[Consumer]
     holders: list[Holder]
     slots: dict[tuple[str, int], Consumer]
+    is_patient: bool
 
 
 @step("watcher", 1)
 async def replicate(world: World, choices: Choices, session: Session) -> None:
     """A standby has received all that was committed so far, and nothing after it."""
-    if not choices.percent(50):
+    if not choices.percent(25):
         return
     world.finish()
     world.dump = None
@@ -49,8 +50,9 @@ async def replicate(world: World, choices: Choices, session: Session) -> None:
     world.copies.append(fresh)
     timeline = f"alter database {fresh} set simulator.timeline = {len(world.copies) + 1}"
     world.watch.execute(timeline.encode())
-    model = (world.queues, world.consumers, world.holders, world.slots)
-    world.standby = Standby(make_conninfo(world.url, dbname=fresh), *copy.deepcopy(model))
+    model = copy.deepcopy((world.queues, world.consumers, world.holders, world.slots))
+    url = make_conninfo(world.url, dbname=fresh)
+    world.standby = Standby(url, *model, is_patient=world.is_patient)
     for each in world.sessions:
         each.refresh()
 
@@ -66,6 +68,7 @@ async def promote(world: World, choices: Choices, session: Session) -> None:
     lost -= {batch for consumer in standby.consumers for batch in consumer.batch_ids()}
     world.queues, world.consumers = standby.queues, standby.consumers
     world.holders, world.slots = standby.holders, standby.slots
+    world.is_patient = standby.is_patient
     for queue in world.queues.values():
         queue.lost = lost
     world.move(standby.url)
