@@ -15,7 +15,7 @@ _SMALLER = (
     ("v_all <= 1000 + (", "v_all <= 5 + ("),
     ("greatest(v_needed, 1000)", "greatest(v_needed, 5)"),
     ("< 1000 + 2 * ((", "< 20 + 2 * (("),
-    ("if v_b.events >= 1000 or", "if v_b.events >= 40 or"),
+    ("prev.tick_event_seq < 1000", "prev.tick_event_seq < 40"),
     (
         "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;",
         "coalesce(nullif(current_setting('simulator.timeline', true), ''), '1')::bigint;",
@@ -49,8 +49,9 @@ FAULTS = {
     ),
     "batch_retry_of_dead_letter": Fault(
         "batch_retry schedules events that are dead letters",
-        "'where not exists (select from pgque.dead_letter d '",
-        "'where not exists (select from (select * from pgque.dead_letter where false) d '",
+        "where d.dl_queue_id = s.sub_queue and d.dl_consumer_id = s.sub_consumer\n"
+        "                            and d.ev_id = e.ev_id));",
+        "where false));",
     ),
     "replay_of_open_batch": Fault(
         "A dead letter is replayed while its batch is open",
