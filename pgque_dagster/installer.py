@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import resources
+from importlib.metadata import version
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from . import __version__
 from .client import installation
 from .client.connection import connect
 from .client.errors import (
@@ -194,14 +194,15 @@ def check_version(url: str, addons: Sequence[str] = ()) -> None:
             "this database has no pgque schema",
             "Run `pgque install`, or PgqueResource(install='if_missing').",
         )
-    if _order(installed) < _order(__version__):
+    ours = version("pgque-dagster")
+    if _order(installed) < _order(ours):
         raise OlderInstalled(
-            f"the database has pgque {installed}, which is older than this package's {__version__}",
+            f"the database has pgque {installed}, which is older than this package's {ours}",
             "Run `pgque install`, or PgqueResource(install='upgrade'). Queues and events stay.",
         )
-    if _order(installed) > _order(__version__):
+    if _order(installed) > _order(ours):
         raise NewerInstalled(
-            f"the database has pgque {installed}, which is newer than this package's {__version__}",
+            f"the database has pgque {installed}, which is newer than this package's {ours}",
             f"Install pgque-dagster {installed} or newer here.",
         )
     found = installed_addons(url)

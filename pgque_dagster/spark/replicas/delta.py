@@ -160,7 +160,7 @@ class _Output(DeltaOutput):
         self, replica: DeltaReplica, batch: SparkBatch, copied: str, commit: Commit
     ) -> None:
         columns = spark_columns(replica.source)
-        super().__init__(replica.sink, batch.claim, columns)
+        super().__init__(replica.sink, batch.claim, columns, key=())
         for field, column in zip(self.fields, columns, strict=True):
             field["metadata"] = column.metadata
         self._replica = replica

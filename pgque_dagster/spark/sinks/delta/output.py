@@ -11,9 +11,10 @@ unless somebody compacted them: then they are deleted by a commit of their own b
 """
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,14 +24,18 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql.types import StructType
 
 from ....client.read_batch import ReadBatch
+from ..files.storage import Storage
 from ..modes import BATCH_ID
 from ..publication import WriteAttempt
-from ..tables import INCARNATION, TableOutput
+from ..tables import INCARNATION, TableOutput, TableSink
 from .merge import Rows, check_keys, merge
-from .schema import delta_fields, delta_schema, delta_statistics, spark_columns, stored_fields
-
-if TYPE_CHECKING:
-    from .sink import DeltaSink
+from .schema import (
+    delta_fields,
+    delta_schema,
+    delta_statistics,
+    spark_columns,
+    stored_fields,
+)
 
 _RECORD = "pgque"
 _MAPPING = "delta.columnMapping.mode"
@@ -44,14 +49,23 @@ timestampNtz v2Checkpoint vacuumProtocolCheck
 
 
 class DeltaOutput(TableOutput[DeltaTable]):
-    """The files of an attempt, to be published in a Delta table."""
+    """The files of an attempt, to be published in a Delta table.
+
+    Args:
+        sink: the table.
+        claim: the claim of the batch.
+        schema: the columns of the files.
+        key: the columns by which rows are replaced; empty if rows are only added.
+    """
 
     conflict = CommitFailedError
-    _sink: "DeltaSink"
 
-    def __init__(self, sink: "DeltaSink", claim: ReadBatch, schema: StructType) -> None:
+    def __init__(
+        self, sink: TableSink, claim: ReadBatch, schema: StructType, key: Sequence[str]
+    ) -> None:
         self.fields = delta_fields(schema)
         super().__init__(sink, claim, schema)
+        self._key = key
         self._app_id = f"pgque/{self.batch.record}"
 
     @property
@@ -61,7 +75,7 @@ class DeltaOutput(TableOutput[DeltaTable]):
 
     def load(self) -> DeltaTable:
         """Loads the newest version of the table."""
-        return self._sink.load()
+        return load_table(self.storage)
 
     def create(self) -> DeltaTable:
         """Creates the table, or loads the one that another attempt created at the same time."""
@@ -101,10 +115,9 @@ class DeltaOutput(TableOutput[DeltaTable]):
 
     def check_files(self) -> None:
         """Checks the keys of the rows before they are merged."""
-        sink = self._sink
-        if sink.mode != "append":
-            with sink.errors(self.batch):
-                check_keys(sink.name, Rows(self.storage, self.files), sink.key)
+        if self._key:
+            with self._sink.errors(self.batch):
+                check_keys(self._sink.name, Rows(self.storage, self.files), self._key)
 
     def incarnation(self, table: DeltaTable) -> str | None:
         """Returns the property that the first write set, or None."""
@@ -148,9 +161,8 @@ class DeltaOutput(TableOutput[DeltaTable]):
         if added:
             state.alter.add_columns(delta_schema(added).fields, commit_properties=alone)
             return False
-        if self._sink.mode != "append":
-            rows = Rows(self.storage, self.files)
-            merge(state, rows, self._sink.key, self._properties())
+        if self._key:
+            merge(state, Rows(self.storage, self.files), self._key, self._properties())
         else:
             own, has_more = self._earlier_files(state)
             if has_more and state.transaction_version(self._app_id) is not None:
@@ -201,6 +213,11 @@ class DeltaOutput(TableOutput[DeltaTable]):
         others = pc.any(pc.and_not(some, only)).as_py()
         paths, sizes = own["path"].to_pylist(), own["size_bytes"].to_pylist()
         return list(zip(paths, sizes, strict=True)), bool(others)
+
+
+def load_table(storage: Storage) -> DeltaTable:
+    """Loads the newest version of a table."""
+    return DeltaTable(storage.location, storage_options=storage.delta_options())
 
 
 def _now() -> int:

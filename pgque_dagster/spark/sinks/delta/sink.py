@@ -28,7 +28,7 @@ from ..modes import (
 )
 from ..tables import WRITTEN, TableSink
 from .merge import RESERVED
-from .output import DeltaOutput
+from .output import DeltaOutput, load_table
 from .schema import spark_columns
 
 # The files that Delta's library writes when it unites or merges files.
@@ -110,14 +110,14 @@ class DeltaSink(TableSink):
         Raises:
             TableNotFoundError: if there is none.
         """
-        return DeltaTable(self.location, storage_options=self.storage.delta_options())
+        return load_table(self.storage)
 
     @contextmanager
     def attempt(self, batch: SparkBatch, schema: StructType) -> Iterator[DeltaOutput]:
         """Begins an attempt to store a batch."""
         if self.mode != "append":
             refuse_window(batch.claim, f"mode {self.mode} of {self.name}")
-        output = DeltaOutput(self, batch.claim, schema)
+        output = DeltaOutput(self, batch.claim, schema, self.key)
         self._check_key(schema)
         yield output
         if self.mode != "append":

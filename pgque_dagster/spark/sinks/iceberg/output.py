@@ -5,10 +5,11 @@ the lease was renewed. The retries of pyiceberg, which would repeat it on a newe
 switched off. Each snapshot names its batch and attempt in its summary.
 """
 
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -31,12 +32,11 @@ from pyspark.sql.types import StructType
 
 from ....client.read_batch import ReadBatch
 from ..files.data_files import HELD_BY_ICEBERG, DataFile, check_columns, stored_schema
+from ..files.storage import Storage
 from ..modes import BATCH_ID
 from ..publication import WriteAttempt
-from ..tables import INCARNATION, TableOutput
-
-if TYPE_CHECKING:
-    from .sink import IcebergSink
+from ..tables import INCARNATION, TableOutput, TableSink
+from .catalog import file_options
 
 _BATCH = "pgque.batch"
 _EPOCH = "pgque.epoch"
@@ -53,28 +53,28 @@ class IcebergOutput(TableOutput[Table]):
     """The files of an attempt, to be published in an Iceberg table of a catalog."""
 
     conflict = CommitFailedException
-    _sink: "IcebergSink"
 
     def __init__(
         self,
-        sink: "IcebergSink",
+        sink: TableSink,
+        name: str,
         catalog: Catalog,
         claim: ReadBatch,
         schema: StructType,
         spark: SparkSession,
     ) -> None:
         super().__init__(sink, claim, schema)
+        self._name = name
         self._catalog = catalog
         self._columns = iceberg_columns(spark, schema)
 
     def load(self) -> Table:
         """Loads the newest state of the table."""
-        return self._catalog.load_table(self._sink.table)
+        return self._catalog.load_table(self._name)
 
     def create(self) -> Table:
         """Creates the table, or loads the one that another attempt created at the same time."""
-        name = self._sink.table
-        namespace = name.rpartition(".")[0]
+        namespace = self._name.rpartition(".")[0]
         try:
             self._catalog.create_namespace(namespace)
         except Exception:
@@ -83,9 +83,9 @@ class IcebergOutput(TableOutput[Table]):
                 raise
         with suppress(TableAlreadyExistsError):
             self._catalog.create_table(
-                name,
+                self._name,
                 schema=self._columns,
-                location=self._sink.new_location(),
+                location=_new_location(self._sink.storage, self._name),
                 properties={
                     INCARNATION: self.batch.incarnation,
                     "commit.manifest-merge.enabled": "true",
@@ -96,7 +96,7 @@ class IcebergOutput(TableOutput[Table]):
     def begin(self) -> Table:
         """Finds or creates the table, and checks that it fits, before anything is written."""
         table = super().begin()
-        self.storage = self._sink.storage_of(table)
+        self.storage = storage_of(table, self._sink.storage)
         return table
 
     def identity(self, table: Table) -> tuple[object, object]:
@@ -253,6 +253,26 @@ def why_unreadable(table: Table, tasks: Sequence[FileScanTask]) -> str | None:
     if changed := sorted(renamed | reused):
         return f"columns that were renamed, or dropped and added again: {', '.join(changed)}"
     return None
+
+
+def storage_of(table: Table, storage: Storage) -> Storage:
+    """Returns the storage of a table, which is a path as it stands after `file:`.
+
+    Args:
+        table: the table.
+        storage: that of the warehouse, with its options.
+    """
+    location = table.location()
+    if location.startswith("file:"):
+        location = urlsplit(location).path
+    return Storage.of(location, file_options(storage))
+
+
+def _new_location(storage: Storage, name: str) -> str:
+    """Returns a new folder: another catalog may have a table of this name in the same warehouse."""
+    folder = f"{storage.location}/{name.replace('.', '/')}-{uuid.uuid4().hex}"
+    # Not Path.as_uri(): pyiceberg does not decode what that encodes.
+    return folder if storage.is_url else f"file://{folder}"
 
 
 def path_in(table: Table, file: Entry) -> str:

@@ -1,11 +1,9 @@
 """Stores batches in an Iceberg table. It needs no jar."""
 
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
@@ -21,9 +19,9 @@ from ..modes import Maintained, SchemaEvolution, check_retention
 from ..publication import BatchIdentity
 from ..table_checks import check_incarnation
 from ..tables import INCARNATION, TableSink
-from .catalog import file_options, open_catalog
+from .catalog import open_catalog
 from .maintenance import compact, expire, of_dead_attempts, old_files, unreferenced
-from .output import IcebergOutput, path_in, spark_columns, why_unreadable
+from .output import IcebergOutput, path_in, spark_columns, storage_of, why_unreadable
 
 
 class IcebergSink(TableSink):
@@ -103,7 +101,7 @@ class IcebergSink(TableSink):
         with ExitStack() as stack:
             with self.errors(BatchIdentity.of(batch.claim)):
                 catalog = stack.enter_context(self.open(attempt_of(batch).url))
-            yield IcebergOutput(self, catalog, batch.claim, schema, batch.spark)
+            yield IcebergOutput(self, self.table, catalog, batch.claim, schema, batch.spark)
 
     def read(self, spark: SparkSession, url: str) -> DataFrame:
         """Returns the table's newest snapshot, which executors read in parallel.
@@ -125,7 +123,7 @@ class IcebergSink(TableSink):
         files = [
             ListedFile(path_in(table, task.file), task.file.file_size_in_bytes) for task in tasks
         ]
-        return read_table_files(spark, self.storage_of(table), files, spark_columns(table))
+        return read_table_files(spark, storage_of(table, self.storage), files, spark_columns(table))
 
     def maintain(self, url: str, *, retention: timedelta = timedelta(days=7)) -> Maintained:
         """Unites small files, and deletes files that nobody needs. Batches can be stored meanwhile.
@@ -148,7 +146,7 @@ class IcebergSink(TableSink):
                 client.database,
                 "store a batch in it.",
             )
-            storage = self.storage_of(table)
+            storage = storage_of(table, self.storage)
             expire(table, retention)
             dead = of_dead_attempts(client, old_files(storage, retention))
             # Loaded again: what was published since the files were listed is referenced.
@@ -167,17 +165,3 @@ class IcebergSink(TableSink):
     def open(self, url: str) -> AbstractContextManager[Catalog]:
         """Opens the catalog for the block."""
         return open_catalog(url, self._catalog_schema, self._catalog, self.storage)
-
-    def new_location(self) -> str:
-        """A new folder: another catalog may have a table of this name in the same warehouse."""
-        name = self.table.replace(".", "/")
-        folder = f"{self.storage.location}/{name}-{uuid.uuid4().hex}"
-        # Not Path.as_uri(): pyiceberg does not decode what that encodes.
-        return folder if self.storage.is_url else f"file://{folder}"
-
-    def storage_of(self, table: Table) -> Storage:
-        """The storage of the table, which is a path as it stands after `file:`."""
-        location = table.location()
-        if location.startswith("file:"):
-            location = urlsplit(location).path
-        return Storage.of(location, file_options(self.storage))
