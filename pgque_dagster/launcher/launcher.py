@@ -66,6 +66,7 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         if code is None:
             self._launch_cold(context)
             return
+        # Again if the process has died while it was idle.
         while (process := self._pool.take(code, run.run_id)) is not None:
             try:
                 self._instance.add_run_tags(run.run_id, {WARM_PROCESS: str(process.address)})
@@ -84,7 +85,7 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         run_id = context.dagster_run.run_id
         run = self._instance.get_run_by_id(run_id)
         if run is not None and WARM_PROCESS in run.tags:
-            # Of the run of which this is a re-execution, or of a process that died while idle.
+            # The tag of a run that this one executes again, or of a process that died while idle.
             self._instance.add_run_tags(run_id, {WARM_PROCESS: _NO_PROCESS})
         super().launch_run(context)
 
