@@ -158,7 +158,7 @@ def _shall_be_warm(run: dg.DagsterRun) -> bool:
 
 
 def _code(context: Any) -> Code | None:
-    """Returns what a warm process for a run loads; None if this host cannot load it."""
+    """Returns the code that a run needs; None if this host cannot load it in a warm process."""
     python, remote = context.dagster_run.job_code_origin, context.dagster_run.remote_job_origin
     if python is None or remote is None:
         return None
