@@ -64,7 +64,7 @@ def make_step(
         "pyspark": dg.ResourceParam[Any],  # type: ignore[misc]
         **dict.fromkeys(added, dg.ResourceParam[Any]),  # type: ignore[misc]
     }
-    inputs = [key for key in wanted if key not in {*parameters, "batch"}]
+    passed_on = [key for key in wanted if key not in {*parameters, "batch"}]
     run.__name__ = compute_fn.__name__
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
@@ -72,12 +72,12 @@ def make_step(
                 inspect.Parameter(key, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
                 for key, kind in parameters.items()
             ),
-            *(wanted[key] for key in inputs),
+            *(wanted[key] for key in passed_on),
         ]
     )
     annotations = compute_fn.__annotations__
     run.__annotations__ = {
-        **{key: annotations[key] for key in inputs if key in annotations},
+        **{key: annotations[key] for key in passed_on if key in annotations},
         **parameters,
     }
     return run

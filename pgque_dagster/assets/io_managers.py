@@ -53,7 +53,7 @@ class ParquetBatchIOManager(BatchIOManager):
         """Returns the batches stored so far, or those that the input wants, as one DataFrame.
 
         Raises:
-            InvalidArgument: if there is no Spark session, or the input wants what is no batch.
+            InvalidArgument: if there is no Spark session, or what the input wants is not a batch.
         """
         wanted = wanted_batches(context)
         return self._sink(context.asset_key).read(session_of(self.pyspark, context), batches=wanted)
@@ -103,7 +103,6 @@ class PostgresBatchIOManager(BatchIOManager):
     def _store(
         self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
-
         counted, rows = _counted(frame)
         table = named_table(context.definition_metadata) or context.asset_key.path[-1]
         spark.PostgresSink(
@@ -137,6 +136,6 @@ class PostgresBatchIOManager(BatchIOManager):
 
 
 def _counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
-    """Has Spark count the rows while it writes them. Call the function after the write."""
+    """Has Spark count rows while it writes them; after that, the function returns their number."""
     seen = Observation()
     return frame.observe(seen, f.count(f.lit(1)).alias("rows")), lambda: int(seen.get["rows"])

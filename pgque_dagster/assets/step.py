@@ -17,7 +17,7 @@ from ..client import Batch, Client, ConsumerNotFound, PgqueError, QueueNotFound
 from ..client.read_batch import ReadBatch
 from ..client.registrations import enter_deployment
 from ..project.batch_run import BatchRun
-from ..project.consumers import consumers_of_location, refuse_shared, warn_of_late_checks
+from ..project.consumers import consumers_of_location, refuse_shared, repository_of
 from ..project.registration import ensure_consumer, how_to_register_again
 from ..project.resource import PgqueResource
 from ..spark.address import DatabaseAddress
@@ -131,9 +131,9 @@ def consume(
         CallRefused: if the consumer belongs to another deployment of Dagster.
         LeaseLost: if another owner took over the batch.
     """
-    # In each run, because Dagster has no hook that runs when a code location loads.
+    # In each run, because Dagster has no hook for when a code location loads.
     refuse_shared(str(consumption), consumers_of_location(context))
-    warn_of_late_checks(context)
+    _warn_of_late_checks(context)
     with pgque.client() as client:
         try:
             _find_consumer(context, client, consumption)
@@ -150,6 +150,25 @@ def consume(
         batch = claim_batch(context, client, consumption)
         address = executors_address(pgque, client.url)
         yield from Step(context, client, address, consumption, pyspark, call).run(batch)
+
+
+def _warn_of_late_checks(context: dg.AssetExecutionContext) -> None:
+    """Warns of blocking checks that other definitions have on the step's assets.
+
+    Dagster runs them after the step, and so after the ack.
+    """
+    assets, repository = context.assets_def, repository_of(context)
+    late = [
+        f"{key.name} of {key.asset_key.to_user_string()}"
+        for key, checks in (repository.asset_checks_defs_by_key if repository else {}).items()
+        if key.asset_key in assets.keys and key not in {spec.key for spec in assets.check_specs}
+        if any(spec.key == key and spec.blocking for spec in checks.check_specs)
+    ]
+    if late:
+        context.log.warning(
+            f"blocking checks that run after the ack: {', '.join(late)}. A batch that fails them "
+            "is not delivered again. To keep it, put them in the asset's check_specs."
+        )
 
 
 def executors_address(pgque: PgqueResource, url: str) -> DatabaseAddress:

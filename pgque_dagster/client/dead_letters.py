@@ -39,7 +39,7 @@ def set_events_aside(
 ) -> Steps[SetAside]:
     """Makes events of a consumer's open batch dead letters and takes them out of the batch.
 
-    The batch stays open, and its next reads no longer have these events. The holder of an
+    The batch stays open, and its next reads no longer have these events. The owner of an
     expired lease can no longer ack it.
 
     Args:
@@ -51,7 +51,7 @@ def set_events_aside(
 
     Raises:
         BatchNotOpen: if the consumer has no batch open, or several.
-        BatchLeased: if somebody works on the batch; the error names the holder.
+        BatchLeased: if somebody works on the batch; the error names its owner.
         EventNotInBatch: if an id is not of this batch; then no event is set aside.
     """
     states: list[ConsumerState] = yield consumer_states([(queue, consumer)], NO_LIMITS)

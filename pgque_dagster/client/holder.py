@@ -1,4 +1,4 @@
-"""Who holds a batch: a consumer, one of its subconsumers, or one of its slots; and their states."""
+"""Who has a batch: a consumer, one of its subconsumers, or one of its slots; and their states."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -76,7 +76,7 @@ def consumer_states(
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a batch.
+    """Who has a batch.
 
     Attributes:
         queue: the queue's name.

@@ -15,9 +15,8 @@ def version() -> Call[str]:
 def incarnation() -> Call[UUID]:
     """Returns which life of which database this is.
 
-    A batch id means the same batch only within one incarnation. An installation of its own, a copy
-    of the database, an adopted restore, a promoted standby and a recovery to a point in time each
-    have another one.
+    A batch id means the same batch only within one incarnation. Each installation, copy of the
+    database, adopted restore, promoted standby and recovery to a point in time has its own.
 
     Raises:
         CallRefused: if the database was restored from a dump and is not adopted yet.
@@ -39,7 +38,7 @@ def maint(*, is_first: bool) -> Steps[int]:
     """Runs maintenance; returns the number of operations done.
 
     Args:
-        is_first: whether the steps begin a transaction.
+        is_first: whether these steps are the first of their transaction.
     """
     if is_first:
         # Maintenance is refused in a stricter isolation, which may be the role's default.

@@ -1,4 +1,4 @@
-"""Renews a lease in a thread with its own connections."""
+"""Renews a lease: once, or again and again in a thread with connections of its own."""
 
 import threading
 import time
@@ -59,7 +59,8 @@ class LeaseKeeper:
         """Returns while the lease is valid.
 
         Raises:
-            LeaseLost: if another owner has the batch, or no renewal succeeded in time.
+            LeaseLost, BatchNotOpen: if a renewal was refused.
+            LeaseLost: if no renewal succeeded in time.
         """
         if self._lost is not None:
             raise self._lost
@@ -75,7 +76,7 @@ class LeaseKeeper:
         return self._lost
 
     def wait_until_lost(self, until: threading.Event) -> bool:
-        """Waits until a renewal is refused, or another event; says whether one was refused."""
+        """Waits until a renewal is refused or `until` is set; returns whether one was refused."""
         while not self._lost and not until.wait(_LOOK_SECONDS):
             pass
         return self._lost is not None

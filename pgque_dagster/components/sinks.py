@@ -1,4 +1,4 @@
-"""The sinks of a consumer: the IO managers in YAML."""
+"""The sinks of a consumer in YAML: the options of its IO manager."""
 
 from typing import Annotated, ClassVar, Literal, Self, get_args
 
@@ -11,12 +11,15 @@ from ..spark.sinks.modes import DeltaMode, check_mode
 from ..spark.sinks.postgres.merge import Mode
 from .options import Options, mirror, option
 
+# What IO managers take from the project, and not from YAML.
+_RESOURCES = ["pgque", "pyspark"]
+
 
 class SinkOptions(Options):
-    """A sink: the options of an IO manager, which `stored_by` names."""
+    """The options of an IO manager, which `builder` is."""
 
-    stored_by: ClassVar[type[dg.ConfigurableIOManager]]
-    # Its modes, of which all but the first need a key.
+    builder: ClassVar[type[dg.ConfigurableIOManager]]
+    # The values of its option `mode`, if it has one; all but the first need a key.
     modes: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="after")
@@ -27,25 +30,21 @@ class SinkOptions(Options):
         return self
 
     def io_manager(self) -> dg.IOManagerDefinition:
-        """Returns the IO manager that stores there; it needs `pyspark`, and most also `pgque`."""
+        """Returns the IO manager with these options and those of `_RESOURCES` that it needs."""
         options = self.arguments()
-        needed = {"pgque", "pyspark"} & set(self.stored_by.model_fields)
+        needed = set(_RESOURCES) & set(self.builder.model_fields)
 
         @dg.io_manager(required_resource_keys=needed)
         def sink(context: dg.InitResourceContext) -> dg.ConfigurableIOManager:
             resources = {key: getattr(context.resources, key) for key in needed}
-            return self.stored_by(**resources, **options)
+            return self.builder(**resources, **options)
 
         return sink
-
-
-_RESOURCES = ["pgque", "pyspark"]
 
 
 class ParquetSinkOptions(SinkOptions, mirror(ParquetBatchIOManager, leave_out=_RESOURCES)):
     """Options of `ParquetBatchIOManager`."""
 
-    stored_by = ParquetBatchIOManager
     type: Annotated[Literal["parquet"], option("One directory per batch, replaced as a whole.")] = (
         "parquet"
     )
@@ -54,7 +53,6 @@ class ParquetSinkOptions(SinkOptions, mirror(ParquetBatchIOManager, leave_out=_R
 class PostgresSinkOptions(SinkOptions, mirror(PostgresBatchIOManager, leave_out=_RESOURCES)):
     """Options of `PostgresBatchIOManager`; its database is the queue's."""
 
-    stored_by = PostgresBatchIOManager
     modes = get_args(Mode)
     type: Annotated[
         Literal["postgres"],
@@ -65,7 +63,6 @@ class PostgresSinkOptions(SinkOptions, mirror(PostgresBatchIOManager, leave_out=
 class DeltaSinkOptions(SinkOptions, mirror(DeltaBatchIOManager, leave_out=_RESOURCES)):
     """Options of `DeltaBatchIOManager`."""
 
-    stored_by = DeltaBatchIOManager
     modes = get_args(DeltaMode)
     type: Annotated[Literal["delta"], option("A Delta table, at <base_dir>/<asset>.")]
 
@@ -73,12 +70,11 @@ class DeltaSinkOptions(SinkOptions, mirror(DeltaBatchIOManager, leave_out=_RESOU
 class IcebergSinkOptions(SinkOptions, mirror(IcebergBatchIOManager, leave_out=_RESOURCES)):
     """Options of `IcebergBatchIOManager`."""
 
-    stored_by = IcebergBatchIOManager
     type: Annotated[
         Literal["iceberg"],
         option("An Iceberg table; its catalog is in the queue's database, or another one."),
     ]
 
 
-# A sink without a type is of the first kind.
+# In YAML, a sink without a type is of the first class.
 Sink = ParquetSinkOptions | PostgresSinkOptions | DeltaSinkOptions | IcebergSinkOptions

@@ -33,7 +33,7 @@ class PostgresReplicaOptions(mirror(PostgresReplicas, leave_out=["schema"])):
 
     @model_validator(mode="after")
     def _check_place(self) -> Self:
-        """Refuses a place in which each table would be its own replica."""
+        """Refuses the tables' own database and schemas: each table would be its own replica."""
         if not self.url and not self.schema_:
             raise ValueError("name the schema of the replicas, or the url of another database")
         return self

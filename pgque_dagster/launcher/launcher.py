@@ -66,6 +66,7 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         if code is None:
             self._launch_cold(context)
             return
+        # Again if the process has died while it was idle.
         while (process := self._pool.take(code, run.run_id)) is not None:
             try:
                 self._instance.add_run_tags(run.run_id, {WARM_PROCESS: str(process.address)})
@@ -84,7 +85,7 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         run_id = context.dagster_run.run_id
         run = self._instance.get_run_by_id(run_id)
         if run is not None and WARM_PROCESS in run.tags:
-            # Of the run of which this is a re-execution, or of a process that died while idle.
+            # The tag of a run that this one executes again, or of a process that died while idle.
             self._instance.add_run_tags(run_id, {WARM_PROCESS: _NO_PROCESS})
         super().launch_run(context)
 
@@ -157,7 +158,7 @@ def _shall_be_warm(run: dg.DagsterRun) -> bool:
 
 
 def _code(context: Any) -> Code | None:
-    """Returns what a warm process for a run loads; None if this host cannot load it."""
+    """Returns the code that a run needs; None if this host cannot load it in a warm process."""
     python, remote = context.dagster_run.job_code_origin, context.dagster_run.remote_job_origin
     if python is None or remote is None:
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 Files = dict[str, tuple[int, int]]
 
 _STARTED = time.time_ns()
-# Facts that no file has.
+# Differs from the facts of each file.
 _UNKNOWN = (-1, -1)
 _SUFFIXES = frozenset({".py", ".yaml", ".yml"})
 
@@ -32,7 +32,7 @@ def loaded_files() -> Files:
 
 
 def have_changed(files: Files) -> bool:
-    """Whether one of the files was changed or removed since."""
+    """Whether one of the files has other facts now, or is gone."""
     return any(_facts(Path(path)) != facts for path, facts in files.items())
 
 

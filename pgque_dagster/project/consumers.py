@@ -1,4 +1,4 @@
-"""The consumers behind assets, as sensors see them."""
+"""The consumers of assets, as `@pgque_asset` has noted them in their metadata."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class AssetConsumer:
 
 
 def names_of(registered: str) -> tuple[str, ...]:
-    """Returns a registered name, and the consumer's name if it is a subconsumer or a slot."""
+    """Returns a registered name; of a subconsumer (`a.1`) or slot (`a#3/8`), its consumer's too."""
     mains = (registered.rpartition(sign)[0] for sign in "#.")
     return (registered, *filter(None, mains))
 
@@ -83,7 +83,7 @@ def consumers_of(assets: Iterable[dg.AssetsDefinition]) -> list[AssetConsumer]:
 
 
 def refuse_shared(name: str, consumers: Iterable[AssetConsumer]) -> None:
-    """Raises if several of the consumers have a name, as queue/consumer.
+    """Refuses a consumer that several assets have; `name` is queue/consumer.
 
     Raises:
         DagsterInvalidDefinitionError: names their assets.
@@ -99,28 +99,8 @@ def refuse_shared(name: str, consumers: Iterable[AssetConsumer]) -> None:
         )
 
 
-def warn_of_late_checks(context: dg.AssetExecutionContext) -> None:
-    """Warns of blocking checks that other definitions have on the step's assets.
-
-    Dagster runs them after the step, and so after the ack. It has no hook when a code location
-    loads, so this runs in each run.
-    """
-    assets, repository = context.assets_def, repository_of(context)
-    late = [
-        f"{key.name} of {key.asset_key.to_user_string()}"
-        for key, checks in (repository.asset_checks_defs_by_key if repository else {}).items()
-        if key.asset_key in assets.keys and key not in {spec.key for spec in assets.check_specs}
-        if any(spec.key == key and spec.blocking for spec in checks.check_specs)
-    ]
-    if late:
-        context.log.warning(
-            f"blocking checks that run after the ack: {', '.join(late)}. A batch that fails them "
-            "is not delivered again. To keep it, put them in the asset's check_specs."
-        )
-
-
 def consumers_of_location(context: _Context) -> list[AssetConsumer]:
-    """Returns the consumers of all assets of the code location; none in a test without any."""
+    """Returns the consumers of all assets of the code location; none in a test without one."""
     repository = repository_of(context)
     assets = repository.assets_defs_by_key.values() if repository else ()
     # An asset with several keys is there several times.
@@ -128,7 +108,7 @@ def consumers_of_location(context: _Context) -> list[AssetConsumer]:
 
 
 def repository_of(context: _Context) -> dg.RepositoryDefinition | None:
-    """Returns the definitions of the code location; None in a test without any."""
+    """Returns the definitions of the code location; None in a test without one."""
     try:
         return context.repository_def
     except Exception:

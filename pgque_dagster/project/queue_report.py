@@ -135,7 +135,7 @@ def dead_letter_table(counts: Sequence[DeadLetterCount]) -> dg.MetadataValue:
 def assets_of(
     consumers: Sequence[AssetConsumer], queue: str, consumer: str
 ) -> Sequence[dg.AssetKey]:
-    """Returns the assets that a consumer materializes, also through a part of it."""
+    """Returns the assets of a consumer; it may be named by a subconsumer or slot of it."""
     found = {each.name: each.asset_keys for each in consumers if each.queue == queue}
     return next((found[name] for name in names_of(consumer) if name in found), ())
 

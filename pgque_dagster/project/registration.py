@@ -1,4 +1,4 @@
-"""Creates the queues and jobs that a `PgqueResource` declares, and assets' consumers, if missing.
+"""Creates the queues that a `PgqueResource` declares, and assets' consumers, if missing.
 
 What exists is only read, so a role without the right to create can start. If something is missing
 that the role may not create, the error has the statement that somebody else runs.
@@ -19,18 +19,18 @@ from ..client.registrations import subscribe_slots
 from ..client.rights import grant
 from ..client.ticks import is_new
 
+# A queue is new until it has this age.
 _NEW = timedelta(hours=1)
 _FIRST_TICK = 1
-
-
-# How a topic of an add-on, or a Serial Publisher, becomes a queue; by the queue's prefix.
-_LOG = {"postgremq": "postgremq.log_topic", "qgres": "qgres.log_queue"}
+# By the prefix of a queue's name: the add-on's function that has the queue log a topic or a serial
+# queue (Serial Publisher), so that each message sent there is also an event here.
+_LOG_FUNCTIONS = {"postgremq": "postgremq.log_topic", "qgres": "qgres.log_queue"}
 
 
 def addon_of(queue: str) -> str | None:
     """Returns the add-on whose topic or serial queue a queue logs; None if it logs none."""
     addon, _, name = queue.partition(".")
-    return addon if name and addon in _LOG else None
+    return addon if name and addon in _LOG_FUNCTIONS else None
 
 
 def how_to_create(queue: str) -> str:
@@ -49,7 +49,7 @@ def how_to_register_again(queue: str, consumer: str) -> str:
 
 def _log_sql(queue: str) -> str:
     addon, _, name = queue.partition(".")
-    return f"select {_LOG[addon]}({sql.Literal(name).as_string(None)});"
+    return f"select {_LOG_FUNCTIONS[addon]}({sql.Literal(name).as_string(None)});"
 
 
 def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None:
@@ -149,15 +149,15 @@ def ensure_consumer(
     """
     (state, *_) = client.run(consumer_states([(queue, consumer)], Limits()))
     if state.role is None or (state.role == "partitioned" and partitions is None):
-        # Raises if it has slots.
+        # Refuses a consumer with slots, if the asset has none.
         register(client, queue, consumer, start_at, partitions)
     elif partitions is not None:
-        # Checks the number.
+        # Refuses another number of slots.
         client.run(subscribe_slots(queue, consumer, partitions))
 
 
 def _denied(client: Client, what: str, action: str, advice: str, command: str) -> PermissionDenied:
-    """Builds the error that names what is missing and the statement or grant that helps."""
+    """Builds the error: what is missing, and what helps; `advice` is the beginning of that."""
     return PermissionDenied(
         f'{what}, and role "{client.user}" may not {action}',
         f"{advice} a role that has pgque_admin run: {command} "

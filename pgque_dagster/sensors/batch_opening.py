@@ -1,4 +1,4 @@
-"""Opens the batch of a consumer, or one of each of its slots."""
+"""Opens the next batch of a consumer; of a partitioned one, that of each slot."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ def open_batches(
     states: Sequence[ConsumerState],
     limits: Limits,
     consumer: AssetConsumer,
-    waiting: Callable[[], Mapping[tuple[str, str], ConsumerInfo]],
+    read_infos: Callable[[], Mapping[tuple[str, str], ConsumerInfo]],
 ) -> list[ConsumerState] | str:
     """Opens the consumer's batches that are due.
 
@@ -34,7 +34,8 @@ def open_batches(
         states: the state of the consumer, then those of its slots.
         limits: which batches to open.
         consumer: says where a new consumer starts, and how many slots it has.
-        waiting: reads how much waits for each consumer, by queue and name.
+        read_infos: reads how much waits for each consumer, by (queue, name); called if no batch is
+            open.
 
     Returns:
         The states that have a batch open, or the reason why there is none.
@@ -47,27 +48,28 @@ def open_batches(
         return f'queue "{main.queue}" does not exist. {how_to_create(main.queue)}'
     if main.role is None:
         return _register(instance, client, main, consumer)
-    named = [(main.queue, main.consumer)]
+    names = [(main.queue, main.consumer)]
     if consumer.partitions is not None or main.role == "partitioned":
         opened = _open_slots(client, states, limits, consumer.partitions)
         if isinstance(opened, str):
             return opened
-        named = [(slot.queue, Holder.of(slot).name) for slot in states[1:]]
+        names = [(slot.queue, Holder.of(slot).name) for slot in states[1:]]
     elif main.batch_id is not None:
         return [main]
-    else:
+    elif main.is_due or main.role != "normal":
         # Opening for a consumer of another role raises the error that names its role.
-        is_due = main.is_due or main.role != "normal"
-        opened = [*filter(None, [_open(client, main, limits) if is_due else None])]
-    return opened or f"no batch yet{_what_they_wait_for(named, waiting(), limits)}"
+        opened = _open(client, main, limits)
+    else:
+        opened = []
+    return opened or f"no batch yet{_why_no_batch(names, read_infos(), limits)}"
 
 
-def _what_they_wait_for(
+def _why_no_batch(
     names: Sequence[tuple[str, str]],
     infos: Mapping[tuple[str, str], ConsumerInfo],
     limits: Limits,
 ) -> str:
-    """Returns what must happen before the next batch of one of them is opened."""
+    """Returns what the next batch of one of the names waits for, as the end of a sentence."""
     found = [infos[name] for name in names if name in infos]
     if not found:
         return ""
@@ -103,7 +105,8 @@ def _open_slots(
         assert partitions is not None
         # Raises the error that says how to go on.
         client.run(subscribe_slots(main.queue, main.consumer, partitions))
-    now = _count(slots)
+    # A slot is named i/n. There are fewer than n if somebody has unsubscribed some.
+    now = int(str(slots[0].slot).rpartition("/")[2])
     if partitions is None:
         return f"the consumer has {now} slots: set partitions={now} on its asset"
     if now != partitions:
@@ -112,7 +115,7 @@ def _open_slots(
     opened = [slot for slot in slots if slot.batch_id is not None]
     for slot in slots:
         if slot.is_due and not slot.is_live:
-            opened += filter(None, [_open(client, slot, limits)])
+            opened += _open(client, slot, limits)
     if not opened and len(slots) < partitions:
         queue, consumer = (name.replace("'", "''") for name in (main.queue, main.consumer))
         return (
@@ -125,17 +128,13 @@ def _open_slots(
     return sorted(opened, key=lambda slot: slot.batch_id or 0)
 
 
-def _count(slots: Sequence[ConsumerState]) -> int:
-    return int(str(slots[0].slot).partition("/")[2])
-
-
-def _open(client: Client, state: ConsumerState, limits: Limits) -> ConsumerState | None:
-    """Opens the next batch of a consumer or slot; returns its state, or None."""
+def _open(client: Client, state: ConsumerState, limits: Limits) -> list[ConsumerState]:
+    """Opens the next batch of a consumer or slot; returns its state, or nothing without a batch."""
     opened = client.run(Holder.of(state).open(limits))
     if opened is None:
-        return None
+        return []
     batch_id, epoch = opened
-    return replace(state, batch_id=batch_id, epoch=epoch, owner=None)
+    return [replace(state, batch_id=batch_id, epoch=epoch, owner=None)]
 
 
 def _register(

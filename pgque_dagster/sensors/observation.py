@@ -1,4 +1,4 @@
-"""`build_pgque_observation_sensor`: records what the pages of queues and dead letters show."""
+"""`build_pgque_observation_sensor`: records what the asset pages of queues show."""
 
 from collections.abc import Sequence
 from datetime import timedelta

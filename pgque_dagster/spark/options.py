@@ -17,7 +17,7 @@ _INTEGER, _BIGINT = 2**31 - 1, 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Options:
+class ConnectorOptions:
     """Options: the fields of the subclass, of which those without a default are required.
 
     Attributes:
@@ -68,7 +68,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class ReadOptions(Options):
+class ReadOptions(ConnectorOptions):
     """The options of `spark.read.format("pgque")`.
 
     Attributes:
@@ -85,7 +85,7 @@ class ReadOptions(Options):
 
 
 @dataclass(frozen=True)
-class StreamOptions(Options):
+class StreamOptions(ConnectorOptions):
     """The options of `spark.readStream.format("pgque")`.
 
     Attributes:
@@ -110,7 +110,7 @@ class StreamOptions(Options):
 
 
 @dataclass(frozen=True)
-class WriteOptions(Options):
+class WriteOptions(ConnectorOptions):
     """The options of `df.write.format("pgque")`.
 
     Attributes:

@@ -42,7 +42,7 @@ class Snapshot:
     @staticmethod
     @contextmanager
     def taken(url: str) -> Iterator["Snapshot"]:
-        """Takes a snapshot, and holds it while the block runs."""
+        """Takes a snapshot, and keeps it while the block runs."""
         with connect(url) as connection, translated(), connection.transaction():
             connection.execute(_BEGIN)
             ((found, transactions),) = connection.execute(_EXPORT).fetchall()
@@ -51,7 +51,7 @@ class Snapshot:
     @staticmethod
     @contextmanager
     def of_tick(url: str, queue: str) -> Iterator[tuple[int, "Snapshot"]]:
-        """Makes a tick of a queue, and holds its snapshot while the block runs.
+        """Makes a tick of a queue, and keeps its snapshot while the block runs.
 
         Yields:
             The tick, and its snapshot.
@@ -59,10 +59,10 @@ class Snapshot:
         Raises:
             TransactionOutdated: if other tickers were faster each time.
         """
-        with connect(url) as holder, translated(), holder.transaction():
-            holder.execute(_BEGIN)
-            tick_id = _tick(url, queue, holder)
-            ((found, transactions),) = holder.execute(_EXPORT).fetchall()
+        with connect(url) as reader, translated(), reader.transaction():
+            reader.execute(_BEGIN)
+            tick_id = _tick(url, queue, reader)
+            ((found, transactions),) = reader.execute(_EXPORT).fetchall()
             yield tick_id, Snapshot(found, transactions)
 
     @contextmanager
@@ -94,8 +94,8 @@ def row_queries(session: Session, source: SourceTable, conditions: Iterable[str]
     ]
 
 
-def _tick(url: str, queue: str, holder: psycopg.Connection[Any]) -> int:
-    """Makes a tick with a snapshot that `holder` has when the tick is committed."""
+def _tick(url: str, queue: str, reader: psycopg.Connection[Any]) -> int:
+    """Makes a tick with a snapshot that `reader` has when the tick is committed."""
     for _ in range(_TICK_ATTEMPTS):
         with connect(url) as connection, suppress(psycopg.errors.SerializationFailure):
             with connection.transaction():
@@ -106,7 +106,7 @@ def _tick(url: str, queue: str, holder: psycopg.Connection[Any]) -> int:
                 if tick_id is None:
                     continue
                 ((snapshot,),) = connection.execute("select pg_export_snapshot()").fetchall()
-                holder.execute(f"set transaction snapshot '{snapshot}'".encode())
+                reader.execute(f"set transaction snapshot '{snapshot}'".encode())
             return int(tick_id)
     raise TransactionOutdated(
         f"queue {queue} got no tick in {_TICK_ATTEMPTS} attempts, because other ticks were faster",

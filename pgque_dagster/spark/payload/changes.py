@@ -12,7 +12,7 @@ from pyspark.sql import types as t
 
 from ...client.errors import InvalidArgument
 from .parsing import OnMalformedEvent, Parsed, Schema, parse_events, parse_schema
-from .reader import Column, RowReader, json_column
+from .reader import ColumnReader, RowReader, json_column
 
 MissingColumns = Literal["malformed", "null"]
 
@@ -139,7 +139,7 @@ def parse_changes(
     return parse_events(events, form, keep=keep, on_malformed=on_malformed)
 
 
-def _captured_column(kind: t.DataType, path: str) -> Column:
+def _captured_column(kind: t.DataType, path: str) -> ColumnReader:
     """Returns how captured values are read: integers, booleans, times, and all else as text."""
     column = json_column(kind, path)
     if isinstance(kind, t.StructType | t.ArrayType | t.MapType):
@@ -148,11 +148,11 @@ def _captured_column(kind: t.DataType, path: str) -> Column:
             "Read it as string, and take what you need from that with Spark.",
         )
     if isinstance(kind, t.FloatType | t.DoubleType):
-        return Column(float | str, column.arrow, partial(_floating, kind=column.arrow))
+        return ColumnReader(float | str, column.arrow, partial(_floating, kind=column.arrow))
     if isinstance(kind, t.StringType):
-        return Column(str | int | bool, column.arrow, _texts)
+        return ColumnReader(str | int | bool, column.arrow, _texts)
     if isinstance(kind, t.BinaryType):
-        return Column(str, column.arrow, _bytes)
+        return ColumnReader(str, column.arrow, _bytes)
     return column
 
 

@@ -50,7 +50,7 @@ MISFIT = (ValueError, ArithmeticError)
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnReader:
     """How the values of a field are read.
 
     Args:
@@ -64,7 +64,7 @@ class Column:
     make: Callable[[list[Any]], pa.Array]
 
 
-def json_column(kind: t.DataType, path: str) -> Column:
+def json_column(kind: t.DataType, path: str) -> ColumnReader:
     """Returns how JSON values are read as a Spark type.
 
     Args:
@@ -75,7 +75,7 @@ def json_column(kind: t.DataType, path: str) -> Column:
         InvalidArgument: if no JSON value is read as this type, or one in it.
     """
     decoded, arrow = _types(kind, path)
-    return Column(decoded, arrow, partial(_array, kind=arrow, exact=_exactly(kind)))
+    return ColumnReader(decoded, arrow, partial(_array, kind=arrow, exact=_exactly(kind)))
 
 
 class RowReader:
@@ -90,7 +90,7 @@ class RowReader:
     """
 
     def __init__(
-        self, fields: t.StructType, column: Callable[[t.DataType, str], Column] = json_column
+        self, fields: t.StructType, column: Callable[[t.DataType, str], ColumnReader] = json_column
     ) -> None:
         _check_names(fields, "")
         self._fields = fields

@@ -88,7 +88,7 @@ class StreamLease:
         self._client = self._claim = None
 
     def _take_over(self) -> TickClaim:
-        """Claims the consumer; waits for a live lease to expire, unless its holder renews it."""
+        """Claims the consumer; waits for a live lease to expire, unless its owner renews it."""
         deadline = time.monotonic() + self._ttl.total_seconds()
         seen = None
         while True:

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, Schema
 from pyspark.sql.types import StructType
 
 from ...reading.arrow import nullable
-from ..files.data_files import HELD_BY_DELTA, DataFile, check_columns
+from ..files.data_files import DELTA_TYPES, DataFile, check_columns
 
 # Longer texts are cut.
 _LONGEST_TEXT = 32
@@ -31,7 +31,7 @@ def delta_fields(schema: StructType) -> list[dict[str, Any]]:
     Raises:
         InvalidArgument: if Delta has no such type.
     """
-    check_columns(schema, HELD_BY_DELTA, "Delta")
+    check_columns(schema, DELTA_TYPES, "Delta")
     fields: list[dict[str, Any]] = json.loads(nullable(schema).json())["fields"]
     return fields
 

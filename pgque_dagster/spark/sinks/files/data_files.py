@@ -32,9 +32,9 @@ _SPARK_VERSION = "org.apache.spark.version"
 _SIMPLE = """
 integer long float double decimal string char varchar binary boolean date timestamp timestamp_ntz
 """
-HELD_BY_ICEBERG = frozenset(_SIMPLE.split())
-HELD_BY_DELTA = HELD_BY_ICEBERG | {"byte", "short"}
-_HELD = HELD_BY_DELTA | {"daytimeinterval", "variant"}
+ICEBERG_TYPES = frozenset(_SIMPLE.split())
+DELTA_TYPES = ICEBERG_TYPES | {"byte", "short"}
+_PARQUET_TYPES = DELTA_TYPES | {"daytimeinterval", "variant"}
 _WAYS_OUT = {
     "byte": "Cast {name} to int.",
     "short": "Cast {name} to int.",
@@ -132,11 +132,11 @@ def with_batch_id(schema: StructType) -> StructType:
 
 
 def check_columns(
-    schema: StructType, held: frozenset[str] = _HELD, format_: str = "Parquet"
+    schema: StructType, types: frozenset[str] = _PARQUET_TYPES, format_: str = "Parquet"
 ) -> None:
     """Refuses columns that files cannot hold, by an `InvalidArgument` that names the column.
 
-    `held` has the simple types that files of the format can hold.
+    `types` has the simple types that files of the format can hold.
     """
     if not schema.fields:
         raise InvalidArgument("the DataFrame has no columns", "Select the columns to store.")
@@ -154,19 +154,19 @@ def check_columns(
                 "Give one of them another name: withColumnRenamed().",
             )
     for field in schema.fields:
-        _check(field.name, field.dataType, held, format_)
+        _check(field.name, field.dataType, types, format_)
 
 
-def _check(name: str, kind: DataType, held: frozenset[str], format_: str) -> None:
+def _check(name: str, kind: DataType, types: frozenset[str], format_: str) -> None:
     if isinstance(kind, StructType) and kind.fields:
         for field in kind.fields:
-            _check(f"{name}.{field.name}", field.dataType, held, format_)
+            _check(f"{name}.{field.name}", field.dataType, types, format_)
     elif isinstance(kind, ArrayType):
-        _check(f"{name}.element", kind.elementType, held, format_)
+        _check(f"{name}.element", kind.elementType, types, format_)
     elif isinstance(kind, MapType):
-        _check(f"{name}.key", kind.keyType, held, format_)
-        _check(f"{name}.value", kind.valueType, held, format_)
-    elif kind.typeName() not in held:
+        _check(f"{name}.key", kind.keyType, types, format_)
+        _check(f"{name}.value", kind.valueType, types, format_)
+    elif kind.typeName() not in types:
         raise InvalidArgument(
             f"column {name} is {kind.simpleString()}, which {format_} files cannot hold",
             _WAYS_OUT.get(kind.typeName(), "Cast {name} to string, or leave it out.").format(

@@ -160,11 +160,11 @@ def old_files(storage: Storage, older_than: timedelta) -> list[str]:
 
 def of_dead_attempts(client: Client, paths: Iterable[str]) -> list[str]:
     """Returns the files whose attempts cannot publish: their epoch is not the newest any more."""
-    held_epoch = cache(partial(_held_epoch, client))
+    newest_epoch = cache(partial(_newest_epoch, client))
     dead = []
     for path in paths:
         found = WRITTEN.fullmatch(path)
-        newest = held_epoch(int(found[1])) if found else None
+        newest = newest_epoch(int(found[1])) if found else None
         if newest is None or found is None or int(found[2]) < newest:
             dead.append(path)
     return dead
@@ -185,8 +185,8 @@ def unreferenced(table: Table, paths: Iterable[str]) -> list[str]:
     return [path for path in paths if path.rpartition("/")[2] not in referenced]
 
 
-def _held_epoch(client: Client, batch_id: int) -> int | None:
-    """Returns the epoch whose holder can still publish, as long as nobody claims the batch."""
+def _newest_epoch(client: Client, batch_id: int) -> int | None:
+    """Returns the epoch of the last claim, which alone may still publish; None if it has ended."""
     try:
         info = client.batch_info(batch_id)
     except BatchNotOpen:

@@ -31,7 +31,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from ....client.read_batch import ReadBatch
-from ..files.data_files import HELD_BY_ICEBERG, DataFile, check_columns, stored_schema
+from ..files.data_files import ICEBERG_TYPES, DataFile, check_columns, stored_schema
 from ..files.storage import Storage
 from ..modes import BATCH_ID
 from ..publication import WriteAttempt
@@ -218,7 +218,7 @@ def entry_of(change: Transaction, location: str, file: DataFile) -> Entry:
 
 def iceberg_columns(spark: SparkSession, schema: StructType) -> pa.Schema:
     """Returns the columns of a DataFrame as its files have them, if Iceberg has their types."""
-    check_columns(schema, HELD_BY_ICEBERG, "Iceberg")
+    check_columns(schema, ICEBERG_TYPES, "Iceberg")
     # Without rows by its plan, so that Spark runs no job.
     return stored_schema(spark.createDataFrame([], schema).limit(0).toArrow().schema)
 

@@ -79,7 +79,7 @@ order by p.attnum, p.depth desc
 
 
 @dataclass(frozen=True)
-class Column:
+class StagedColumn:
     """A column of the rows, and how it gets into the table.
 
     Attributes:
@@ -108,7 +108,9 @@ class _TableColumn:
     nullable: bool
 
 
-def fit(connection: Connection, target: sql.Identifier, schema: StructType) -> tuple[Column, ...]:
+def fit(
+    connection: Connection, target: sql.Identifier, schema: StructType
+) -> tuple[StagedColumn, ...]:
     """Matches the columns of a DataFrame to those of a table.
 
     Raises:
@@ -129,20 +131,20 @@ def fit(connection: Connection, target: sql.Identifier, schema: StructType) -> t
     return tuple(_fit(field.name, field.dataType, targets[field.name], table) for field in schema)
 
 
-def _fit(name: str, kind: DataType, target: _TableColumn, table: str) -> Column:
+def _fit(name: str, kind: DataType, target: _TableColumn, table: str) -> StagedColumn:
     spark = kind.typeName()
     if spark == "void":
-        return Column(name, target.type, target.type, None, target.nullable)
+        return StagedColumn(name, target.type, target.type, None, target.nullable)
     staged, taken = _TAKEN.get(spark, ("", {}))
     check: str | None
     if target.base in taken:
         check = _SPELT_OTHERWISE if staged == "text" else _CHANGED
         if taken[target.base] and not target.has_modifier:
             check = None
-        return Column(name, target.type, staged, check, target.nullable)
+        return StagedColumn(name, target.type, staged, check, target.nullable)
     if spark == "string" and target.base not in _LISTED:
         check = _UNREADABLE if target.is_enum else _TEXTS.get(target.base or "", _SPELT_OTHERWISE)
-        return Column(name, target.type, staged, check, target.nullable)
+        return StagedColumn(name, target.type, staged, check, target.nullable)
     raise InvalidArgument(
         f"column {name} of {table} is {target.type}, which takes no {kind.simpleString()}",
         _way_out(name, spark, target),

@@ -6,7 +6,7 @@ from typing import Literal
 
 from psycopg import sql
 
-from .columns import Column
+from .columns import StagedColumn
 
 Mode = Literal["append", "upsert", "add"]
 
@@ -28,7 +28,7 @@ class Merge:
     target: sql.Identifier
     mode: Mode
     key: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[StagedColumn, ...]
 
     @property
     def rights(self) -> str:

@@ -17,7 +17,7 @@ from ....client.rights import Connection, needing
 from ...address import DatabaseAddress
 from ...cluster.executor_errors import clear_executor_errors
 from ...writing.copying import copy_batches
-from .columns import Column
+from .columns import StagedColumn
 from .merge import Merge, written_by
 
 _PREFIX = "pgque_stage"
@@ -126,7 +126,7 @@ class Stage:
                             _NULL_KEY_HINT if found == _NULL_KEY else _VALUE_HINT,
                         )
 
-    def _misfit(self, connection: Connection, *columns: Column) -> str | None:
+    def _misfit(self, connection: Connection, *columns: StagedColumn) -> str | None:
         """Describes a value that one of the columns does not hold; None if there is none."""
         try:
             with _stage_required(), connection.transaction():
