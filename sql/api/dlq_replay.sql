@@ -13,12 +13,9 @@ begin
     where d.dl_id = i_dead_letter_id
     for update;
     if not found then
-        raise exception using
-            errcode = 'PQ010',
-            message = format('dead letter %s does not exist',
-                             coalesce(i_dead_letter_id::text, 'null')),
-            hint = 'It was replayed or purged, or dropped with its queue or consumer; '
-                   'see pgque.dlq_inspect(queue).';
+        raise exception 'dead letter % does not exist', coalesce(i_dead_letter_id::text, 'null')
+            using errcode = 'PQ010', hint = 'It was replayed or purged, or dropped with its queue '
+                                            'or consumer; see pgque.dlq_inspect(queue).';
     end if;
     return pgque.resend_dead_letter(v_dl);
 end;
@@ -62,12 +59,11 @@ declare
     v_dl     pgque.dead_letter;
 begin
     if i_limit < 0 or i_since > i_until then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no replay of %s dead letters from %s until %s',
-                             coalesce(i_limit::text, 'all'), coalesce(i_since::text, 'ever'),
-                             coalesce(i_until::text, 'now')),
-            hint = 'Give a limit of 0 or more, and a since that is not after until.';
+        raise exception 'no replay of % dead letters from % until %',
+                        coalesce(i_limit::text, 'all'), coalesce(i_since::text, 'ever'),
+                        coalesce(i_until::text, 'now')
+            using errcode = 'PQ005',
+                  hint = 'Give a limit of 0 or more, and a since that is not after until.';
     end if;
     if v_queue.queue_disable_insert then
         perform pgque.refuse_insert(v_queue.queue_name);
@@ -132,11 +128,10 @@ begin
                where pg_visible_in_snapshot(i_dead_letter.ev_txid, b.next_snapshot)
                  and not pg_visible_in_snapshot(i_dead_letter.ev_txid, b.last_snapshot)
                  and exists (select from pgque.pick_events(b.batch_id, array[i_dead_letter.ev_id]))) then
-        raise exception using
-            errcode = 'PQ016',
-            message = format('dead letter %s is an event of a batch that "%s" has not finished on queue "%s"',
-                             i_dead_letter.dl_id, v_consumer, v_queue.queue_name),
-            hint = 'Replay it after the batch is finished; before, the event could come twice.';
+        raise exception 'dead letter % is an event of a batch that "%" has not finished on queue '
+                        '"%"', i_dead_letter.dl_id, v_consumer, v_queue.queue_name
+            using errcode = 'PQ016', hint = 'Replay it after the batch is finished; before, the '
+                                            'event could come twice.';
     end if;
 
     delete from pgque.dead_letter d where d.dl_id = i_dead_letter.dl_id;

@@ -105,12 +105,11 @@ begin
         exit when pgque.append_position(v_slot);
     end loop;
     if (i_msg.msg_id <= v_slot.page_to) is not true then
-        raise exception using
-            errcode = 'PQ009',
-            message = format('event %s is not in the page that slot %s of consumer "%s" on queue '
-                             '"%s" handed out', coalesce(i_msg.msg_id::text, 'null'), i_slot,
-                             i_consumer, i_queue),
-            hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
+        raise exception 'event % is not in the page that slot % of consumer "%" on queue "%" '
+                        'handed out', coalesce(i_msg.msg_id::text, 'null'), i_slot, i_consumer,
+                        i_queue
+            using errcode = 'PQ009',
+                  hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
     end if;
     return pgque.nack_batch(v_slot.sub_batch, array[i_msg.msg_id], i_retry_after, i_reason,
                             v_slot.lease_owner, v_slot.lease_epoch);

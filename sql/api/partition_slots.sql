@@ -49,11 +49,10 @@ declare
 begin
     if coalesce(i_consumer, '') = '' or strpos(i_consumer, '#') > 0
        or (i_n between 1 and 256 and 0 <= all (i_slots) and i_n > all (i_slots)) is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('consumer "%s" cannot have a slot %s of %s', i_consumer,
-                             coalesce(i_slots[1]::text, 'null'), coalesce(i_n::text, 'null')),
-            hint = 'Name the consumer without #, give it 1 to 256 slots, and number them from 0.';
+        raise exception 'consumer "%" cannot have a slot % of %', coalesce(i_consumer, ''),
+                        coalesce(i_slots[1]::text, 'null'), coalesce(i_n::text, 'null')
+            using errcode = 'PQ005', hint = 'Name the consumer without #, give it 1 to 256 slots, '
+                                            'and number them from 0.';
     end if;
     loop
         v_queue := pgque.find_queue(i_queue);
@@ -64,15 +63,14 @@ begin
         join pgque.consumer c on c.co_id = s.sub_consumer
         where s.sub_queue = v_queue.queue_id and c.co_name = i_consumer;
         if found then  -- its events would be forgotten
-            raise exception using
-                errcode = 'PQ015',
-                message = format('consumer "%s" on queue "%s" is registered without slots',
-                                 i_consumer, i_queue),
-                hint = format('Choose another name. Or let it finish its open batch and its retries, and '
-                              'let slots go on at its position, in one transaction: select '
-                              'pgque.unregister_consumer(%1$L, %2$L, true); select '
-                              'pgque.subscribe_slots(%1$L, %2$L, slots, %3$L);',
-                              i_queue, i_consumer, v_tick);
+            raise exception 'consumer "%" on queue "%" is registered without slots', i_consumer,
+                            i_queue
+                using errcode = 'PQ015',
+                      hint = format('Choose another name. Or let it finish its open batch and its '
+                                    'retries, and let slots go on at its position, in one '
+                                    'transaction: select pgque.unregister_consumer(%1$L, %2$L, '
+                                    'true); select pgque.subscribe_slots(%1$L, %2$L, slots, %3$L);',
+                                    i_queue, i_consumer, v_tick);
         end if;
         insert into pgque.partition_consumer (queue_id, co_name, n)
         values (v_queue.queue_id, i_consumer, i_n)
@@ -107,12 +105,11 @@ language plpgsql immutable
 as $$
 begin
     if i_n is distinct from i_registered then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('consumer "%s" on queue "%s" has %s slots, not %s', i_consumer,
-                             i_queue, i_registered, coalesce(i_n::text, 'null')),
-            hint = format('Pass %s as the number of slots; to change it, call '
-                          'pgque.repartition(%L, %L, slots).', i_registered, i_queue, i_consumer);
+        raise exception 'consumer "%" on queue "%" has % slots, not %', i_consumer, i_queue,
+                        i_registered, coalesce(i_n::text, 'null')
+            using errcode = 'PQ005', hint = format('Pass %s as the number of slots; to change it, '
+                                                   'call pgque.repartition(%L, %L, slots).',
+                                                   i_registered, i_queue, i_consumer);
     end if;
 end;
 $$;
@@ -133,11 +130,10 @@ begin
     foreach v_slot in array i_slots loop
         v_name := format('%s#%s/%s', i_consumer, v_slot, i_n);
         if pgque.register_consumer_at(i_queue, v_name, v_tick) = 0 then
-            raise exception using
-                errcode = 'PQ015',
-                message = format('consumer "%s" on queue "%s" is another one', v_name, i_queue),
-                hint = format('Slot %s of consumer "%s" needs that name: unregister the other '
-                              'one, or choose another name.', v_slot, i_consumer);
+            raise exception 'consumer "%" on queue "%" is another one', v_name, i_queue
+                using errcode = 'PQ015',
+                      hint = format('Slot %s of consumer "%s" needs that name: unregister the '
+                                    'other one, or choose another name.', v_slot, i_consumer);
         end if;
         v_sub := pgque.find_subscription(i_queue, v_name);
         v_tick := v_sub.sub_last_tick;
@@ -291,11 +287,10 @@ begin
     if not found then
         perform pgque.find_queue(i_queue);
         perform pgque.check_positions_visible();
-        raise exception using
-            errcode = 'PQ002',
-            message = format('slot %s of consumer "%s" is not subscribed on queue "%s"',
-                             coalesce(i_slot::text, 'null'), coalesce(i_consumer, 'null'), i_queue),
-            hint = 'Subscribe it with: select pgque.subscribe_slot(queue, consumer, slot, n);';
+        raise exception 'slot % of consumer "%" is not subscribed on queue "%"',
+                        coalesce(i_slot::text, 'null'), coalesce(i_consumer, 'null'), i_queue
+            using errcode = 'PQ002', hint = 'Subscribe it with: select pgque.subscribe_slot(queue, '
+                                            'consumer, slot, n);';
     end if;
     return v_slot;
 end;

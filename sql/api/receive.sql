@@ -7,10 +7,9 @@ language plpgsql security definer
 as $$
 begin
     if strpos(consumer, '#') > 0 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no consumer "%s": # is for the slots of partitioned consumers', consumer),
-            hint = 'Choose a name without #, or subscribe slots with pgque.subscribe_slot.';
+        raise exception 'no consumer "%": # is for the slots of partitioned consumers', consumer
+            using errcode = 'PQ005',
+                  hint = 'Choose a name without #, or subscribe slots with pgque.subscribe_slot.';
     end if;
     return pgque.register_consumer(queue, consumer);
 end;

@@ -94,11 +94,9 @@ returns void
 language plpgsql immutable
 as $$
 begin
-    raise exception using
-        errcode = 'PQ002',
-        message = format('consumer "%s" has no slots on queue "%s"',
-                         coalesce(i_consumer, 'null'), i_queue),
-        hint = 'Subscribe them first, with pgque.subscribe_slot(queue, consumer, slot, n).';
+    raise exception 'consumer "%" has no slots on queue "%"', coalesce(i_consumer, 'null'), i_queue
+        using errcode = 'PQ002',
+              hint = 'Subscribe them first, with pgque.subscribe_slot(queue, consumer, slot, n).';
 end;
 $$;
 

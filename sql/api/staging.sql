@@ -85,12 +85,10 @@ begin
     using i_txids;
     get diagnostics v_events = row_count;
     if v_events is distinct from i_events then
-        raise exception using
-            errcode = 'PQ022',
-            message = format('staging %s holds %s of %s events', i_staging_id, v_events,
-                             coalesce(i_events::text, 'null')),
-            hint = 'Nothing was published. The server crashed meanwhile, or the numbers are wrong: '
-                   'write the events again.';
+        raise exception 'staging % holds % of % events', i_staging_id, v_events,
+                        coalesce(i_events::text, 'null')
+            using errcode = 'PQ022', hint = 'Nothing was published. The server crashed meanwhile, '
+                                            'or the numbers are wrong: write the events again.';
     end if;
     update pgque.staging s set published = v_events, used_at = clock_timestamp()
     where s.staging_id = i_staging_id;
@@ -131,12 +129,11 @@ begin
        or pg_has_role(v_caller, to_regrole(quote_ident(i_staging.opened_by)), 'member') then
         return;
     end if;
-    raise exception using
-        errcode = 'insufficient_privilege',
-        message = format('staging %s was opened by %s, not by %s', i_staging.staging_id,
-                         i_staging.opened_by, v_caller),
-        hint = format('Publish or abort it as %s, as a member of that role, or as an admin.',
-                      i_staging.opened_by);
+    raise exception 'staging % was opened by %, not by %', i_staging.staging_id,
+                    i_staging.opened_by, v_caller
+        using errcode = 'insufficient_privilege',
+              hint = format('Publish or abort it as %s, as a member of that role, or as an admin.',
+                            i_staging.opened_by);
 end;
 $$;
 
@@ -166,11 +163,10 @@ returns void
 language plpgsql stable
 as $$
 begin
-    raise exception using
-        errcode = 'PQ022',
-        message = format('staging %s is not open', coalesce(i_staging_id::text, 'null')),
-        hint = 'It was published, aborted or given up a day after its last use, or its queue was '
-               'dropped: write the events again.';
+    raise exception 'staging % is not open', coalesce(i_staging_id::text, 'null')
+        using errcode = 'PQ022',
+              hint = 'It was published, aborted or given up a day after its last use, or its queue '
+                     'was dropped: write the events again.';
 end;
 $$;
 

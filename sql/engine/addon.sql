@@ -37,12 +37,11 @@ begin
         update pgque.queue q set queue_addon = i_addon_name where q.queue_name = v_queue;
     elsif not exists (select from pgque.queue q
                       where q.queue_name = v_queue and q.queue_addon = i_addon_name) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" exists, and %s did not create it', v_queue, i_addon_name),
-            hint = format('It may have events of other producers, so it cannot log "%s". Consume or '
-                          'move them, drop it with: select pgque.drop_queue(%L); and try again.',
-                          i_name, v_queue);
+        raise exception 'queue "%" exists, and % did not create it', v_queue, i_addon_name
+            using errcode = 'PQ005',
+                  hint = format('It may have events of other producers, so it cannot log "%s". '
+                                'Consume or move them, drop it with: select pgque.drop_queue(%L); '
+                                'and try again.', i_name, v_queue);
     end if;
     return v_queue;
 end;

@@ -25,11 +25,10 @@ begin
        or i_prev_tick_time is null and i_min_interval is not null
        or i_prev_tick_seq is null and i_min_count is not null
        or i_min_count not between 0 and 2147483647 or i_min_interval < '0' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no tick of queue %s after tick %s', coalesce(i_queue_id::text, 'null'),
-                             coalesce(i_prev_tick_id::text, 'null')),
-            hint = 'Give the queue and tick as in pgque.tick, and minimums of 0 or more, or null.';
+        raise exception 'no tick of queue % after tick %', coalesce(i_queue_id::text, 'null'),
+                        coalesce(i_prev_tick_id::text, 'null')
+            using errcode = 'PQ005', hint = 'Give the queue and tick as in pgque.tick, and '
+                                            'minimums of 0 or more, or null.';
     end if;
     v_prev.tick_id := i_prev_tick_id;
     v_prev.tick_time := i_prev_tick_time;

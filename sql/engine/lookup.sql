@@ -172,11 +172,9 @@ begin
     join pgque.subscription s on s.sub_id = p.sub_id and s.pos_seq = p.pos_seq;
     if not found then
         perform pgque.check_positions_visible();
-        raise exception using
-            errcode = 'PQ003',
-            message = format('batch not found: batch %s is not open', coalesce(i_batch_id::text, 'null')),
-            hint = 'It was finished already, taken back, or never existed; '
-                   'ask next_batch for the open one.';
+        raise exception 'batch not found: batch % is not open', coalesce(i_batch_id::text, 'null')
+            using errcode = 'PQ003', hint = 'It was finished already, taken back, or never '
+                                            'existed; ask next_batch for the open one.';
     end if;
     return v_sub;
 end;

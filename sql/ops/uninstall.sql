@@ -38,12 +38,10 @@ begin
             end if;
         end loop;
         if v_names <> '{}' then
-            raise exception using
-                errcode = 'PQ020',
-                message = format('queues hold events that were not read yet: %s',
-                                 array_to_string(v_names, ', ')),
-                hint = 'Let their consumers finish, or remove all with: '
-                       'select pgque.uninstall(true);';
+            raise exception 'queues hold events that were not read yet: %',
+                            array_to_string(v_names, ', ')
+                using errcode = 'PQ020', hint = 'Let their consumers finish, or remove all with: '
+                                                'select pgque.uninstall(true);';
         end if;
     end if;
 

@@ -30,21 +30,18 @@ begin
         if i_epoch is null then
             perform pgque.check_claimed(v_sub, i_queue, i_consumer, i_owner);
         elsif v_sub.sub_batch is null then
-            raise exception using
-                errcode = 'PQ012',
-                message = format('"%s" has no lease on %s/%s under epoch %s any more: its batch was '
-                                 'finished by somebody else', i_owner, i_queue, i_consumer, i_epoch),
-                hint = 'The lease ran out, or the consumer was registered anew. Discard this attempt.';
+            raise exception '"%" has no lease on %/% under epoch % any more: its batch was '
+                            'finished by somebody else', i_owner, i_queue, i_consumer, i_epoch
+                using errcode = 'PQ012', hint = 'The lease ran out, or the consumer was registered '
+                                                'anew. Discard this attempt.';
         else
             perform pgque.check_lease_holder(v_sub, i_owner, i_epoch);
         end if;
         v_from := coalesce(i_from_tick, v_sub.sub_last_tick);
         v_to := coalesce(i_to_tick, case when i_from_tick is null then v_sub.sub_next_tick end, v_from);
         if v_to < v_from then
-            raise exception using
-                errcode = 'PQ005',
-                message = format('no events lie between tick %s and the earlier tick %s', v_from, v_to),
-                hint = 'Give the earlier tick first.';
+            raise exception 'no events lie between tick % and the earlier tick %', v_from, v_to
+                using errcode = 'PQ005', hint = 'Give the earlier tick first.';
         end if;
         prev_fingerprint := pgque.check_tick(v_sub, i_queue, i_consumer, v_from, i_from_fingerprint);
         cur_fingerprint := pgque.check_tick(v_sub, i_queue, i_consumer, v_to, i_to_fingerprint);
@@ -126,12 +123,11 @@ declare
     v_found     constant text := pgque.tick_fingerprint(i_queue, i_tick);
 begin
     if i_tick < v_position.tick_id then
-        raise exception using
-            errcode = 'PQ023',
-            message = format('consumer "%s" on queue "%s" has finished tick %s: it does not get what '
-                             'follows tick %s again', i_consumer, i_queue, v_position.tick_id, i_tick),
-            hint = 'The record of ticks (a checkpoint) is older than the consumer''s position. Use the '
-                   'newest record, or begin a new one at the position.';
+        raise exception 'consumer "%" on queue "%" has finished tick %: it does not get what '
+                        'follows tick % again', i_consumer, i_queue, v_position.tick_id, i_tick
+            using errcode = 'PQ023',
+                  hint = 'The record of ticks (a checkpoint) is older than the consumer''s '
+                         'position. Use the newest record, or begin a new one at the position.';
     elsif v_found is null then
         raise exception using
             errcode = 'PQ023',
@@ -141,13 +137,12 @@ begin
                    'restore, or from a server that was lost before a standby was promoted. Begin a '
                    'new one at the consumer''s position, as docs/restore.md says.';
     elsif i_fingerprint <> v_found then
-        raise exception using
-            errcode = 'PQ023',
-            message = format('tick %s of queue "%s" is not the one that the record (a checkpoint) of '
-                             'consumer "%s" names: that one was lost', i_tick, i_queue, i_consumer),
-            hint = 'A standby was promoted, or the database restored, without the last transactions. '
-                   'Remove what was stored after the consumer''s position, and begin a new record '
-                   'there, as docs/restore.md says.';
+        raise exception 'tick % of queue "%" is not the one that the record (a checkpoint) of '
+                        'consumer "%" names: that one was lost', i_tick, i_queue, i_consumer
+            using errcode = 'PQ023',
+                  hint = 'A standby was promoted, or the database restored, without the last '
+                         'transactions. Remove what was stored after the consumer''s position, and '
+                         'begin a new record there, as docs/restore.md says.';
     end if;
     return v_found;
 end;

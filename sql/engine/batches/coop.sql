@@ -56,10 +56,8 @@ begin
         v_sub.sub_last_tick := v_from.sub_last_tick;
         v_sub.sub_next_tick := v_from.sub_next_tick;
         if not pgque.append_position(v_sub) then
-            raise exception using
-                errcode = 'serialization_failure',
-                message = format('subconsumer "%s" moved while it got a batch', v_name),
-                hint = 'Roll back and try again.';
+            raise exception 'subconsumer "%" moved while it got a batch', v_name
+                using errcode = 'serialization_failure', hint = 'Roll back and try again.';
         end if;
         -- What was taken out of a dead one's batch stays out of it.
         insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)

@@ -53,11 +53,10 @@ as $$
 begin
     if coalesce(i_owner, '') = '' or i_ttl is null
        or i_ttl not between '1 microsecond' and '1 year' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no lease for owner "%s" with a time to live of %s',
-                             coalesce(i_owner, 'null'), coalesce(i_ttl::text, 'null')),
-            hint = 'Name the owner (a run, a worker) and give an interval of at most a year.';
+        raise exception 'no lease for owner "%" with a time to live of %',
+                        coalesce(i_owner, 'null'), coalesce(i_ttl::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Name the owner (a run, a worker) and give an interval of at most a year.';
     end if;
 end;
 $$;

@@ -61,19 +61,17 @@ language plpgsql stable
 as $$
 begin
     if i_sub.sub_batch is distinct from coalesce(i_only, i_sub.sub_batch) then
-        raise exception using
-            errcode = 'PQ003',
-            message = format('batch %s of %s/%s is not open', i_only, i_queue, i_consumer),
-            hint = 'It was finished already, or never was this consumer''s.';
+        raise exception 'batch % of %/% is not open', i_only, i_queue, i_consumer
+            using errcode = 'PQ003',
+                  hint = 'It was finished already, or never was this consumer''s.';
     elsif (i_sub.sub_batch is not null or i_sub.sub_role = 'slot')
        and i_sub.lease_until > clock_timestamp()
        and i_sub.lease_owner is distinct from i_owner then
-        raise exception using
-            errcode = 'PQ004',
-            message = format('%s of %s/%s is leased by "%s" until %s',
-                             coalesce('batch ' || i_sub.sub_batch, 'the slot'), i_queue, i_consumer,
-                             i_sub.lease_owner, i_sub.lease_until),
-            hint = 'Its owner finishes it with ack_batch; others wait until the lease ends.';
+        raise exception '% of %/% is leased by "%" until %',
+                        coalesce('batch ' || i_sub.sub_batch, 'the slot'), i_queue, i_consumer,
+                        i_sub.lease_owner, i_sub.lease_until
+            using errcode = 'PQ004',
+                  hint = 'Its owner finishes it with ack_batch; others wait until the lease ends.';
     end if;
 end;
 $$;
@@ -249,13 +247,11 @@ as $$
 begin
     if i_min_lag < '0' or i_min_interval < '0' or i_min_count < 0 or i_max_count < 1
        or i_max_count < i_min_count then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no batch has min_lag %s, min_count %s, min_interval %s, max_count %s',
-                             coalesce(i_min_lag::text, 'null'), coalesce(i_min_count::text, 'null'),
-                             coalesce(i_min_interval::text, 'null'),
-                             coalesce(i_max_count::text, 'null')),
-            hint = 'Minimums are 0 or more, the maximum 1 or more and not below the minimum.';
+        raise exception 'no batch has min_lag %, min_count %, min_interval %, max_count %',
+                        coalesce(i_min_lag::text, 'null'), coalesce(i_min_count::text, 'null'),
+                        coalesce(i_min_interval::text, 'null'), coalesce(i_max_count::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Minimums are 0 or more, the maximum 1 or more and not below the minimum.';
     end if;
 end;
 $$;

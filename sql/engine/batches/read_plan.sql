@@ -101,11 +101,10 @@ language plpgsql stable
 as $$
 begin
     if pg_relation_filenode(i_table) is distinct from i_filenode::oid then
-        raise exception using
-            errcode = 'PQ008',
-            message = format('%s was truncated or rewritten after this read was planned', i_table),
-            hint = 'The batch was finished meanwhile, or the table was rewritten (VACUUM FULL, '
-                   'CLUSTER): plan the read again.';
+        raise exception '% was truncated or rewritten after this read was planned', i_table
+            using errcode = 'PQ008',
+                  hint = 'The batch was finished meanwhile, or the table was rewritten (VACUUM '
+                         'FULL, CLUSTER): plan the read again.';
     end if;
     return true;
 end;

@@ -81,11 +81,10 @@ as $$
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('session_replication_role') <> 'replica' then
-        raise exception using
-            errcode = 'PQ006',
-            message = format('queue "%s" takes no events now: disable_insert is set', i_queue),
-            hint = format('Open it with: select pgque.set_queue_config(%L, ''disable_insert'', '
-                          '''false'');', i_queue);
+        raise exception 'queue "%" takes no events now: disable_insert is set', i_queue
+            using errcode = 'PQ006',
+                  hint = format('Open it with: select pgque.set_queue_config(%L, '
+                                '''disable_insert'', ''false'');', i_queue);
     end if;
 end;
 $$;

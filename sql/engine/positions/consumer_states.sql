@@ -21,12 +21,11 @@ as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     if cardinality(i_queues) is distinct from cardinality(i_consumers) or i_queues is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('%s queues do not go with %s consumers',
-                             coalesce(cardinality(i_queues)::text, 'null'),
-                             coalesce(cardinality(i_consumers)::text, 'null')),
-            hint = 'Pass two arrays of the same length: a queue and a consumer for each pair.';
+        raise exception '% queues do not go with % consumers',
+                        coalesce(cardinality(i_queues)::text, 'null'),
+                        coalesce(cardinality(i_consumers)::text, 'null')
+            using errcode = 'PQ005', hint = 'Pass two arrays of the same length: a queue and a '
+                                            'consumer for each pair.';
     end if;
     return query
     with wanted as materialized (

@@ -23,14 +23,13 @@ begin
     where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment
     limit 1;
     if found then
-        raise exception using
-            errcode = 'PQ024',
-            message = format('consumer "%s" on queue "%s" belongs to deployment "%s", since %s, '
-                             'and this is deployment "%s"', i_consumer, i_queue, v_owner.deployment,
-                             date_trunc('seconds', v_owner.since), i_deployment),
-            hint = format('Let it consume there; or move it here, with its position, by: '
-                          'select pgque.move_to_deployment(%L, %L, %L); or `pgque assign`.',
-                          i_queue, i_consumer, i_deployment);
+        raise exception 'consumer "%" on queue "%" belongs to deployment "%", since %, and this is '
+                        'deployment "%"', i_consumer, i_queue, v_owner.deployment,
+                        date_trunc('seconds', v_owner.since), i_deployment
+            using errcode = 'PQ024',
+                  hint = format('Let it consume there; or move it here, with its position, by: '
+                                'select pgque.move_to_deployment(%L, %L, %L); or `pgque assign`.',
+                                i_queue, i_consumer, i_deployment);
     end if;
     return v_is_new::integer;
 end;

@@ -86,11 +86,10 @@ begin
     v_tick := pgque.hold_tick(v_queue.queue_id, i_start_at);
     if exists (select from pgque.partition_consumer c
                where c.queue_id = v_queue.queue_id and c.co_name = x_consumer_id) then
-        raise exception using
-            errcode = 'PQ015',
-            message = format('consumer "%s" is a partitioned one: it has slots', x_consumer_id),
-            hint = 'Consume by its slots. To have it without slots, end each of them with '
-                   'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
+        raise exception 'consumer "%" is a partitioned one: it has slots', x_consumer_id
+            using errcode = 'PQ015',
+                  hint = 'Consume by its slots. To have it without slots, end each of them with '
+                         'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
     end if;
     insert into pgque.consumer (co_name) values (x_consumer_id) on conflict do nothing;
     insert into pgque.subscription_base (sub_queue, sub_consumer)

@@ -143,13 +143,12 @@ begin
     if v_oldest.tick_time >= i_time and v_oldest.tick_id = 1 then
         return 1;
     elsif v_oldest.tick_time >= i_time then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" does not retain all events since %s any more',
-                             i_queue.queue_name, i_time),
-            hint = format('The oldest tick is %s, of %s. Pass a later time, or earliest. To retain '
-                          'events longer in future, set the queue''s parameter retention.',
-                          v_oldest.tick_id, v_oldest.tick_time);
+        raise exception 'queue "%" does not retain all events since % any more', i_queue.queue_name,
+                        i_time
+            using errcode = 'PQ005',
+                  hint = format('The oldest tick is %s, of %s. Pass a later time, or earliest. To '
+                                'retain events longer in future, set the queue''s parameter '
+                                'retention.', v_oldest.tick_id, v_oldest.tick_time);
     end if;
     select t.tick_id into v_later
     from pgque.tick t
@@ -209,13 +208,12 @@ begin
             pgque.find_tick(v_sub.sub_queue, tick_id), pgque.find_tick(v_sub.sub_queue, v_from),
             v_sub.sub_id);
         if skipped_events > 0 and i_skip is not true then
-            raise exception using
-                errcode = 'PQ025',
-                message = format('consumer "%s" on queue "%s" would pass over %s events and never '
-                                 'get them: it stands at tick %s, before tick %s', i_consumer,
-                                 i_queue, skipped_events, v_from, tick_id),
-                hint = format('If that is wanted: select * from pgque.seek(%L, %L, %L, i_skip => '
-                              'true);', i_queue, i_consumer, i_position);
+            raise exception 'consumer "%" on queue "%" would pass over % events and never get '
+                            'them: it stands at tick %, before tick %', i_consumer, i_queue,
+                            skipped_events, v_from, tick_id
+                using errcode = 'PQ025',
+                      hint = format('If that is wanted: select * from pgque.seek(%L, %L, %L, '
+                                    'i_skip => true);', i_queue, i_consumer, i_position);
         end if;
         v_sub.sub_last_tick := tick_id;
         exit when pgque.append_position(v_sub);

@@ -42,11 +42,10 @@ begin
             if v_main.sub_role <> 'normal' or not (v_created or i_convert_normal is true) then
                 perform pgque.refuse_cooperative(v_main, i_queue, i_consumer);
             elsif v_main.sub_batch is not null then
-                raise exception using
-                    errcode = 'PQ016',
-                    message = format('consumer "%s" on queue "%s" has batch %s open',
-                                     i_consumer, i_queue, v_main.sub_batch),
-                    hint = 'Finish it first; then the consumer can become a cooperative one.';
+                raise exception 'consumer "%" on queue "%" has batch % open', i_consumer, i_queue,
+                                v_main.sub_batch
+                    using errcode = 'PQ016',
+                          hint = 'Finish it first; then the consumer can become a cooperative one.';
             end if;
             continue when not pgque.append_position(v_main);  -- a batch may be open now
             update pgque.subscription_base set sub_role = 'coop_main' where sub_id = v_main.sub_id;
@@ -147,11 +146,10 @@ begin
         return null;
     end if;
     if v_sub.sub_main is distinct from i_main.sub_id then
-        raise exception using
-            errcode = 'PQ015',
-            message = format('consumer "%s" on queue "%s" is another one', i_name, i_queue),
-            hint = 'Its name is taken by a normal consumer or by a subconsumer of another one: '
-                   'choose another name for the subconsumer.';
+        raise exception 'consumer "%" on queue "%" is another one', i_name, i_queue
+            using errcode = 'PQ015',
+                  hint = 'Its name is taken by a normal consumer or by a subconsumer of another '
+                         'one: choose another name for the subconsumer.';
     end if;
     return v_sub;
 end;
@@ -205,11 +203,9 @@ begin
             return;
         end if;
         if v_sub.sub_batch is not null and i_batch_handling = 0 then
-            raise exception using
-                errcode = 'PQ016',
-                message = format('the subconsumer has batch %s open', v_sub.sub_batch),
-                hint = 'Finish it first, or pass batch_handling 1: then its events are delivered '
-                       'again to the others.';
+            raise exception 'the subconsumer has batch % open', v_sub.sub_batch
+                using errcode = 'PQ016', hint = 'Finish it first, or pass batch_handling 1: then '
+                                                'its events are delivered again to the others.';
         end if;
         exit when pgque.append_position(v_sub);
     end loop;

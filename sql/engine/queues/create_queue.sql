@@ -100,11 +100,10 @@ begin
         (select 'dead letters' from pgque.dead_letter d
          where d.dl_queue_id = v_queue.queue_id limit 1));
     if v_left is not null and x_force is not true then
-        raise exception using
-            errcode = 'PQ007',
-            message = format('queue "%s" still has %s', x_queue_name, v_left),
-            hint = format('Unregister, replay or purge them, or drop all with: '
-                          'select pgque.drop_queue(%L, true);', x_queue_name);
+        raise exception 'queue "%" still has %', x_queue_name, v_left
+            using errcode = 'PQ007',
+                  hint = format('Unregister, replay or purge them, or drop all with: select '
+                                'pgque.drop_queue(%L, true);', x_queue_name);
     end if;
 
     delete from pgque.retry_queue where ev_queue = v_queue.queue_id;

@@ -10,10 +10,9 @@ language plpgsql
 as $$
 begin
     if exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
-        raise exception using
-            errcode = 'PQ018',
-            message = 'this database was restored from a dump and is not adopted yet',
-            hint = 'Let an administrator run: select pgque.adopt_restored_database();';
+        raise exception 'this database was restored from a dump and is not adopted yet'
+            using errcode = 'PQ018',
+                  hint = 'Let an administrator run: select pgque.adopt_restored_database();';
     end if;
 end;
 $$;
@@ -58,12 +57,11 @@ begin
         where s.sub_id is null or s.sub_last_tick is not null and t.tick_id is null
     ) m;
     if v_missing is not null then
-        raise exception using
-            errcode = 'PQ018',
-            message = format('this dump does not say where the consumers of these queues stand: %s',
-                             v_missing),
-            hint = 'It waited for a lock for longer than pgque.set_snapshot_patience allows. Nothing was changed. '
-                   'Restore another dump.';
+        raise exception 'this dump does not say where the consumers of these queues stand: %',
+                        v_missing
+            using errcode = 'PQ018',
+                  hint = 'It waited for a lock for longer than pgque.set_snapshot_patience allows. '
+                         'Nothing was changed. Restore another dump.';
     end if;
     for v_queue in select q.* from pgque.queue q order by q.queue_id loop
         v_rows := v_rows + pgque.renumber_events(v_queue, v_origin.first_txid);

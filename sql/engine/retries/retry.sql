@@ -73,12 +73,11 @@ begin
     if i_owner is not null or i_epoch is not null then
         perform pgque.check_lease_holder(i_sub, i_owner, i_epoch);
     elsif i_sub.lease_until > clock_timestamp() then
-        raise exception using
-            errcode = 'PQ004',
-            message = format('batch %s is leased by "%s" until %s',
-                             i_sub.sub_batch, i_sub.lease_owner, i_sub.lease_until),
-            hint = 'Its owner finishes it with ack_batch, or passes i_owner and i_epoch; others wait '
-                   'until the lease ends.';
+        raise exception 'batch % is leased by "%" until %', i_sub.sub_batch, i_sub.lease_owner,
+                        i_sub.lease_until
+            using errcode = 'PQ004',
+                  hint = 'Its owner finishes it with ack_batch, or passes i_owner and i_epoch; '
+                         'others wait until the lease ends.';
     end if;
 end;
 $$;
@@ -146,12 +145,10 @@ begin
     into v_events, v_lost_ids
     from given g left join found f on f.ev_id = g.id;
     if v_lost_ids is not null then
-        raise exception using
-            errcode = 'PQ009',
-            message = format('batch %s has no event %s', i_batch_id,
-                             array_to_string(v_lost_ids[:20], ', ')),
-            detail = format('%s of the ids are not in it.', cardinality(v_lost_ids)),
-            hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
+        raise exception 'batch % has no event %', i_batch_id, array_to_string(v_lost_ids[:20], ', ')
+            using errcode = 'PQ009', detail = format('%s of the ids are not in it.',
+                                                     cardinality(v_lost_ids)),
+                  hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
     end if;
     return v_events;
 end;
@@ -180,17 +177,15 @@ language plpgsql
 as $$
 begin
     if i_msg_ids is null or array_position(i_msg_ids, null) > 0 then
-        raise exception using
-            errcode = 'PQ009',
-            message = 'event null is in no batch',
-            hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
+        raise exception 'event null is in no batch'
+            using errcode = 'PQ009',
+                  hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
     end if;
     if cardinality(i_reasons) not in (1, cardinality(i_msg_ids)) or i_reasons is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('%s reasons for %s events',
-                             coalesce(cardinality(i_reasons)::text, 'null'), cardinality(i_msg_ids)),
-            hint = 'Give a reason for each id, in the order of the ids, or one for all.';
+        raise exception '% reasons for % events', coalesce(cardinality(i_reasons)::text, 'null'),
+                        cardinality(i_msg_ids)
+            using errcode = 'PQ005',
+                  hint = 'Give a reason for each id, in the order of the ids, or one for all.';
     end if;
 end;
 $$;

@@ -18,11 +18,10 @@ begin
         perform pgque.refuse_cooperative(v_sub, x_queue, x_consumer);
     end if;
     if x_retry_after is null or x_ev_retry < 0 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no retry number %s at %s', coalesce(x_ev_retry::text, 'null'),
-                             coalesce(x_retry_after::text, 'null')),
-            hint = 'Give the time of the next delivery, and 0 or more as the retries so far.';
+        raise exception 'no retry number % at %', coalesce(x_ev_retry::text, 'null'),
+                        coalesce(x_retry_after::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Give the time of the next delivery, and 0 or more as the retries so far.';
     end if;
 
     if v_id is null then

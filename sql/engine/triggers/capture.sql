@@ -80,11 +80,10 @@ declare
     v_key  constant text[] := pgque.key_of_table(i_relid);
 begin
     if v_key is null and i_op = 'UPDATE' then
-        raise exception using
-            errcode = 'PQ014',
-            message = format('table %s is captured and has no key any more, so its update cannot be sent',
-                             i_relid::regclass),
-            hint = 'Give it a primary key, or end the capture: select pgque.uncapture(...).';
+        raise exception 'table % is captured and has no key any more, so its update cannot be sent',
+                        i_relid::regclass
+            using errcode = 'PQ014',
+                  hint = 'Give it a primary key, or end the capture: select pgque.uncapture(...).';
     end if;
     return (select string_agg(format('o.%1$I = n.%1$I', name), ' and ') from unnest(v_key) name);
 end;
@@ -240,10 +239,8 @@ begin
             'index'
     end;
     if v_why is not null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('table %s cannot be captured: it %s', coalesce(i_table::text, 'null'), v_why),
-            hint = 'docs/capture.md lists what can be captured.';
+        raise exception 'table % cannot be captured: it %', coalesce(i_table::text, 'null'), v_why
+            using errcode = 'PQ005', hint = 'docs/capture.md lists what can be captured.';
     end if;
 end;
 $$;
