@@ -1,15 +1,16 @@
 """Writes out what SQL files state in short: the search_path of functions, and those that forward.
 
 Each function runs with the search_path of its schema, unless build/unpinned.txt has its name with
-the reason. A function that only passes its arguments on is two lines:
+the reason. A function that only passes its arguments on, or computes one expression, is two lines:
 
     forward pgque.ack(i_batch_id bigint)
     as pgque.finish_batch(i_batch_id);
 
 It has the rights of its owner and a search_path of its schema in any case. It returns what the
 engine's function of that name and number of arguments returns, or what it says itself (`returns
-bigint`). Functions with the arguments and the result of a function of the engine are a list, with
-the role that may execute them:
+bigint`, `returns text immutable`). Instead of a call it may have another expression, or a SELECT
+whose rows it returns. Functions with the arguments and the result of a function of the engine are a
+list, with the role that may execute them:
 
     forward pgq to pgque for pgq_reader:
         finish_batch(bigint), batch_retry(bigint, integer);
@@ -40,7 +41,7 @@ UNPINNED_FILE = Path("build/unpinned.txt")
 
 _FORWARD = re.compile(
     r"^(?P<kind>forward|overload) (?P<schema>\w+)(?P<name>\.[\w\"]+)\((?P<arguments>[^;]*?)\)"
-    r"(?:\sreturns (?P<type>[^\n]+))?"
+    r"(?:\sreturns (?P<type>[^\n]+?)(?P<volatility> immutable| stable)?)?"
     r"\nas (?P<call>[^;]+);$",
     re.MULTILINE,
 )
@@ -69,7 +70,7 @@ _ROWS = "return query select * from"
 _FUNCTION = """\
 create or replace function {schema}{name}({arguments})
 returns {type}
-language plpgsql security definer{path}
+language plpgsql{volatility} security definer{path}
 as $$
 begin
     {verb} {call};
@@ -165,13 +166,27 @@ def _path(schema: str) -> str:
 
 
 def _forward(
-    schema: str, name: str, arguments: str, type: str, call: str, path: str, **_: str
+    schema: str,
+    name: str,
+    arguments: str,
+    type: str,
+    call: str,
+    path: str,
+    volatility: str | None = None,
+    **_: str,
 ) -> str:
     row = f"select * into {', '.join(_OUT.findall(arguments))} from"
     verbs = {"void": "perform", "setof": _ROWS, "table": _ROWS, "record": row}
     verb = verbs.get(type.split(" ")[0], "return")
     return _FUNCTION.format(
-        schema=schema, name=name, arguments=arguments, type=type, verb=verb, call=call, path=path
+        schema=schema,
+        name=name,
+        arguments=arguments,
+        type=type,
+        verb="return query" if call.startswith("select ") else verb,
+        call=call,
+        path=path,
+        volatility=volatility or "",
     )
 
 

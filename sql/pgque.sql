@@ -22,11 +22,9 @@ select pg_advisory_xact_lock(hashtextextended('pgque.install', 0));
 do $$
 begin
     if current_setting('server_version_num')::integer < 140000 then
-        raise exception using
-            errcode = 'PQ011',
-            message = format('pgque needs PostgreSQL 14 or newer, this server is %s',
-                             current_setting('server_version')),
-            hint = 'Upgrade the server, or install pgque on another one.';
+        raise exception 'pgque needs PostgreSQL 14 or newer, this server is %',
+                        current_setting('server_version')
+            using errcode = 'PQ011', hint = 'Upgrade the server, or install pgque on another one.';
     end if;
 end;
 $$;
@@ -62,13 +60,12 @@ begin
     end if;
 exception
     when insufficient_privilege then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('role %s is missing or incomplete, and %s may not change that: %s',
-                             v_role, current_user, sqlerrm),
-            hint = 'Let an administrator run: create role pgque_reader nologin; '
-                   'create role pgque_writer nologin; create role pgque_admin nologin; '
-                   'grant pgque_reader, pgque_writer to pgque_admin; then install again.';
+        raise exception 'role % is missing or incomplete, and % may not change that: %', v_role,
+                        current_user, sqlerrm
+            using errcode = 'insufficient_privilege',
+                  hint = 'Let an administrator run: create role pgque_reader nologin; create role '
+                         'pgque_writer nologin; create role pgque_admin nologin; grant '
+                         'pgque_reader, pgque_writer to pgque_admin; then install again.';
 end;
 $$;
 
@@ -100,18 +97,16 @@ begin
         return;
     elsif v_is_super
           and not (select r.rolsuper from pg_roles r where r.oid = v_owner) then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('pgque belongs to %s, who is no superuser: code of that role could run '
-                             'with the rights of this superuser''s session', v_owner::regrole),
-            hint = format('Connect as %s, or as a member of that role who is no superuser.',
-                          v_owner::regrole);
+        raise exception 'pgque belongs to %, who is no superuser: code of that role could run with '
+                        'the rights of this superuser''s session', v_owner::regrole
+            using errcode = 'insufficient_privilege',
+                  hint = format('Connect as %s, or as a member of that role who is no superuser.',
+                                v_owner::regrole);
     elsif not pg_has_role(v_owner, 'member') then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('pgque belongs to %s, and %s is not a member of that role',
-                             v_owner::regrole, current_user),
-            hint = format('Install as %s.', v_owner::regrole);
+        raise exception 'pgque belongs to %, and % is not a member of that role', v_owner::regrole,
+                        current_user
+            using errcode = 'insufficient_privilege',
+                  hint = format('Install as %s.', v_owner::regrole);
     end if;
 
     select string_agg(pg_describe_object(o.classid, o.objid, 0), ', ' order by o.classid, o.objid)
@@ -133,11 +128,10 @@ begin
         where c.relnamespace = any (v_ours) and not t.tgisinternal and p.proowner <> v_owner
     ) o (classid, objid);
     if v_foreign is not null then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('schemas of %s have objects of other roles: %s', v_owner::regrole,
-                             v_foreign),
-            hint = 'They could run code with the rights of who installs. Drop them, then try again.';
+        raise exception 'schemas of % have objects of other roles: %', v_owner::regrole, v_foreign
+            using errcode = 'insufficient_privilege',
+                  hint = 'They could run code with the rights of who installs. Drop them, then try '
+                         'again.';
     end if;
     execute format('set local role %s', v_owner::regrole);  -- quoted: by regrole
 end;
@@ -148,21 +142,21 @@ $$;
 -- Returns the statements that take the locks of lock_tables, in their order.
 create or replace function pgque.table_locks(i_with_events boolean)
 returns text[]
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return array(
-        select case when c.relkind = 'v'
-            then format('alter view pgque.%I owner to current_user', c.relname)
-            when c.relkind = 'm'
-            then format('alter materialized view pgque.%I owner to current_user', c.relname)
-            else format('lock table only pgque.%I in access exclusive mode', c.relname) end
-        from pg_class c
-        where c.relnamespace = 'pgque'::regnamespace
-          and c.relkind in ('r', 'v', 'm', 'p')
-          and (i_with_events or c.relname !~ '^event')
-        order by array_position(array['config', 'queue'], c.relname::text) nulls last,
-                 c.relkind desc, c.relname);
+    select case c.relkind
+        when 'v' then format('alter view pgque.%I owner to current_user', c.relname)
+        when 'm' then format('alter materialized view pgque.%I owner to current_user', c.relname)
+        else format('lock table only pgque.%I in access exclusive mode', c.relname) end
+    from pg_class c
+    where c.relnamespace = 'pgque'::regnamespace
+      and c.relkind in ('r', 'v', 'm', 'p')
+      and (i_with_events or c.relname !~ '^event')
+    order by array_position(array['config', 'queue'], c.relname::text) nulls last,
+             c.relkind desc, c.relname);
 end;
 $$;
 
@@ -172,21 +166,22 @@ $$;
 create or replace function pgque.lock_holders(
     i_tables text, i_transactions text[], i_age interval)
 returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (
-        select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
-        from pg_locks l
-        left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-             and c.relkind in ('r', 'p', 'v', 'm') and c.relname ~ i_tables
-             and l.database = (select d.oid from pg_database d where d.datname = current_database())
-        left join pg_stat_activity a on a.pid = l.pid
-        where l.granted
-          and (c.oid is not null
-               or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
-          and (a.xact_start > clock_timestamp() - i_age) is not true
-          and l.pid is distinct from pg_backend_pid());
+    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
+    from pg_locks l
+    left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+         and c.relkind in ('r', 'p', 'v', 'm') and c.relname ~ i_tables
+         and l.database = (select d.oid from pg_database d where d.datname = current_database())
+    left join pg_stat_activity a on a.pid = l.pid
+    where l.granted
+      and (c.oid is not null
+           or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
+      and (a.xact_start > clock_timestamp() - i_age) is not true
+      and l.pid is distinct from pg_backend_pid());
 end;
 $$;
 
@@ -335,11 +330,10 @@ as $$
 begin
     if string_to_array(substring(new.schema_version from '^[0-9.]*[0-9]'), '.')::integer[]
        < string_to_array(substring(old.schema_version from '^[0-9.]*[0-9]'), '.')::integer[] then
-        raise exception using
-            errcode = 'PQ021',
-            message = format('pgque %s is installed, which is newer than this file''s %s',
-                             old.schema_version, new.schema_version),
-            hint = 'Install that version or a newer one. Nothing was changed.';
+        raise exception 'pgque % is installed, which is newer than this file''s %',
+                        old.schema_version, new.schema_version
+            using errcode = 'PQ021',
+                  hint = 'Install that version or a newer one. Nothing was changed.';
     end if;
     return new;
 end;
@@ -631,25 +625,9 @@ create sequence if not exists pgque.batch_id_seq;
 -- PgQ's table of the same name as a view with the same columns, plus the lease, the row's number, and,
 -- for a slot, how far its batch was handed out.
 create or replace view pgque.subscription as
-select s.sub_id,
-       s.sub_queue,
-       s.sub_consumer,
-       p.sub_last_tick,
-       p.sub_active,
-       p.sub_batch,
-       p.sub_next_tick,
-       s.sub_role,
-       p.lease_owner,
-       p.lease_until,
-       p.lease_epoch,
-       p.pos_seq,
-       s.sub_main,
-       p.event_cutoff,
-       p.next_half,
-       p.lease_ttl,
-       p.page_from,
-       p.page_to,
-       p.held_at
+select s.sub_id, s.sub_queue, s.sub_consumer, p.sub_last_tick, p.sub_active, p.sub_batch,
+       p.sub_next_tick, s.sub_role, p.lease_owner, p.lease_until, p.lease_epoch, p.pos_seq, s.sub_main,
+       p.event_cutoff, p.next_half, p.lease_ttl, p.page_from, p.page_to, p.held_at
 from pgque.subscription_base s
 cross join lateral (
     select *
@@ -703,6 +681,47 @@ create table if not exists pgque.dead_letter (
 );
 
 create index if not exists dead_letter_time_idx on pgque.dead_letter (dl_queue_id, dl_time);
+
+-- ===== schema/progress.sql =======================================================================
+
+-- The views behind statistics, health and metrics: each queue with its last tick and the last assigned
+-- event id, and each subscription with its position. Every value is one index look-up; "limit 1" keeps
+-- the planner from joining whole tables by a tick id that all queues have. Counts are differences of
+-- event ids, so they are upper estimates if senders rolled back.
+create or replace view pgque.queue_progress as
+select q.queue_id, q.queue_name, q.queue_cur_table, q.queue_rotation_period, q.queue_switch_time,
+       q.queue_switch_step2, q.queue_external_ticker, q.queue_ticker_paused, q.queue_ticker_max_lag,
+       q.queue_ticker_idle_period, q.queue_disable_insert,
+       newest.tick_id, newest.tick_time, newest.tick_event_seq, newest.tick_snapshot,
+       coalesce(pg_sequence_last_value(q.queue_seq), 0) as last_event_id
+from pgque.queue q
+left join lateral (
+    select * from pgque.tick t where t.tick_queue = q.queue_id order by t.tick_id desc limit 1
+) newest on true;
+
+create or replace view pgque.consumer_progress as
+select s.sub_id, s.sub_queue, s.sub_main, s.sub_active, s.sub_last_tick, s.sub_batch,
+       s.sub_next_tick, s.lease_owner, s.lease_until, c.co_name, t.tick_time, t.tick_event_seq,
+       newest.tick_id as newest_tick, newest.tick_event_seq as newest_event_seq, s.lease_epoch,
+       batch_end.tick_event_seq - t.tick_event_seq as batch_events,
+       case when s.sub_main is null then newest.tick_event_seq else batch_end.tick_event_seq end
+       - t.tick_event_seq as pending_events,
+       (select min(l.sub_active) from pgque.position_log l
+        where l.sub_batch = s.sub_batch) as opened_at  -- as far as compaction has left it
+from pgque.subscription s
+join pgque.consumer c on c.co_id = s.sub_consumer
+left join lateral (
+    select * from pgque.tick x
+    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_last_tick limit 1
+) t on true
+left join lateral (
+    select * from pgque.tick x
+    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_next_tick limit 1
+) batch_end on true
+left join lateral (
+    select n.tick_id, n.tick_event_seq from pgque.tick n
+    where n.tick_queue = s.sub_queue order by n.tick_id desc limit 1
+) newest on true;
 
 -- ===== schema/partition.sql ======================================================================
 
@@ -768,20 +787,12 @@ where b.is_subscribed;
 create or replace view pgque.partition_slot_status as
 select b.queue_name, b.co_name as consumer, b.slot, b.n, p.lease_owner, p.lease_until,
        p.lease_epoch as epoch, p.sub_last_tick as last_tick,
-       newest.tick_event_seq - t.tick_event_seq as pending_events,
-       clock_timestamp() - t.tick_time as lag,
+       p.newest_event_seq - p.tick_event_seq as pending_events,
+       clock_timestamp() - p.tick_time as lag,
        b.is_subscribed as subscribed,
        0::bigint as held_events  -- for the command drain of version 0.3; it goes with 0.5
 from pgque.slot b
-join pgque.subscription p on p.sub_id = b.sub_id
-join pgque.tick t on t.tick_queue = b.queue_id and t.tick_id = p.sub_last_tick
-cross join lateral (
-    select n.tick_event_seq
-    from pgque.tick n
-    where n.tick_queue = b.queue_id
-    order by n.tick_id desc
-    limit 1
-) newest;
+join pgque.consumer_progress p on p.sub_id = b.sub_id;
 
 -- ===== schema/publishing.sql =====================================================================
 
@@ -1165,11 +1176,9 @@ begin
     join pgque.subscription s on s.sub_id = p.sub_id and s.pos_seq = p.pos_seq;
     if not found then
         perform pgque.check_positions_visible();
-        raise exception using
-            errcode = 'PQ003',
-            message = format('batch not found: batch %s is not open', coalesce(i_batch_id::text, 'null')),
-            hint = 'It was finished already, taken back, or never existed; '
-                   'ask next_batch for the open one.';
+        raise exception 'batch not found: batch % is not open', coalesce(i_batch_id::text, 'null')
+            using errcode = 'PQ003', hint = 'It was finished already, taken back, or never '
+                                            'existed; ask next_batch for the open one.';
     end if;
     return v_sub;
 end;
@@ -1253,12 +1262,11 @@ $$;
 -- sessions wait for, and nobody relies on its commit.
 create or replace function pgque.commit_locally()
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if current_setting('synchronous_commit') <> 'off' then
-        perform set_config('synchronous_commit', 'local', true);
-    end if;
+    perform set_config('synchronous_commit', 'local', true) where current_setting('synchronous_commit') <> 'off';
 end;
 $$;
 
@@ -1438,12 +1446,13 @@ for each statement execute function pgque.count_dead_letters();
 -- follow_timeline and check_adopted.
 create or replace function pgque.is_timeline_followed()
 returns boolean
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return not pg_is_in_recovery()
-           and pg_sequence_last_value('pgque.lineage_seq') >> 32 = pgque.read_timeline()
-           and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
+       and pg_sequence_last_value('pgque.lineage_seq') >> 32 = pgque.read_timeline()
+       and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
 end;
 $$;
 
@@ -1894,11 +1903,10 @@ begin
         (select 'dead letters' from pgque.dead_letter d
          where d.dl_queue_id = v_queue.queue_id limit 1));
     if v_left is not null and x_force is not true then
-        raise exception using
-            errcode = 'PQ007',
-            message = format('queue "%s" still has %s', x_queue_name, v_left),
-            hint = format('Unregister, replay or purge them, or drop all with: '
-                          'select pgque.drop_queue(%L, true);', x_queue_name);
+        raise exception 'queue "%" still has %', x_queue_name, v_left
+            using errcode = 'PQ007',
+                  hint = format('Unregister, replay or purge them, or drop all with: select '
+                                'pgque.drop_queue(%L, true);', x_queue_name);
     end if;
 
     delete from pgque.retry_queue where ev_queue = v_queue.queue_id;
@@ -2235,11 +2243,10 @@ as $$
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('session_replication_role') <> 'replica' then
-        raise exception using
-            errcode = 'PQ006',
-            message = format('queue "%s" takes no events now: disable_insert is set', i_queue),
-            hint = format('Open it with: select pgque.set_queue_config(%L, ''disable_insert'', '
-                          '''false'');', i_queue);
+        raise exception 'queue "%" takes no events now: disable_insert is set', i_queue
+            using errcode = 'PQ006',
+                  hint = format('Open it with: select pgque.set_queue_config(%L, '
+                                '''disable_insert'', ''false'');', i_queue);
     end if;
 end;
 $$;
@@ -2834,11 +2841,10 @@ declare
     v_key  constant text[] := pgque.key_of_table(i_relid);
 begin
     if v_key is null and i_op = 'UPDATE' then
-        raise exception using
-            errcode = 'PQ014',
-            message = format('table %s is captured and has no key any more, so its update cannot be sent',
-                             i_relid::regclass),
-            hint = 'Give it a primary key, or end the capture: select pgque.uncapture(...).';
+        raise exception 'table % is captured and has no key any more, so its update cannot be sent',
+                        i_relid::regclass
+            using errcode = 'PQ014',
+                  hint = 'Give it a primary key, or end the capture: select pgque.uncapture(...).';
     end if;
     return (select string_agg(format('o.%1$I = n.%1$I', name), ' and ') from unnest(v_key) name);
 end;
@@ -2994,10 +3000,8 @@ begin
             'index'
     end;
     if v_why is not null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('table %s cannot be captured: it %s', coalesce(i_table::text, 'null'), v_why),
-            hint = 'docs/capture.md lists what can be captured.';
+        raise exception 'table % cannot be captured: it %', coalesce(i_table::text, 'null'), v_why
+            using errcode = 'PQ005', hint = 'docs/capture.md lists what can be captured.';
     end if;
 end;
 $$;
@@ -3134,7 +3138,8 @@ $$;
 -- Returns the last event id that a queue gave out, or 0 before the first.
 create or replace function pgque.seq_getval(i_seq_name text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return coalesce(pg_sequence_last_value(pgque.find_event_seq(i_seq_name)), 0);
@@ -3217,13 +3222,8 @@ $$;
 -- once that tick is older than the lag; after the idle period; on request; and at once for a queue's
 -- first event, or if the clock was set back behind the last tick.
 create or replace view pgque.tick_due as
-select q.queue_id,
-       q.queue_name,
-       last_tick.tick_id as last_tick_id,
-       seq.last_event_id,
-       last_tick.tick_event_seq as last_tick_event_seq,
-       q.queue_seq as event_seq,
-       s.left_some,
+select q.queue_id, q.queue_name, last_tick.tick_id as last_tick_id, seq.last_event_id,
+       last_tick.tick_event_seq as last_tick_event_seq, q.queue_seq as event_seq, s.left_some,
        seq.last_event_id > last_tick.tick_event_seq as has_new,
        clock_timestamp() - last_tick.tick_time
            < greatest(q.queue_ticker_max_lag, interval '200 ms') as is_busy
@@ -3577,15 +3577,13 @@ begin
     if i_tick_id is null or i_tick_id <= v_last.tick_id
        or i_event_seq is null or i_event_seq < v_last.tick_event_seq
        or i_orig_timestamp is null or not isfinite(i_orig_timestamp) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no tick %s of %s with event sequence %s on queue "%s"',
-                             coalesce(i_tick_id::text, 'null'),
-                             coalesce(i_orig_timestamp::text, 'null'),
-                             coalesce(i_event_seq::text, 'null'), i_queue_name),
-            hint = format('The last tick is %s with event sequence %s: give a higher id, a finite '
-                          'time and a sequence that is not lower.',
-                          v_last.tick_id, v_last.tick_event_seq);
+        raise exception 'no tick % of % with event sequence % on queue "%"',
+                        coalesce(i_tick_id::text, 'null'), coalesce(i_orig_timestamp::text, 'null'),
+                        coalesce(i_event_seq::text, 'null'), i_queue_name
+            using errcode = 'PQ005',
+                  hint = format('The last tick is %s with event sequence %s: give a higher id, a '
+                                'finite time and a sequence that is not lower.', v_last.tick_id,
+                                v_last.tick_event_seq);
     end if;
 
     insert into pgque.tick_log (
@@ -3611,12 +3609,11 @@ declare
                                     else 'external_ticker' end;
     v_value   constant boolean := i_queue.queue_ticker_paused or i_queue.queue_external_ticker;
 begin
-    raise exception using
-        errcode = 'PQ017',
-        message = format('ticks not allowed: %s of queue "%s" is %s', v_setting, i_queue.queue_name,
-                         v_value::text),
-        hint = format('Set it with: select pgque.set_queue_config(%L, %L, %L);', i_queue.queue_name,
-                      v_setting, (not v_value)::text);
+    raise exception 'ticks not allowed: % of queue "%" is %', v_setting, i_queue.queue_name,
+                    v_value::text
+        using errcode = 'PQ017',
+              hint = format('Set it with: select pgque.set_queue_config(%L, %L, %L);',
+                            i_queue.queue_name, v_setting, (not v_value)::text);
 end;
 $$;
 
@@ -3721,15 +3718,16 @@ $$;
 -- Finds the tick of such a position, as long as it is retained.
 create or replace function pgque.find_position(i_queue pgque.queue, i_position text)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return case
-        when i_position = 'latest' then (pgque.find_newest_tick(i_queue.queue_id)).tick_id
-        when i_position = 'earliest' then (pgque.find_oldest_tick(i_queue)).tick_id
-        when i_position ~ '^[0-9]+$'
-        then (pgque.find_retained_tick(i_queue, i_position::bigint)).tick_id
-        else pgque.find_tick_before(i_queue, i_position::timestamptz) end;
+    when i_position = 'latest' then (pgque.find_newest_tick(i_queue.queue_id)).tick_id
+    when i_position = 'earliest' then (pgque.find_oldest_tick(i_queue)).tick_id
+    when i_position ~ '^[0-9]+$'
+    then (pgque.find_retained_tick(i_queue, i_position::bigint)).tick_id
+    else pgque.find_tick_before(i_queue, i_position::timestamptz) end;
 end;
 $$;
 
@@ -3771,23 +3769,25 @@ $$;
 -- Returns the newest tick of a queue.
 create or replace function pgque.find_newest_tick(i_queue_id integer)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue_id, (select max(t.tick_id) from pgque.tick t
-                                        where t.tick_queue = i_queue_id));
+                                where t.tick_queue = i_queue_id));
 end;
 $$;
 
 -- Returns the oldest tick of a queue after which all events still exist.
 create or replace function pgque.find_oldest_tick(i_queue pgque.queue)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue.queue_id, (select min(t.tick_id) from pgque.tick t
-                                              where t.tick_queue = i_queue.queue_id
-                                                and t.tick_id >= i_queue.queue_first_tick));
+                                      where t.tick_queue = i_queue.queue_id
+                                        and t.tick_id >= i_queue.queue_first_tick));
 end;
 $$;
 
@@ -3804,13 +3804,12 @@ begin
     if v_oldest.tick_time >= i_time and v_oldest.tick_id = 1 then
         return 1;
     elsif v_oldest.tick_time >= i_time then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" does not retain all events since %s any more',
-                             i_queue.queue_name, i_time),
-            hint = format('The oldest tick is %s, of %s. Pass a later time, or earliest. To retain '
-                          'events longer in future, set the queue''s parameter retention.',
-                          v_oldest.tick_id, v_oldest.tick_time);
+        raise exception 'queue "%" does not retain all events since % any more', i_queue.queue_name,
+                        i_time
+            using errcode = 'PQ005',
+                  hint = format('The oldest tick is %s, of %s. Pass a later time, or earliest. To '
+                                'retain events longer in future, set the queue''s parameter '
+                                'retention.', v_oldest.tick_id, v_oldest.tick_time);
     end if;
     select t.tick_id into v_later
     from pgque.tick t
@@ -3870,13 +3869,12 @@ begin
             pgque.find_tick(v_sub.sub_queue, tick_id), pgque.find_tick(v_sub.sub_queue, v_from),
             v_sub.sub_id);
         if skipped_events > 0 and i_skip is not true then
-            raise exception using
-                errcode = 'PQ025',
-                message = format('consumer "%s" on queue "%s" would pass over %s events and never '
-                                 'get them: it stands at tick %s, before tick %s', i_consumer,
-                                 i_queue, skipped_events, v_from, tick_id),
-                hint = format('If that is wanted: select * from pgque.seek(%L, %L, %L, i_skip => '
-                              'true);', i_queue, i_consumer, i_position);
+            raise exception 'consumer "%" on queue "%" would pass over % events and never get '
+                            'them: it stands at tick %, before tick %', i_consumer, i_queue,
+                            skipped_events, v_from, tick_id
+                using errcode = 'PQ025',
+                      hint = format('If that is wanted: select * from pgque.seek(%L, %L, %L, '
+                                    'i_skip => true);', i_queue, i_consumer, i_position);
         end if;
         v_sub.sub_last_tick := tick_id;
         exit when pgque.append_position(v_sub);
@@ -3911,38 +3909,33 @@ declare
 begin
     perform pgque.check_adopted();
     if i_start is null or i_end is null or not i_start < i_end then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('%s to %s is no time window', coalesce(i_start::text, 'null'),
-                             coalesce(i_end::text, 'null')),
-            hint = 'Pass two times, the earlier one first.';
+        raise exception '% to % is no time window', coalesce(i_start::text, 'null'),
+                        coalesce(i_end::text, 'null')
+            using errcode = 'PQ005', hint = 'Pass two times, the earlier one first.';
     end if;
     if v_oldest.tick_id = 1 and v_oldest.tick_time >= i_end then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s is older than queue "%s", which was created %s',
-                             i_start, i_end, i_queue, v_oldest.tick_time),
-            hint = 'Begin with a window that has a part of the queue''s life.';
+        raise exception 'the window from % to % is older than queue "%", which was created %',
+                        i_start, i_end, i_queue, v_oldest.tick_time
+            using errcode = 'PQ005',
+                  hint = 'Begin with a window that has a part of the queue''s life.';
     elsif v_oldest.tick_id > 1 and v_oldest.tick_time >= i_start then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s of queue "%s" is %s: the oldest tick is %s, '
-                             'of %s', i_start, i_end, i_queue,
-                             case when v_oldest.tick_time >= i_end then 'gone' else 'partly gone' end,
-                             v_oldest.tick_id, v_oldest.tick_time),
-            hint = 'Its events cannot be read again. To retain events longer in future, set the '
-                   'queue''s parameter retention.';
+        raise exception 'the window from % to % of queue "%" is %: the oldest tick is %, of %',
+                        i_start, i_end, i_queue,
+                        case when v_oldest.tick_time >= i_end then 'gone' else 'partly gone' end,
+                        v_oldest.tick_id, v_oldest.tick_time
+            using errcode = 'PQ005',
+                  hint = 'Its events cannot be read again. To retain events longer in future, set '
+                         'the queue''s parameter retention.';
     end if;
     if not exists (select from pgque.tick t
                    where t.tick_queue = v_queue.queue_id and t.tick_time >= i_end) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s of queue "%s" is not over: its last tick is '
-                             '%s, of %s', i_start, i_end, i_queue, v_newest.tick_id,
-                             v_newest.tick_time),
-            hint = format('Try again when the queue has a tick after the window. Without events it '
-                          'gets one every %s (ticker_idle_period), if a ticker runs and the queue is '
-                          'not paused.', v_queue.queue_ticker_idle_period);
+        raise exception 'the window from % to % of queue "%" is not over: its last tick is %, of %',
+                        i_start, i_end, i_queue, v_newest.tick_id, v_newest.tick_time
+            using errcode = 'PQ005',
+                  hint = format('Try again when the queue has a tick after the window. Without '
+                                'events it gets one every %s (ticker_idle_period), if a ticker '
+                                'runs and the queue is not paused.',
+                                v_queue.queue_ticker_idle_period);
     end if;
     v_prev := pgque.find_tick(v_queue.queue_id, pgque.find_tick_before(v_queue, i_start));
     v_last := pgque.find_tick(v_queue.queue_id, pgque.find_tick_before(v_queue, i_end));
@@ -4052,11 +4045,10 @@ begin
     v_tick := pgque.hold_tick(v_queue.queue_id, i_start_at);
     if exists (select from pgque.partition_consumer c
                where c.queue_id = v_queue.queue_id and c.co_name = x_consumer_id) then
-        raise exception using
-            errcode = 'PQ015',
-            message = format('consumer "%s" is a partitioned one: it has slots', x_consumer_id),
-            hint = 'Consume by its slots. To have it without slots, end each of them with '
-                   'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
+        raise exception 'consumer "%" is a partitioned one: it has slots', x_consumer_id
+            using errcode = 'PQ015',
+                  hint = 'Consume by its slots. To have it without slots, end each of them with '
+                         'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
     end if;
     insert into pgque.consumer (co_name) values (x_consumer_id) on conflict do nothing;
     insert into pgque.subscription_base (sub_queue, sub_consumer)
@@ -4174,11 +4166,10 @@ begin
             if v_main.sub_role <> 'normal' or not (v_created or i_convert_normal is true) then
                 perform pgque.refuse_cooperative(v_main, i_queue, i_consumer);
             elsif v_main.sub_batch is not null then
-                raise exception using
-                    errcode = 'PQ016',
-                    message = format('consumer "%s" on queue "%s" has batch %s open',
-                                     i_consumer, i_queue, v_main.sub_batch),
-                    hint = 'Finish it first; then the consumer can become a cooperative one.';
+                raise exception 'consumer "%" on queue "%" has batch % open', i_consumer, i_queue,
+                                v_main.sub_batch
+                    using errcode = 'PQ016',
+                          hint = 'Finish it first; then the consumer can become a cooperative one.';
             end if;
             continue when not pgque.append_position(v_main);  -- a batch may be open now
             update pgque.subscription_base set sub_role = 'coop_main' where sub_id = v_main.sub_id;
@@ -4279,11 +4270,10 @@ begin
         return null;
     end if;
     if v_sub.sub_main is distinct from i_main.sub_id then
-        raise exception using
-            errcode = 'PQ015',
-            message = format('consumer "%s" on queue "%s" is another one', i_name, i_queue),
-            hint = 'Its name is taken by a normal consumer or by a subconsumer of another one: '
-                   'choose another name for the subconsumer.';
+        raise exception 'consumer "%" on queue "%" is another one', i_name, i_queue
+            using errcode = 'PQ015',
+                  hint = 'Its name is taken by a normal consumer or by a subconsumer of another '
+                         'one: choose another name for the subconsumer.';
     end if;
     return v_sub;
 end;
@@ -4337,11 +4327,9 @@ begin
             return;
         end if;
         if v_sub.sub_batch is not null and i_batch_handling = 0 then
-            raise exception using
-                errcode = 'PQ016',
-                message = format('the subconsumer has batch %s open', v_sub.sub_batch),
-                hint = 'Finish it first, or pass batch_handling 1: then its events are delivered '
-                       'again to the others.';
+            raise exception 'the subconsumer has batch % open', v_sub.sub_batch
+                using errcode = 'PQ016', hint = 'Finish it first, or pass batch_handling 1: then '
+                                                'its events are delivered again to the others.';
         end if;
         exit when pgque.append_position(v_sub);
     end loop;
@@ -4514,19 +4502,17 @@ language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_sub.sub_batch is distinct from coalesce(i_only, i_sub.sub_batch) then
-        raise exception using
-            errcode = 'PQ003',
-            message = format('batch %s of %s/%s is not open', i_only, i_queue, i_consumer),
-            hint = 'It was finished already, or never was this consumer''s.';
+        raise exception 'batch % of %/% is not open', i_only, i_queue, i_consumer
+            using errcode = 'PQ003',
+                  hint = 'It was finished already, or never was this consumer''s.';
     elsif (i_sub.sub_batch is not null or i_sub.sub_role = 'slot')
        and i_sub.lease_until > clock_timestamp()
        and i_sub.lease_owner is distinct from i_owner then
-        raise exception using
-            errcode = 'PQ004',
-            message = format('%s of %s/%s is leased by "%s" until %s',
-                             coalesce('batch ' || i_sub.sub_batch, 'the slot'), i_queue, i_consumer,
-                             i_sub.lease_owner, i_sub.lease_until),
-            hint = 'Its owner finishes it with ack_batch; others wait until the lease ends.';
+        raise exception '% of %/% is leased by "%" until %',
+                        coalesce('batch ' || i_sub.sub_batch, 'the slot'), i_queue, i_consumer,
+                        i_sub.lease_owner, i_sub.lease_until
+            using errcode = 'PQ004',
+                  hint = 'Its owner finishes it with ack_batch; others wait until the lease ends.';
     end if;
 end;
 $$;
@@ -4712,13 +4698,11 @@ as $$
 begin
     if i_min_lag < '0' or i_min_interval < '0' or i_min_count < 0 or i_max_count < 1
        or i_max_count < i_min_count then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no batch has min_lag %s, min_count %s, min_interval %s, max_count %s',
-                             coalesce(i_min_lag::text, 'null'), coalesce(i_min_count::text, 'null'),
-                             coalesce(i_min_interval::text, 'null'),
-                             coalesce(i_max_count::text, 'null')),
-            hint = 'Minimums are 0 or more, the maximum 1 or more and not below the minimum.';
+        raise exception 'no batch has min_lag %, min_count %, min_interval %, max_count %',
+                        coalesce(i_min_lag::text, 'null'), coalesce(i_min_count::text, 'null'),
+                        coalesce(i_min_interval::text, 'null'), coalesce(i_max_count::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Minimums are 0 or more, the maximum 1 or more and not below the minimum.';
     end if;
 end;
 $$;
@@ -4846,10 +4830,8 @@ begin
         v_sub.sub_last_tick := v_from.sub_last_tick;
         v_sub.sub_next_tick := v_from.sub_next_tick;
         if not pgque.append_position(v_sub) then
-            raise exception using
-                errcode = 'serialization_failure',
-                message = format('subconsumer "%s" moved while it got a batch', v_name),
-                hint = 'Roll back and try again.';
+            raise exception 'subconsumer "%" moved while it got a batch', v_name
+                using errcode = 'serialization_failure', hint = 'Roll back and try again.';
         end if;
         -- What was taken out of a dead one's batch stays out of it.
         insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
@@ -4869,24 +4851,20 @@ $$;
 create or replace function pgque.find_dead_subconsumer(
     i_main_id integer, i_own_id integer, i_dead_interval interval)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_dead pgque.subscription;
 begin
-    if i_dead_interval is null then
-        return null;
-    end if;
-    select s.* into v_dead
+    return (select s
     from pgque.subscription s
-    where s.sub_main = i_main_id
+    where i_dead_interval is not null
+      and s.sub_main = i_main_id
       and s.sub_id <> i_own_id
       and s.sub_batch is not null
       and s.sub_active <= clock_timestamp() - i_dead_interval
       and coalesce(s.lease_until <= clock_timestamp(), true)
     order by s.sub_active
-    limit 1;
-    return v_dead;
+    limit 1);
 end;
 $$;
 
@@ -5033,11 +5011,10 @@ as $$
 begin
     if coalesce(i_owner, '') = '' or i_ttl is null
        or i_ttl not between '1 microsecond' and '1 year' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no lease for owner "%s" with a time to live of %s',
-                             coalesce(i_owner, 'null'), coalesce(i_ttl::text, 'null')),
-            hint = 'Name the owner (a run, a worker) and give an interval of at most a year.';
+        raise exception 'no lease for owner "%" with a time to live of %',
+                        coalesce(i_owner, 'null'), coalesce(i_ttl::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Name the owner (a run, a worker) and give an interval of at most a year.';
     end if;
 end;
 $$;
@@ -5141,14 +5118,14 @@ create or replace function pgque.get_lease_info(
     out batch_id bigint, out owner text, out lease_until timestamptz, out epoch bigint,
     out is_live boolean)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return query
-    select s.sub_batch, s.lease_owner, s.lease_until, s.lease_epoch,
-           coalesce(s.lease_until > clock_timestamp(), false)
-    from pgque.find_subscription(i_queue, i_consumer) s
-    where s.sub_batch is not null;
+    return query select s.sub_batch, s.lease_owner, s.lease_until, s.lease_epoch,
+          coalesce(s.lease_until > clock_timestamp(), false)
+   from pgque.find_subscription(i_queue, i_consumer) s
+   where s.sub_batch is not null;
 end;
 $$;
 
@@ -5186,21 +5163,18 @@ begin
         if i_epoch is null then
             perform pgque.check_claimed(v_sub, i_queue, i_consumer, i_owner);
         elsif v_sub.sub_batch is null then
-            raise exception using
-                errcode = 'PQ012',
-                message = format('"%s" has no lease on %s/%s under epoch %s any more: its batch was '
-                                 'finished by somebody else', i_owner, i_queue, i_consumer, i_epoch),
-                hint = 'The lease ran out, or the consumer was registered anew. Discard this attempt.';
+            raise exception '"%" has no lease on %/% under epoch % any more: its batch was '
+                            'finished by somebody else', i_owner, i_queue, i_consumer, i_epoch
+                using errcode = 'PQ012', hint = 'The lease ran out, or the consumer was registered '
+                                                'anew. Discard this attempt.';
         else
             perform pgque.check_lease_holder(v_sub, i_owner, i_epoch);
         end if;
         v_from := coalesce(i_from_tick, v_sub.sub_last_tick);
         v_to := coalesce(i_to_tick, case when i_from_tick is null then v_sub.sub_next_tick end, v_from);
         if v_to < v_from then
-            raise exception using
-                errcode = 'PQ005',
-                message = format('no events lie between tick %s and the earlier tick %s', v_from, v_to),
-                hint = 'Give the earlier tick first.';
+            raise exception 'no events lie between tick % and the earlier tick %', v_from, v_to
+                using errcode = 'PQ005', hint = 'Give the earlier tick first.';
         end if;
         prev_fingerprint := pgque.check_tick(v_sub, i_queue, i_consumer, v_from, i_from_fingerprint);
         cur_fingerprint := pgque.check_tick(v_sub, i_queue, i_consumer, v_to, i_to_fingerprint);
@@ -5282,12 +5256,11 @@ declare
     v_found     constant text := pgque.tick_fingerprint(i_queue, i_tick);
 begin
     if i_tick < v_position.tick_id then
-        raise exception using
-            errcode = 'PQ023',
-            message = format('consumer "%s" on queue "%s" has finished tick %s: it does not get what '
-                             'follows tick %s again', i_consumer, i_queue, v_position.tick_id, i_tick),
-            hint = 'The record of ticks (a checkpoint) is older than the consumer''s position. Use the '
-                   'newest record, or begin a new one at the position.';
+        raise exception 'consumer "%" on queue "%" has finished tick %: it does not get what '
+                        'follows tick % again', i_consumer, i_queue, v_position.tick_id, i_tick
+            using errcode = 'PQ023',
+                  hint = 'The record of ticks (a checkpoint) is older than the consumer''s '
+                         'position. Use the newest record, or begin a new one at the position.';
     elsif v_found is null then
         raise exception using
             errcode = 'PQ023',
@@ -5297,13 +5270,12 @@ begin
                    'restore, or from a server that was lost before a standby was promoted. Begin a '
                    'new one at the consumer''s position, as docs/restore.md says.';
     elsif i_fingerprint <> v_found then
-        raise exception using
-            errcode = 'PQ023',
-            message = format('tick %s of queue "%s" is not the one that the record (a checkpoint) of '
-                             'consumer "%s" names: that one was lost', i_tick, i_queue, i_consumer),
-            hint = 'A standby was promoted, or the database restored, without the last transactions. '
-                   'Remove what was stored after the consumer''s position, and begin a new record '
-                   'there, as docs/restore.md says.';
+        raise exception 'tick % of queue "%" is not the one that the record (a checkpoint) of '
+                        'consumer "%" names: that one was lost', i_tick, i_queue, i_consumer
+            using errcode = 'PQ023',
+                  hint = 'A standby was promoted, or the database restored, without the last '
+                         'transactions. Remove what was stored after the consumer''s position, and '
+                         'begin a new record there, as docs/restore.md says.';
     end if;
     return v_found;
 end;
@@ -5399,14 +5371,13 @@ $$;
 -- other events: an earlier attempt may have stored something.
 create or replace function pgque.set_aside_epoch(i_batch_id bigint)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
     return (select a.epoch
-            from pgque.set_aside a
-            where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id);
+    from pgque.find_batch(i_batch_id) s
+    left join pgque.set_aside a on a.sub_id = s.sub_id and a.batch_id = i_batch_id);
 end;
 $$;
 
@@ -5437,14 +5408,13 @@ begin
     where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment
     limit 1;
     if found then
-        raise exception using
-            errcode = 'PQ024',
-            message = format('consumer "%s" on queue "%s" belongs to deployment "%s", since %s, '
-                             'and this is deployment "%s"', i_consumer, i_queue, v_owner.deployment,
-                             date_trunc('seconds', v_owner.since), i_deployment),
-            hint = format('Let it consume there; or move it here, with its position, by: '
-                          'select pgque.move_to_deployment(%L, %L, %L); or `pgque assign`.',
-                          i_queue, i_consumer, i_deployment);
+        raise exception 'consumer "%" on queue "%" belongs to deployment "%", since %, and this is '
+                        'deployment "%"', i_consumer, i_queue, v_owner.deployment,
+                        date_trunc('seconds', v_owner.since), i_deployment
+            using errcode = 'PQ024',
+                  hint = format('Let it consume there; or move it here, with its position, by: '
+                                'select pgque.move_to_deployment(%L, %L, %L); or `pgque assign`.',
+                                i_queue, i_consumer, i_deployment);
     end if;
     return v_is_new::integer;
 end;
@@ -5538,12 +5508,11 @@ as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     if cardinality(i_queues) is distinct from cardinality(i_consumers) or i_queues is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('%s queues do not go with %s consumers',
-                             coalesce(cardinality(i_queues)::text, 'null'),
-                             coalesce(cardinality(i_consumers)::text, 'null')),
-            hint = 'Pass two arrays of the same length: a queue and a consumer for each pair.';
+        raise exception '% queues do not go with % consumers',
+                        coalesce(cardinality(i_queues)::text, 'null'),
+                        coalesce(cardinality(i_consumers)::text, 'null')
+            using errcode = 'PQ005', hint = 'Pass two arrays of the same length: a queue and a '
+                                            'consumer for each pair.';
     end if;
     return query
     with wanted as materialized (
@@ -5699,22 +5668,24 @@ $$;
 -- The SELECT of a batch's events, in order of ev_id.
 create or replace function pgque.batch_event_sql(x_batch_id bigint)
 returns text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return concat(pgque.batch_select(
-        x_batch_id, 'ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, ev_data, '
-                    'ev_extra1, ev_extra2, ev_extra3, ev_extra4'), ' order by 1');
+    x_batch_id, 'ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, ev_data, '
+                'ev_extra1, ev_extra2, ev_extra3, ev_extra4'), ' order by 1');
 end;
 $$;
 
 -- The event tables in which an open batch has, or may have, rows.
 create or replace function pgque.batch_event_tables(x_batch_id bigint)
 returns setof text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return query select unnest((pgque.describe_batch(x_batch_id)).tables);
+    return query select * from unnest((pgque.describe_batch(x_batch_id)).tables);
 end;
 $$;
 
@@ -5800,11 +5771,10 @@ declare
 begin
     if coalesce(i_cursor_name, '') = '' or i_quick_limit is null or i_quick_limit < 0
        or exists (select from pg_cursors c where c.name = i_cursor_name) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no cursor "%s" with %s events at once',
-                             coalesce(i_cursor_name, 'null'), coalesce(i_quick_limit::text, 'null')),
-            hint = 'Name a cursor that is not open, and ask for 0 or more events.';
+        raise exception 'no cursor "%" with % events at once', coalesce(i_cursor_name, 'null'),
+                        coalesce(i_quick_limit::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Name a cursor that is not open, and ask for 0 or more events.';
     end if;
 
     open v_cursor no scroll for execute format(  -- quoted: the caller's own SQL, see above
@@ -5833,11 +5803,10 @@ declare
 begin
     if coalesce(i_cursor_name, '') = '' or i_quick_limit is null or i_quick_limit < 0
        or exists (select from pg_cursors c where c.name = i_cursor_name) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no cursor "%s" with %s events at once',
-                             coalesce(i_cursor_name, 'null'), coalesce(i_quick_limit::text, 'null')),
-            hint = 'Name a cursor that is not open, and ask for 0 or more events.';
+        raise exception 'no cursor "%" with % events at once', coalesce(i_cursor_name, 'null'),
+                        coalesce(i_quick_limit::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Name a cursor that is not open, and ask for 0 or more events.';
     end if;
 
     open v_cursor no scroll for execute format(  -- quoted: the caller's own SQL, see above
@@ -5868,14 +5837,16 @@ create or replace function pgque.batch_read_plan(
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_b      record := pgque.describe_batch(i_batch_id);
-    v_where  text := format('%s and (%s or %s)', v_b.is_owned, v_b.in_range,
-                            coalesce(v_b.in_list, 'false'));
 begin
-    return query select * from pgque.plan_slices(v_b.tables, v_where, i_max_slices);
+    return query select p.*
+   from pgque.describe_batch(i_batch_id) b
+   cross join pgque.plan_slices(
+       b.tables,
+       format('%s and (%s or %s)', b.is_owned, b.in_range, coalesce(b.in_list, 'false')),
+       i_max_slices) p;
 end;
 $$;
 
@@ -5939,13 +5910,14 @@ $$;
 create or replace function pgque.slice_from(
     i_table text, i_filenode oid, i_where text, i_first bigint, i_end bigint)
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return format(
-        '%s where ctid >= %L::tid and ctid < %L::tid and case when %s then true end '
-        'and pgque.check_filenode(%L, %s)',
-        i_table, format('(%s,0)', i_first), format('(%s,0)', i_end), i_where, i_table, i_filenode);
+    '%s where ctid >= %L::tid and ctid < %L::tid and case when %s then true end '
+    'and pgque.check_filenode(%L, %s)',
+    i_table, format('(%s,0)', i_first), format('(%s,0)', i_end), i_where, i_table, i_filenode);
 end;
 $$;
 
@@ -5957,11 +5929,10 @@ language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if pg_relation_filenode(i_table) is distinct from i_filenode::oid then
-        raise exception using
-            errcode = 'PQ008',
-            message = format('%s was truncated or rewritten after this read was planned', i_table),
-            hint = 'The batch was finished meanwhile, or the table was rewritten (VACUUM FULL, '
-                   'CLUSTER): plan the read again.';
+        raise exception '% was truncated or rewritten after this read was planned', i_table
+            using errcode = 'PQ008',
+                  hint = 'The batch was finished meanwhile, or the table was rewritten (VACUUM '
+                         'FULL, CLUSTER): plan the read again.';
     end if;
     return true;
 end;
@@ -5990,11 +5961,8 @@ declare
     v_owner  text := 'ev_owner is null';
 begin
     if i_from_tick > i_to_tick then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('ticks %s to %s of queue "%s" run backwards',
-                             i_from_tick, i_to_tick, i_queue),
-            hint = 'Pass the earlier tick first.';
+        raise exception 'ticks % to % of queue "%" run backwards', i_from_tick, i_to_tick, i_queue
+            using errcode = 'PQ005', hint = 'Pass the earlier tick first.';
     end if;
     select q.* into v_queue from pgque.queue q where q.queue_id = v_queue.queue_id for share;
     v_range := pgque.events_between(
@@ -6034,12 +6002,11 @@ begin
         select min(t.tick_id), max(t.tick_id) into v_first, v_last
         from pgque.tick t
         where t.tick_queue = i_queue.queue_id and t.tick_id >= i_queue.queue_first_tick;
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" has no tick %s any more, or not yet',
-                             i_queue.queue_name, coalesce(i_tick_id::text, 'of any number')),
-            hint = format('Ticks %s to %s are retained. A registered consumer keeps those after its '
-                          'position.', v_first, v_last);
+        raise exception 'queue "%" has no tick % any more, or not yet', i_queue.queue_name,
+                        coalesce(i_tick_id::text, 'of any number')
+            using errcode = 'PQ005',
+                  hint = format('Ticks %s to %s are retained. A registered consumer keeps those '
+                                'after its position.', v_first, v_last);
     end if;
     return v_tick;
 end;
@@ -6134,12 +6101,11 @@ begin
     if i_owner is not null or i_epoch is not null then
         perform pgque.check_lease_holder(i_sub, i_owner, i_epoch);
     elsif i_sub.lease_until > clock_timestamp() then
-        raise exception using
-            errcode = 'PQ004',
-            message = format('batch %s is leased by "%s" until %s',
-                             i_sub.sub_batch, i_sub.lease_owner, i_sub.lease_until),
-            hint = 'Its owner finishes it with ack_batch, or passes i_owner and i_epoch; others wait '
-                   'until the lease ends.';
+        raise exception 'batch % is leased by "%" until %', i_sub.sub_batch, i_sub.lease_owner,
+                        i_sub.lease_until
+            using errcode = 'PQ004',
+                  hint = 'Its owner finishes it with ack_batch, or passes i_owner and i_epoch; '
+                         'others wait until the lease ends.';
     end if;
 end;
 $$;
@@ -6207,12 +6173,10 @@ begin
     into v_events, v_lost_ids
     from given g left join found f on f.ev_id = g.id;
     if v_lost_ids is not null then
-        raise exception using
-            errcode = 'PQ009',
-            message = format('batch %s has no event %s', i_batch_id,
-                             array_to_string(v_lost_ids[:20], ', ')),
-            detail = format('%s of the ids are not in it.', cardinality(v_lost_ids)),
-            hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
+        raise exception 'batch % has no event %', i_batch_id, array_to_string(v_lost_ids[:20], ', ')
+            using errcode = 'PQ009', detail = format('%s of the ids are not in it.',
+                                                     cardinality(v_lost_ids)),
+                  hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
     end if;
     return v_events;
 end;
@@ -6241,17 +6205,15 @@ language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_msg_ids is null or array_position(i_msg_ids, null) > 0 then
-        raise exception using
-            errcode = 'PQ009',
-            message = 'event null is in no batch',
-            hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
+        raise exception 'event null is in no batch'
+            using errcode = 'PQ009',
+                  hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
     end if;
     if cardinality(i_reasons) not in (1, cardinality(i_msg_ids)) or i_reasons is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('%s reasons for %s events',
-                             coalesce(cardinality(i_reasons)::text, 'null'), cardinality(i_msg_ids)),
-            hint = 'Give a reason for each id, in the order of the ids, or one for all.';
+        raise exception '% reasons for % events', coalesce(cardinality(i_reasons)::text, 'null'),
+                        cardinality(i_msg_ids)
+            using errcode = 'PQ005',
+                  hint = 'Give a reason for each id, in the order of the ids, or one for all.';
     end if;
 end;
 $$;
@@ -6304,21 +6266,21 @@ create or replace function pgque.open_batches(
     out batch_id bigint, out ev_owner integer,
     out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
 returns setof record
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return query
-    select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
-    from pgque.subscription s
-    cross join lateral (
-        select t.tick_snapshot from pgque.tick_log t
-        where t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick limit 1) l
-    cross join lateral (
-        select t.tick_snapshot from pgque.tick_log t
-        where t.tick_queue = s.sub_queue and t.tick_id = s.sub_next_tick limit 1) n
-    where s.sub_batch is not null
-      and (i_queue_id is null or s.sub_queue = i_queue_id)
-      and (i_owner is null or coalesce(s.sub_main, s.sub_id) = i_owner);
+    return query select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
+   from pgque.subscription s
+   cross join lateral (
+       select t.tick_snapshot from pgque.tick_log t
+       where t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick limit 1) l
+   cross join lateral (
+       select t.tick_snapshot from pgque.tick_log t
+       where t.tick_queue = s.sub_queue and t.tick_id = s.sub_next_tick limit 1) n
+   where s.sub_batch is not null
+     and (i_queue_id is null or s.sub_queue = i_queue_id)
+     and (i_owner is null or coalesce(s.sub_main, s.sub_id) = i_owner);
 end;
 $$;
 
@@ -6411,11 +6373,10 @@ begin
         perform pgque.refuse_cooperative(v_sub, x_queue, x_consumer);
     end if;
     if x_retry_after is null or x_ev_retry < 0 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no retry number %s at %s', coalesce(x_ev_retry::text, 'null'),
-                             coalesce(x_retry_after::text, 'null')),
-            hint = 'Give the time of the next delivery, and 0 or more as the retries so far.';
+        raise exception 'no retry number % at %', coalesce(x_ev_retry::text, 'null'),
+                        coalesce(x_retry_after::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Give the time of the next delivery, and 0 or more as the retries so far.';
     end if;
 
     if v_id is null then
@@ -6470,12 +6431,13 @@ $$;
 -- registered. Nobody needs the events that its snapshot sees.
 create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue_id, coalesce(
-        (select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
-        (select max(t.tick_id) from pgque.tick t where t.tick_queue = i_queue_id)));
+    (select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
+    (select max(t.tick_id) from pgque.tick t where t.tick_queue = i_queue_id)));
 end;
 $$;
 
@@ -6521,12 +6483,13 @@ $$;
 -- than the queue's retention.
 create or replace function pgque.find_truncation_floor(i_queue_id integer)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue_id, least(
-        (pgque.find_floor_tick(i_queue_id)).tick_id,
-        (select pgque.find_retention_tick(q) from pgque.queue q where q.queue_id = i_queue_id)));
+    (pgque.find_floor_tick(i_queue_id)).tick_id,
+    (select pgque.find_retention_tick(q) from pgque.queue q where q.queue_id = i_queue_id)));
 end;
 $$;
 
@@ -6633,11 +6596,12 @@ $$;
 -- maintenance does not rotate the queue.
 create or replace function pgque.event_bytes(i_queue pgque.queue)
 returns bigint
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (select sum(pg_relation_size(to_regclass(format('%s_%s', i_queue.queue_data_pfx, nr))))
-            from generate_series(0, i_queue.queue_ntables - 1) nr);
+    from generate_series(0, i_queue.queue_ntables - 1) nr);
 end;
 $$;
 
@@ -7030,10 +6994,9 @@ language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
-        raise exception using
-            errcode = 'PQ018',
-            message = 'this database was restored from a dump and is not adopted yet',
-            hint = 'Let an administrator run: select pgque.adopt_restored_database();';
+        raise exception 'this database was restored from a dump and is not adopted yet'
+            using errcode = 'PQ018',
+                  hint = 'Let an administrator run: select pgque.adopt_restored_database();';
     end if;
 end;
 $$;
@@ -7078,12 +7041,11 @@ begin
         where s.sub_id is null or s.sub_last_tick is not null and t.tick_id is null
     ) m;
     if v_missing is not null then
-        raise exception using
-            errcode = 'PQ018',
-            message = format('this dump does not say where the consumers of these queues stand: %s',
-                             v_missing),
-            hint = 'It waited for a lock for longer than pgque.set_snapshot_patience allows. Nothing was changed. '
-                   'Restore another dump.';
+        raise exception 'this dump does not say where the consumers of these queues stand: %',
+                        v_missing
+            using errcode = 'PQ018',
+                  hint = 'It waited for a lock for longer than pgque.set_snapshot_patience allows. '
+                         'Nothing was changed. Restore another dump.';
     end if;
     for v_queue in select q.* from pgque.queue q order by q.queue_id loop
         v_rows := v_rows + pgque.renumber_events(v_queue, v_origin.first_txid);
@@ -7106,14 +7068,8 @@ from pgque.subscription s
 join pgque.tick prev on prev.tick_queue = s.sub_queue and prev.tick_id = s.sub_last_tick
 left join pgque.tick cur on cur.tick_queue = s.sub_queue and cur.tick_id = s.sub_next_tick
 union all
-select q.queue_id, null, last_tick.tick_snapshot, null
-from pgque.queue q
-cross join lateral (
-    select t.tick_snapshot from pgque.tick t
-    where t.tick_queue = q.queue_id
-    order by t.tick_id desc
-    limit 1
-) last_tick
+select q.queue_id, null, q.tick_snapshot, null
+from pgque.queue_progress q
 where not exists (select from pgque.subscription_base s where s.sub_queue = q.queue_id);
 
 -- Writes the unfinished events of a queue again, under this transaction's id: puts them aside with
@@ -7191,7 +7147,8 @@ $$;
 -- apart.
 create or replace function pgque.is_written_since(i_xmin xid, i_txid xid8)
 returns boolean
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (i_xmin::text::bigint - i_txid::text::bigint) & 4294967295 < 2147483648;
@@ -7210,15 +7167,10 @@ declare
     v_sub    pgque.subscription;
 begin
     v_ticks := array(
-        select row(q.queue_id, t.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
-                   t.tick_event_seq, t.half)::pgque.tick_log
-        from pgque.queue q
-        cross join lateral (
-            select * from pgque.tick l
-            where l.tick_queue = q.queue_id
-            order by l.tick_id desc
-            limit 1
-        ) t);
+        select row(q.queue_id, q.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
+                   q.tick_event_seq, l.half)::pgque.tick_log
+        from pgque.queue_progress q
+        join pgque.log l on l.log_name = 'tick');
     truncate pgque.tick_log;
     insert into pgque.tick_log select (unnest(v_ticks)).*;
 
@@ -7423,12 +7375,11 @@ begin
         update pgque.queue q set queue_addon = i_addon_name where q.queue_name = v_queue;
     elsif not exists (select from pgque.queue q
                       where q.queue_name = v_queue and q.queue_addon = i_addon_name) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" exists, and %s did not create it', v_queue, i_addon_name),
-            hint = format('It may have events of other producers, so it cannot log "%s". Consume or '
-                          'move them, drop it with: select pgque.drop_queue(%L); and try again.',
-                          i_name, v_queue);
+        raise exception 'queue "%" exists, and % did not create it', v_queue, i_addon_name
+            using errcode = 'PQ005',
+                  hint = format('It may have events of other producers, so it cannot log "%s". '
+                                'Consume or move them, drop it with: select pgque.drop_queue(%L); '
+                                'and try again.', i_name, v_queue);
     end if;
     return v_queue;
 end;
@@ -7573,11 +7524,12 @@ $$;
 -- Returns the hint of an error that ended a step: its own, or what to do next.
 create or replace function pgque.next_run_hint(i_hint text)
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return coalesce(nullif(i_hint, ''), 'The next run tries it again. A standby takes no writes: run '
-                                        'it on the primary.');
+                                'it on the primary.');
 end;
 $$;
 
@@ -7874,11 +7826,10 @@ begin
        or i_prev_tick_time is null and i_min_interval is not null
        or i_prev_tick_seq is null and i_min_count is not null
        or i_min_count not between 0 and 2147483647 or i_min_interval < '0' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no tick of queue %s after tick %s', coalesce(i_queue_id::text, 'null'),
-                             coalesce(i_prev_tick_id::text, 'null')),
-            hint = 'Give the queue and tick as in pgque.tick, and minimums of 0 or more, or null.';
+        raise exception 'no tick of queue % after tick %', coalesce(i_queue_id::text, 'null'),
+                        coalesce(i_prev_tick_id::text, 'null')
+            using errcode = 'PQ005', hint = 'Give the queue and tick as in pgque.tick, and '
+                                            'minimums of 0 or more, or null.';
     end if;
     v_prev.tick_id := i_prev_tick_id;
     v_prev.tick_time := i_prev_tick_time;
@@ -8317,16 +8268,14 @@ begin
 end;
 $$;
 
--- The same for one queue. Returns 0 if the queue does not exist.
--- locks: those of purge_idem. writes: idem.
+-- The same for one queue. Returns 0 if the queue does not exist: no queue has the number 0.
 create or replace function pgque.maint_idem(i_queue_name text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
-    return case when v_queue.queue_id is null then 0 else pgque.purge_idem(v_queue.queue_id) end;
+    return pgque.purge_idem(coalesce((pgque.look_for_queue(i_queue_name)).queue_id, 0));
 end;
 $$;
 
@@ -8443,12 +8392,10 @@ begin
     using i_txids;
     get diagnostics v_events = row_count;
     if v_events is distinct from i_events then
-        raise exception using
-            errcode = 'PQ022',
-            message = format('staging %s holds %s of %s events', i_staging_id, v_events,
-                             coalesce(i_events::text, 'null')),
-            hint = 'Nothing was published. The server crashed meanwhile, or the numbers are wrong: '
-                   'write the events again.';
+        raise exception 'staging % holds % of % events', i_staging_id, v_events,
+                        coalesce(i_events::text, 'null')
+            using errcode = 'PQ022', hint = 'Nothing was published. The server crashed meanwhile, '
+                                            'or the numbers are wrong: write the events again.';
     end if;
     update pgque.staging s set published = v_events, used_at = clock_timestamp()
     where s.staging_id = i_staging_id;
@@ -8489,12 +8436,11 @@ begin
        or pg_has_role(v_caller, to_regrole(quote_ident(i_staging.opened_by)), 'member') then
         return;
     end if;
-    raise exception using
-        errcode = 'insufficient_privilege',
-        message = format('staging %s was opened by %s, not by %s', i_staging.staging_id,
-                         i_staging.opened_by, v_caller),
-        hint = format('Publish or abort it as %s, as a member of that role, or as an admin.',
-                      i_staging.opened_by);
+    raise exception 'staging % was opened by %, not by %', i_staging.staging_id,
+                    i_staging.opened_by, v_caller
+        using errcode = 'insufficient_privilege',
+              hint = format('Publish or abort it as %s, as a member of that role, or as an admin.',
+                            i_staging.opened_by);
 end;
 $$;
 
@@ -8524,11 +8470,10 @@ returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    raise exception using
-        errcode = 'PQ022',
-        message = format('staging %s is not open', coalesce(i_staging_id::text, 'null')),
-        hint = 'It was published, aborted or given up a day after its last use, or its queue was '
-               'dropped: write the events again.';
+    raise exception 'staging % is not open', coalesce(i_staging_id::text, 'null')
+        using errcode = 'PQ022',
+              hint = 'It was published, aborted or given up a day after its last use, or its queue '
+                     'was dropped: write the events again.';
 end;
 $$;
 
@@ -8579,10 +8524,9 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if strpos(consumer, '#') > 0 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no consumer "%s": # is for the slots of partitioned consumers', consumer),
-            hint = 'Choose a name without #, or subscribe slots with pgque.subscribe_slot.';
+        raise exception 'no consumer "%": # is for the slots of partitioned consumers', consumer
+            using errcode = 'PQ005',
+                  hint = 'Choose a name without #, or subscribe slots with pgque.subscribe_slot.';
     end if;
     return pgque.register_consumer(queue, consumer);
 end;
@@ -8783,11 +8727,10 @@ declare
 begin
     if coalesce(i_consumer, '') = '' or strpos(i_consumer, '#') > 0
        or (i_n between 1 and 256 and 0 <= all (i_slots) and i_n > all (i_slots)) is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('consumer "%s" cannot have a slot %s of %s', i_consumer,
-                             coalesce(i_slots[1]::text, 'null'), coalesce(i_n::text, 'null')),
-            hint = 'Name the consumer without #, give it 1 to 256 slots, and number them from 0.';
+        raise exception 'consumer "%" cannot have a slot % of %', coalesce(i_consumer, ''),
+                        coalesce(i_slots[1]::text, 'null'), coalesce(i_n::text, 'null')
+            using errcode = 'PQ005', hint = 'Name the consumer without #, give it 1 to 256 slots, '
+                                            'and number them from 0.';
     end if;
     loop
         v_queue := pgque.find_queue(i_queue);
@@ -8798,15 +8741,14 @@ begin
         join pgque.consumer c on c.co_id = s.sub_consumer
         where s.sub_queue = v_queue.queue_id and c.co_name = i_consumer;
         if found then  -- its events would be forgotten
-            raise exception using
-                errcode = 'PQ015',
-                message = format('consumer "%s" on queue "%s" is registered without slots',
-                                 i_consumer, i_queue),
-                hint = format('Choose another name. Or let it finish its open batch and its retries, and '
-                              'let slots go on at its position, in one transaction: select '
-                              'pgque.unregister_consumer(%1$L, %2$L, true); select '
-                              'pgque.subscribe_slots(%1$L, %2$L, slots, %3$L);',
-                              i_queue, i_consumer, v_tick);
+            raise exception 'consumer "%" on queue "%" is registered without slots', i_consumer,
+                            i_queue
+                using errcode = 'PQ015',
+                      hint = format('Choose another name. Or let it finish its open batch and its '
+                                    'retries, and let slots go on at its position, in one '
+                                    'transaction: select pgque.unregister_consumer(%1$L, %2$L, '
+                                    'true); select pgque.subscribe_slots(%1$L, %2$L, slots, %3$L);',
+                                    i_queue, i_consumer, v_tick);
         end if;
         insert into pgque.partition_consumer (queue_id, co_name, n)
         values (v_queue.queue_id, i_consumer, i_n)
@@ -8841,12 +8783,11 @@ language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     if i_n is distinct from i_registered then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('consumer "%s" on queue "%s" has %s slots, not %s', i_consumer,
-                             i_queue, i_registered, coalesce(i_n::text, 'null')),
-            hint = format('Pass %s as the number of slots; to change it, call '
-                          'pgque.repartition(%L, %L, slots).', i_registered, i_queue, i_consumer);
+        raise exception 'consumer "%" on queue "%" has % slots, not %', i_consumer, i_queue,
+                        i_registered, coalesce(i_n::text, 'null')
+            using errcode = 'PQ005', hint = format('Pass %s as the number of slots; to change it, '
+                                                   'call pgque.repartition(%L, %L, slots).',
+                                                   i_registered, i_queue, i_consumer);
     end if;
 end;
 $$;
@@ -8867,11 +8808,10 @@ begin
     foreach v_slot in array i_slots loop
         v_name := format('%s#%s/%s', i_consumer, v_slot, i_n);
         if pgque.register_consumer_at(i_queue, v_name, v_tick) = 0 then
-            raise exception using
-                errcode = 'PQ015',
-                message = format('consumer "%s" on queue "%s" is another one', v_name, i_queue),
-                hint = format('Slot %s of consumer "%s" needs that name: unregister the other '
-                              'one, or choose another name.', v_slot, i_consumer);
+            raise exception 'consumer "%" on queue "%" is another one', v_name, i_queue
+                using errcode = 'PQ015',
+                      hint = format('Slot %s of consumer "%s" needs that name: unregister the '
+                                    'other one, or choose another name.', v_slot, i_consumer);
         end if;
         v_sub := pgque.find_subscription(i_queue, v_name);
         v_tick := v_sub.sub_last_tick;
@@ -9025,11 +8965,10 @@ begin
     if not found then
         perform pgque.find_queue(i_queue);
         perform pgque.check_positions_visible();
-        raise exception using
-            errcode = 'PQ002',
-            message = format('slot %s of consumer "%s" is not subscribed on queue "%s"',
-                             coalesce(i_slot::text, 'null'), coalesce(i_consumer, 'null'), i_queue),
-            hint = 'Subscribe it with: select pgque.subscribe_slot(queue, consumer, slot, n);';
+        raise exception 'slot % of consumer "%" is not subscribed on queue "%"',
+                        coalesce(i_slot::text, 'null'), coalesce(i_consumer, 'null'), i_queue
+            using errcode = 'PQ002', hint = 'Subscribe it with: select pgque.subscribe_slot(queue, '
+                                            'consumer, slot, n);';
     end if;
     return v_slot;
 end;
@@ -9162,12 +9101,11 @@ begin
         exit when pgque.append_position(v_slot);
     end loop;
     if (i_msg.msg_id <= v_slot.page_to) is not true then
-        raise exception using
-            errcode = 'PQ009',
-            message = format('event %s is not in the page that slot %s of consumer "%s" on queue '
-                             '"%s" handed out', coalesce(i_msg.msg_id::text, 'null'), i_slot,
-                             i_consumer, i_queue),
-            hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
+        raise exception 'event % is not in the page that slot % of consumer "%" on queue "%" '
+                        'handed out', coalesce(i_msg.msg_id::text, 'null'), i_slot, i_consumer,
+                        i_queue
+            using errcode = 'PQ009',
+                  hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
     end if;
     return pgque.nack_batch(v_slot.sub_batch, array[i_msg.msg_id], i_retry_after, i_reason,
                             v_slot.lease_owner, v_slot.lease_epoch);
@@ -9284,11 +9222,9 @@ returns void
 language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    raise exception using
-        errcode = 'PQ002',
-        message = format('consumer "%s" has no slots on queue "%s"',
-                         coalesce(i_consumer, 'null'), i_queue),
-        hint = 'Subscribe them first, with pgque.subscribe_slot(queue, consumer, slot, n).';
+    raise exception 'consumer "%" has no slots on queue "%"', coalesce(i_consumer, 'null'), i_queue
+        using errcode = 'PQ002',
+              hint = 'Subscribe them first, with pgque.subscribe_slot(queue, consumer, slot, n).';
 end;
 $$;
 
@@ -9406,18 +9342,16 @@ create or replace function pgque.dlq_summary(
     out consumer_name text, out reason text, out dead_letters bigint, out oldest timestamptz,
     out max_id bigint)
 returns setof record
-language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
-    return query
-    select c.co_name, d.dl_reason, count(*), min(d.dl_time), max(d.dl_id)
-    from pgque.dead_letter d
-    join pgque.consumer c on c.co_id = d.dl_consumer_id
-    where d.dl_queue_id = v_queue.queue_id
-    group by c.co_name, d.dl_reason
-    order by count(*) desc, c.co_name, d.dl_reason;
+    return query select c.co_name, d.dl_reason, count(*), min(d.dl_time), max(d.dl_id)
+   from pgque.find_queue(i_queue_name) q
+   join pgque.dead_letter d on d.dl_queue_id = q.queue_id
+   join pgque.consumer c on c.co_id = d.dl_consumer_id
+   group by c.co_name, d.dl_reason
+   order by count(*) desc, c.co_name, d.dl_reason;
 end;
 $$;
 
@@ -9561,12 +9495,9 @@ begin
     where d.dl_id = i_dead_letter_id
     for update;
     if not found then
-        raise exception using
-            errcode = 'PQ010',
-            message = format('dead letter %s does not exist',
-                             coalesce(i_dead_letter_id::text, 'null')),
-            hint = 'It was replayed or purged, or dropped with its queue or consumer; '
-                   'see pgque.dlq_inspect(queue).';
+        raise exception 'dead letter % does not exist', coalesce(i_dead_letter_id::text, 'null')
+            using errcode = 'PQ010', hint = 'It was replayed or purged, or dropped with its queue '
+                                            'or consumer; see pgque.dlq_inspect(queue).';
     end if;
     return pgque.resend_dead_letter(v_dl);
 end;
@@ -9610,12 +9541,11 @@ declare
     v_dl     pgque.dead_letter;
 begin
     if i_limit < 0 or i_since > i_until then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no replay of %s dead letters from %s until %s',
-                             coalesce(i_limit::text, 'all'), coalesce(i_since::text, 'ever'),
-                             coalesce(i_until::text, 'now')),
-            hint = 'Give a limit of 0 or more, and a since that is not after until.';
+        raise exception 'no replay of % dead letters from % until %',
+                        coalesce(i_limit::text, 'all'), coalesce(i_since::text, 'ever'),
+                        coalesce(i_until::text, 'now')
+            using errcode = 'PQ005',
+                  hint = 'Give a limit of 0 or more, and a since that is not after until.';
     end if;
     if v_queue.queue_disable_insert then
         perform pgque.refuse_insert(v_queue.queue_name);
@@ -9680,11 +9610,10 @@ begin
                where pg_visible_in_snapshot(i_dead_letter.ev_txid, b.next_snapshot)
                  and not pg_visible_in_snapshot(i_dead_letter.ev_txid, b.last_snapshot)
                  and exists (select from pgque.pick_events(b.batch_id, array[i_dead_letter.ev_id]))) then
-        raise exception using
-            errcode = 'PQ016',
-            message = format('dead letter %s is an event of a batch that "%s" has not finished on queue "%s"',
-                             i_dead_letter.dl_id, v_consumer, v_queue.queue_name),
-            hint = 'Replay it after the batch is finished; before, the event could come twice.';
+        raise exception 'dead letter % is an event of a batch that "%" has not finished on queue '
+                        '"%"', i_dead_letter.dl_id, v_consumer, v_queue.queue_name
+            using errcode = 'PQ016', hint = 'Replay it after the batch is finished; before, the '
+                                            'event could come twice.';
     end if;
 
     delete from pgque.dead_letter d where d.dl_id = i_dead_letter.dl_id;
@@ -9728,68 +9657,6 @@ end;
 $$;
 
 -- ===== ops/stats.sql =============================================================================
-
--- The views behind statistics, health and metrics: each queue with its last tick and the last assigned
--- event id, and each subscription with its position. Every value is one index look-up; "limit 1" keeps
--- the planner from joining whole tables by a tick id that all queues have. Counts are differences of
--- event ids, so they are upper estimates if senders rolled back.
-create or replace view pgque.queue_progress as
-select q.queue_id,
-       q.queue_name,
-       q.queue_cur_table,
-       q.queue_rotation_period,
-       q.queue_switch_time,
-       q.queue_switch_step2,
-       q.queue_external_ticker,
-       q.queue_ticker_paused,
-       q.queue_ticker_max_lag,
-       q.queue_ticker_idle_period,
-       q.queue_disable_insert,
-       newest.tick_id,
-       newest.tick_time,
-       newest.tick_event_seq,
-       newest.tick_snapshot,
-       coalesce(pg_sequence_last_value(q.queue_seq), 0) as last_event_id
-from pgque.queue q
-left join lateral (
-    select * from pgque.tick t where t.tick_queue = q.queue_id order by t.tick_id desc limit 1
-) newest on true;
-
-create or replace view pgque.consumer_progress as
-select s.sub_id,
-       s.sub_queue,
-       s.sub_main,
-       s.sub_active,
-       s.sub_last_tick,
-       s.sub_batch,
-       s.sub_next_tick,
-       s.lease_owner,
-       s.lease_until,
-       c.co_name,
-       t.tick_time,
-       t.tick_event_seq,
-       newest.tick_id as newest_tick,
-       newest.tick_event_seq as newest_event_seq,
-       s.lease_epoch,
-       batch_end.tick_event_seq - t.tick_event_seq as batch_events,
-       case when s.sub_main is null then newest.tick_event_seq else batch_end.tick_event_seq end
-       - t.tick_event_seq as pending_events,
-       (select min(l.sub_active) from pgque.position_log l
-        where l.sub_batch = s.sub_batch) as opened_at  -- as far as compaction has left it
-from pgque.subscription s
-join pgque.consumer c on c.co_id = s.sub_consumer
-left join lateral (
-    select * from pgque.tick x
-    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_last_tick limit 1
-) t on true
-left join lateral (
-    select * from pgque.tick x
-    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_next_tick limit 1
-) batch_end on true
-left join lateral (
-    select n.tick_id, n.tick_event_seq from pgque.tick n
-    where n.tick_queue = s.sub_queue order by n.tick_id desc limit 1
-) newest on true;
 
 -- Raises an error if the transaction's snapshot is older than a compaction, because it would see zeros.
 -- Costs nothing in READ COMMITTED.
@@ -9846,15 +9713,8 @@ $$;
 -- oldest_time is when the oldest of these events was sent. finished counts the events before the
 -- positions of all consumers, less those in open batches of subconsumers.
 create or replace view pgque.queue_figures as
-select q.queue_id,
-       q.queue_name,
-       q.queue_cur_table,
-       q.queue_rotation_period,
-       q.queue_switch_time,
-       q.queue_ticker_paused,
-       q.tick_id,
-       q.tick_time,
-       q.last_event_id,
+select q.queue_id, q.queue_name, q.queue_cur_table, q.queue_rotation_period, q.queue_switch_time,
+       q.queue_ticker_paused, q.tick_id, q.tick_time, q.last_event_id,
        coalesce(q.last_event_id - c.event_seq, 0) as depth,
        case when q.last_event_id > c.event_seq
             then pgque.first_event_time(q.queue_id, oldest.tick_snapshot) end as oldest_time,
@@ -10648,7 +10508,8 @@ left join (
 -- Returns the version of the pgque.sql that was installed last.
 create or replace function pgque.version()
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return '0.4.0';
@@ -10723,13 +10584,14 @@ $$;
 -- Says whether this database has pg_cron's schema and the role may use it.
 create or replace function pgque.has_cron()
 returns boolean
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return exists (
-        select from pg_extension e
-        join pg_namespace n on n.nspname = 'cron'
-        where e.extname = 'pg_cron' and has_schema_privilege(n.oid, 'usage'));
+    select from pg_extension e
+    join pg_namespace n on n.nspname = 'cron'
+    where e.extname = 'pg_cron' and has_schema_privilege(n.oid, 'usage'));
 end;
 $$;
 
@@ -10986,12 +10848,10 @@ begin
             end if;
         end loop;
         if v_names <> '{}' then
-            raise exception using
-                errcode = 'PQ020',
-                message = format('queues hold events that were not read yet: %s',
-                                 array_to_string(v_names, ', ')),
-                hint = 'Let their consumers finish, or remove all with: '
-                       'select pgque.uninstall(true);';
+            raise exception 'queues hold events that were not read yet: %',
+                            array_to_string(v_names, ', ')
+                using errcode = 'PQ020', hint = 'Let their consumers finish, or remove all with: '
+                                                'select pgque.uninstall(true);';
         end if;
     end if;
 

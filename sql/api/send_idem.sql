@@ -92,18 +92,9 @@ $$;
 forward pgque.maint_idem()
 as pgque.purge_idem(null);
 
--- The same for one queue. Returns 0 if the queue does not exist.
--- locks: those of purge_idem. writes: idem.
-create or replace function pgque.maint_idem(i_queue_name text)
-returns integer
-language plpgsql security definer
-as $$
-declare
-    v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
-begin
-    return case when v_queue.queue_id is null then 0 else pgque.purge_idem(v_queue.queue_id) end;
-end;
-$$;
+-- The same for one queue. Returns 0 if the queue does not exist: no queue has the number 0.
+forward pgque.maint_idem(i_queue_name text) returns integer
+as pgque.purge_idem(coalesce((pgque.look_for_queue(i_queue_name)).queue_id, 0));
 
 -- Deletes expired keys of one queue or of all, at most 100,000 per call, so that no call takes long.
 -- locks: the keys; those that a producer is renewing are skipped. writes: idem.

@@ -62,17 +62,11 @@ end;
 $$;
 
 -- Says whether this database has pg_cron's schema and the role may use it.
-create or replace function pgque.has_cron()
-returns boolean
-language plpgsql stable
-as $$
-begin
-    return exists (
-        select from pg_extension e
-        join pg_namespace n on n.nspname = 'cron'
-        where e.extname = 'pg_cron' and has_schema_privilege(n.oid, 'usage'));
-end;
-$$;
+forward pgque.has_cron() returns boolean stable
+as exists (
+    select from pg_extension e
+    join pg_namespace n on n.nspname = 'cron'
+    where e.extname = 'pg_cron' and has_schema_privilege(n.oid, 'usage'));
 
 -- Returns the version of pg_cron in this database. If pg_cron cannot be used, the error says what is
 -- missing, and what to run in which database instead.

@@ -85,26 +85,14 @@ end;
 $$;
 
 -- The SELECT of a batch's events, in order of ev_id.
-create or replace function pgque.batch_event_sql(x_batch_id bigint)
-returns text
-language plpgsql security definer
-as $$
-begin
-    return concat(pgque.batch_select(
-        x_batch_id, 'ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, ev_data, '
-                    'ev_extra1, ev_extra2, ev_extra3, ev_extra4'), ' order by 1');
-end;
-$$;
+forward pgque.batch_event_sql(x_batch_id bigint) returns text
+as concat(pgque.batch_select(
+    x_batch_id, 'ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, ev_data, '
+                'ev_extra1, ev_extra2, ev_extra3, ev_extra4'), ' order by 1');
 
 -- The event tables in which an open batch has, or may have, rows.
-create or replace function pgque.batch_event_tables(x_batch_id bigint)
-returns setof text
-language plpgsql security definer
-as $$
-begin
-    return query select unnest((pgque.describe_batch(x_batch_id)).tables);
-end;
-$$;
+forward pgque.batch_event_tables(x_batch_id bigint) returns setof text
+as unnest((pgque.describe_batch(x_batch_id)).tables);
 
 -- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is found
 -- and read by two statements with cached plans. From there on, a plan made for the batch saves more

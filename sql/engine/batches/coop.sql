@@ -74,29 +74,18 @@ $$;
 
 -- The subconsumer that has been silent longest, among those with an open batch, no live lease on it,
 -- and no sign of life within the interval.
-create or replace function pgque.find_dead_subconsumer(
-    i_main_id integer, i_own_id integer, i_dead_interval interval)
-returns pgque.subscription
-language plpgsql
-as $$
-declare
-    v_dead pgque.subscription;
-begin
-    if i_dead_interval is null then
-        return null;
-    end if;
-    select s.* into v_dead
+forward pgque.find_dead_subconsumer(
+    i_main_id integer, i_own_id integer, i_dead_interval interval) returns pgque.subscription
+as (select s
     from pgque.subscription s
-    where s.sub_main = i_main_id
+    where i_dead_interval is not null
+      and s.sub_main = i_main_id
       and s.sub_id <> i_own_id
       and s.sub_batch is not null
       and s.sub_active <= clock_timestamp() - i_dead_interval
       and coalesce(s.lease_until <= clock_timestamp(), true)
     order by s.sub_active
-    limit 1;
-    return v_dead;
-end;
-$$;
+    limit 1);
 
 -- A subconsumer's next batch within the limits of the normal form; nulls when there is none. With a
 -- dead interval it first takes over the batch of a subconsumer that showed no sign of life for that

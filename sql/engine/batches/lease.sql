@@ -155,18 +155,11 @@ end;
 $$;
 
 -- Who has, or last had, the lease on the consumer's open batch; no row when none is open.
-create or replace function pgque.get_lease_info(
+forward pgque.get_lease_info(
     i_queue text, i_consumer text,
     out batch_id bigint, out owner text, out lease_until timestamptz, out epoch bigint,
-    out is_live boolean)
-returns setof record
-language plpgsql security definer
-as $$
-begin
-    return query
-    select s.sub_batch, s.lease_owner, s.lease_until, s.lease_epoch,
-           coalesce(s.lease_until > clock_timestamp(), false)
-    from pgque.find_subscription(i_queue, i_consumer) s
-    where s.sub_batch is not null;
-end;
-$$;
+    out is_live boolean) returns setof record
+as select s.sub_batch, s.lease_owner, s.lease_until, s.lease_epoch,
+          coalesce(s.lease_until > clock_timestamp(), false)
+   from pgque.find_subscription(i_queue, i_consumer) s
+   where s.sub_batch is not null;

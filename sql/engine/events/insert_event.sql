@@ -36,14 +36,8 @@ $$;
 
 -- PgQ's short form, without the extra fields.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
-create or replace function pgque.insert_event(queue_name text, ev_type text, ev_data text)
-returns bigint
-language plpgsql security definer
-as $$
-begin
-    return pgque.send($1, $2, $3);
-end;
-$$;
+forward pgque.insert_event(queue_name text, ev_type text, ev_data text) returns bigint
+as pgque.send($1, $2, $3);
 
 -- Publishes an event with a given id, time, owner and retry count. Retries and replays use it; it
 -- is not for applications. A queue closed by disable_insert refuses it, except in replication.

@@ -35,14 +35,8 @@ end;
 $$;
 
 -- Returns the last event id that a queue gave out, or 0 before the first.
-create or replace function pgque.seq_getval(i_seq_name text)
-returns bigint
-language plpgsql security definer
-as $$
-begin
-    return coalesce(pg_sequence_last_value(pgque.find_event_seq(i_seq_name)), 0);
-end;
-$$;
+forward pgque.seq_getval(i_seq_name text) returns bigint
+as coalesce(pg_sequence_last_value(pgque.find_event_seq(i_seq_name)), 0);
 
 -- Raises a queue's event ids to a value and never lowers them; returns the last id given out then.
 -- setval() could lower them below an id that a producer takes meanwhile. So a difference below

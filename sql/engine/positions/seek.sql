@@ -58,19 +58,13 @@ end;
 $$;
 
 -- Finds the tick of such a position, as long as it is retained.
-create or replace function pgque.find_position(i_queue pgque.queue, i_position text)
-returns bigint
-language plpgsql
-as $$
-begin
-    return case
-        when i_position = 'latest' then (pgque.find_newest_tick(i_queue.queue_id)).tick_id
-        when i_position = 'earliest' then (pgque.find_oldest_tick(i_queue)).tick_id
-        when i_position ~ '^[0-9]+$'
-        then (pgque.find_retained_tick(i_queue, i_position::bigint)).tick_id
-        else pgque.find_tick_before(i_queue, i_position::timestamptz) end;
-end;
-$$;
+forward pgque.find_position(i_queue pgque.queue, i_position text) returns bigint
+as case
+    when i_position = 'latest' then (pgque.find_newest_tick(i_queue.queue_id)).tick_id
+    when i_position = 'earliest' then (pgque.find_oldest_tick(i_queue)).tick_id
+    when i_position ~ '^[0-9]+$'
+    then (pgque.find_retained_tick(i_queue, i_position::bigint)).tick_id
+    else pgque.find_tick_before(i_queue, i_position::timestamptz) end;
 
 -- Returns the ticks between which a reader without a consumer finds events: those after a position, as
 -- many whole ticks as i_max_count events allow, but one at least. Without a position, the newest ticks
@@ -108,27 +102,15 @@ end;
 $$;
 
 -- Returns the newest tick of a queue.
-create or replace function pgque.find_newest_tick(i_queue_id integer)
-returns pgque.tick
-language plpgsql
-as $$
-begin
-    return pgque.find_tick(i_queue_id, (select max(t.tick_id) from pgque.tick t
-                                        where t.tick_queue = i_queue_id));
-end;
-$$;
+forward pgque.find_newest_tick(i_queue_id integer) returns pgque.tick
+as pgque.find_tick(i_queue_id, (select max(t.tick_id) from pgque.tick t
+                                where t.tick_queue = i_queue_id));
 
 -- Returns the oldest tick of a queue after which all events still exist.
-create or replace function pgque.find_oldest_tick(i_queue pgque.queue)
-returns pgque.tick
-language plpgsql
-as $$
-begin
-    return pgque.find_tick(i_queue.queue_id, (select min(t.tick_id) from pgque.tick t
-                                              where t.tick_queue = i_queue.queue_id
-                                                and t.tick_id >= i_queue.queue_first_tick));
-end;
-$$;
+forward pgque.find_oldest_tick(i_queue pgque.queue) returns pgque.tick
+as pgque.find_tick(i_queue.queue_id, (select min(t.tick_id) from pgque.tick t
+                                      where t.tick_queue = i_queue.queue_id
+                                        and t.tick_id >= i_queue.queue_first_tick));
 
 -- Returns the newest tick up to which all ticks are older than a time. A queue's tick 1 has no events
 -- before it, so it serves every earlier time.

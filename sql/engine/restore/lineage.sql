@@ -9,16 +9,10 @@
 -- the plan. True stays valid for as long as the session lives, since a server changes its timeline only
 -- while it accepts no writes, and a restore makes the functions anew; false only leads to
 -- follow_timeline and check_adopted.
-create or replace function pgque.is_timeline_followed()
-returns boolean
-language plpgsql immutable
-as $$
-begin
-    return not pg_is_in_recovery()
-           and pg_sequence_last_value('pgque.lineage_seq') >> 32 = pgque.read_timeline()
-           and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
-end;
-$$;
+forward pgque.is_timeline_followed() returns boolean immutable
+as not pg_is_in_recovery()
+       and pg_sequence_last_value('pgque.lineage_seq') >> 32 = pgque.read_timeline()
+       and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
 
 -- Begins a life if the current one does not belong to the server's timeline. Returns the sequence
 -- of batch ids, which then gives out new ones. Waits only for a session that is about to begin the

@@ -84,14 +84,8 @@ from pgque.subscription s
 join pgque.tick prev on prev.tick_queue = s.sub_queue and prev.tick_id = s.sub_last_tick
 left join pgque.tick cur on cur.tick_queue = s.sub_queue and cur.tick_id = s.sub_next_tick
 union all
-select q.queue_id, null, last_tick.tick_snapshot, null
-from pgque.queue q
-cross join lateral (
-    select t.tick_snapshot from pgque.tick t
-    where t.tick_queue = q.queue_id
-    order by t.tick_id desc
-    limit 1
-) last_tick
+select q.queue_id, null, q.tick_snapshot, null
+from pgque.queue_progress q
 where not exists (select from pgque.subscription_base s where s.sub_queue = q.queue_id);
 
 -- Writes the unfinished events of a queue again, under this transaction's id: puts them aside with
@@ -167,14 +161,8 @@ $$;
 
 -- Returns whether a row's xmin is the given transaction or a later one. The two are less than 2^31
 -- apart.
-create or replace function pgque.is_written_since(i_xmin xid, i_txid xid8)
-returns boolean
-language plpgsql immutable
-as $$
-begin
-    return (i_xmin::text::bigint - i_txid::text::bigint) & 4294967295 < 2147483648;
-end;
-$$;
+forward pgque.is_written_since(i_xmin xid, i_txid xid8) returns boolean immutable
+as (i_xmin::text::bigint - i_txid::text::bigint) & 4294967295 < 2147483648;
 
 -- Gives each queue a single tick, in which this transaction is still in progress, and moves every
 -- consumer to it.
@@ -188,15 +176,10 @@ declare
     v_sub    pgque.subscription;
 begin
     v_ticks := array(
-        select row(q.queue_id, t.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
-                   t.tick_event_seq, t.half)::pgque.tick_log
-        from pgque.queue q
-        cross join lateral (
-            select * from pgque.tick l
-            where l.tick_queue = q.queue_id
-            order by l.tick_id desc
-            limit 1
-        ) t);
+        select row(q.queue_id, q.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
+                   q.tick_event_seq, l.half)::pgque.tick_log
+        from pgque.queue_progress q
+        join pgque.log l on l.log_name = 'tick');
     truncate pgque.tick_log;
     insert into pgque.tick_log select (unnest(v_ticks)).*;
 

@@ -233,28 +233,21 @@ $$;
 
 -- Returns the open batches of a queue, or of all, and of a subscription, or of all: their ids, who gets
 -- the retries of their events, and the snapshots between which their transactions finished.
-create or replace function pgque.open_batches(
+forward pgque.open_batches(
     i_queue_id integer default null, i_owner integer default null,
     out batch_id bigint, out ev_owner integer,
-    out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
-returns setof record
-language plpgsql stable
-as $$
-begin
-    return query
-    select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
-    from pgque.subscription s
-    cross join lateral (
-        select t.tick_snapshot from pgque.tick_log t
-        where t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick limit 1) l
-    cross join lateral (
-        select t.tick_snapshot from pgque.tick_log t
-        where t.tick_queue = s.sub_queue and t.tick_id = s.sub_next_tick limit 1) n
-    where s.sub_batch is not null
-      and (i_queue_id is null or s.sub_queue = i_queue_id)
-      and (i_owner is null or coalesce(s.sub_main, s.sub_id) = i_owner);
-end;
-$$;
+    out last_snapshot pg_snapshot, out next_snapshot pg_snapshot) returns setof record stable
+as select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
+   from pgque.subscription s
+   cross join lateral (
+       select t.tick_snapshot from pgque.tick_log t
+       where t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick limit 1) l
+   cross join lateral (
+       select t.tick_snapshot from pgque.tick_log t
+       where t.tick_queue = s.sub_queue and t.tick_id = s.sub_next_tick limit 1) n
+   where s.sub_batch is not null
+     and (i_queue_id is null or s.sub_queue = i_queue_id)
+     and (i_owner is null or coalesce(s.sub_main, s.sub_id) = i_owner);
 
 -- Moves retries that are due back into their queues, as events for their subscription only. Those of
 -- a batch that is still open stay: whoever takes it over may give the same events back again. It

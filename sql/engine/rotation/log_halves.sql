@@ -14,16 +14,8 @@
 
 -- Lets this transaction commit without waiting for a standby. Maintenance holds locks that other
 -- sessions wait for, and nobody relies on its commit.
-create or replace function pgque.commit_locally()
-returns void
-language plpgsql
-as $$
-begin
-    if current_setting('synchronous_commit') <> 'off' then
-        perform set_config('synchronous_commit', 'local', true);
-    end if;
-end;
-$$;
+forward pgque.commit_locally() returns void
+as set_config('synchronous_commit', 'local', true) where current_setting('synchronous_commit') <> 'off';
 
 -- Sets how long the calling function waits for a lock on a log: 10 ms, which nobody notices.
 -- Overlapping transactions may keep it taken for longer, so one attempt in ten waits for 100 ms, and

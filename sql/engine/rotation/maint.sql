@@ -113,15 +113,9 @@ end;
 $$;
 
 -- Returns the hint of an error that ended a step: its own, or what to do next.
-create or replace function pgque.next_run_hint(i_hint text)
-returns text
-language plpgsql immutable
-as $$
-begin
-    return coalesce(nullif(i_hint, ''), 'The next run tries it again. A standby takes no writes: run '
-                                        'it on the primary.');
-end;
-$$;
+forward pgque.next_run_hint(i_hint text) returns text immutable
+as coalesce(nullif(i_hint, ''), 'The next run tries it again. A standby takes no writes: run '
+                                'it on the primary.');
 
 -- Does all maintenance in one call, for any scheduler. Returns how many things it did. What it cannot
 -- lock within a second, it leaves for the next call. A step that fails stops no other step and raises a

@@ -43,13 +43,8 @@ $$;
 -- once that tick is older than the lag; after the idle period; on request; and at once for a queue's
 -- first event, or if the clock was set back behind the last tick.
 create or replace view pgque.tick_due as
-select q.queue_id,
-       q.queue_name,
-       last_tick.tick_id as last_tick_id,
-       seq.last_event_id,
-       last_tick.tick_event_seq as last_tick_event_seq,
-       q.queue_seq as event_seq,
-       s.left_some,
+select q.queue_id, q.queue_name, last_tick.tick_id as last_tick_id, seq.last_event_id,
+       last_tick.tick_event_seq as last_tick_event_seq, q.queue_seq as event_seq, s.left_some,
        seq.last_event_id > last_tick.tick_event_seq as has_new,
        clock_timestamp() - last_tick.tick_time
            < greatest(q.queue_ticker_max_lag, interval '200 ms') as is_busy
