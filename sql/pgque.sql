@@ -3739,7 +3739,6 @@ $$;
 create or replace function pgque.retained_ticks(
     i_queue text, i_position text default null, i_max_count integer default null,
     out from_tick bigint, out to_tick bigint)
-returns record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
@@ -3834,7 +3833,6 @@ $$;
 create or replace function pgque.seek(
     i_queue text, i_consumer text, i_position text, i_skip boolean default false,
     out tick_id bigint, out skipped_events bigint, out repeated_events bigint)
-returns record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
@@ -3897,7 +3895,6 @@ create or replace function pgque.window_ticks(
     i_queue text, i_start timestamptz, i_end timestamptz,
     out prev_tick_id bigint, out tick_id bigint,
     out seq_start bigint, out seq_end bigint, out lag interval, out attempt bigint)
-returns record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
@@ -4989,7 +4986,6 @@ create or replace function pgque.open_to_claim(
     i_min_lag interval default null, i_min_count integer default null,
     i_min_interval interval default null, i_max_count integer default null,
     out batch_id bigint, out epoch bigint)
-returns record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
@@ -5146,7 +5142,6 @@ create or replace function pgque.claim_ticks(
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint, out registration_id integer,
     out prev_fingerprint text, out cur_fingerprint text)
-returns record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
@@ -5587,7 +5582,6 @@ $$;
 create or replace function pgque.events_between(
     i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out tables text[])
-returns record
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
@@ -5615,7 +5609,6 @@ $$;
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
-returns record
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
@@ -9413,7 +9406,6 @@ $$;
 -- partitioned consumer count together: an event is finished when each slot has passed it.
 create or replace function pgque.finished_before(
     i_batch_id bigint, i_events integer, out finished integer, out failed integer)
-returns record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
@@ -9509,7 +9501,6 @@ $$;
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
-returns record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
@@ -9533,7 +9524,6 @@ create or replace function pgque.dlq_replay_matching(
     i_since timestamptz default null, i_until timestamptz default null,
     i_limit integer default null, i_max_id bigint default null,
     out replayed bigint, out failed bigint, out first_error text)
-returns record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare
@@ -10160,7 +10150,6 @@ $$;
 -- session locks it or may still read the half that was left. A log below 16 MB is ok, and so are ticks
 -- that are needed.
 create or replace function pgque.log_health(out status text, out detail text)
-returns record
 language plpgsql set search_path = pgque, pg_catalog, pg_temp
 as $$
 declare

@@ -91,7 +91,6 @@ $$;
 -- partitioned consumer count together: an event is finished when each slot has passed it.
 create or replace function pgque.finished_before(
     i_batch_id bigint, i_events integer, out finished integer, out failed integer)
-returns record
 language plpgsql security definer
 set jit = off
 as $$

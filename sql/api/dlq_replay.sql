@@ -27,7 +27,6 @@ $$;
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
-returns record
 language plpgsql security definer
 as $$
 begin
@@ -51,7 +50,6 @@ create or replace function pgque.dlq_replay_matching(
     i_since timestamptz default null, i_until timestamptz default null,
     i_limit integer default null, i_max_id bigint default null,
     out replayed bigint, out failed bigint, out first_error text)
-returns record
 language plpgsql security definer
 as $$
 declare

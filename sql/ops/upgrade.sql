@@ -21,11 +21,7 @@ begin
 end;
 $$;
 
-do $$
-begin
-    perform pgque.upgrade_schema();
-end;
-$$;
+select pgque.upgrade_schema();
 
 -- In 0.3, events could wait for a failed event of their key. They become retries of their slot, each
 -- due no earlier than those before it. The slot's page is handed out again, because what waited is in

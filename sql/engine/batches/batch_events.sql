@@ -6,7 +6,6 @@
 create or replace function pgque.events_between(
     i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out tables text[])
-returns record
 language plpgsql
 as $$
 declare
@@ -34,7 +33,6 @@ $$;
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
-returns record
 language plpgsql
 as $$
 declare

@@ -13,7 +13,6 @@ create or replace function pgque.claim_ticks(
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint, out registration_id integer,
     out prev_fingerprint text, out cur_fingerprint text)
-returns record
 language plpgsql security definer
 as $$
 declare

@@ -31,7 +31,6 @@ create or replace function pgque.open_to_claim(
     i_min_lag interval default null, i_min_count integer default null,
     i_min_interval interval default null, i_max_count integer default null,
     out batch_id bigint, out epoch bigint)
-returns record
 language plpgsql security definer
 as $$
 declare

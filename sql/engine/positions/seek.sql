@@ -74,7 +74,6 @@ as case
 create or replace function pgque.retained_ticks(
     i_queue text, i_position text default null, i_max_count integer default null,
     out from_tick bigint, out to_tick bigint)
-returns record
 language plpgsql security definer
 as $$
 declare
@@ -155,7 +154,6 @@ $$;
 create or replace function pgque.seek(
     i_queue text, i_consumer text, i_position text, i_skip boolean default false,
     out tick_id bigint, out skipped_events bigint, out repeated_events bigint)
-returns record
 language plpgsql security definer
 as $$
 declare

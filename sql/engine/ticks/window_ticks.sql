@@ -10,7 +10,6 @@ create or replace function pgque.window_ticks(
     i_queue text, i_start timestamptz, i_end timestamptz,
     out prev_tick_id bigint, out tick_id bigint,
     out seq_start bigint, out seq_end bigint, out lag interval, out attempt bigint)
-returns record
 language plpgsql security definer
 as $$
 declare
