@@ -1,7 +1,9 @@
-"""Writes out what SQL files state in short: the search_path of functions, and those that forward.
+"""Writes out what SQL files state in short: language and search_path of functions, and forwards.
 
-Each function runs with the search_path of its schema, unless build/unpinned.txt has its name with
-the reason. A function that only passes its arguments on, or computes one expression, is two lines:
+Each function is in PL/pgSQL, unless it says its language, and runs with the search_path of its
+schema, unless build/unpinned.txt has its name with the reason. What else it is, such as security
+definer, follows its result. A function that only passes its arguments on, or computes one
+expression, is two lines:
 
     forward pgque.ack(i_batch_id bigint)
     as pgque.finish_batch(i_batch_id);
@@ -54,7 +56,8 @@ _LISTED = re.compile(r"(\w+)\(([^)]*)\)")
 _RENAMED = re.compile(rf"{_LISTED.pattern}(?: as (\w+))?")
 _SIGNATURE = re.compile(
     r"^create or replace function (?P<engine>\w+)\.(?P<name>\w+)"
-    r"\((?P<arguments>[^;]*?)\)\nreturns (?P<type>[^\n]+)",
+    r"\((?P<arguments>[^;]*?)\)\nreturns (?P<type>[^\n]+?)"
+    r"(?: (?:immutable|stable|strict|security definer))*$",
     re.MULTILINE,
 )
 _COPY = re.compile(
@@ -89,7 +92,10 @@ _HEADER = re.compile(
     r"^create or replace (?:function|procedure) (?P<schema>\w+)\.(?P<name>\w+)\(.*?\nas \$\$$",
     re.MULTILINE | re.DOTALL,
 )
-_LANGUAGE = re.compile(r"^language [^\n]+$", re.MULTILINE)
+_LANGUAGE = re.compile(r"^language (?:(?! as \$\$$| set )[^\n])+", re.MULTILINE)
+_ATTRIBUTES = re.compile(
+    r"((?: (?:immutable|stable|strict|security definer))*)\n(as \$\$|set )", re.MULTILINE
+)
 
 
 def write_out(root: Path, text: str, unpinned: Collection[str]) -> str:
@@ -103,6 +109,8 @@ def write_out(root: Path, text: str, unpinned: Collection[str]) -> str:
 
     def pin(found: re.Match[str]) -> str:
         header = found[0]
+        if not _LANGUAGE.search(header):
+            header = _ATTRIBUTES.sub(r"\nlanguage plpgsql\1 \2", header, count=1)
         if "set search_path" in header or f"{found['schema']}.{found['name']}" in unpinned:
             return header
         path = f"set search_path = {found['schema']}, pg_catalog, pg_temp"

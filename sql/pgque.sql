@@ -189,8 +189,7 @@ $$;
 -- the queues' tables for at least the lock_timeout.
 create or replace function pgque.refuse_locked(i_what text, i_hint text)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = 'lock_not_available',
@@ -211,8 +210,7 @@ $$;
 -- locks: all tables and views, exclusively. writes: nothing.
 create or replace function pgque.lock_tables(i_with_events boolean)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_timeout  constant text := current_setting('lock_timeout');
     v_give_up  constant timestamptz := clock_timestamp()
@@ -325,8 +323,7 @@ where '0.4.0' is distinct from (
 -- file writes its version, and the error rolls back the whole installation.
 create or replace function pgque.refuse_downgrade()
 returns trigger
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if string_to_array(substring(new.schema_version from '^[0-9.]*[0-9]'), '.')::integer[]
        < string_to_array(substring(old.schema_version from '^[0-9.]*[0-9]'), '.')::integer[] then
@@ -927,8 +924,7 @@ create index if not exists history_time_idx on pgque.history (counted_at);
 -- pg_restore creates the view empty and refreshes it once, which makes a new row.
 create or replace function pgque.find_origin(out origin_id uuid, out first_txid xid8)
 returns record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     select o.origin_id, o.first_txid into origin_id, first_txid from pgque.origin o;
     if not found then
@@ -942,14 +938,8 @@ $$;
 -- cluster in its events and ticks. A restore fills a materialized view anew; a file copy,
 -- pg_upgrade and a template keep it, and keep the transaction ids. first_txid is newer than all
 -- that the restore loaded.
-do $$
-begin
-    if to_regclass('pgque.origin') is null then
-        create materialized view pgque.origin as
-        select o.origin_id, o.first_txid from pgque.find_origin() o;
-    end if;
-end;
-$$;
+create materialized view if not exists pgque.origin as
+select o.origin_id, o.first_txid from pgque.find_origin() o;
 
 update pgque.config
 set origin_id = (select o.origin_id from pgque.origin o)
@@ -961,8 +951,7 @@ where origin_id is null;
 -- cannot be read: during recovery, and on managed servers that refuse these functions.
 create or replace function pgque.read_timeline()
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     -- pg_control_checkpoint() would show the old timeline until the first checkpoint of a new one.
     return ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
@@ -1006,8 +995,7 @@ create table if not exists pgque.addon (
 -- its value. Volatile, because a planner may call any other function with constant arguments.
 create or replace function pgque.refuse_value(i_message text, i_value text, i_hint text)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = 'PQ005',
@@ -1020,8 +1008,7 @@ $$;
 -- error.
 create or replace function pgque.find_queue(i_queue text)
 returns pgque.queue
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue;
 begin
@@ -1052,8 +1039,7 @@ $$;
 -- The same for calls that do nothing if the queue does not exist: returns null then.
 create or replace function pgque.look_for_queue(i_queue text)
 returns pgque.queue
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return pgque.find_queue(i_queue);
 exception
@@ -1067,8 +1053,7 @@ $$;
 -- An older snapshot would see an empty log after a compaction that it waited for.
 create or replace function pgque.find_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
     v_sub   pgque.subscription;
@@ -1110,8 +1095,7 @@ $$;
 -- The same for calls that do nothing if the queue or the consumer does not exist: returns null then.
 create or replace function pgque.look_for_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return pgque.find_subscription(i_queue, i_consumer);
 exception
@@ -1125,8 +1109,7 @@ $$;
 -- compaction.
 create or replace function pgque.check_positions_visible()
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if exists (select from pgque.subscription_base s
                where not exists (select from pgque.position_log p where p.sub_id = s.sub_id)) then
@@ -1142,8 +1125,7 @@ $$;
 -- committed row, or it would lose the rows that came after an old snapshot.
 create or replace function pgque.check_read_committed(i_work text)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         raise exception using
@@ -1162,8 +1144,7 @@ $$;
 -- batch is finished or went to another subscription.
 create or replace function pgque.find_batch(i_batch_id bigint)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -1200,8 +1181,7 @@ $$;
 -- locks: none; the caller holds one under which nobody else asks for this name. writes: snapshot_wait.
 create or replace function pgque.is_seen_by_all(i_name text, i_change text)
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_wait      pgque.snapshot_wait;
     v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
@@ -1275,8 +1255,7 @@ $$;
 -- one in a hundred for a second.
 create or replace function pgque.set_lock_wait()
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_chance constant float := random();
 begin
@@ -1301,8 +1280,7 @@ where pg_relation_size(h.half) > 0;
 -- half.
 create or replace function pgque.maint_empty_half(i_log text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10ms'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_left record;
@@ -1345,8 +1323,7 @@ $$;
 create or replace function pgque.count_move(
     i_queue_id integer, i_sub_id integer, i_from_tick bigint, i_to_tick bigint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_from  bigint := 0;
     v_to    pgque.tick := pgque.find_tick(i_queue_id, i_to_tick);
@@ -1366,8 +1343,7 @@ $$;
 -- locks: waits for a concurrent move of the consumer. writes: position_log, counter_log.
 create or replace function pgque.count_end()
 returns trigger
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -1395,8 +1371,7 @@ for each row execute function pgque.count_end();
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_retries()
 returns trigger
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     insert into pgque.counter_log (queue_id, sub_id, nacked)
     select r.ev_queue, r.ev_owner, count(*)
@@ -1414,8 +1389,7 @@ for each statement execute function pgque.count_retries();
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_dead_letters()
 returns trigger
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     insert into pgque.counter_log (queue_id, sub_id, dead_lettered)
     select d.dl_queue_id, s.sub_id, count(*)
@@ -1462,8 +1436,7 @@ $$;
 -- locks: the row in lineage_lock, when it begins a life. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.follow_timeline()
 returns regclass
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_timeline  bigint;
 begin
@@ -1490,8 +1463,7 @@ $$;
 -- locks: the row in lineage_lock, by the caller. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.begin_life(i_timeline bigint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform setval('pgque.batch_id_seq', coalesce(pg_sequence_last_value('pgque.batch_id_seq'), 0)
                    + 1000000 + floor(random() * 1000000000)::bigint);
@@ -1517,8 +1489,7 @@ $$;
 -- locks: the row in lineage_lock. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.renew_incarnation()
 returns uuid
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_adopted();
     perform from pgque.lineage_lock l for update;
@@ -1534,8 +1505,7 @@ $$;
 -- locks: those of follow_timeline. writes: the same.
 create or replace function pgque.incarnation()
 returns uuid
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_life  bigint;
 begin
@@ -1586,8 +1556,7 @@ $$;
 -- locks: none. writes: pg_proc.
 create or replace function pgque.build_functions(i_queue_id integer)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_tables  text := format('pgque.event_%s_tables', i_queue_id);
     v_read    text := format('pgque.event_%s_read', i_queue_id);
@@ -1636,8 +1605,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_perms(x_queue_name text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(x_queue_name);
     v_parent  text := format('event_%s', v_queue.queue_id);
@@ -1662,8 +1630,7 @@ $$;
 -- locks: none; callers lock the queue's row. writes: the catalog.
 create or replace function pgque.open_event_tables(i_queue_id integer)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue    pgque.queue;
     v_child    text;
@@ -1690,8 +1657,7 @@ $$;
 -- locks: its event tables, against other schema changes. writes: the catalog.
 create or replace function pgque.tune_storage(i_queue_name text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
@@ -1714,8 +1680,7 @@ $$;
 -- locks: pgque.event, against another creation, until the transaction ends. writes: the catalog.
 create or replace function pgque.create_event_parent(i_queue_id integer)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_group  integer := i_queue_id / 64;
     v_name   text := format('event_group_%s', i_queue_id / 64);
@@ -1735,8 +1700,7 @@ $$;
 create or replace function pgque.attach_event_table(
     i_parent text, i_name text, i_from integer, i_to integer)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     execute format(  -- quoted: one of two words
         'create table pgque.%I (like pgque.event including defaults) partition by %s (ev_table)',
@@ -1768,8 +1732,7 @@ where g.inhparent = 'pgque.event'::regclass;
 -- locks: a group, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10ms'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_left     record;
@@ -1807,8 +1770,7 @@ $$;
 -- writes: queue, tick, tick_state, the catalog.
 create or replace function pgque.create_queue(i_queue_name text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_id     integer;
     v_seq    text;
@@ -1877,8 +1839,7 @@ $$;
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
 create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_timeout    constant text := current_setting('lock_timeout');
     v_queue      pgque.queue;
@@ -1967,8 +1928,7 @@ left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum;
 -- Raises an error about an unknown parameter or an invalid value, with the list of parameters.
 create or replace function pgque.refuse_parameter(i_message text)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = 'PQ005',
@@ -1990,8 +1950,7 @@ $$;
 create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
 begin
@@ -2020,8 +1979,7 @@ $$;
 -- locks: held by the update. writes: the catalog.
 create or replace function pgque.apply_disable_insert()
 returns trigger
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.open_event_tables(new.queue_id);
     return null;
@@ -2045,8 +2003,7 @@ alter table pgque.queue enable always trigger apply_disable_insert;
 -- locks: the queue's row. writes: queue, tick, the catalog.
 create or replace function pgque.create_queue(i_queue text, i_options jsonb)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_created  integer;
     v_option   record;
@@ -2065,8 +2022,7 @@ $$;
 create or replace function pgque.different_options(
     i_queue text, i_options jsonb, out param_name text, out present text, out wanted text)
 returns setof record
-language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue    pgque.queue := pgque.find_queue(i_queue);
     v_option   record;
@@ -2106,8 +2062,7 @@ $$;
 -- is read as the parameter's type.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_wrong text;
 begin
@@ -2174,8 +2129,7 @@ create or replace function pgque.insert_event(
     queue_name text, ev_type text, ev_data text,
     ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
 returns bigint
-language plpgsql security definer
-as $$
+language plpgsql security definer as $$
 declare
     v_id pg_catalog.int8;
 begin
@@ -2214,8 +2168,7 @@ create or replace function pgque.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
     ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue($1);
     v_id    bigint;
@@ -2238,8 +2191,7 @@ $$;
 -- and session_replication_role is not replica.
 create or replace function pgque.refuse_insert(i_queue text)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('session_replication_role') <> 'replica' then
@@ -2256,8 +2208,7 @@ $$;
 -- find events in every child table, but the child that rotation empties next is closed to writers.
 create or replace function pgque.current_event_table(x_queue_name text)
 returns text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
 begin
@@ -2277,8 +2228,7 @@ create or replace function pgque.read_arguments(
     i_trigger text, i_args text[],
     out queue text, out flags text[], out ignored text[], out key text[], out condition text,
     out fields text[])
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     c_fields constant text[] := array['ev_type', 'ev_data', 'ev_extra1', 'ev_extra2',
                                      'ev_extra3', 'ev_extra4'];
@@ -2324,8 +2274,7 @@ $$;
 -- compute.
 create or replace function pgque.trigger_expressions(i_condition text, i_fields text[])
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_condition is null and num_nonnulls(variadic i_fields) = 0 then
         return null;
@@ -2348,8 +2297,7 @@ create or replace function pgque.check_trigger(
     i_trigger text, i_flags text[], i_condition text, i_fields text[], i_when text, i_level text,
     i_op text)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if 'deny' = any (i_flags) then
         perform pgque.refuse_trigger(
@@ -2377,8 +2325,7 @@ $$;
 create or replace function pgque.check_change_key(
     i_trigger text, i_op text, i_key text[], i_names text[], i_old text[], i_new text[])
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_changed text;
 begin
@@ -2404,8 +2351,7 @@ $$;
 create or replace function pgque.refuse_trigger(
     i_is_change boolean, i_trigger text, i_what text, i_hint text)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = case when i_is_change then 'PQ014' else 'PQ005' end,
@@ -2422,8 +2368,7 @@ $$;
 create or replace function pgque.change_type(
     i_format text, i_op text, i_schema text, i_table text, i_key text[])
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return case
         when i_format = 'json' then format(
@@ -2441,8 +2386,7 @@ $$;
 create or replace function pgque.row_as_text(
     i_format text, i_names text[], i_types oid[], i_sent boolean[], i_values text[])
 returns text
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_format = 'json' then
         return (
@@ -2472,8 +2416,7 @@ $$;
 -- is copied as a whole.
 create or replace function pgque.url_encode(i_text text)
 returns text
-language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return (
         select string_agg(case
@@ -2491,8 +2434,7 @@ $$;
 create or replace function pgque.change_fragment(
     i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_key text := (
         select string_agg(case when value is null then format('%I is null', name)
@@ -2528,8 +2470,7 @@ $$;
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.jsontriga()
 returns trigger
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     c pg_catalog.record;
 begin
@@ -2556,8 +2497,7 @@ $$;
 -- The same with the row url-encoded.
 create or replace function pgque.logutriga()
 returns trigger
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     c pg_catalog.record;
 begin
@@ -2584,8 +2524,7 @@ $$;
 -- The same with a fragment of SQL, which its consumer completes.
 create or replace function pgque.sqltriga()
 returns trigger
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     c pg_catalog.record;
 begin
@@ -2618,8 +2557,7 @@ create or replace function pgque.send_change(
     i_format text, i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
     i_when text, i_level text, i_op text, i_old record, i_new record,
     out is_sent boolean, out is_last boolean)
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     c         pg_catalog.record;
     v_fields  pg_catalog.text[];
@@ -2646,8 +2584,7 @@ create or replace function pgque.describe_change(
     i_format text, i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
     i_when text, i_level text, i_op text, i_old record, i_new record,
     out queue text, out skip boolean, out fields text[], out expressions text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-set datestyle = 'ISO, YMD'
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set datestyle = 'ISO, YMD'
 set intervalstyle = 'postgres'
 set extra_float_digits = 1
 set bytea_output = 'hex'
@@ -2717,8 +2654,7 @@ $$;
 -- columns in the order of the key.
 create or replace function pgque.table_columns(
     i_table oid, out names text[], out types oid[], out generated text[], out key text[])
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_numbers int2[];
 begin
@@ -2740,8 +2676,7 @@ $$;
 -- quotes, with quotes and backslashes doubled; an empty value without quotes is null.
 create or replace function pgque.split_row(i_row text)
 returns text[]
-language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if strpos(i_row, '"') = 0 then
         return string_to_array(substr(i_row, 2, length(i_row) - 2), ',', '');
@@ -2765,8 +2700,7 @@ $$;
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.capture_change()
 returns trigger
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-set bytea_output = 'hex'
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'
 set extra_float_digits = 1
 set intervalstyle = 'postgres'
 set datestyle = 'iso, ymd'
@@ -2835,8 +2769,7 @@ $$;
 -- needs none. Refuses an update of a table that has lost its key.
 create or replace function pgque.capture_condition(i_relid oid, i_op text)
 returns text
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_key  constant text[] := pgque.key_of_table(i_relid);
 begin
@@ -2867,8 +2800,7 @@ $$;
 create or replace function pgque.capture_truncate(
     i_queue text, i_table text, i_relid oid, i_when text)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     c_whole  constant boolean := not (select c.relispartition from pg_class c
                                       where c.oid = i_relid);
@@ -2897,8 +2829,7 @@ $$;
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(i_table regclass, i_queue text)
 returns integer
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     c_attempts  constant integer := 10;
     c_timeout   constant text := current_setting('lock_timeout');
@@ -2957,8 +2888,7 @@ $$;
 -- locks: the tables (ACCESS EXCLUSIVE). writes: their triggers.
 create or replace function pgque.uncapture(i_table regclass, i_queue text)
 returns integer
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name     constant text := 'pgque_capture_' || left(md5(i_queue), 12);
     v_trigger  record;
@@ -2980,8 +2910,7 @@ $$;
 -- Checks that a table can be captured.
 create or replace function pgque.check_captured(i_table regclass)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_class  pg_class;
     v_why    text;
@@ -3103,8 +3032,7 @@ $$;
 -- is public.
 create or replace function pgque.quote_fqname(i_name text)
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_dot     integer := strpos(i_name, '.');
     v_schema  text := case when v_dot > 0 then left(i_name, v_dot - 1) else 'public' end;
@@ -3121,8 +3049,7 @@ $$;
 -- sequence, because seq_getval and seq_setval run with the owner's rights.
 create or replace function pgque.find_event_seq(i_seq_name text)
 returns regclass
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_seq regclass := (select q.queue_seq from pgque.queue q
                        where q.queue_seq = to_regclass(pgque.quote_fqname(i_seq_name)));
@@ -3154,8 +3081,7 @@ $$;
 -- writes: the sequence.
 create or replace function pgque.seq_setval(i_seq_name text, i_new_value bigint)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_seq   regclass := pgque.find_event_seq(i_seq_name);
     v_last  bigint := pgque.seq_getval(i_seq_name);
@@ -3182,8 +3108,7 @@ $$;
 -- those in progress, and all its events come in a later batch.
 create or replace function pgque.tick_snapshot()
 returns pg_snapshot
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_snapshot  pg_snapshot := pg_current_snapshot();
     v_own       xid8 := pg_current_xact_id_if_assigned();
@@ -3208,8 +3133,7 @@ $$;
 -- locks: in a stricter isolation the row of log, shared. writes: nothing.
 create or replace function pgque.check_tick_half()
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         perform from pgque.log l where l.log_name = 'tick' for share;
@@ -3256,8 +3180,7 @@ where not q.queue_external_ticker
 -- walks through the whole table of locks, so it is read only if there is such a transaction.
 create or replace function pgque.seqs_in_use()
 returns oid[]
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_database  constant oid := (select d.oid from pg_database d where d.datname = current_database());
     v_running   integer[];
@@ -3298,8 +3221,7 @@ $$;
 -- notifies.
 create or replace function pgque.make_ticks(i_first_queue integer, i_last_queue integer)
 returns bigint[]
-language plpgsql
-set plan_cache_mode = force_generic_plan
+language plpgsql set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_strict      constant boolean := current_setting('transaction_isolation') not like 'read %';
@@ -3366,8 +3288,7 @@ $$;
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker()
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 begin
     return cardinality(pgque.make_ticks(0, 2147483647));
@@ -3382,8 +3303,7 @@ $$;
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker(i_queue_name text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_queue pgque.queue;
@@ -3404,8 +3324,7 @@ $$;
 -- locks: none. writes: tick_request.
 create or replace function pgque.force_next_tick(i_queue_name text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
@@ -3438,8 +3357,7 @@ $$;
 -- start.
 create or replace function pgque.slot_end(i_start timestamptz, i_slot interval)
 returns timestamptz
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_slot is null or i_slot < '0' then
         perform pgque.refuse_value('no slot of %s', i_slot::text,
@@ -3453,8 +3371,7 @@ $$;
 -- Begins a slot: returns its start, its end and the current pg_cron job.
 create or replace function pgque.begin_slot(
     i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '5s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '5s'
 as $$
 begin
     starts := clock_timestamp();
@@ -3471,8 +3388,7 @@ $$;
 create or replace function pgque.next_beat(
     i_last timestamptz, i_period interval, i_ends timestamptz, i_job_id bigint)
 returns timestamptz
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '5s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '5s'
 as $$
 declare
     v_config  pgque.config;
@@ -3498,8 +3414,7 @@ $$;
 -- end.
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop(i_slot interval)
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     v_slot     constant record := pgque.begin_slot(i_slot);
     v_due      pg_catalog.timestamptz := v_slot.starts;
@@ -3532,8 +3447,7 @@ $$;
 -- Does the same with the configured slot (ticker_slot).
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop()
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     v_pace constant record := pgque.ticker_pace();
 begin
@@ -3552,8 +3466,7 @@ $$;
 create or replace function pgque.ticker(
     i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue;
     v_last   pgque.tick;
@@ -3602,8 +3515,7 @@ $$;
 -- allow it.
 create or replace function pgque.refuse_tick(i_queue pgque.queue)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_setting constant text := case when i_queue.queue_ticker_paused then 'ticker_paused'
                                     else 'external_ticker' end;
@@ -3625,8 +3537,7 @@ $$;
 -- locks: the rows of log_rotation. writes: log_rotation.
 create or replace function pgque.set_snapshot_patience(p_patience interval)
 returns interval
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if p_patience is null or p_patience < '0' then
         perform pgque.refuse_value('no patience of %s with snapshots', p_patience::text,
@@ -3641,8 +3552,7 @@ $$;
 -- locks: the row of config. writes: config.
 create or replace function pgque.set_tick_period_ms(p_period_ms integer)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if p_period_ms is null or p_period_ms not between 1 and 1000 then
         perform pgque.refuse_value(
@@ -3665,8 +3575,7 @@ $$;
 -- Refuses what is no such position.
 create or replace function pgque.check_position(i_position text)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_is_known boolean;
 begin
@@ -3694,8 +3603,7 @@ $$;
 -- rotation_floor.
 create or replace function pgque.hold_tick(i_queue_id integer, i_position text)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue;
     v_tick   bigint;
@@ -3739,8 +3647,7 @@ $$;
 create or replace function pgque.retained_ticks(
     i_queue text, i_position text default null, i_max_count integer default null,
     out from_tick bigint, out to_tick bigint)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_to     pgque.tick;
@@ -3794,8 +3701,7 @@ $$;
 -- before it, so it serves every earlier time.
 create or replace function pgque.find_tick_before(i_queue pgque.queue, i_time timestamptz)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_oldest  pgque.tick := pgque.find_oldest_tick(i_queue);
     v_later   bigint;
@@ -3833,8 +3739,7 @@ $$;
 create or replace function pgque.seek(
     i_queue text, i_consumer text, i_position text, i_skip boolean default false,
     out tick_id bigint, out skipped_events bigint, out repeated_events bigint)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
     v_from   bigint;
@@ -3895,8 +3800,7 @@ create or replace function pgque.window_ticks(
     i_queue text, i_start timestamptz, i_end timestamptz,
     out prev_tick_id bigint, out tick_id bigint,
     out seq_start bigint, out seq_end bigint, out lag interval, out attempt bigint)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   constant pgque.queue := pgque.find_queue(i_queue);
     v_oldest  constant pgque.tick := pgque.find_oldest_tick(v_queue);
@@ -3956,8 +3860,7 @@ $$;
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_new   integer := pgque.register_consumer(x_queue_name, x_consumer_name,
                                                coalesce(x_tick_pos::text, 'latest'));
@@ -3989,8 +3892,7 @@ $$;
 -- locks: none. writes: position_log.
 create or replace function pgque.begin_positions(i_sub_id integer, i_tick bigint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -4021,8 +3923,7 @@ $$;
 create or replace function pgque.register_consumer(
     x_queue_name text, x_consumer_id text, i_start_at text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(x_queue_name);
     v_tick    bigint;
@@ -4070,8 +3971,7 @@ $$;
 create or replace function pgque.unregister_consumer(
     x_queue_name text, x_consumer_name text, x_keep_dead_letters boolean)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.look_for_subscription(x_queue_name, x_consumer_name);
 begin
@@ -4132,8 +4032,7 @@ $$;
 create or replace function pgque.register_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name     text := pgque.subconsumer_name(i_consumer, i_subconsumer);
     v_queue    pgque.queue := pgque.find_queue(i_queue);
@@ -4190,8 +4089,7 @@ $$;
 -- Returns the full name of a subconsumer: consumer.subconsumer.
 create or replace function pgque.subconsumer_name(i_consumer text, i_subconsumer text)
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if coalesce(i_consumer, '') = '' or coalesce(i_subconsumer, '') = '' then
         perform pgque.refuse_value(
@@ -4206,8 +4104,7 @@ $$;
 create or replace function pgque.refuse_cooperative(
     i_sub pgque.subscription, i_queue text, i_consumer text)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = 'PQ015',
@@ -4235,8 +4132,7 @@ $$;
 create or replace function pgque.refuse_slot(
     i_sub pgque.subscription, i_as_pages boolean)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_sub.sub_role = 'slot' and (i_sub.lease_ttl is not null or not i_as_pages) then
         perform pgque.refuse_cooperative(i_sub, q.queue_name, c.co_name)
@@ -4252,8 +4148,7 @@ $$;
 create or replace function pgque.find_subconsumer(
     i_main pgque.subscription, i_queue text, i_name text)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -4284,8 +4179,7 @@ $$;
 create or replace function pgque.unregister_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
     v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
@@ -4312,8 +4206,7 @@ $$;
 create or replace function pgque.end_subconsumer(
     i_main_id integer, i_sub_id integer, i_batch_handling integer)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -4358,8 +4251,7 @@ create or replace function pgque.find_next_tick(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_owner_id integer default null)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_newest  timestamptz := timestamptz 'infinity';
     v_near    pgque.tick;
@@ -4411,8 +4303,7 @@ $$;
 create or replace function pgque.count_between(
     i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer default null)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_range   record := pgque.events_between(i_from.tick_queue, i_from.tick_snapshot,
                                              i_to.tick_snapshot);
@@ -4447,8 +4338,7 @@ create or replace function pgque.open_batch(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub  pgque.subscription;
 begin
@@ -4495,8 +4385,7 @@ create or replace function pgque.check_claimed(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text,
     i_only bigint default null)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_sub.sub_batch is distinct from coalesce(i_only, i_sub.sub_batch) then
         raise exception 'batch % of %/% is not open', i_only, i_queue, i_consumer
@@ -4522,8 +4411,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.append_position(i_sub pgque.subscription)
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_row pgque.position_log;
 begin
@@ -4555,8 +4443,7 @@ $$;
 -- transaction whose snapshot is older than a compaction can miss one. It gets a serialization failure.
 create or replace function pgque.find_tick(i_queue_id integer, i_tick_id bigint)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_tick pgque.tick;
 begin
@@ -4587,8 +4474,7 @@ create or replace function pgque.next_batch_custom(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     select s.sub_batch, cur.tick_id, prev.tick_id, cur.tick_time, prev.tick_time,
@@ -4628,8 +4514,7 @@ $$;
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
 returns bigint
-language plpgsql security definer
-as $$
+language plpgsql security definer as $$
 declare
     v_sub    pg_catalog.int4;
     v_seq    pg_catalog.int8;
@@ -4690,8 +4575,7 @@ $$;
 create or replace function pgque.check_batch_limits(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_min_lag < '0' or i_min_interval < '0' or i_min_count < 0 or i_max_count < 1
        or i_max_count < i_min_count then
@@ -4713,8 +4597,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_committed  constant boolean := current_setting('transaction_isolation') = 'read committed';
     v_sub        pgque.subscription;
@@ -4751,8 +4634,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_sub.page_to < 9223372036854775807 then  -- a page, after which its batch goes on
         i_sub.page_from := i_sub.page_to;
@@ -4783,8 +4665,7 @@ create or replace function pgque.open_coop_batch(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_dead_interval interval, i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
     v_main  pgque.subscription;
@@ -4876,8 +4757,7 @@ create or replace function pgque.next_batch_custom(
     i_dead_interval interval default null,
     out batch_id bigint, out prev_tick_id bigint, out next_tick_id bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, null);
     if i_dead_interval < '0' then
@@ -4908,8 +4788,7 @@ $$;
 create or replace function pgque.touch_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
     v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
@@ -4938,8 +4817,7 @@ create or replace function pgque.claim_coop(
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     perform pgque.check_lease(i_owner, i_ttl);
@@ -4965,8 +4843,7 @@ create or replace function pgque.claim_batch(
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     perform pgque.check_lease(i_owner, i_ttl);
@@ -4986,8 +4863,7 @@ create or replace function pgque.open_to_claim(
     i_min_lag interval default null, i_min_count integer default null,
     i_min_interval interval default null, i_max_count integer default null,
     out batch_id bigint, out epoch bigint)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -5002,8 +4878,7 @@ $$;
 -- Refuses an owner without a name, and a time to live that is not positive.
 create or replace function pgque.check_lease(i_owner text, i_ttl interval)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if coalesce(i_owner, '') = '' or i_ttl is null
        or i_ttl not between '1 microsecond' and '1 year' then
@@ -5018,8 +4893,7 @@ $$;
 -- Returns an open batch to the owner of its lease; for others, raises an error that names the owner.
 create or replace function pgque.find_leased_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
@@ -5034,8 +4908,7 @@ $$;
 create or replace function pgque.check_lease_holder(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_sub.lease_owner is distinct from i_owner or i_sub.lease_epoch is distinct from i_epoch then
         raise exception using
@@ -5058,8 +4931,7 @@ $$;
 create or replace function pgque.renew_batch(
     i_batch_id bigint, i_owner text, i_epoch bigint, i_ttl interval default '1 minute')
 returns timestamptz
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription;
     v_until  timestamptz := clock_timestamp() + i_ttl;
@@ -5078,8 +4950,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.ack_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     -- Repeats if the same owner renewed the lease meanwhile.
     loop
@@ -5093,8 +4964,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.release_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -5142,8 +5012,7 @@ create or replace function pgque.claim_ticks(
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint, out registration_id integer,
     out prev_fingerprint text, out cur_fingerprint text)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub   pgque.subscription;
     v_from  bigint;
@@ -5197,8 +5066,7 @@ $$;
 -- its last transactions. Null if there is no such tick.
 create or replace function pgque.tick_fingerprint(i_queue text, i_tick_id bigint)
 returns text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_found  text;
@@ -5222,8 +5090,7 @@ create or replace function pgque.next_tick(
     i_queue text, i_consumer text,
     i_after_tick bigint default null, i_max_count integer default null)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
     v_after  bigint := coalesce(i_after_tick, v_sub.sub_last_tick);
@@ -5244,8 +5111,7 @@ $$;
 create or replace function pgque.check_tick(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
 returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_position  constant pgque.tick := pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick);
     v_found     constant text := pgque.tick_fingerprint(i_queue, i_tick);
@@ -5285,8 +5151,7 @@ $$;
 -- locks: waits for a concurrent call for the same consumer. writes: held_batch.
 create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
@@ -5328,8 +5193,7 @@ $$;
 create or replace function pgque.set_events_aside(
     i_batch_id bigint, i_event_ids bigint[], i_reason text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub     pgque.subscription;
     v_before  bigint[];
@@ -5387,8 +5251,7 @@ $$;
 create or replace function pgque.enter_deployment(
     i_queue text, i_consumer text, i_deployment text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
     v_is_new   boolean;
@@ -5422,8 +5285,7 @@ $$;
 create or replace function pgque.move_to_deployment(
     i_queue text, i_consumer text, i_deployment text)
 returns text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
     v_earlier  text;
@@ -5448,8 +5310,7 @@ $$;
 create or replace function pgque.find_deployed(
     i_queue text, i_consumer text, i_deployment text)
 returns integer[]
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_slots  integer[];
@@ -5498,8 +5359,7 @@ create or replace function pgque.consumer_states(
     out is_due boolean, out lease_epoch bigint, out held_reason text, out active_at timestamptz,
     out read_at timestamptz, out deployment text)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     if cardinality(i_queues) is distinct from cardinality(i_consumers) or i_queues is null then
@@ -5560,8 +5420,7 @@ $$;
 -- the first event, where a count would read all of them.
 create or replace function pgque.batch_has_events(i_batch_id bigint)
 returns boolean
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_found boolean;
@@ -5582,8 +5441,7 @@ $$;
 create or replace function pgque.events_between(
     i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out tables text[])
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_first  xid8 := pg_snapshot_xmax(i_prev);
     v_end    xid8 := pg_snapshot_xmax(i_cur);
@@ -5609,8 +5467,7 @@ $$;
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
     v_b    record;
@@ -5640,8 +5497,7 @@ $$;
 -- without events it reads only the queue's parent table, which is empty.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_b    record := pgque.describe_batch(i_batch_id);
     v_sql  text;
@@ -5693,8 +5549,7 @@ create or replace function pgque.get_batch_events(
     out ev_type text, out ev_data text,
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_b        record;
@@ -5757,8 +5612,7 @@ create or replace function pgque.get_batch_cursor(
     out ev_type text, out ev_data text,
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_cursor  refcursor := i_cursor_name::refcursor;
 begin
@@ -5789,8 +5643,7 @@ create or replace function pgque.get_batch_cursor(
     out ev_type text, out ev_data text,
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_cursor  refcursor := i_cursor_name::refcursor;
 begin
@@ -5851,8 +5704,7 @@ create or replace function pgque.plan_slices(
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_set      text := (select string_agg(format('case when count(%1$s) > 0 then %1$L end', c), ', ')
                         from unnest('{ev_retry,ev_extra1,ev_extra2,ev_extra3,ev_extra4}'::text[]) c);
@@ -5918,8 +5770,7 @@ $$;
 -- one-time filter in the slice's WHERE: it runs once per read, when the table is locked.
 create or replace function pgque.check_filenode(i_table text, i_filenode bigint)
 returns boolean
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if pg_relation_filenode(i_table) is distinct from i_filenode::oid then
         raise exception '% was truncated or rewritten after this read was planned', i_table
@@ -5945,8 +5796,7 @@ create or replace function pgque.tick_range_read_plan(
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_sub    pgque.subscription;
@@ -5979,8 +5829,7 @@ $$;
 -- holds, shows how far rotation has come.
 create or replace function pgque.find_retained_tick(i_queue pgque.queue, i_tick_id bigint)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_tick   pgque.tick;
     v_first  bigint;
@@ -6031,8 +5880,7 @@ create or replace function pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval, i_reasons text[],
     i_owner text default null, i_epoch bigint default null)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub          pgque.subscription := pgque.find_batch(i_batch_id);
     v_max_retries  integer;
@@ -6073,8 +5921,7 @@ create or replace function pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reasons text[],
     i_owner text default null, i_epoch bigint default null)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_may_settle(pgque.find_batch(i_batch_id), i_owner, i_epoch);
     return pgque.settle_events(i_batch_id, i_msg_ids, null, 0, i_reasons, null);
@@ -6088,8 +5935,7 @@ $$;
 create or replace function pgque.check_may_settle(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_owner is not null or i_epoch is not null then
         perform pgque.check_lease_holder(i_sub, i_owner, i_epoch);
@@ -6113,8 +5959,7 @@ create or replace function pgque.settle_events(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_at timestamptz, i_max_retries integer,
     i_reasons text[], i_reason text)
 returns integer
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
     v_owner     pgque.subscription_base;
@@ -6180,8 +6025,7 @@ $$;
 -- a join.
 create or replace function pgque.pick_events(i_batch_id bigint, i_ids bigint[])
 returns setof pgque.event_template
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return query execute format(  -- quoted: made by batch_select
         'select * from (%s) e where e.ev_id = any ($1)',
@@ -6194,8 +6038,7 @@ $$;
 -- Refuses null ids, and a number of reasons that is neither one nor the number of ids.
 create or replace function pgque.check_reasons(i_msg_ids bigint[], i_reasons text[])
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_msg_ids is null or array_position(i_msg_ids, null) > 0 then
         raise exception 'event null is in no batch'
@@ -6217,8 +6060,7 @@ $$;
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(x_batch_id);
     v_waits  boolean;
@@ -6240,8 +6082,7 @@ $$;
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if x_retry_seconds is null or x_retry_seconds < 0 then
         perform pgque.refuse_value('no retry after %s seconds', x_retry_seconds::text,
@@ -6287,8 +6128,7 @@ $$;
 -- writes: retry_queue, current event tables, tick, tick_request, tick_state.
 create or replace function pgque.maint_retry_events()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_queue  pgque.queue;
@@ -6355,8 +6195,7 @@ create or replace function pgque.event_retry_raw(
     x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
     x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(x_queue, x_consumer);
     v_queue  pgque.queue := pgque.find_queue(x_queue);
@@ -6392,8 +6231,7 @@ $$;
 -- locks: none. writes: retry_queue.
 create or replace function pgque.batch_retry(i_batch_id bigint, i_retry_seconds integer)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
     v_ids  bigint[];
@@ -6440,8 +6278,7 @@ $$;
 -- by id; ids may have gaps.
 create or replace function pgque.find_retention_tick(i_queue pgque.queue)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_until   constant timestamptz := clock_timestamp() - i_queue.queue_retention;
     v_low     bigint;
@@ -6502,8 +6339,7 @@ $$;
 -- locks: held by the caller. writes: rotation_floor, snapshot_wait.
 create or replace function pgque.settle_floor(i_queue_id integer)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_wait   constant text := format('queue %s', i_queue_id);
     v_floor  pgque.tick := pgque.find_truncation_floor(i_queue_id);
@@ -6539,8 +6375,7 @@ $$;
 -- queue, rotation_floor, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_queue  pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -6603,8 +6438,7 @@ $$;
 -- locks: the table, exclusively, without waiting. writes: truncates it.
 create or replace function pgque.empty_event_table(i_table text, i_floor pg_snapshot)
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_needed boolean;
 begin
@@ -6632,8 +6466,7 @@ $$;
 -- locks: rows of the queues it notes, without waiting. writes: queue.
 create or replace function pgque.maint_rotate_tables_step2()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_noted integer;
@@ -6675,8 +6508,7 @@ where r.rotated_at is null
 -- locks: held by the caller. writes: position_log.
 create or replace function pgque.move_positions(i_half smallint)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_rows bigint;
 begin
@@ -6709,8 +6541,7 @@ $$;
 -- log_rotation.
 create or replace function pgque.maint_compact_positions()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10ms'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_half    smallint;
@@ -6758,8 +6589,7 @@ from pgque.queue q;
 -- far a consumer lags.
 create or replace function pgque.are_ticks_obsolete()
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_all     bigint := (select count(*) from pgque.tick);
     v_needed  bigint;
@@ -6784,8 +6614,7 @@ $$;
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10ms'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_half  smallint;
@@ -6826,8 +6655,7 @@ $$;
 -- history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10ms'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_other smallint;
@@ -6883,8 +6711,7 @@ $$;
 -- locks: held by the caller. writes: history.
 create or replace function pgque.keep_tick_history(i_half smallint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     with copied as materialized (  -- or the planner looks for the first one at each tick
         select q.queue_id,
@@ -6934,8 +6761,7 @@ $$;
 -- locks: the rows it deletes. writes: counter_log, history, log_rotation.
 create or replace function pgque.maint_compact_counters()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10ms'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_removed integer;
@@ -6983,8 +6809,7 @@ $$;
 -- cannot be compared.
 create or replace function pgque.check_adopted()
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
         raise exception 'this database was restored from a dump and is not adopted yet'
@@ -7001,8 +6826,7 @@ $$;
 -- writes: all of them; config, lineage_seq, batch_id_seq.
 create or replace function pgque.adopt_restored_database()
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_origin   pgque.origin;
     v_queue    pgque.queue;
@@ -7074,8 +6898,7 @@ where not exists (select from pgque.subscription_base s where s.sub_queue = q.qu
 -- dead_letter.
 create or replace function pgque.renumber_events(i_queue pgque.queue, i_first_txid xid8)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_columns  constant text := 'ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
                                 'ev_extra1, ev_extra2, ev_extra3, ev_extra4';
@@ -7153,8 +6976,7 @@ $$;
 -- locks: held by the caller. writes: tick_log, tick_request, position_log, log_rotation, queue.
 create or replace function pgque.renumber_positions()
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_ticks  pgque.tick_log[];
     v_sub    pgque.subscription;
@@ -7200,8 +7022,7 @@ $$;
 create or replace function pgque.set_replicated(
     i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
@@ -7220,8 +7041,7 @@ $$;
 -- locks: none. writes: replica_table.
 create or replace function pgque.forget_replicated(i_queue text, i_consumer text, i_table text)
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
@@ -7314,8 +7134,7 @@ $$;
 -- locks: those of ticker(). writes: tick_request, and a tick.
 create or replace function pgque.snapshot_tick(i_queue text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('transaction_isolation') = 'read committed' then
@@ -7340,8 +7159,7 @@ where to_regprocedure(format('%I.maint()', a.addon_name)) is not null;
 -- locks: those of that function. writes: the same.
 create or replace function pgque.maint_addon(i_addon_name text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_done  bigint := 0;
@@ -7359,8 +7177,7 @@ $$;
 -- locks: those of create_queue. writes: the same, queue.
 create or replace function pgque.create_log(i_addon_name text, i_name text)
 returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue text := format('%s.%s', i_addon_name, i_name);
 begin
@@ -7383,8 +7200,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_execute(i_schema text, i_roles text, i_names text)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_routine regprocedure;
 begin
@@ -7406,8 +7222,7 @@ $$;
 -- tables are dropped later still, since producers wait for theirs.
 create or replace function pgque.maint_steps(out func_name text, out func_arg text)
 returns setof record
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_now constant timestamptz := clock_timestamp();
 begin
@@ -7461,8 +7276,7 @@ $$;
 -- vacuum.
 create or replace function pgque.maint_operations(out func_name text, out func_arg text)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 begin
     return query select format('pgque.%s', s.func_name), s.func_arg from pgque.maint_steps() s;
@@ -7476,8 +7290,7 @@ $$;
 -- and ticks are not among them, because their tables are truncated.
 create or replace function pgque.maint_tables_to_vacuum()
 returns setof text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if current_setting('autovacuum')::boolean then
         return;
@@ -7495,8 +7308,7 @@ $$;
 -- locks: those of the function. writes: the same.
 create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_name  text := substring(i_func_name from '^pgque[.](maint_.*)');
@@ -7533,8 +7345,7 @@ $$;
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_step     record;
@@ -7575,8 +7386,7 @@ $$;
 -- reading costs more.
 create or replace function pgque.maint_pause()
 returns interval
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '5s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '5s'
 as $$
 begin
     return case when exists (select from pgque.log l where l.half = 1) then interval '1 second'
@@ -7592,8 +7402,7 @@ $$;
 -- error at its end.
 -- locks: none between steps. writes: what the steps write.
 create or replace procedure pgque.maint_loop(i_slot interval)
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     v_slot       constant record := pgque.begin_slot(i_slot);
     v_due        pg_catalog.timestamptz := v_slot.starts;
@@ -7647,8 +7456,7 @@ create or replace function pgque.get_queue_info(
     out queue_ticker_idle_period interval, out ticker_lag interval,
     out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return query
     select q.queue_name, q.queue_ntables, q.queue_cur_table, q.queue_rotation_period,
@@ -7696,8 +7504,7 @@ create or replace function pgque.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return query
     select q.queue_name, p.co_name, clock_timestamp() - p.tick_time,
@@ -7750,8 +7557,7 @@ create or replace function pgque.get_batch_info(
     out prev_tick_id bigint, out tick_id bigint, out lag interval,
     out seq_start bigint, out seq_end bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -7809,8 +7615,7 @@ create or replace function pgque.find_tick_helper(
     i_min_count bigint, i_min_interval interval,
     out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_prev  pgque.tick;
     v_next  pgque.tick;
@@ -7854,8 +7659,7 @@ $$;
 create or replace function pgque.send(
     queue_name text, type_name text, payload text)
 returns bigint
-language plpgsql security definer
-as $$
+language plpgsql security definer as $$
 declare
     v_id pg_catalog.int8;
 begin
@@ -7934,8 +7738,7 @@ $$;
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
 returns bigint[]
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(queue_name);
     v_ids    bigint[];
@@ -8022,8 +7825,7 @@ $$;
 create or replace function pgque.send_at(
     i_queue text, i_type text, i_payload text, i_deliver_at timestamptz)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_id     bigint;
@@ -8062,8 +7864,7 @@ $$;
 -- locks: the entry. writes: delayed_events.
 create or replace function pgque.cancel_scheduled(i_entry_id bigint)
 returns boolean
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_entry_id is null then
         perform pgque.refuse_value('the id of the scheduled entry is null', null,
@@ -8077,8 +7878,7 @@ $$;
 -- Returns a queue's scheduled entries, the earliest first.
 create or replace function pgque.list_scheduled(i_queue text, i_limit integer default 100)
 returns setof pgque.delayed_events
-language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
 begin
@@ -8103,8 +7903,7 @@ $$;
 -- event tables.
 create or replace function pgque.maint_deliver_delayed()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set enable_seqscan = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set enable_seqscan = off
 set lock_timeout = '1s'
 as $$
 declare
@@ -8163,8 +7962,7 @@ create or replace function pgque.send_idem(
     i_queue text, i_type text, i_payload text, i_idem_key text,
     i_ttl interval default '1 hour', i_partition_key text default null)
 returns table (event_id bigint, deduped boolean)
-language plpgsql security definer
-set enable_seqscan = off
+language plpgsql security definer set enable_seqscan = off
 as $$
 declare
     v_queue_id  pg_catalog.int4;
@@ -8231,8 +8029,7 @@ $$;
 -- Raises the error for arguments that send_idem does not accept.
 create or replace function pgque.refuse_send_idem(i_queue text, i_idem_key text, i_ttl interval)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.find_queue(i_queue);
     if i_idem_key is null or octet_length(i_idem_key) not between 1 and 1000 then
@@ -8276,8 +8073,7 @@ $$;
 -- locks: the keys; those that a producer is renewing are skipped. writes: idem.
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_now     constant timestamptz := clock_timestamp();
@@ -8306,8 +8102,7 @@ $$;
 -- locks: none. writes: staging, the catalog.
 create or replace function pgque.open_staging(i_queue text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_id     bigint;
@@ -8337,8 +8132,7 @@ $$;
 -- locks: the entry. writes: staging.
 create or replace function pgque.staging_table(i_staging_id bigint)
 returns text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     update pgque.staging s set used_at = clock_timestamp()
     where s.staging_id = i_staging_id and s.published is null
@@ -8357,8 +8151,7 @@ $$;
 create or replace function pgque.publish_staging(
     i_staging_id bigint, i_txids xid8[], i_events bigint)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set synchronize_seqscans = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set synchronize_seqscans = off
 as $$
 declare
     v_staging  pgque.staging;
@@ -8401,8 +8194,7 @@ $$;
 -- locks: the entry, its table. writes: staging, the catalog.
 create or replace function pgque.abort_staging(i_staging_id bigint)
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_staging_role(s) from pgque.staging s where s.staging_id = i_staging_id;
     -- The table stays while an attempt writes into it. The oldest time lets maint remove it.
@@ -8417,8 +8209,7 @@ $$;
 -- Refuses to publish or abort a staging of another role, except for its members and admins.
 create or replace function pgque.check_staging_role(i_staging pgque.staging)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     -- The role of SET ROLE, or the login: current_user is the owner of the calling function.
     v_caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
@@ -8441,8 +8232,7 @@ $$;
 -- locks: the table, exclusively, without waiting. writes: the catalog.
 create or replace function pgque.drop_staging_table(i_staging_id bigint)
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_table text := format('staging_%s', i_staging_id);
 begin
@@ -8460,8 +8250,7 @@ $$;
 -- Raises the error for a staging that is not open.
 create or replace function pgque.refuse_staging(i_staging_id bigint)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception 'staging % is not open', coalesce(i_staging_id::text, 'null')
         using errcode = 'PQ022',
@@ -8484,8 +8273,7 @@ where s.used_at <= clock_timestamp() - interval '1 day'
 -- locks: the tables that it drops, without waiting. writes: staging, the catalog.
 create or replace function pgque.maint_staging()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_id       bigint;
@@ -8513,8 +8301,7 @@ $$;
 -- locks: those of register_consumer. writes: the same.
 create or replace function pgque.subscribe(queue text, consumer text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if strpos(consumer, '#') > 0 then
         raise exception 'no consumer "%": # is for the slots of partitioned consumers', consumer
@@ -8545,8 +8332,7 @@ $$;
 create or replace function pgque.receive(
     i_queue text, i_consumer text, i_max_return integer default 100)
 returns setof pgque.message
-language plpgsql security definer
-as $$
+language plpgsql security definer as $$
 declare
     v_batch pg_catalog.int8;
 begin
@@ -8569,8 +8355,7 @@ $$;
 -- Reads messages of an open batch. JIT is off for the reason that get_batch_events has.
 create or replace function pgque.read_messages(i_batch_id bigint, i_max_return integer)
 returns setof pgque.message
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     return query execute format(  -- quoted: made by batch_select
@@ -8599,8 +8384,7 @@ create or replace function pgque.nack(
     i_batch_id bigint, i_msg pgque.message, i_retry_after interval default '1 minute',
     i_reason text default null)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.refuse_slot(pgque.find_batch(i_batch_id), false);
     return pgque.nack_batch(i_batch_id, array[i_msg.msg_id], i_retry_after, i_reason);
@@ -8615,8 +8399,7 @@ create or replace function pgque.receive_coop(
     i_queue text, i_consumer text, i_subconsumer text, i_max_return integer default 100,
     i_dead_interval interval default null)
 returns setof pgque.message
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_batch pg_catalog.int8;
 begin
@@ -8683,8 +8466,7 @@ $$;
 create or replace function pgque.subscribe_slots(
     i_queue text, i_consumer text, i_n integer, i_start_at text default null)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_tick   bigint;
@@ -8710,8 +8492,7 @@ $$;
 create or replace function pgque.subscribe_slots_at(
     i_queue text, i_consumer text, i_slots integer[], i_n integer, i_tick bigint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue;
     v_tick   bigint;
@@ -8772,8 +8553,7 @@ $$;
 create or replace function pgque.check_slot_count(
     i_queue text, i_consumer text, i_registered integer, i_n integer)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_n is distinct from i_registered then
         raise exception 'consumer "%" on queue "%" has % slots, not %', i_consumer, i_queue,
@@ -8790,8 +8570,7 @@ $$;
 create or replace function pgque.register_slots(
     i_queue text, i_consumer text, i_n integer, i_slots integer[], i_tick bigint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot  integer;
     v_name  text;
@@ -8821,8 +8600,7 @@ $$;
 -- what hangs on it), retry_queue, dead_letter.
 create or replace function pgque.unsubscribe_slot(i_queue text, i_consumer text, i_slot integer)
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot   pgque.subscription;
     v_ended  integer[];
@@ -8865,8 +8643,7 @@ $$;
 create or replace function pgque.set_partition_policy(
     i_queue text, i_consumer text, i_on_failure text)
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
 begin
@@ -8890,8 +8667,7 @@ create or replace function pgque.claim_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text,
     i_ttl interval default '30 seconds')
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin
@@ -8923,8 +8699,7 @@ $$;
 create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)
 returns boolean
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin
@@ -8945,8 +8720,7 @@ $$;
 -- Returns a subscribed slot with its newest position.
 create or replace function pgque.find_slot(i_queue text, i_consumer text, i_slot integer)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin
@@ -8972,8 +8746,7 @@ $$;
 create or replace function pgque.find_leased_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription := pgque.find_slot(i_queue, i_consumer, i_slot);
 begin
@@ -9003,8 +8776,7 @@ create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
     i_max integer default 100)
 returns setof pgque.message
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_slot  pgque.subscription;
@@ -9059,8 +8831,7 @@ $$;
 create or replace function pgque.ack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin
@@ -9083,8 +8854,7 @@ create or replace function pgque.nack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
     i_msg pgque.message, i_retry_after interval default '1 minute', i_reason text default null)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin
@@ -9131,8 +8901,7 @@ $$;
 -- table.
 create or replace function pgque.repartition(i_queue text, i_consumer text, i_slots integer)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(i_queue);
     v_n       integer;
@@ -9194,8 +8963,7 @@ $$;
 create or replace function pgque.limit_to_change(
     i_sub_id integer, i_last_tick bigint, i_next_tick bigint)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_tick bigint;
 begin
@@ -9212,8 +8980,7 @@ $$;
 -- Raises the error for a consumer without slots.
 create or replace function pgque.refuse_unpartitioned(i_queue text, i_consumer text)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception 'consumer "%" has no slots on queue "%"', coalesce(i_consumer, 'null'), i_queue
         using errcode = 'PQ002',
@@ -9226,8 +8993,7 @@ $$;
 -- locks: waits for concurrent moves of the slots. writes: position_log.
 create or replace function pgque.stop_slots(i_subs pgque.subscription[])
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -9253,8 +9019,7 @@ create or replace function pgque.hand_over(
     i_queue pgque.queue, i_consumer text, i_old pgque.partition_slot_base[], i_old_n integer,
     i_n integer, i_tick bigint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_old_ids    integer[] := array(select o.sub_id from unnest(i_old) o);
     v_consumers  integer[] := array(select s.sub_consumer from pgque.subscription_base s
@@ -9310,8 +9075,7 @@ $$;
 -- that does not exist.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
 returns setof pgque.dead_letter
-language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
@@ -9357,8 +9121,7 @@ create or replace function pgque.event_dead(
     i_ev_retry integer, i_ev_type text, i_ev_data text, i_ev_extra1 text default null,
     i_ev_extra2 text default null, i_ev_extra3 text default null, i_ev_extra4 text default null)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
     v_consumer  integer;
@@ -9389,8 +9152,7 @@ $$;
 create or replace function pgque.give_up_batch(
     i_batch_id bigint, i_reason text, i_owner text, i_epoch bigint)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_ids bigint[];
 begin
@@ -9406,8 +9168,7 @@ $$;
 -- partitioned consumer count together: an event is finished when each slot has passed it.
 create or replace function pgque.finished_before(
     i_batch_id bigint, i_events integer, out finished integer, out failed integer)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_sub        pgque.subscription := pgque.find_batch(i_batch_id);
@@ -9452,8 +9213,7 @@ $$;
 create or replace function pgque.dlq_purge(
     i_queue_name text, i_older_than interval default '30 days')
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue := pgque.look_for_queue(i_queue_name);
     v_purged  integer;
@@ -9477,8 +9237,7 @@ $$;
 -- locks: the dead letter. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_dl pgque.dead_letter;
 begin
@@ -9501,8 +9260,7 @@ $$;
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     replayed := 0;
     failed := 0;
@@ -9524,8 +9282,7 @@ create or replace function pgque.dlq_replay_matching(
     i_since timestamptz default null, i_until timestamptz default null,
     i_limit integer default null, i_max_id bigint default null,
     out replayed bigint, out failed bigint, out first_error text)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue_name);
     v_dl     pgque.dead_letter;
@@ -9573,8 +9330,7 @@ $$;
 -- locks: none beyond the caller's. writes: dead_letter, the queue's current event table.
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue     pgque.queue;
     v_owner     integer;
@@ -9624,8 +9380,7 @@ returns table (
     dl_id bigint, consumer_name text, dl_time timestamptz, dl_reason text, ev_id bigint,
     ev_time timestamptz, ev_retry integer, ev_type text, ev_data text, ev_extra1 text,
     ev_extra2 text, ev_extra3 text, ev_extra4 text)
-language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
@@ -9652,8 +9407,7 @@ $$;
 -- Costs nothing in READ COMMITTED.
 create or replace function pgque.check_logs_visible()
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
         return;
@@ -9674,8 +9428,7 @@ $$;
 -- error, which gives its locks back, since those of a thousand queues fill the lock table.
 create or replace function pgque.first_event_time(i_queue_id integer, i_after pg_snapshot)
 returns timestamptz
-language plpgsql strict set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql strict set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_times  text;
     v_first  timestamptz;
@@ -9775,8 +9528,7 @@ $$;
 create or replace function pgque.unticked_events(
     i_queue_name text, out queue_name text, out waiting_since timestamptz, out events bigint)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();
@@ -9802,8 +9554,7 @@ create or replace function pgque.consumer_stats()
 returns table (
     queue_name text, consumer_name text, lag interval, pending_events bigint,
     last_batch_start timestamptz, batch_active boolean, batch_id bigint)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();
@@ -9824,8 +9575,7 @@ $$;
 create or replace function pgque.in_flight(i_queue_name text)
 returns table (
     consumer_name text, batch_id bigint, batch_age interval, estimated_events bigint)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -9872,8 +9622,7 @@ create or replace function pgque.time_buckets(
     i_period interval, i_bucket_size interval,
     out bucket_start timestamptz, out bucket_end timestamptz)
 returns setof record
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_now   constant timestamptz := clock_timestamp();
     v_size  interval;
@@ -9902,8 +9651,7 @@ $$;
 create or replace function pgque.throughput(
     i_queue_name text, i_period interval, i_bucket_size interval)
 returns table (bucket_start timestamptz, events bigint, events_per_sec numeric)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue_name);
@@ -9949,8 +9697,7 @@ $$;
 create or replace function pgque.error_rate(
     i_queue_name text, i_period interval, i_bucket_size interval)
 returns table (bucket_start timestamptz, retries bigint, dead_letters bigint)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
@@ -10128,8 +9875,7 @@ cross join (values
 -- is each check of queue_health(): 0 ok, 2 warning, 3 critical.
 create or replace function pgque.otel_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();
@@ -10150,8 +9896,7 @@ $$;
 -- session locks it or may still read the half that was left. A log below 16 MB is ok, and so are ticks
 -- that are needed.
 create or replace function pgque.log_health(out status text, out detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_log     record;
     v_holder  text;
@@ -10216,8 +9961,7 @@ select null, 'log_rotation', l.status, l.detail from pgque.log_health() l;
 -- status is ok, warning or critical.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();
@@ -10267,8 +10011,7 @@ cross join lateral (
 -- writer that asked for the current table long ago. Null if nothing does.
 create or replace function pgque.rotation_obstacle(i_queue pgque.queue)
 returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_table   text := format('%s_%s', i_queue.queue_data_pfx,
                              (i_queue.queue_cur_table + 1) % i_queue.queue_ntables);
@@ -10344,8 +10087,7 @@ left join lateral (
 -- smaller than 64 kB are ignored.
 create or replace function pgque.left_table_health()
 returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_table  record;
     v_first  timestamptz;
@@ -10516,8 +10258,7 @@ $$;
 create or replace function pgque.cron_jobs(
     i_cron_version text, out job_name text, out schedule text, out command text)
 returns setof record
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_number integer[] := string_to_array(
         substring(i_cron_version from '^[0-9]+[.][0-9]+'), '.')::integer[];
@@ -10538,8 +10279,7 @@ $$;
 -- another one. Names of jobs are unique there, so they contain the database's name.
 create or replace function pgque.cron_statements(i_cron_version text, i_start boolean)
 returns text
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return (
         select string_agg(
@@ -10557,8 +10297,7 @@ $$;
 -- superusers may see the setting; for others it is '' unless pg_cron is in this database.
 create or replace function pgque.cron_database()
 returns text
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return current_setting('cron.database_name', true);
 exception
@@ -10588,8 +10327,7 @@ $$;
 -- missing, and what to run in which database instead.
 create or replace function pgque.find_cron(i_start boolean)
 returns text
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_database   text := pgque.cron_database();
     v_version    text := (select e.extversion from pg_extension e where e.extname = 'pg_cron');
@@ -10631,8 +10369,7 @@ $$;
 -- locks: none. writes: cron.job_run_details.
 create or replace function pgque.purge_cron_log(i_older_than interval)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_purged bigint := 0;
 begin
@@ -10667,8 +10404,7 @@ $$;
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.start()
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_job     record;
     v_job_id  bigint;
@@ -10691,8 +10427,7 @@ $$;
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.stop()
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if not pgque.remove_jobs() and pgque.cron_database() <> current_database() then
         perform pgque.find_cron(false);
@@ -10704,8 +10439,7 @@ $$;
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.remove_jobs()
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_config pgque.config;
 begin
@@ -10728,8 +10462,7 @@ $$;
 -- A queue is late if it had no tick for 10 seconds longer than its idle period.
 create or replace function pgque.status()
 returns table (component text, status text, detail text)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_config  pgque.config;
     v_late    text;
@@ -10761,8 +10494,7 @@ $$;
 -- job that was removed or is not active is reported as missing.
 create or replace function pgque.scheduler_status()
 returns table (component text, status text, detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_config   pgque.config;
     v_message  text;
@@ -10804,8 +10536,7 @@ $$;
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue;
     v_floor   pgque.tick;
@@ -10857,8 +10588,7 @@ $$;
 -- locks: the rows of all queues, for at most 10 seconds each. writes: the catalog.
 create or replace function pgque.upgrade_schema()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10s'
 as $$
 declare
     v_queue_id  integer;
@@ -10875,11 +10605,7 @@ begin
 end;
 $$;
 
-do $$
-begin
-    perform pgque.upgrade_schema();
-end;
-$$;
+select pgque.upgrade_schema();
 
 -- In 0.3, events could wait for a failed event of their key. They become retries of their slot, each
 -- due no earlier than those before it. The slot's page is handed out again, because what waited is in

@@ -1020,8 +1020,7 @@ $$;
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgq.jsontriga()
 returns trigger
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     c pg_catalog.record;
 begin
@@ -1051,8 +1050,7 @@ $$;
 -- As pgque.jsontriga, with changes.
 create or replace function pgq.logutriga()
 returns trigger
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     c pg_catalog.record;
 begin
@@ -1082,8 +1080,7 @@ $$;
 -- As pgque.jsontriga, with changes.
 create or replace function pgq.sqltriga()
 returns trigger
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     c pg_catalog.record;
 begin

@@ -1,8 +1,7 @@
 -- Returns a queue's newest dead letters; with a limit of null, all of them. There are none of a queue
 -- that does not exist.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
-returns setof pgque.dead_letter
-language plpgsql stable security definer
+returns setof pgque.dead_letter stable security definer
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -41,8 +40,7 @@ create or replace function pgque.event_dead(
     i_batch_id bigint, i_event_id bigint, i_reason text, i_ev_time timestamptz, i_ev_txid xid8,
     i_ev_retry integer, i_ev_type text, i_ev_data text, i_ev_extra1 text default null,
     i_ev_extra2 text default null, i_ev_extra3 text default null, i_ev_extra4 text default null)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
@@ -73,8 +71,7 @@ $$;
 -- locks: those of ack_batch. writes: dead_letter, position_log.
 create or replace function pgque.give_up_batch(
     i_batch_id bigint, i_reason text, i_owner text, i_epoch bigint)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_ids bigint[];
@@ -90,8 +87,7 @@ $$;
 -- how many of its newest i_events event ids are dead letters or wait for a retry. All slots of a
 -- partitioned consumer count together: an event is finished when each slot has passed it.
 create or replace function pgque.finished_before(
-    i_batch_id bigint, i_events integer, out finished integer, out failed integer)
-language plpgsql security definer
+    i_batch_id bigint, i_events integer, out finished integer, out failed integer) security definer
 set jit = off
 as $$
 declare
@@ -136,8 +132,7 @@ $$;
 -- locks: the dead letters. writes: dead_letter.
 create or replace function pgque.dlq_purge(
     i_queue_name text, i_older_than interval default '30 days')
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_queue   pgque.queue := pgque.look_for_queue(i_queue_name);

@@ -2,8 +2,7 @@
 -- Returns the new event's id. If the event cannot be sent, the dead letter stays.
 -- locks: the dead letter. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_dl pgque.dead_letter;
@@ -26,8 +25,7 @@ $$;
 -- queue does not exist.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
-    i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
-language plpgsql security definer
+    i_queue_name text, out replayed bigint, out failed bigint, out first_error text) security definer
 as $$
 begin
     replayed := 0;
@@ -49,8 +47,7 @@ create or replace function pgque.dlq_replay_matching(
     i_queue_name text, i_reason text default null, i_type text default null,
     i_since timestamptz default null, i_until timestamptz default null,
     i_limit integer default null, i_max_id bigint default null,
-    out replayed bigint, out failed bigint, out first_error text)
-language plpgsql security definer
+    out replayed bigint, out failed bigint, out first_error text) security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue_name);
@@ -99,7 +96,6 @@ $$;
 -- locks: none beyond the caller's. writes: dead_letter, the queue's current event table.
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint
-language plpgsql
 as $$
 declare
     v_queue     pgque.queue;

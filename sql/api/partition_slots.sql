@@ -11,8 +11,7 @@ as pgque.subscribe_slots_at(i_queue, i_consumer, array[i_slot], i_n, null);
 -- subscribe_slot.
 create or replace function pgque.subscribe_slots(
     i_queue text, i_consumer text, i_n integer, i_start_at text default null)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -39,7 +38,6 @@ $$;
 create or replace function pgque.subscribe_slots_at(
     i_queue text, i_consumer text, i_slots integer[], i_n integer, i_tick bigint)
 returns void
-language plpgsql
 as $$
 declare
     v_queue  pgque.queue;
@@ -100,8 +98,7 @@ $$;
 -- Checks the number of slots that a caller passes: with another number, the slot has other keys.
 create or replace function pgque.check_slot_count(
     i_queue text, i_consumer text, i_registered integer, i_n integer)
-returns void
-language plpgsql immutable
+returns void immutable
 as $$
 begin
     if i_n is distinct from i_registered then
@@ -119,7 +116,6 @@ $$;
 create or replace function pgque.register_slots(
     i_queue text, i_consumer text, i_n integer, i_slots integer[], i_tick bigint)
 returns void
-language plpgsql
 as $$
 declare
     v_slot  integer;
@@ -149,8 +145,7 @@ $$;
 -- locks: the consumer's row in partition_consumer. writes: partition_consumer, subscription_base (and
 -- what hangs on it), retry_queue, dead_letter.
 create or replace function pgque.unsubscribe_slot(i_queue text, i_consumer text, i_slot integer)
-returns void
-language plpgsql security definer
+returns void security definer
 as $$
 declare
     v_slot   pgque.subscription;
@@ -193,8 +188,7 @@ $$;
 -- which was the policy skip. It goes with version 0.5.
 create or replace function pgque.set_partition_policy(
     i_queue text, i_consumer text, i_on_failure text)
-returns void
-language plpgsql security definer
+returns void security definer
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
@@ -218,8 +212,7 @@ $$;
 create or replace function pgque.claim_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text,
     i_ttl interval default '30 seconds')
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_slot pgque.subscription;
@@ -251,8 +244,7 @@ $$;
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)
-returns boolean
-language plpgsql security definer
+returns boolean security definer
 as $$
 declare
     v_slot pgque.subscription;
@@ -274,7 +266,6 @@ $$;
 -- Returns a subscribed slot with its newest position.
 create or replace function pgque.find_slot(i_queue text, i_consumer text, i_slot integer)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_slot pgque.subscription;
@@ -301,7 +292,6 @@ $$;
 create or replace function pgque.find_leased_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_slot pgque.subscription := pgque.find_slot(i_queue, i_consumer, i_slot);

@@ -6,8 +6,7 @@
 create or replace function pgque.send_idem(
     i_queue text, i_type text, i_payload text, i_idem_key text,
     i_ttl interval default '1 hour', i_partition_key text default null)
-returns table (event_id bigint, deduped boolean)
-language plpgsql security definer
+returns table (event_id bigint, deduped boolean) security definer
 set enable_seqscan = off
 as $$
 declare
@@ -69,7 +68,6 @@ as pgque.send_idem(i_queue, i_type, i_payload::pg_catalog.text, i_idem_key, i_tt
 -- Raises the error for arguments that send_idem does not accept.
 create or replace function pgque.refuse_send_idem(i_queue text, i_idem_key text, i_ttl interval)
 returns void
-language plpgsql
 as $$
 begin
     perform pgque.find_queue(i_queue);
@@ -100,7 +98,6 @@ as pgque.purge_idem(coalesce((pgque.look_for_queue(i_queue_name)).queue_id, 0));
 -- locks: the keys; those that a producer is renewing are skipped. writes: idem.
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
-language plpgsql
 set lock_timeout = '1s'
 as $$
 declare

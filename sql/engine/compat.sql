@@ -14,8 +14,7 @@ create or replace function pgque.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
     i_min_count bigint, i_min_interval interval,
     out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
-returns record
-language plpgsql security definer
+returns record security definer
 as $$
 declare
     v_prev  pgque.tick;

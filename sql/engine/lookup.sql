@@ -2,7 +2,6 @@
 -- its value. Volatile, because a planner may call any other function with constant arguments.
 create or replace function pgque.refuse_value(i_message text, i_value text, i_hint text)
 returns void
-language plpgsql
 as $$
 begin
     raise exception using
@@ -15,8 +14,7 @@ $$;
 -- Looks up a queue by its name, or raises an error that says what to do. No other function raises that
 -- error.
 create or replace function pgque.find_queue(i_queue text)
-returns pgque.queue
-language plpgsql stable
+returns pgque.queue stable
 as $$
 declare
     v_queue pgque.queue;
@@ -47,8 +45,7 @@ $$;
 
 -- The same for calls that do nothing if the queue does not exist: returns null then.
 create or replace function pgque.look_for_queue(i_queue text)
-returns pgque.queue
-language plpgsql stable
+returns pgque.queue stable
 as $$
 begin
     return pgque.find_queue(i_queue);
@@ -63,7 +60,6 @@ $$;
 -- An older snapshot would see an empty log after a compaction that it waited for.
 create or replace function pgque.find_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
@@ -106,7 +102,6 @@ $$;
 -- The same for calls that do nothing if the queue or the consumer does not exist: returns null then.
 create or replace function pgque.look_for_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
-language plpgsql
 as $$
 begin
     return pgque.find_subscription(i_queue, i_consumer);
@@ -121,7 +116,6 @@ $$;
 -- compaction.
 create or replace function pgque.check_positions_visible()
 returns void
-language plpgsql
 as $$
 begin
     if exists (select from pgque.subscription_base s
@@ -137,8 +131,7 @@ $$;
 -- Refuses an isolation level stricter than READ COMMITTED. A function that truncates must see every
 -- committed row, or it would lose the rows that came after an old snapshot.
 create or replace function pgque.check_read_committed(i_work text)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
@@ -158,7 +151,6 @@ $$;
 -- batch is finished or went to another subscription.
 create or replace function pgque.find_batch(i_batch_id bigint)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_sub pgque.subscription;

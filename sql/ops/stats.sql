@@ -2,7 +2,6 @@
 -- Costs nothing in READ COMMITTED.
 create or replace function pgque.check_logs_visible()
 returns void
-language plpgsql
 as $$
 begin
     if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
@@ -23,8 +22,7 @@ $$;
 -- knows. Redelivered events do not count. An empty table is not planned for. The block ends with an
 -- error, which gives its locks back, since those of a thousand queues fill the lock table.
 create or replace function pgque.first_event_time(i_queue_id integer, i_after pg_snapshot)
-returns timestamptz
-language plpgsql strict
+returns timestamptz strict
 as $$
 declare
     v_times  text;
@@ -124,8 +122,7 @@ $$;
 -- are returned.
 create or replace function pgque.unticked_events(
     i_queue_name text, out queue_name text, out waiting_since timestamptz, out events bigint)
-returns setof record
-language plpgsql security definer
+returns setof record security definer
 set jit = off
 as $$
 begin
@@ -151,8 +148,7 @@ $$;
 create or replace function pgque.consumer_stats()
 returns table (
     queue_name text, consumer_name text, lag interval, pending_events bigint,
-    last_batch_start timestamptz, batch_active boolean, batch_id bigint)
-language plpgsql security definer
+    last_batch_start timestamptz, batch_active boolean, batch_id bigint) security definer
 set jit = off
 as $$
 begin
@@ -173,8 +169,7 @@ $$;
 -- none.
 create or replace function pgque.in_flight(i_queue_name text)
 returns table (
-    consumer_name text, batch_id bigint, batch_age interval, estimated_events bigint)
-language plpgsql security definer
+    consumer_name text, batch_id bigint, batch_age interval, estimated_events bigint) security definer
 set jit = off
 as $$
 declare

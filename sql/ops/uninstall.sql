@@ -4,8 +4,7 @@
 -- meanwhile.
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
-returns void
-language plpgsql security definer
+returns void security definer
 as $$
 declare
     v_queue   pgque.queue;

@@ -2,8 +2,7 @@
 -- installation calls it last, for queues that an older version created.
 -- locks: the rows of all queues, for at most 10 seconds each. writes: the catalog.
 create or replace function pgque.upgrade_schema()
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '10s'
 as $$
 declare

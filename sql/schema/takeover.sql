@@ -34,7 +34,6 @@ as (
 -- the queues' tables for at least the lock_timeout.
 create or replace function pgque.refuse_locked(i_what text, i_hint text)
 returns void
-language plpgsql
 as $$
 begin
     raise exception using
@@ -56,7 +55,6 @@ $$;
 -- locks: all tables and views, exclusively. writes: nothing.
 create or replace function pgque.lock_tables(i_with_events boolean)
 returns void
-language plpgsql
 as $$
 declare
     v_timeout  constant text := current_setting('lock_timeout');

@@ -18,7 +18,6 @@ where '@VERSION@' is distinct from (
 -- file writes its version, and the error rolls back the whole installation.
 create or replace function pgque.refuse_downgrade()
 returns trigger
-language plpgsql
 as $$
 begin
     if string_to_array(substring(new.schema_version from '^[0-9.]*[0-9]'), '.')::integer[]

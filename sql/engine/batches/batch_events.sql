@@ -6,7 +6,6 @@
 create or replace function pgque.events_between(
     i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out tables text[])
-language plpgsql
 as $$
 declare
     v_first  xid8 := pg_snapshot_xmax(i_prev);
@@ -33,7 +32,6 @@ $$;
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
-language plpgsql
 as $$
 declare
     v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
@@ -64,7 +62,6 @@ $$;
 -- without events it reads only the queue's parent table, which is empty.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
-language plpgsql
 as $$
 declare
     v_b    record := pgque.describe_batch(i_batch_id);
@@ -102,8 +99,7 @@ create or replace function pgque.get_batch_events(
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
     out ev_type text, out ev_data text,
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
-returns setof record
-language plpgsql security definer
+returns setof record security definer
 set jit = off
 as $$
 declare

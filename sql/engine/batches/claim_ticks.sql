@@ -12,8 +12,7 @@ create or replace function pgque.claim_ticks(
     i_from_fingerprint text default null, i_to_fingerprint text default null,
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint, out registration_id integer,
-    out prev_fingerprint text, out cur_fingerprint text)
-language plpgsql security definer
+    out prev_fingerprint text, out cur_fingerprint text) security definer
 as $$
 declare
     v_sub   pgque.subscription;
@@ -67,8 +66,7 @@ $$;
 -- A hash that tells a tick from another tick of the same number, which can exist after the server lost
 -- its last transactions. Null if there is no such tick.
 create or replace function pgque.tick_fingerprint(i_queue text, i_tick_id bigint)
-returns text
-language plpgsql security definer
+returns text security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -92,8 +90,7 @@ $$;
 create or replace function pgque.next_tick(
     i_queue text, i_consumer text,
     i_after_tick bigint default null, i_max_count integer default null)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
@@ -115,7 +112,6 @@ $$;
 create or replace function pgque.check_tick(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
 returns text
-language plpgsql
 as $$
 declare
     v_position  constant pgque.tick := pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick);

@@ -12,7 +12,6 @@ create or replace function pgque.open_coop_batch(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_dead_interval interval, i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
@@ -97,8 +96,7 @@ create or replace function pgque.next_batch_custom(
     i_min_lag interval, i_min_count integer, i_min_interval interval,
     i_dead_interval interval default null,
     out batch_id bigint, out prev_tick_id bigint, out next_tick_id bigint)
-returns record
-language plpgsql security definer
+returns record security definer
 as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, null);
@@ -124,8 +122,7 @@ as (pgque.next_batch_custom(i_queue, i_consumer, i_subconsumer, null, null, null
 -- locks: waits for a concurrent move of the subconsumer. writes: position_log.
 create or replace function pgque.touch_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);

@@ -8,7 +8,6 @@ create or replace function pgque.get_batch_cursor(
     out ev_type text, out ev_data text,
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql
 as $$
 declare
     v_cursor  refcursor := i_cursor_name::refcursor;

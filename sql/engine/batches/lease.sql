@@ -9,8 +9,7 @@ create or replace function pgque.claim_batch(
     i_batch_id bigint default null,
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint)
-returns record
-language plpgsql security definer
+returns record security definer
 as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
@@ -30,8 +29,7 @@ create or replace function pgque.open_to_claim(
     i_queue text, i_consumer text,
     i_min_lag interval default null, i_min_count integer default null,
     i_min_interval interval default null, i_max_count integer default null,
-    out batch_id bigint, out epoch bigint)
-language plpgsql security definer
+    out batch_id bigint, out epoch bigint) security definer
 as $$
 declare
     v_sub pgque.subscription;
@@ -46,8 +44,7 @@ $$;
 
 -- Refuses an owner without a name, and a time to live that is not positive.
 create or replace function pgque.check_lease(i_owner text, i_ttl interval)
-returns void
-language plpgsql immutable
+returns void immutable
 as $$
 begin
     if coalesce(i_owner, '') = '' or i_ttl is null
@@ -63,7 +60,6 @@ $$;
 -- Returns an open batch to the owner of its lease; for others, raises an error that names the owner.
 create or replace function pgque.find_leased_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
@@ -78,8 +74,7 @@ $$;
 -- its owner until somebody takes the batch over.
 create or replace function pgque.check_lease_holder(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
-returns void
-language plpgsql immutable
+returns void immutable
 as $$
 begin
     if i_sub.lease_owner is distinct from i_owner or i_sub.lease_epoch is distinct from i_epoch then
@@ -102,8 +97,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.renew_batch(
     i_batch_id bigint, i_owner text, i_epoch bigint, i_ttl interval default '1 minute')
-returns timestamptz
-language plpgsql security definer
+returns timestamptz security definer
 as $$
 declare
     v_sub    pgque.subscription;
@@ -122,8 +116,7 @@ $$;
 -- Finishes a leased batch; only the owner of the newest epoch can.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.ack_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 begin
     -- Repeats if the same owner renewed the lease meanwhile.
@@ -137,8 +130,7 @@ $$;
 -- Releases the lease on a batch: the batch stays open, and anybody may claim it at once.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.release_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub pgque.subscription;

@@ -9,7 +9,6 @@ create or replace function pgque.open_batch(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_sub  pgque.subscription;
@@ -56,8 +55,7 @@ $$;
 create or replace function pgque.check_claimed(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text,
     i_only bigint default null)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 begin
     if i_sub.sub_batch is distinct from coalesce(i_only, i_sub.sub_batch) then
@@ -84,7 +82,6 @@ $$;
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.append_position(i_sub pgque.subscription)
 returns boolean
-language plpgsql
 as $$
 declare
     v_row pgque.position_log;
@@ -117,7 +114,6 @@ $$;
 -- transaction whose snapshot is older than a compaction can miss one. It gets a serialization failure.
 create or replace function pgque.find_tick(i_queue_id integer, i_tick_id bigint)
 returns pgque.tick
-language plpgsql
 as $$
 declare
     v_tick pgque.tick;
@@ -148,8 +144,7 @@ create or replace function pgque.next_batch_custom(
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-returns record
-language plpgsql security definer
+returns record security definer
 as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
@@ -179,8 +174,7 @@ as pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count
 -- qualifies every name and operator.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_sub    pg_catalog.int4;
@@ -241,8 +235,7 @@ $$;
 -- Refuses limits that no batch can meet.
 create or replace function pgque.check_batch_limits(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer)
-returns void
-language plpgsql immutable
+returns void immutable
 as $$
 begin
     if i_min_lag < '0' or i_min_interval < '0' or i_min_count < 0 or i_max_count < 1

@@ -9,8 +9,7 @@ create or replace function pgque.tick_range_read_plan(
     out slice_nr integer, out slice_sql text, out batch_events bigint,
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
-returns setof record
-language plpgsql security definer
+returns setof record security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -44,7 +43,6 @@ $$;
 -- holds, shows how far rotation has come.
 create or replace function pgque.find_retained_tick(i_queue pgque.queue, i_tick_id bigint)
 returns pgque.tick
-language plpgsql
 as $$
 declare
     v_tick   pgque.tick;

@@ -26,7 +26,6 @@ create or replace function pgque.plan_slices(
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
-language plpgsql
 as $$
 declare
     v_set      text := (select string_agg(format('case when count(%1$s) > 0 then %1$L end', c), ', ')
@@ -85,8 +84,7 @@ as format(
 -- Returns true while a table is the one that a plan was made for, else raises an error. It is a
 -- one-time filter in the slice's WHERE: it runs once per read, when the table is locked.
 create or replace function pgque.check_filenode(i_table text, i_filenode bigint)
-returns boolean
-language plpgsql stable
+returns boolean stable
 as $$
 begin
     if pg_relation_filenode(i_table) is distinct from i_filenode::oid then

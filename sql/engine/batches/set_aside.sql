@@ -6,8 +6,7 @@
 -- set_aside.
 create or replace function pgque.set_events_aside(
     i_batch_id bigint, i_event_ids bigint[], i_reason text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub     pgque.subscription;

@@ -11,8 +11,7 @@
 create or replace function pgque.insert_event(
     queue_name text, ev_type text, ev_data text,
     ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_id pg_catalog.int8;
@@ -45,8 +44,7 @@ as pgque.send($1, $2, $3);
 create or replace function pgque.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
     ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue($1);
@@ -69,8 +67,7 @@ $$;
 -- Raises the error for a queue that takes no event: it does not exist, or it is closed to producers
 -- and session_replication_role is not replica.
 create or replace function pgque.refuse_insert(i_queue text)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 begin
     perform pgque.find_queue(i_queue);
@@ -87,8 +84,7 @@ $$;
 -- Call this before each load: the answer is valid until the rotation after the next one. Readers
 -- find events in every child table, but the child that rotation empties next is closed to writers.
 create or replace function pgque.current_event_table(x_queue_name text)
-returns text
-language plpgsql security definer
+returns text security definer
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);

@@ -15,8 +15,7 @@ create or replace function pgque.consumer_states(
     out batch_id bigint, out lease_owner text, out lease_until timestamptz, out is_live boolean,
     out is_due boolean, out lease_epoch bigint, out held_reason text, out active_at timestamptz,
     out read_at timestamptz, out deployment text)
-returns setof record
-language plpgsql security definer
+returns setof record security definer
 as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
@@ -77,8 +76,7 @@ $$;
 -- Whether an open batch has any event: ticks that are due by time alone may enclose none. It stops at
 -- the first event, where a count would read all of them.
 create or replace function pgque.batch_has_events(i_batch_id bigint)
-returns boolean
-language plpgsql security definer
+returns boolean security definer
 set jit = off
 as $$
 declare

@@ -6,8 +6,7 @@
 -- consumer_deployment.
 create or replace function pgque.enter_deployment(
     i_queue text, i_consumer text, i_deployment text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
@@ -41,8 +40,7 @@ $$;
 -- consumer_deployment.
 create or replace function pgque.move_to_deployment(
     i_queue text, i_consumer text, i_deployment text)
-returns text
-language plpgsql security definer
+returns text security definer
 as $$
 declare
     v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
@@ -68,7 +66,6 @@ $$;
 create or replace function pgque.find_deployed(
     i_queue text, i_consumer text, i_deployment text)
 returns integer[]
-language plpgsql
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);

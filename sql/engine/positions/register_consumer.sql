@@ -6,8 +6,7 @@
 -- rotation_floor.
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_new   integer := pgque.register_consumer(x_queue_name, x_consumer_name,
@@ -40,7 +39,6 @@ $$;
 -- locks: none. writes: position_log.
 create or replace function pgque.begin_positions(i_sub_id integer, i_tick bigint)
 returns void
-language plpgsql
 as $$
 declare
     v_sub pgque.subscription;
@@ -64,8 +62,7 @@ as pgque.register_consumer_at(x_queue_name, x_consumer_id, null);
 -- locks: those of register_consumer_at. writes: the same.
 create or replace function pgque.register_consumer(
     x_queue_name text, x_consumer_id text, i_start_at text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(x_queue_name);
@@ -113,8 +110,7 @@ $$;
 -- subscription_base, retry_queue, dead_letter, and what count_end writes.
 create or replace function pgque.unregister_consumer(
     x_queue_name text, x_consumer_name text, x_keep_dead_letters boolean)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub pgque.subscription := pgque.look_for_subscription(x_queue_name, x_consumer_name);

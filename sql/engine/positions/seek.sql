@@ -6,8 +6,7 @@
 
 -- Refuses what is no such position.
 create or replace function pgque.check_position(i_position text)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 declare
     v_is_known boolean;
@@ -36,7 +35,6 @@ $$;
 -- rotation_floor.
 create or replace function pgque.hold_tick(i_queue_id integer, i_position text)
 returns bigint
-language plpgsql
 as $$
 declare
     v_queue  pgque.queue;
@@ -73,8 +71,7 @@ as case
 -- writes: nothing.
 create or replace function pgque.retained_ticks(
     i_queue text, i_position text default null, i_max_count integer default null,
-    out from_tick bigint, out to_tick bigint)
-language plpgsql security definer
+    out from_tick bigint, out to_tick bigint) security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -115,7 +112,6 @@ as pgque.find_tick(i_queue.queue_id, (select min(t.tick_id) from pgque.tick t
 -- before it, so it serves every earlier time.
 create or replace function pgque.find_tick_before(i_queue pgque.queue, i_time timestamptz)
 returns bigint
-language plpgsql
 as $$
 declare
     v_oldest  pgque.tick := pgque.find_oldest_tick(i_queue);
@@ -153,8 +149,7 @@ $$;
 -- concurrent move of the consumer. writes: position_log, counter_log, rotation_floor.
 create or replace function pgque.seek(
     i_queue text, i_consumer text, i_position text, i_skip boolean default false,
-    out tick_id bigint, out skipped_events bigint, out repeated_events bigint)
-language plpgsql security definer
+    out tick_id bigint, out skipped_events bigint, out repeated_events bigint) security definer
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);

@@ -10,8 +10,7 @@
 -- subscription_base, position_log.
 create or replace function pgque.register_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_name     text := pgque.subconsumer_name(i_consumer, i_subconsumer);
@@ -68,8 +67,7 @@ $$;
 
 -- Returns the full name of a subconsumer: consumer.subconsumer.
 create or replace function pgque.subconsumer_name(i_consumer text, i_subconsumer text)
-returns text
-language plpgsql immutable
+returns text immutable
 as $$
 begin
     if coalesce(i_consumer, '') = '' or coalesce(i_subconsumer, '') = '' then
@@ -84,8 +82,7 @@ $$;
 -- Raises an error that says how to use a consumer of this role.
 create or replace function pgque.refuse_cooperative(
     i_sub pgque.subscription, i_queue text, i_consumer text)
-returns void
-language plpgsql immutable
+returns void immutable
 as $$
 begin
     raise exception using
@@ -113,8 +110,7 @@ $$;
 -- i_as_pages, for a slot that is handed out in pages alone: a page is not the whole batch.
 create or replace function pgque.refuse_slot(
     i_sub pgque.subscription, i_as_pages boolean)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 begin
     if i_sub.sub_role = 'slot' and (i_sub.lease_ttl is not null or not i_as_pages) then
@@ -131,7 +127,6 @@ $$;
 create or replace function pgque.find_subconsumer(
     i_main pgque.subscription, i_queue text, i_name text)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_sub pgque.subscription;
@@ -162,8 +157,7 @@ $$;
 -- subscription_base, position_log, retry_queue, dead_letter.
 create or replace function pgque.unregister_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
@@ -191,7 +185,6 @@ $$;
 create or replace function pgque.end_subconsumer(
     i_main_id integer, i_sub_id integer, i_batch_handling integer)
 returns void
-language plpgsql
 as $$
 declare
     v_sub pgque.subscription;

@@ -3,8 +3,7 @@
 -- locks: the new queue's row; pgque.event, against another creation, until the transaction ends.
 -- writes: queue, tick, tick_state, the catalog.
 create or replace function pgque.create_queue(i_queue_name text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_id     integer;
@@ -73,8 +72,7 @@ $$;
 -- lock_timeout.
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
 create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_timeout    constant text := current_setting('lock_timeout');

@@ -19,8 +19,7 @@ as not pg_is_in_recovery()
 -- same life, and not for its commit.
 -- locks: the row in lineage_lock, when it begins a life. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.follow_timeline()
-returns regclass
-language plpgsql security definer
+returns regclass security definer
 as $$
 declare
     v_timeline  bigint;
@@ -48,7 +47,6 @@ $$;
 -- locks: the row in lineage_lock, by the caller. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.begin_life(i_timeline bigint)
 returns void
-language plpgsql
 as $$
 begin
     perform setval('pgque.batch_id_seq', coalesce(pg_sequence_last_value('pgque.batch_id_seq'), 0)
@@ -74,8 +72,7 @@ $$;
 -- It takes effect at once, even if the transaction is rolled back.
 -- locks: the row in lineage_lock. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.renew_incarnation()
-returns uuid
-language plpgsql security definer
+returns uuid security definer
 as $$
 begin
     perform pgque.check_adopted();
@@ -91,8 +88,7 @@ $$;
 -- TEMPLATE from its original.
 -- locks: those of follow_timeline. writes: the same.
 create or replace function pgque.incarnation()
-returns uuid
-language plpgsql security definer
+returns uuid security definer
 as $$
 declare
     v_life  bigint;

@@ -6,7 +6,6 @@
 -- cannot be compared.
 create or replace function pgque.check_adopted()
 returns void
-language plpgsql
 as $$
 begin
     if exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
@@ -23,8 +22,7 @@ $$;
 -- locks: ticks, positions and the event tables, against everybody but readers of events.
 -- writes: all of them; config, lineage_seq, batch_id_seq.
 create or replace function pgque.adopt_restored_database()
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_origin   pgque.origin;
@@ -97,7 +95,6 @@ where not exists (select from pgque.subscription_base s where s.sub_queue = q.qu
 -- dead_letter.
 create or replace function pgque.renumber_events(i_queue pgque.queue, i_first_txid xid8)
 returns bigint
-language plpgsql
 as $$
 declare
     v_columns  constant text := 'ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
@@ -169,7 +166,6 @@ as (i_xmin::text::bigint - i_txid::text::bigint) & 4294967295 < 2147483648;
 -- locks: held by the caller. writes: tick_log, tick_request, position_log, log_rotation, queue.
 create or replace function pgque.renumber_positions()
 returns void
-language plpgsql
 as $$
 declare
     v_ticks  pgque.tick_log[];

@@ -15,8 +15,7 @@ as pgque.nack_batch(i_batch_id, i_msg_ids, i_retry_after, array[i_reason], i_own
 create or replace function pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval, i_reasons text[],
     i_owner text default null, i_epoch bigint default null)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub          pgque.subscription := pgque.find_batch(i_batch_id);
@@ -51,8 +50,7 @@ as pgque.dead_letter_batch(i_batch_id, i_msg_ids, array[i_reason], i_owner, i_ep
 create or replace function pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reasons text[],
     i_owner text default null, i_epoch bigint default null)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 begin
     perform pgque.check_may_settle(pgque.find_batch(i_batch_id), i_owner, i_epoch);
@@ -67,7 +65,6 @@ $$;
 create or replace function pgque.check_may_settle(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
-language plpgsql
 as $$
 begin
     if i_owner is not null or i_epoch is not null then
@@ -92,7 +89,6 @@ create or replace function pgque.settle_events(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_at timestamptz, i_max_retries integer,
     i_reasons text[], i_reason text)
 returns integer
-language plpgsql
 as $$
 declare
     v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
@@ -159,7 +155,6 @@ $$;
 -- a join.
 create or replace function pgque.pick_events(i_batch_id bigint, i_ids bigint[])
 returns setof pgque.event_template
-language plpgsql
 as $$
 begin
     return query execute format(  -- quoted: made by batch_select
@@ -173,7 +168,6 @@ $$;
 -- Refuses null ids, and a number of reasons that is neither one nor the number of ids.
 create or replace function pgque.check_reasons(i_msg_ids bigint[], i_reasons text[])
 returns void
-language plpgsql
 as $$
 begin
     if i_msg_ids is null or array_position(i_msg_ids, null) > 0 then
@@ -195,8 +189,7 @@ $$;
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(x_batch_id);
@@ -218,8 +211,7 @@ $$;
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 begin
     if x_retry_seconds is null or x_retry_seconds < 0 then
@@ -258,8 +250,7 @@ as select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_s
 -- locks: the retries it moves, except those that another session moves; those of make_ticks.
 -- writes: retry_queue, current event tables, tick, tick_request, tick_state.
 create or replace function pgque.maint_retry_events()
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '1s'
 as $$
 declare

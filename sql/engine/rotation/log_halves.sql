@@ -22,7 +22,6 @@ as set_config('synchronous_commit', 'local', true) where current_setting('synchr
 -- one in a hundred for a second.
 create or replace function pgque.set_lock_wait()
 returns void
-language plpgsql
 as $$
 declare
     v_chance constant float := random();
@@ -47,8 +46,7 @@ where pg_relation_size(h.half) > 0;
 -- locks: the log's row in log_rotation; the half, exclusively. writes: snapshot_wait; truncates the
 -- half.
 create or replace function pgque.maint_empty_half(i_log text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '10ms'
 as $$
 declare

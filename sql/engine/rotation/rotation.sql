@@ -11,7 +11,6 @@ as pgque.find_tick(i_queue_id, coalesce(
 -- by id; ids may have gaps.
 create or replace function pgque.find_retention_tick(i_queue pgque.queue)
 returns bigint
-language plpgsql
 as $$
 declare
     v_until   constant timestamptz := clock_timestamp() - i_queue.queue_retention;
@@ -66,7 +65,6 @@ $$;
 -- locks: held by the caller. writes: rotation_floor, snapshot_wait.
 create or replace function pgque.settle_floor(i_queue_id integer)
 returns pgque.tick
-language plpgsql
 as $$
 declare
     v_wait   constant text := format('queue %s', i_queue_id);
@@ -102,8 +100,7 @@ $$;
 -- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively. writes:
 -- queue, rotation_floor, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '1s'
 as $$
 declare
@@ -160,7 +157,6 @@ as (select sum(pg_relation_size(to_regclass(format('%s_%s', i_queue.queue_data_p
 -- locks: the table, exclusively, without waiting. writes: truncates it.
 create or replace function pgque.empty_event_table(i_table text, i_floor pg_snapshot)
 returns boolean
-language plpgsql
 as $$
 declare
     v_needed boolean;
@@ -188,8 +184,7 @@ $$;
 -- allows the next one.
 -- locks: rows of the queues it notes, without waiting. writes: queue.
 create or replace function pgque.maint_rotate_tables_step2()
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '1s'
 as $$
 declare

@@ -6,8 +6,7 @@
 -- locks: the queue's row, until commit. writes: tick, tick_request, the event sequence; notifies.
 create or replace function pgque.ticker(
     i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_queue  pgque.queue;
@@ -56,8 +55,7 @@ $$;
 -- Raises the error for a queue that takes no tick from this ticker, with the setting that would
 -- allow it.
 create or replace function pgque.refuse_tick(i_queue pgque.queue)
-returns void
-language plpgsql immutable
+returns void immutable
 as $$
 declare
     v_setting constant text := case when i_queue.queue_ticker_paused then 'ticker_paused'

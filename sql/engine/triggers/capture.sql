@@ -4,7 +4,6 @@
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.capture_change()
 returns trigger
-language plpgsql
 set bytea_output = 'hex'
 set extra_float_digits = 1
 set intervalstyle = 'postgres'
@@ -73,8 +72,7 @@ $$;
 -- The condition that the rows o and n of a table have one key, as it is now; null for an insert, which
 -- needs none. Refuses an update of a table that has lost its key.
 create or replace function pgque.capture_condition(i_relid oid, i_op text)
-returns text
-language plpgsql stable
+returns text stable
 as $$
 declare
     v_key  constant text[] := pgque.key_of_table(i_relid);
@@ -106,7 +104,6 @@ $$;
 create or replace function pgque.capture_truncate(
     i_queue text, i_table text, i_relid oid, i_when text)
 returns void
-language plpgsql
 as $$
 declare
     c_whole  constant boolean := not (select c.relispartition from pg_class c
@@ -136,7 +133,6 @@ $$;
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(i_table regclass, i_queue text)
 returns integer
-language plpgsql
 as $$
 declare
     c_attempts  constant integer := 10;
@@ -196,7 +192,6 @@ $$;
 -- locks: the tables (ACCESS EXCLUSIVE). writes: their triggers.
 create or replace function pgque.uncapture(i_table regclass, i_queue text)
 returns integer
-language plpgsql
 as $$
 declare
     v_name     constant text := 'pgque_capture_' || left(md5(i_queue), 12);
@@ -218,8 +213,7 @@ $$;
 
 -- Checks that a table can be captured.
 create or replace function pgque.check_captured(i_table regclass)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 declare
     v_class  pg_class;
