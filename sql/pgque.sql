@@ -1113,10 +1113,10 @@ language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if exists (select from pgque.subscription_base s
                where not exists (select from pgque.position_log p where p.sub_id = s.sub_id)) then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = 'the positions of consumers are not in this transaction''s snapshot',
-            hint = 'The transaction began before positions were compacted: roll back and try again.';
+        raise exception 'the positions of consumers are not in this transaction''s snapshot'
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction began before positions were compacted: roll back and try '
+                         'again.';
     end if;
 end;
 $$;
@@ -1128,13 +1128,13 @@ returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-        raise exception using
-            errcode = 'PQ013',
-            message = format('%s cannot run in a %s transaction',
-                             i_work, current_setting('transaction_isolation')),
-            hint = format('Run it in a transaction of its own, begun with: begin isolation level read '
-                          'committed; where that is not the default: alter role %I set '
-                          'default_transaction_isolation = ''read committed'';', session_user);
+        raise exception '% cannot run in a % transaction', i_work,
+                        current_setting('transaction_isolation')
+            using errcode = 'PQ013',
+                  hint = format('Run it in a transaction of its own, begun with: begin isolation '
+                                'level read committed; where that is not the default: alter role '
+                                '%I set default_transaction_isolation = ''read committed'';',
+                                session_user);
     end if;
 end;
 $$;
@@ -2719,11 +2719,11 @@ declare
     v_send     text;
 begin
     if not pg_has_role('pgque_writer', 'usage') then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('role "%s" may not send the changes of table %s to queue "%s"',
-                             current_user, tg_argv[1], tg_argv[0]),
-            hint = format('Whoever changes it needs: grant pgque_writer to %I;', current_user);
+        raise exception 'role "%" may not send the changes of table % to queue "%"', current_user,
+                        tg_argv[1], tg_argv[0]
+            using errcode = 'insufficient_privilege',
+                  hint = format('Whoever changes it needs: grant pgque_writer to %I;',
+                                current_user);
     end if;
     if tg_op = 'TRUNCATE' then
         perform pgque.capture_truncate(tg_argv[0], tg_argv[1], tg_relid, tg_when);
@@ -2870,11 +2870,11 @@ begin
             exit;
         exception when lock_not_available then
             if v_attempt = c_attempts then
-                raise exception using
-                    errcode = 'lock_not_available',
-                    message = format('table %s could not be captured: its writers did not end within '
-                                     '%s attempts of a second', i_table, c_attempts),
-                    hint = 'Call it again when the table has no long transaction; pg_locks has them.';
+                raise exception 'table % could not be captured: its writers did not end within % '
+                                'attempts of a second', i_table, c_attempts
+                    using errcode = 'lock_not_available',
+                          hint = 'Call it again when the table has no long transaction; pg_locks '
+                                 'has them.';
             end if;
             perform pg_sleep(0.2 * v_attempt);
         end;
@@ -3756,13 +3756,13 @@ begin
         where v_sub.sub_id in (s.sub_id, s.sub_main) and s.sub_batch is not null
         limit 1;
         if v_batch is not null then
-            raise exception using
-                errcode = 'PQ016',
-                message = format('consumer "%s" on queue "%s" has batch %s open',
-                                 i_consumer, i_queue, v_batch),
-                hint = format('Finish it first. To give up a batch that nobody has leased, whose events '
-                              'then come again or are passed over: select '
-                              'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer, tick_id);
+            raise exception 'consumer "%" on queue "%" has batch % open', i_consumer, i_queue,
+                            v_batch
+                using errcode = 'PQ016',
+                      hint = format('Finish it first. To give up a batch that nobody has leased, '
+                                    'whose events then come again or are passed over: select '
+                                    'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer,
+                                    tick_id);
         end if;
         v_from := v_sub.sub_last_tick;
         skipped_events := pgque.count_between(
@@ -3987,11 +3987,11 @@ begin
         return 0;
     end if;
     if exists (select from pgque.subscription_base m where m.sub_main = v_sub.sub_id) then
-        raise exception using
-            errcode = 'PQ016',
-            message = format('consumer "%s" on queue "%s" still has subconsumers',
-                             x_consumer_name, x_queue_name),
-            hint = 'End each with: select pgque.unregister_subconsumer(queue, consumer, subconsumer);';
+        raise exception 'consumer "%" on queue "%" still has subconsumers', x_consumer_name,
+                        x_queue_name
+            using errcode = 'PQ016',
+                  hint = 'End each with: select pgque.unregister_subconsumer(queue, consumer, '
+                         'subconsumer);';
     end if;
 
     delete from pgque.retry_queue r
@@ -4452,11 +4452,11 @@ begin
     where t.tick_queue = i_queue_id and t.tick_id = i_tick_id
     limit 1;
     if not found then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = format('tick %s is not in this transaction''s snapshot',
-                             coalesce(i_tick_id::text, 'of any number')),
-            hint = 'The transaction began before ticks were compacted: roll back and try again.';
+        raise exception 'tick % is not in this transaction''s snapshot',
+                        coalesce(i_tick_id::text, 'of any number')
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction began before ticks were compacted: roll back and try '
+                         'again.';
     end if;
     return v_tick;
 end;
@@ -5123,13 +5123,13 @@ begin
                   hint = 'The record of ticks (a checkpoint) is older than the consumer''s '
                          'position. Use the newest record, or begin a new one at the position.';
     elsif v_found is null then
-        raise exception using
-            errcode = 'PQ023',
-            message = format('queue "%s" has no tick %s; its last one is %s', i_queue, i_tick,
-                             (pgque.find_newest_tick(i_sub.sub_queue)).tick_id),
-            hint = 'The record of ticks (a checkpoint) comes from another database, from before a '
-                   'restore, or from a server that was lost before a standby was promoted. Begin a '
-                   'new one at the consumer''s position, as docs/restore.md says.';
+        raise exception 'queue "%" has no tick %; its last one is %', i_queue, i_tick,
+                        (pgque.find_newest_tick(i_sub.sub_queue)).tick_id
+            using errcode = 'PQ023',
+                  hint = 'The record of ticks (a checkpoint) comes from another database, from '
+                         'before a restore, or from a server that was lost before a standby was '
+                         'promoted. Begin a new one at the consumer''s position, as '
+                         'docs/restore.md says.';
     elsif i_fingerprint <> v_found then
         raise exception 'tick % of queue "%" is not the one that the record (a checkpoint) of '
                         'consumer "%" names: that one was lost', i_tick, i_queue, i_consumer
@@ -5317,10 +5317,9 @@ declare
     v_sub    pgque.subscription;
 begin
     if coalesce(i_deployment, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no deployment for consumer "%s" on queue "%s"', i_consumer, i_queue),
-            hint = 'Pass the name of the deployment.';
+        raise exception 'no deployment for consumer "%" on queue "%"', coalesce(i_consumer, ''),
+                        i_queue
+            using errcode = 'PQ005', hint = 'Pass the name of the deployment.';
     end if;
     perform from pgque.partition_consumer c
     where c.queue_id = v_queue.queue_id and c.co_name = i_consumer
@@ -9345,12 +9344,12 @@ begin
            on s.sub_queue = v_queue.queue_id and s.sub_consumer = c.co_id
     where c.co_id = i_dead_letter.dl_consumer_id;
     if v_owner is null then
-        raise exception using
-            errcode = 'PQ002',
-            message = format('dead letter %s has no consumer to go to: "%s" is not registered on queue "%s"',
-                             i_dead_letter.dl_id, v_consumer, v_queue.queue_name),
-            hint = format('Register it again with: select pgque.register_consumer(%L, %L); '
-                          'or send the payload as a new event.', v_queue.queue_name, v_consumer);
+        raise exception 'dead letter % has no consumer to go to: "%" is not registered on queue '
+                        '"%"', i_dead_letter.dl_id, v_consumer, v_queue.queue_name
+            using errcode = 'PQ002',
+                  hint = format('Register it again with: select pgque.register_consumer(%L, %L); '
+                                'or send the payload as a new event.', v_queue.queue_name,
+                                v_consumer);
     end if;
     if exists (select from pgque.open_batches(v_queue.queue_id, v_owner) b
                where pg_visible_in_snapshot(i_dead_letter.ev_txid, b.next_snapshot)
@@ -9414,10 +9413,10 @@ begin
     end if;
     perform pgque.check_positions_visible();
     if exists (select from pgque.queue_progress q where q.tick_id is null) then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = 'ticks are not in this transaction''s snapshot',
-            hint = 'The transaction began before they were compacted: roll back and try again.';
+        raise exception 'ticks are not in this transaction''s snapshot'
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction began before they were compacted: roll back and try '
+                         'again.';
     end if;
 end;
 $$;

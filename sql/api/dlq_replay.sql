@@ -111,12 +111,12 @@ begin
            on s.sub_queue = v_queue.queue_id and s.sub_consumer = c.co_id
     where c.co_id = i_dead_letter.dl_consumer_id;
     if v_owner is null then
-        raise exception using
-            errcode = 'PQ002',
-            message = format('dead letter %s has no consumer to go to: "%s" is not registered on queue "%s"',
-                             i_dead_letter.dl_id, v_consumer, v_queue.queue_name),
-            hint = format('Register it again with: select pgque.register_consumer(%L, %L); '
-                          'or send the payload as a new event.', v_queue.queue_name, v_consumer);
+        raise exception 'dead letter % has no consumer to go to: "%" is not registered on queue '
+                        '"%"', i_dead_letter.dl_id, v_consumer, v_queue.queue_name
+            using errcode = 'PQ002',
+                  hint = format('Register it again with: select pgque.register_consumer(%L, %L); '
+                                'or send the payload as a new event.', v_queue.queue_name,
+                                v_consumer);
     end if;
     if exists (select from pgque.open_batches(v_queue.queue_id, v_owner) b
                where pg_visible_in_snapshot(i_dead_letter.ev_txid, b.next_snapshot)

@@ -120,10 +120,10 @@ as $$
 begin
     if exists (select from pgque.subscription_base s
                where not exists (select from pgque.position_log p where p.sub_id = s.sub_id)) then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = 'the positions of consumers are not in this transaction''s snapshot',
-            hint = 'The transaction began before positions were compacted: roll back and try again.';
+        raise exception 'the positions of consumers are not in this transaction''s snapshot'
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction began before positions were compacted: roll back and try '
+                         'again.';
     end if;
 end;
 $$;
@@ -135,13 +135,13 @@ returns void stable
 as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-        raise exception using
-            errcode = 'PQ013',
-            message = format('%s cannot run in a %s transaction',
-                             i_work, current_setting('transaction_isolation')),
-            hint = format('Run it in a transaction of its own, begun with: begin isolation level read '
-                          'committed; where that is not the default: alter role %I set '
-                          'default_transaction_isolation = ''read committed'';', session_user);
+        raise exception '% cannot run in a % transaction', i_work,
+                        current_setting('transaction_isolation')
+            using errcode = 'PQ013',
+                  hint = format('Run it in a transaction of its own, begun with: begin isolation '
+                                'level read committed; where that is not the default: alter role '
+                                '%I set default_transaction_isolation = ''read committed'';',
+                                session_user);
     end if;
 end;
 $$;

@@ -9,10 +9,10 @@ begin
     end if;
     perform pgque.check_positions_visible();
     if exists (select from pgque.queue_progress q where q.tick_id is null) then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = 'ticks are not in this transaction''s snapshot',
-            hint = 'The transaction began before they were compacted: roll back and try again.';
+        raise exception 'ticks are not in this transaction''s snapshot'
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction began before they were compacted: roll back and try '
+                         'again.';
     end if;
 end;
 $$;

@@ -124,13 +124,13 @@ begin
                   hint = 'The record of ticks (a checkpoint) is older than the consumer''s '
                          'position. Use the newest record, or begin a new one at the position.';
     elsif v_found is null then
-        raise exception using
-            errcode = 'PQ023',
-            message = format('queue "%s" has no tick %s; its last one is %s', i_queue, i_tick,
-                             (pgque.find_newest_tick(i_sub.sub_queue)).tick_id),
-            hint = 'The record of ticks (a checkpoint) comes from another database, from before a '
-                   'restore, or from a server that was lost before a standby was promoted. Begin a '
-                   'new one at the consumer''s position, as docs/restore.md says.';
+        raise exception 'queue "%" has no tick %; its last one is %', i_queue, i_tick,
+                        (pgque.find_newest_tick(i_sub.sub_queue)).tick_id
+            using errcode = 'PQ023',
+                  hint = 'The record of ticks (a checkpoint) comes from another database, from '
+                         'before a restore, or from a server that was lost before a standby was '
+                         'promoted. Begin a new one at the consumer''s position, as '
+                         'docs/restore.md says.';
     elsif i_fingerprint <> v_found then
         raise exception 'tick % of queue "%" is not the one that the record (a checkpoint) of '
                         'consumer "%" names: that one was lost', i_tick, i_queue, i_consumer

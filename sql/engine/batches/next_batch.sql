@@ -123,11 +123,11 @@ begin
     where t.tick_queue = i_queue_id and t.tick_id = i_tick_id
     limit 1;
     if not found then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = format('tick %s is not in this transaction''s snapshot',
-                             coalesce(i_tick_id::text, 'of any number')),
-            hint = 'The transaction began before ticks were compacted: roll back and try again.';
+        raise exception 'tick % is not in this transaction''s snapshot',
+                        coalesce(i_tick_id::text, 'of any number')
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction began before ticks were compacted: roll back and try '
+                         'again.';
     end if;
     return v_tick;
 end;

@@ -73,10 +73,9 @@ declare
     v_sub    pgque.subscription;
 begin
     if coalesce(i_deployment, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no deployment for consumer "%s" on queue "%s"', i_consumer, i_queue),
-            hint = 'Pass the name of the deployment.';
+        raise exception 'no deployment for consumer "%" on queue "%"', coalesce(i_consumer, ''),
+                        i_queue
+            using errcode = 'PQ005', hint = 'Pass the name of the deployment.';
     end if;
     perform from pgque.partition_consumer c
     where c.queue_id = v_queue.queue_id and c.co_name = i_consumer

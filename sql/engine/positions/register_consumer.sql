@@ -127,11 +127,11 @@ begin
         return 0;
     end if;
     if exists (select from pgque.subscription_base m where m.sub_main = v_sub.sub_id) then
-        raise exception using
-            errcode = 'PQ016',
-            message = format('consumer "%s" on queue "%s" still has subconsumers',
-                             x_consumer_name, x_queue_name),
-            hint = 'End each with: select pgque.unregister_subconsumer(queue, consumer, subconsumer);';
+        raise exception 'consumer "%" on queue "%" still has subconsumers', x_consumer_name,
+                        x_queue_name
+            using errcode = 'PQ016',
+                  hint = 'End each with: select pgque.unregister_subconsumer(queue, consumer, '
+                         'subconsumer);';
     end if;
 
     delete from pgque.retry_queue r

@@ -167,13 +167,13 @@ begin
         where v_sub.sub_id in (s.sub_id, s.sub_main) and s.sub_batch is not null
         limit 1;
         if v_batch is not null then
-            raise exception using
-                errcode = 'PQ016',
-                message = format('consumer "%s" on queue "%s" has batch %s open',
-                                 i_consumer, i_queue, v_batch),
-                hint = format('Finish it first. To give up a batch that nobody has leased, whose events '
-                              'then come again or are passed over: select '
-                              'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer, tick_id);
+            raise exception 'consumer "%" on queue "%" has batch % open', i_consumer, i_queue,
+                            v_batch
+                using errcode = 'PQ016',
+                      hint = format('Finish it first. To give up a batch that nobody has leased, '
+                                    'whose events then come again or are passed over: select '
+                                    'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer,
+                                    tick_id);
         end if;
         v_from := v_sub.sub_last_tick;
         skipped_events := pgque.count_between(

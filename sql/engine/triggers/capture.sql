@@ -23,11 +23,11 @@ declare
     v_send     text;
 begin
     if not pg_has_role('pgque_writer', 'usage') then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('role "%s" may not send the changes of table %s to queue "%s"',
-                             current_user, tg_argv[1], tg_argv[0]),
-            hint = format('Whoever changes it needs: grant pgque_writer to %I;', current_user);
+        raise exception 'role "%" may not send the changes of table % to queue "%"', current_user,
+                        tg_argv[1], tg_argv[0]
+            using errcode = 'insufficient_privilege',
+                  hint = format('Whoever changes it needs: grant pgque_writer to %I;',
+                                current_user);
     end if;
     if tg_op = 'TRUNCATE' then
         perform pgque.capture_truncate(tg_argv[0], tg_argv[1], tg_relid, tg_when);
@@ -174,11 +174,11 @@ begin
             exit;
         exception when lock_not_available then
             if v_attempt = c_attempts then
-                raise exception using
-                    errcode = 'lock_not_available',
-                    message = format('table %s could not be captured: its writers did not end within '
-                                     '%s attempts of a second', i_table, c_attempts),
-                    hint = 'Call it again when the table has no long transaction; pg_locks has them.';
+                raise exception 'table % could not be captured: its writers did not end within % '
+                                'attempts of a second', i_table, c_attempts
+                    using errcode = 'lock_not_available',
+                          hint = 'Call it again when the table has no long transaction; pg_locks '
+                                 'has them.';
             end if;
             perform pg_sleep(0.2 * v_attempt);
         end;
