@@ -1,15 +1,18 @@
-"""Writes out what SQL files state in short: the search_path of functions, and those that forward.
+"""Writes out what SQL files state in short: language and search_path of functions, and forwards.
 
-Each function runs with the search_path of its schema, unless build/unpinned.txt has its name with
-the reason. A function that only passes its arguments on is two lines:
+Each function is in PL/pgSQL, unless it says its language, and runs with the search_path of its
+schema, unless build/unpinned.txt has its name with the reason. What else it is, such as security
+definer, follows its result. A function that only passes its arguments on, or computes one
+expression, is two lines:
 
     forward pgque.ack(i_batch_id bigint)
     as pgque.finish_batch(i_batch_id);
 
 It has the rights of its owner and a search_path of its schema in any case. It returns what the
 engine's function of that name and number of arguments returns, or what it says itself (`returns
-bigint`). Functions with the arguments and the result of a function of the engine are a list, with
-the role that may execute them:
+bigint`, `returns text immutable`). Instead of a call it may have another expression, or a SELECT
+whose rows it returns. Functions with the arguments and the result of a function of the engine are a
+list, with the role that may execute them:
 
     forward pgq to pgque for pgq_reader:
         finish_batch(bigint), batch_retry(bigint, integer);
@@ -40,7 +43,7 @@ UNPINNED_FILE = Path("build/unpinned.txt")
 
 _FORWARD = re.compile(
     r"^(?P<kind>forward|overload) (?P<schema>\w+)(?P<name>\.[\w\"]+)\((?P<arguments>[^;]*?)\)"
-    r"(?:\sreturns (?P<type>[^\n]+))?"
+    r"(?:\sreturns (?P<type>[^\n]+?)(?P<volatility> immutable| stable)?)?"
     r"\nas (?P<call>[^;]+);$",
     re.MULTILINE,
 )
@@ -53,7 +56,8 @@ _LISTED = re.compile(r"(\w+)\(([^)]*)\)")
 _RENAMED = re.compile(rf"{_LISTED.pattern}(?: as (\w+))?")
 _SIGNATURE = re.compile(
     r"^create or replace function (?P<engine>\w+)\.(?P<name>\w+)"
-    r"\((?P<arguments>[^;]*?)\)\nreturns (?P<type>[^\n]+)",
+    r"\((?P<arguments>[^;]*?)\)\nreturns (?P<type>[^\n]+?)"
+    r"(?: (?:immutable|stable|strict|security definer))*$",
     re.MULTILINE,
 )
 _COPY = re.compile(
@@ -69,7 +73,7 @@ _ROWS = "return query select * from"
 _FUNCTION = """\
 create or replace function {schema}{name}({arguments})
 returns {type}
-language plpgsql security definer{path}
+language plpgsql{volatility} security definer{path}
 as $$
 begin
     {verb} {call};
@@ -88,7 +92,10 @@ _HEADER = re.compile(
     r"^create or replace (?:function|procedure) (?P<schema>\w+)\.(?P<name>\w+)\(.*?\nas \$\$$",
     re.MULTILINE | re.DOTALL,
 )
-_LANGUAGE = re.compile(r"^language [^\n]+$", re.MULTILINE)
+_LANGUAGE = re.compile(r"^language (?:(?! as \$\$$| set )[^\n])+", re.MULTILINE)
+_ATTRIBUTES = re.compile(
+    r"((?: (?:immutable|stable|strict|security definer))*)\n(as \$\$|set )", re.MULTILINE
+)
 
 
 def write_out(root: Path, text: str, unpinned: Collection[str]) -> str:
@@ -102,6 +109,8 @@ def write_out(root: Path, text: str, unpinned: Collection[str]) -> str:
 
     def pin(found: re.Match[str]) -> str:
         header = found[0]
+        if not _LANGUAGE.search(header):
+            header = _ATTRIBUTES.sub(r"\nlanguage plpgsql\1 \2", header, count=1)
         if "set search_path" in header or f"{found['schema']}.{found['name']}" in unpinned:
             return header
         path = f"set search_path = {found['schema']}, pg_catalog, pg_temp"
@@ -165,13 +174,27 @@ def _path(schema: str) -> str:
 
 
 def _forward(
-    schema: str, name: str, arguments: str, type: str, call: str, path: str, **_: str
+    schema: str,
+    name: str,
+    arguments: str,
+    type: str,
+    call: str,
+    path: str,
+    volatility: str | None = None,
+    **_: str,
 ) -> str:
     row = f"select * into {', '.join(_OUT.findall(arguments))} from"
     verbs = {"void": "perform", "setof": _ROWS, "table": _ROWS, "record": row}
     verb = verbs.get(type.split(" ")[0], "return")
     return _FUNCTION.format(
-        schema=schema, name=name, arguments=arguments, type=type, verb=verb, call=call, path=path
+        schema=schema,
+        name=name,
+        arguments=arguments,
+        type=type,
+        verb="return query" if call.startswith("select ") else verb,
+        call=call,
+        path=path,
+        volatility=volatility or "",
     )
 
 

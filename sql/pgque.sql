@@ -22,11 +22,9 @@ select pg_advisory_xact_lock(hashtextextended('pgque.install', 0));
 do $$
 begin
     if current_setting('server_version_num')::integer < 140000 then
-        raise exception using
-            errcode = 'PQ011',
-            message = format('pgque needs PostgreSQL 14 or newer, this server is %s',
-                             current_setting('server_version')),
-            hint = 'Upgrade the server, or install pgque on another one.';
+        raise exception 'pgque needs PostgreSQL 14 or newer, this server is %',
+                        current_setting('server_version')
+            using errcode = 'PQ011', hint = 'Upgrade the server, or install pgque on another one.';
     end if;
 end;
 $$;
@@ -62,13 +60,12 @@ begin
     end if;
 exception
     when insufficient_privilege then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('role %s is missing or incomplete, and %s may not change that: %s',
-                             v_role, current_user, sqlerrm),
-            hint = 'Let an administrator run: create role pgque_reader nologin; '
-                   'create role pgque_writer nologin; create role pgque_admin nologin; '
-                   'grant pgque_reader, pgque_writer to pgque_admin; then install again.';
+        raise exception 'role % is missing or incomplete, and % may not change that: %', v_role,
+                        current_user, sqlerrm
+            using errcode = 'insufficient_privilege',
+                  hint = 'Let an administrator run: create role pgque_reader nologin; create role '
+                         'pgque_writer nologin; create role pgque_admin nologin; grant '
+                         'pgque_reader, pgque_writer to pgque_admin; then install again.';
 end;
 $$;
 
@@ -100,18 +97,16 @@ begin
         return;
     elsif v_is_super
           and not (select r.rolsuper from pg_roles r where r.oid = v_owner) then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('pgque belongs to %s, who is no superuser: code of that role could run '
-                             'with the rights of this superuser''s session', v_owner::regrole),
-            hint = format('Connect as %s, or as a member of that role who is no superuser.',
-                          v_owner::regrole);
+        raise exception 'pgque belongs to %, who is no superuser: code of that role could run with '
+                        'the rights of this superuser''s session', v_owner::regrole
+            using errcode = 'insufficient_privilege',
+                  hint = format('Connect as %s, or as a member of that role who is no superuser.',
+                                v_owner::regrole);
     elsif not pg_has_role(v_owner, 'member') then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('pgque belongs to %s, and %s is not a member of that role',
-                             v_owner::regrole, current_user),
-            hint = format('Install as %s.', v_owner::regrole);
+        raise exception 'pgque belongs to %, and % is not a member of that role', v_owner::regrole,
+                        current_user
+            using errcode = 'insufficient_privilege',
+                  hint = format('Install as %s.', v_owner::regrole);
     end if;
 
     select string_agg(pg_describe_object(o.classid, o.objid, 0), ', ' order by o.classid, o.objid)
@@ -133,11 +128,10 @@ begin
         where c.relnamespace = any (v_ours) and not t.tgisinternal and p.proowner <> v_owner
     ) o (classid, objid);
     if v_foreign is not null then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('schemas of %s have objects of other roles: %s', v_owner::regrole,
-                             v_foreign),
-            hint = 'They could run code with the rights of who installs. Drop them, then try again.';
+        raise exception 'schemas of % have objects of other roles: %', v_owner::regrole, v_foreign
+            using errcode = 'insufficient_privilege',
+                  hint = 'They could run code with the rights of who installs. Drop them, then try '
+                         'again.';
     end if;
     execute format('set local role %s', v_owner::regrole);  -- quoted: by regrole
 end;
@@ -148,21 +142,21 @@ $$;
 -- Returns the statements that take the locks of lock_tables, in their order.
 create or replace function pgque.table_locks(i_with_events boolean)
 returns text[]
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return array(
-        select case when c.relkind = 'v'
-            then format('alter view pgque.%I owner to current_user', c.relname)
-            when c.relkind = 'm'
-            then format('alter materialized view pgque.%I owner to current_user', c.relname)
-            else format('lock table only pgque.%I in access exclusive mode', c.relname) end
-        from pg_class c
-        where c.relnamespace = 'pgque'::regnamespace
-          and c.relkind in ('r', 'v', 'm', 'p')
-          and (i_with_events or c.relname !~ '^event')
-        order by array_position(array['config', 'queue'], c.relname::text) nulls last,
-                 c.relkind desc, c.relname);
+    select case c.relkind
+        when 'v' then format('alter view pgque.%I owner to current_user', c.relname)
+        when 'm' then format('alter materialized view pgque.%I owner to current_user', c.relname)
+        else format('lock table only pgque.%I in access exclusive mode', c.relname) end
+    from pg_class c
+    where c.relnamespace = 'pgque'::regnamespace
+      and c.relkind in ('r', 'v', 'm', 'p')
+      and (i_with_events or c.relname !~ '^event')
+    order by array_position(array['config', 'queue'], c.relname::text) nulls last,
+             c.relkind desc, c.relname);
 end;
 $$;
 
@@ -172,21 +166,22 @@ $$;
 create or replace function pgque.lock_holders(
     i_tables text, i_transactions text[], i_age interval)
 returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (
-        select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
-        from pg_locks l
-        left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-             and c.relkind in ('r', 'p', 'v', 'm') and c.relname ~ i_tables
-             and l.database = (select d.oid from pg_database d where d.datname = current_database())
-        left join pg_stat_activity a on a.pid = l.pid
-        where l.granted
-          and (c.oid is not null
-               or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
-          and (a.xact_start > clock_timestamp() - i_age) is not true
-          and l.pid is distinct from pg_backend_pid());
+    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
+    from pg_locks l
+    left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+         and c.relkind in ('r', 'p', 'v', 'm') and c.relname ~ i_tables
+         and l.database = (select d.oid from pg_database d where d.datname = current_database())
+    left join pg_stat_activity a on a.pid = l.pid
+    where l.granted
+      and (c.oid is not null
+           or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
+      and (a.xact_start > clock_timestamp() - i_age) is not true
+      and l.pid is distinct from pg_backend_pid());
 end;
 $$;
 
@@ -194,8 +189,7 @@ $$;
 -- the queues' tables for at least the lock_timeout.
 create or replace function pgque.refuse_locked(i_what text, i_hint text)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = 'lock_not_available',
@@ -216,8 +210,7 @@ $$;
 -- locks: all tables and views, exclusively. writes: nothing.
 create or replace function pgque.lock_tables(i_with_events boolean)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_timeout  constant text := current_setting('lock_timeout');
     v_give_up  constant timestamptz := clock_timestamp()
@@ -330,16 +323,14 @@ where '0.4.0' is distinct from (
 -- file writes its version, and the error rolls back the whole installation.
 create or replace function pgque.refuse_downgrade()
 returns trigger
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if string_to_array(substring(new.schema_version from '^[0-9.]*[0-9]'), '.')::integer[]
        < string_to_array(substring(old.schema_version from '^[0-9.]*[0-9]'), '.')::integer[] then
-        raise exception using
-            errcode = 'PQ021',
-            message = format('pgque %s is installed, which is newer than this file''s %s',
-                             old.schema_version, new.schema_version),
-            hint = 'Install that version or a newer one. Nothing was changed.';
+        raise exception 'pgque % is installed, which is newer than this file''s %',
+                        old.schema_version, new.schema_version
+            using errcode = 'PQ021',
+                  hint = 'Install that version or a newer one. Nothing was changed.';
     end if;
     return new;
 end;
@@ -631,25 +622,9 @@ create sequence if not exists pgque.batch_id_seq;
 -- PgQ's table of the same name as a view with the same columns, plus the lease, the row's number, and,
 -- for a slot, how far its batch was handed out.
 create or replace view pgque.subscription as
-select s.sub_id,
-       s.sub_queue,
-       s.sub_consumer,
-       p.sub_last_tick,
-       p.sub_active,
-       p.sub_batch,
-       p.sub_next_tick,
-       s.sub_role,
-       p.lease_owner,
-       p.lease_until,
-       p.lease_epoch,
-       p.pos_seq,
-       s.sub_main,
-       p.event_cutoff,
-       p.next_half,
-       p.lease_ttl,
-       p.page_from,
-       p.page_to,
-       p.held_at
+select s.sub_id, s.sub_queue, s.sub_consumer, p.sub_last_tick, p.sub_active, p.sub_batch,
+       p.sub_next_tick, s.sub_role, p.lease_owner, p.lease_until, p.lease_epoch, p.pos_seq, s.sub_main,
+       p.event_cutoff, p.next_half, p.lease_ttl, p.page_from, p.page_to, p.held_at
 from pgque.subscription_base s
 cross join lateral (
     select *
@@ -703,6 +678,47 @@ create table if not exists pgque.dead_letter (
 );
 
 create index if not exists dead_letter_time_idx on pgque.dead_letter (dl_queue_id, dl_time);
+
+-- ===== schema/progress.sql =======================================================================
+
+-- The views behind statistics, health and metrics: each queue with its last tick and the last assigned
+-- event id, and each subscription with its position. Every value is one index look-up; "limit 1" keeps
+-- the planner from joining whole tables by a tick id that all queues have. Counts are differences of
+-- event ids, so they are upper estimates if senders rolled back.
+create or replace view pgque.queue_progress as
+select q.queue_id, q.queue_name, q.queue_cur_table, q.queue_rotation_period, q.queue_switch_time,
+       q.queue_switch_step2, q.queue_external_ticker, q.queue_ticker_paused, q.queue_ticker_max_lag,
+       q.queue_ticker_idle_period, q.queue_disable_insert,
+       newest.tick_id, newest.tick_time, newest.tick_event_seq, newest.tick_snapshot,
+       coalesce(pg_sequence_last_value(q.queue_seq), 0) as last_event_id
+from pgque.queue q
+left join lateral (
+    select * from pgque.tick t where t.tick_queue = q.queue_id order by t.tick_id desc limit 1
+) newest on true;
+
+create or replace view pgque.consumer_progress as
+select s.sub_id, s.sub_queue, s.sub_main, s.sub_active, s.sub_last_tick, s.sub_batch,
+       s.sub_next_tick, s.lease_owner, s.lease_until, c.co_name, t.tick_time, t.tick_event_seq,
+       newest.tick_id as newest_tick, newest.tick_event_seq as newest_event_seq, s.lease_epoch,
+       batch_end.tick_event_seq - t.tick_event_seq as batch_events,
+       case when s.sub_main is null then newest.tick_event_seq else batch_end.tick_event_seq end
+       - t.tick_event_seq as pending_events,
+       (select min(l.sub_active) from pgque.position_log l
+        where l.sub_batch = s.sub_batch) as opened_at  -- as far as compaction has left it
+from pgque.subscription s
+join pgque.consumer c on c.co_id = s.sub_consumer
+left join lateral (
+    select * from pgque.tick x
+    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_last_tick limit 1
+) t on true
+left join lateral (
+    select * from pgque.tick x
+    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_next_tick limit 1
+) batch_end on true
+left join lateral (
+    select n.tick_id, n.tick_event_seq from pgque.tick n
+    where n.tick_queue = s.sub_queue order by n.tick_id desc limit 1
+) newest on true;
 
 -- ===== schema/partition.sql ======================================================================
 
@@ -768,20 +784,12 @@ where b.is_subscribed;
 create or replace view pgque.partition_slot_status as
 select b.queue_name, b.co_name as consumer, b.slot, b.n, p.lease_owner, p.lease_until,
        p.lease_epoch as epoch, p.sub_last_tick as last_tick,
-       newest.tick_event_seq - t.tick_event_seq as pending_events,
-       clock_timestamp() - t.tick_time as lag,
+       p.newest_event_seq - p.tick_event_seq as pending_events,
+       clock_timestamp() - p.tick_time as lag,
        b.is_subscribed as subscribed,
        0::bigint as held_events  -- for the command drain of version 0.3; it goes with 0.5
 from pgque.slot b
-join pgque.subscription p on p.sub_id = b.sub_id
-join pgque.tick t on t.tick_queue = b.queue_id and t.tick_id = p.sub_last_tick
-cross join lateral (
-    select n.tick_event_seq
-    from pgque.tick n
-    where n.tick_queue = b.queue_id
-    order by n.tick_id desc
-    limit 1
-) newest;
+join pgque.consumer_progress p on p.sub_id = b.sub_id;
 
 -- ===== schema/publishing.sql =====================================================================
 
@@ -916,8 +924,7 @@ create index if not exists history_time_idx on pgque.history (counted_at);
 -- pg_restore creates the view empty and refreshes it once, which makes a new row.
 create or replace function pgque.find_origin(out origin_id uuid, out first_txid xid8)
 returns record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     select o.origin_id, o.first_txid into origin_id, first_txid from pgque.origin o;
     if not found then
@@ -931,14 +938,8 @@ $$;
 -- cluster in its events and ticks. A restore fills a materialized view anew; a file copy,
 -- pg_upgrade and a template keep it, and keep the transaction ids. first_txid is newer than all
 -- that the restore loaded.
-do $$
-begin
-    if to_regclass('pgque.origin') is null then
-        create materialized view pgque.origin as
-        select o.origin_id, o.first_txid from pgque.find_origin() o;
-    end if;
-end;
-$$;
+create materialized view if not exists pgque.origin as
+select o.origin_id, o.first_txid from pgque.find_origin() o;
 
 update pgque.config
 set origin_id = (select o.origin_id from pgque.origin o)
@@ -950,8 +951,7 @@ where origin_id is null;
 -- cannot be read: during recovery, and on managed servers that refuse these functions.
 create or replace function pgque.read_timeline()
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     -- pg_control_checkpoint() would show the old timeline until the first checkpoint of a new one.
     return ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
@@ -995,8 +995,7 @@ create table if not exists pgque.addon (
 -- its value. Volatile, because a planner may call any other function with constant arguments.
 create or replace function pgque.refuse_value(i_message text, i_value text, i_hint text)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = 'PQ005',
@@ -1009,8 +1008,7 @@ $$;
 -- error.
 create or replace function pgque.find_queue(i_queue text)
 returns pgque.queue
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue;
 begin
@@ -1041,8 +1039,7 @@ $$;
 -- The same for calls that do nothing if the queue does not exist: returns null then.
 create or replace function pgque.look_for_queue(i_queue text)
 returns pgque.queue
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return pgque.find_queue(i_queue);
 exception
@@ -1056,8 +1053,7 @@ $$;
 -- An older snapshot would see an empty log after a compaction that it waited for.
 create or replace function pgque.find_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
     v_sub   pgque.subscription;
@@ -1099,8 +1095,7 @@ $$;
 -- The same for calls that do nothing if the queue or the consumer does not exist: returns null then.
 create or replace function pgque.look_for_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return pgque.find_subscription(i_queue, i_consumer);
 exception
@@ -1114,15 +1109,14 @@ $$;
 -- compaction.
 create or replace function pgque.check_positions_visible()
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if exists (select from pgque.subscription_base s
                where not exists (select from pgque.position_log p where p.sub_id = s.sub_id)) then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = 'the positions of consumers are not in this transaction''s snapshot',
-            hint = 'The transaction began before positions were compacted: roll back and try again.';
+        raise exception 'the positions of consumers are not in this transaction''s snapshot'
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction began before positions were compacted: roll back and try '
+                         'again.';
     end if;
 end;
 $$;
@@ -1131,17 +1125,16 @@ $$;
 -- committed row, or it would lose the rows that came after an old snapshot.
 create or replace function pgque.check_read_committed(i_work text)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-        raise exception using
-            errcode = 'PQ013',
-            message = format('%s cannot run in a %s transaction',
-                             i_work, current_setting('transaction_isolation')),
-            hint = format('Run it in a transaction of its own, begun with: begin isolation level read '
-                          'committed; where that is not the default: alter role %I set '
-                          'default_transaction_isolation = ''read committed'';', session_user);
+        raise exception '% cannot run in a % transaction', i_work,
+                        current_setting('transaction_isolation')
+            using errcode = 'PQ013',
+                  hint = format('Run it in a transaction of its own, begun with: begin isolation '
+                                'level read committed; where that is not the default: alter role '
+                                '%I set default_transaction_isolation = ''read committed'';',
+                                session_user);
     end if;
 end;
 $$;
@@ -1151,8 +1144,7 @@ $$;
 -- batch is finished or went to another subscription.
 create or replace function pgque.find_batch(i_batch_id bigint)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -1165,11 +1157,9 @@ begin
     join pgque.subscription s on s.sub_id = p.sub_id and s.pos_seq = p.pos_seq;
     if not found then
         perform pgque.check_positions_visible();
-        raise exception using
-            errcode = 'PQ003',
-            message = format('batch not found: batch %s is not open', coalesce(i_batch_id::text, 'null')),
-            hint = 'It was finished already, taken back, or never existed; '
-                   'ask next_batch for the open one.';
+        raise exception 'batch not found: batch % is not open', coalesce(i_batch_id::text, 'null')
+            using errcode = 'PQ003', hint = 'It was finished already, taken back, or never '
+                                            'existed; ask next_batch for the open one.';
     end if;
     return v_sub;
 end;
@@ -1191,8 +1181,7 @@ $$;
 -- locks: none; the caller holds one under which nobody else asks for this name. writes: snapshot_wait.
 create or replace function pgque.is_seen_by_all(i_name text, i_change text)
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_wait      pgque.snapshot_wait;
     v_patience  interval := (select max(r.patience) from pgque.log_rotation r);
@@ -1253,12 +1242,11 @@ $$;
 -- sessions wait for, and nobody relies on its commit.
 create or replace function pgque.commit_locally()
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    if current_setting('synchronous_commit') <> 'off' then
-        perform set_config('synchronous_commit', 'local', true);
-    end if;
+    perform set_config('synchronous_commit', 'local', true) where current_setting('synchronous_commit') <> 'off';
 end;
 $$;
 
@@ -1267,8 +1255,7 @@ $$;
 -- one in a hundred for a second.
 create or replace function pgque.set_lock_wait()
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_chance constant float := random();
 begin
@@ -1293,8 +1280,7 @@ where pg_relation_size(h.half) > 0;
 -- half.
 create or replace function pgque.maint_empty_half(i_log text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10ms'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_left record;
@@ -1337,8 +1323,7 @@ $$;
 create or replace function pgque.count_move(
     i_queue_id integer, i_sub_id integer, i_from_tick bigint, i_to_tick bigint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_from  bigint := 0;
     v_to    pgque.tick := pgque.find_tick(i_queue_id, i_to_tick);
@@ -1358,8 +1343,7 @@ $$;
 -- locks: waits for a concurrent move of the consumer. writes: position_log, counter_log.
 create or replace function pgque.count_end()
 returns trigger
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -1387,8 +1371,7 @@ for each row execute function pgque.count_end();
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_retries()
 returns trigger
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     insert into pgque.counter_log (queue_id, sub_id, nacked)
     select r.ev_queue, r.ev_owner, count(*)
@@ -1406,8 +1389,7 @@ for each statement execute function pgque.count_retries();
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_dead_letters()
 returns trigger
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     insert into pgque.counter_log (queue_id, sub_id, dead_lettered)
     select d.dl_queue_id, s.sub_id, count(*)
@@ -1438,12 +1420,13 @@ for each statement execute function pgque.count_dead_letters();
 -- follow_timeline and check_adopted.
 create or replace function pgque.is_timeline_followed()
 returns boolean
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return not pg_is_in_recovery()
-           and pg_sequence_last_value('pgque.lineage_seq') >> 32 = pgque.read_timeline()
-           and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
+       and pg_sequence_last_value('pgque.lineage_seq') >> 32 = pgque.read_timeline()
+       and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
 end;
 $$;
 
@@ -1453,8 +1436,7 @@ $$;
 -- locks: the row in lineage_lock, when it begins a life. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.follow_timeline()
 returns regclass
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_timeline  bigint;
 begin
@@ -1481,8 +1463,7 @@ $$;
 -- locks: the row in lineage_lock, by the caller. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.begin_life(i_timeline bigint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform setval('pgque.batch_id_seq', coalesce(pg_sequence_last_value('pgque.batch_id_seq'), 0)
                    + 1000000 + floor(random() * 1000000000)::bigint);
@@ -1508,8 +1489,7 @@ $$;
 -- locks: the row in lineage_lock. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.renew_incarnation()
 returns uuid
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_adopted();
     perform from pgque.lineage_lock l for update;
@@ -1525,8 +1505,7 @@ $$;
 -- locks: those of follow_timeline. writes: the same.
 create or replace function pgque.incarnation()
 returns uuid
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_life  bigint;
 begin
@@ -1577,8 +1556,7 @@ $$;
 -- locks: none. writes: pg_proc.
 create or replace function pgque.build_functions(i_queue_id integer)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_tables  text := format('pgque.event_%s_tables', i_queue_id);
     v_read    text := format('pgque.event_%s_read', i_queue_id);
@@ -1627,8 +1605,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_perms(x_queue_name text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(x_queue_name);
     v_parent  text := format('event_%s', v_queue.queue_id);
@@ -1653,8 +1630,7 @@ $$;
 -- locks: none; callers lock the queue's row. writes: the catalog.
 create or replace function pgque.open_event_tables(i_queue_id integer)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue    pgque.queue;
     v_child    text;
@@ -1681,8 +1657,7 @@ $$;
 -- locks: its event tables, against other schema changes. writes: the catalog.
 create or replace function pgque.tune_storage(i_queue_name text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
@@ -1705,8 +1680,7 @@ $$;
 -- locks: pgque.event, against another creation, until the transaction ends. writes: the catalog.
 create or replace function pgque.create_event_parent(i_queue_id integer)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_group  integer := i_queue_id / 64;
     v_name   text := format('event_group_%s', i_queue_id / 64);
@@ -1726,8 +1700,7 @@ $$;
 create or replace function pgque.attach_event_table(
     i_parent text, i_name text, i_from integer, i_to integer)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     execute format(  -- quoted: one of two words
         'create table pgque.%I (like pgque.event including defaults) partition by %s (ev_table)',
@@ -1759,8 +1732,7 @@ where g.inhparent = 'pgque.event'::regclass;
 -- locks: a group, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10ms'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_left     record;
@@ -1798,8 +1770,7 @@ $$;
 -- writes: queue, tick, tick_state, the catalog.
 create or replace function pgque.create_queue(i_queue_name text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_id     integer;
     v_seq    text;
@@ -1868,8 +1839,7 @@ $$;
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
 create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_timeout    constant text := current_setting('lock_timeout');
     v_queue      pgque.queue;
@@ -1894,11 +1864,10 @@ begin
         (select 'dead letters' from pgque.dead_letter d
          where d.dl_queue_id = v_queue.queue_id limit 1));
     if v_left is not null and x_force is not true then
-        raise exception using
-            errcode = 'PQ007',
-            message = format('queue "%s" still has %s', x_queue_name, v_left),
-            hint = format('Unregister, replay or purge them, or drop all with: '
-                          'select pgque.drop_queue(%L, true);', x_queue_name);
+        raise exception 'queue "%" still has %', x_queue_name, v_left
+            using errcode = 'PQ007',
+                  hint = format('Unregister, replay or purge them, or drop all with: select '
+                                'pgque.drop_queue(%L, true);', x_queue_name);
     end if;
 
     delete from pgque.retry_queue where ev_queue = v_queue.queue_id;
@@ -1959,8 +1928,7 @@ left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum;
 -- Raises an error about an unknown parameter or an invalid value, with the list of parameters.
 create or replace function pgque.refuse_parameter(i_message text)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = 'PQ005',
@@ -1982,8 +1950,7 @@ $$;
 create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
 begin
@@ -2012,8 +1979,7 @@ $$;
 -- locks: held by the update. writes: the catalog.
 create or replace function pgque.apply_disable_insert()
 returns trigger
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.open_event_tables(new.queue_id);
     return null;
@@ -2037,8 +2003,7 @@ alter table pgque.queue enable always trigger apply_disable_insert;
 -- locks: the queue's row. writes: queue, tick, the catalog.
 create or replace function pgque.create_queue(i_queue text, i_options jsonb)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_created  integer;
     v_option   record;
@@ -2057,8 +2022,7 @@ $$;
 create or replace function pgque.different_options(
     i_queue text, i_options jsonb, out param_name text, out present text, out wanted text)
 returns setof record
-language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue    pgque.queue := pgque.find_queue(i_queue);
     v_option   record;
@@ -2098,8 +2062,7 @@ $$;
 -- is read as the parameter's type.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_wrong text;
 begin
@@ -2166,8 +2129,7 @@ create or replace function pgque.insert_event(
     queue_name text, ev_type text, ev_data text,
     ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
 returns bigint
-language plpgsql security definer
-as $$
+language plpgsql security definer as $$
 declare
     v_id pg_catalog.int8;
 begin
@@ -2206,8 +2168,7 @@ create or replace function pgque.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
     ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue($1);
     v_id    bigint;
@@ -2230,16 +2191,14 @@ $$;
 -- and session_replication_role is not replica.
 create or replace function pgque.refuse_insert(i_queue text)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('session_replication_role') <> 'replica' then
-        raise exception using
-            errcode = 'PQ006',
-            message = format('queue "%s" takes no events now: disable_insert is set', i_queue),
-            hint = format('Open it with: select pgque.set_queue_config(%L, ''disable_insert'', '
-                          '''false'');', i_queue);
+        raise exception 'queue "%" takes no events now: disable_insert is set', i_queue
+            using errcode = 'PQ006',
+                  hint = format('Open it with: select pgque.set_queue_config(%L, '
+                                '''disable_insert'', ''false'');', i_queue);
     end if;
 end;
 $$;
@@ -2249,8 +2208,7 @@ $$;
 -- find events in every child table, but the child that rotation empties next is closed to writers.
 create or replace function pgque.current_event_table(x_queue_name text)
 returns text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
 begin
@@ -2270,8 +2228,7 @@ create or replace function pgque.read_arguments(
     i_trigger text, i_args text[],
     out queue text, out flags text[], out ignored text[], out key text[], out condition text,
     out fields text[])
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     c_fields constant text[] := array['ev_type', 'ev_data', 'ev_extra1', 'ev_extra2',
                                      'ev_extra3', 'ev_extra4'];
@@ -2317,8 +2274,7 @@ $$;
 -- compute.
 create or replace function pgque.trigger_expressions(i_condition text, i_fields text[])
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_condition is null and num_nonnulls(variadic i_fields) = 0 then
         return null;
@@ -2341,8 +2297,7 @@ create or replace function pgque.check_trigger(
     i_trigger text, i_flags text[], i_condition text, i_fields text[], i_when text, i_level text,
     i_op text)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if 'deny' = any (i_flags) then
         perform pgque.refuse_trigger(
@@ -2370,8 +2325,7 @@ $$;
 create or replace function pgque.check_change_key(
     i_trigger text, i_op text, i_key text[], i_names text[], i_old text[], i_new text[])
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_changed text;
 begin
@@ -2397,8 +2351,7 @@ $$;
 create or replace function pgque.refuse_trigger(
     i_is_change boolean, i_trigger text, i_what text, i_hint text)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = case when i_is_change then 'PQ014' else 'PQ005' end,
@@ -2415,8 +2368,7 @@ $$;
 create or replace function pgque.change_type(
     i_format text, i_op text, i_schema text, i_table text, i_key text[])
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return case
         when i_format = 'json' then format(
@@ -2434,8 +2386,7 @@ $$;
 create or replace function pgque.row_as_text(
     i_format text, i_names text[], i_types oid[], i_sent boolean[], i_values text[])
 returns text
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_format = 'json' then
         return (
@@ -2465,8 +2416,7 @@ $$;
 -- is copied as a whole.
 create or replace function pgque.url_encode(i_text text)
 returns text
-language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return (
         select string_agg(case
@@ -2484,8 +2434,7 @@ $$;
 create or replace function pgque.change_fragment(
     i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_key text := (
         select string_agg(case when value is null then format('%I is null', name)
@@ -2521,8 +2470,7 @@ $$;
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.jsontriga()
 returns trigger
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     c pg_catalog.record;
 begin
@@ -2549,8 +2497,7 @@ $$;
 -- The same with the row url-encoded.
 create or replace function pgque.logutriga()
 returns trigger
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     c pg_catalog.record;
 begin
@@ -2577,8 +2524,7 @@ $$;
 -- The same with a fragment of SQL, which its consumer completes.
 create or replace function pgque.sqltriga()
 returns trigger
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     c pg_catalog.record;
 begin
@@ -2611,8 +2557,7 @@ create or replace function pgque.send_change(
     i_format text, i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
     i_when text, i_level text, i_op text, i_old record, i_new record,
     out is_sent boolean, out is_last boolean)
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     c         pg_catalog.record;
     v_fields  pg_catalog.text[];
@@ -2639,8 +2584,7 @@ create or replace function pgque.describe_change(
     i_format text, i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
     i_when text, i_level text, i_op text, i_old record, i_new record,
     out queue text, out skip boolean, out fields text[], out expressions text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-set datestyle = 'ISO, YMD'
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set datestyle = 'ISO, YMD'
 set intervalstyle = 'postgres'
 set extra_float_digits = 1
 set bytea_output = 'hex'
@@ -2710,8 +2654,7 @@ $$;
 -- columns in the order of the key.
 create or replace function pgque.table_columns(
     i_table oid, out names text[], out types oid[], out generated text[], out key text[])
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_numbers int2[];
 begin
@@ -2733,8 +2676,7 @@ $$;
 -- quotes, with quotes and backslashes doubled; an empty value without quotes is null.
 create or replace function pgque.split_row(i_row text)
 returns text[]
-language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if strpos(i_row, '"') = 0 then
         return string_to_array(substr(i_row, 2, length(i_row) - 2), ',', '');
@@ -2758,8 +2700,7 @@ $$;
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.capture_change()
 returns trigger
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-set bytea_output = 'hex'
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'
 set extra_float_digits = 1
 set intervalstyle = 'postgres'
 set datestyle = 'iso, ymd'
@@ -2778,11 +2719,11 @@ declare
     v_send     text;
 begin
     if not pg_has_role('pgque_writer', 'usage') then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('role "%s" may not send the changes of table %s to queue "%s"',
-                             current_user, tg_argv[1], tg_argv[0]),
-            hint = format('Whoever changes it needs: grant pgque_writer to %I;', current_user);
+        raise exception 'role "%" may not send the changes of table % to queue "%"', current_user,
+                        tg_argv[1], tg_argv[0]
+            using errcode = 'insufficient_privilege',
+                  hint = format('Whoever changes it needs: grant pgque_writer to %I;',
+                                current_user);
     end if;
     if tg_op = 'TRUNCATE' then
         perform pgque.capture_truncate(tg_argv[0], tg_argv[1], tg_relid, tg_when);
@@ -2828,17 +2769,15 @@ $$;
 -- needs none. Refuses an update of a table that has lost its key.
 create or replace function pgque.capture_condition(i_relid oid, i_op text)
 returns text
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_key  constant text[] := pgque.key_of_table(i_relid);
 begin
     if v_key is null and i_op = 'UPDATE' then
-        raise exception using
-            errcode = 'PQ014',
-            message = format('table %s is captured and has no key any more, so its update cannot be sent',
-                             i_relid::regclass),
-            hint = 'Give it a primary key, or end the capture: select pgque.uncapture(...).';
+        raise exception 'table % is captured and has no key any more, so its update cannot be sent',
+                        i_relid::regclass
+            using errcode = 'PQ014',
+                  hint = 'Give it a primary key, or end the capture: select pgque.uncapture(...).';
     end if;
     return (select string_agg(format('o.%1$I = n.%1$I', name), ' and ') from unnest(v_key) name);
 end;
@@ -2861,8 +2800,7 @@ $$;
 create or replace function pgque.capture_truncate(
     i_queue text, i_table text, i_relid oid, i_when text)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     c_whole  constant boolean := not (select c.relispartition from pg_class c
                                       where c.oid = i_relid);
@@ -2891,8 +2829,7 @@ $$;
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(i_table regclass, i_queue text)
 returns integer
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     c_attempts  constant integer := 10;
     c_timeout   constant text := current_setting('lock_timeout');
@@ -2933,11 +2870,11 @@ begin
             exit;
         exception when lock_not_available then
             if v_attempt = c_attempts then
-                raise exception using
-                    errcode = 'lock_not_available',
-                    message = format('table %s could not be captured: its writers did not end within '
-                                     '%s attempts of a second', i_table, c_attempts),
-                    hint = 'Call it again when the table has no long transaction; pg_locks has them.';
+                raise exception 'table % could not be captured: its writers did not end within % '
+                                'attempts of a second', i_table, c_attempts
+                    using errcode = 'lock_not_available',
+                          hint = 'Call it again when the table has no long transaction; pg_locks '
+                                 'has them.';
             end if;
             perform pg_sleep(0.2 * v_attempt);
         end;
@@ -2951,8 +2888,7 @@ $$;
 -- locks: the tables (ACCESS EXCLUSIVE). writes: their triggers.
 create or replace function pgque.uncapture(i_table regclass, i_queue text)
 returns integer
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name     constant text := 'pgque_capture_' || left(md5(i_queue), 12);
     v_trigger  record;
@@ -2974,8 +2910,7 @@ $$;
 -- Checks that a table can be captured.
 create or replace function pgque.check_captured(i_table regclass)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_class  pg_class;
     v_why    text;
@@ -2994,10 +2929,8 @@ begin
             'index'
     end;
     if v_why is not null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('table %s cannot be captured: it %s', coalesce(i_table::text, 'null'), v_why),
-            hint = 'docs/capture.md lists what can be captured.';
+        raise exception 'table % cannot be captured: it %', coalesce(i_table::text, 'null'), v_why
+            using errcode = 'PQ005', hint = 'docs/capture.md lists what can be captured.';
     end if;
 end;
 $$;
@@ -3099,8 +3032,7 @@ $$;
 -- is public.
 create or replace function pgque.quote_fqname(i_name text)
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_dot     integer := strpos(i_name, '.');
     v_schema  text := case when v_dot > 0 then left(i_name, v_dot - 1) else 'public' end;
@@ -3117,8 +3049,7 @@ $$;
 -- sequence, because seq_getval and seq_setval run with the owner's rights.
 create or replace function pgque.find_event_seq(i_seq_name text)
 returns regclass
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_seq regclass := (select q.queue_seq from pgque.queue q
                        where q.queue_seq = to_regclass(pgque.quote_fqname(i_seq_name)));
@@ -3134,7 +3065,8 @@ $$;
 -- Returns the last event id that a queue gave out, or 0 before the first.
 create or replace function pgque.seq_getval(i_seq_name text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return coalesce(pg_sequence_last_value(pgque.find_event_seq(i_seq_name)), 0);
@@ -3149,8 +3081,7 @@ $$;
 -- writes: the sequence.
 create or replace function pgque.seq_setval(i_seq_name text, i_new_value bigint)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_seq   regclass := pgque.find_event_seq(i_seq_name);
     v_last  bigint := pgque.seq_getval(i_seq_name);
@@ -3177,8 +3108,7 @@ $$;
 -- those in progress, and all its events come in a later batch.
 create or replace function pgque.tick_snapshot()
 returns pg_snapshot
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_snapshot  pg_snapshot := pg_current_snapshot();
     v_own       xid8 := pg_current_xact_id_if_assigned();
@@ -3203,8 +3133,7 @@ $$;
 -- locks: in a stricter isolation the row of log, shared. writes: nothing.
 create or replace function pgque.check_tick_half()
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         perform from pgque.log l where l.log_name = 'tick' for share;
@@ -3217,13 +3146,8 @@ $$;
 -- once that tick is older than the lag; after the idle period; on request; and at once for a queue's
 -- first event, or if the clock was set back behind the last tick.
 create or replace view pgque.tick_due as
-select q.queue_id,
-       q.queue_name,
-       last_tick.tick_id as last_tick_id,
-       seq.last_event_id,
-       last_tick.tick_event_seq as last_tick_event_seq,
-       q.queue_seq as event_seq,
-       s.left_some,
+select q.queue_id, q.queue_name, last_tick.tick_id as last_tick_id, seq.last_event_id,
+       last_tick.tick_event_seq as last_tick_event_seq, q.queue_seq as event_seq, s.left_some,
        seq.last_event_id > last_tick.tick_event_seq as has_new,
        clock_timestamp() - last_tick.tick_time
            < greatest(q.queue_ticker_max_lag, interval '200 ms') as is_busy
@@ -3256,8 +3180,7 @@ where not q.queue_external_ticker
 -- walks through the whole table of locks, so it is read only if there is such a transaction.
 create or replace function pgque.seqs_in_use()
 returns oid[]
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_database  constant oid := (select d.oid from pg_database d where d.datname = current_database());
     v_running   integer[];
@@ -3298,8 +3221,7 @@ $$;
 -- notifies.
 create or replace function pgque.make_ticks(i_first_queue integer, i_last_queue integer)
 returns bigint[]
-language plpgsql
-set plan_cache_mode = force_generic_plan
+language plpgsql set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_strict      constant boolean := current_setting('transaction_isolation') not like 'read %';
@@ -3366,8 +3288,7 @@ $$;
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker()
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 begin
     return cardinality(pgque.make_ticks(0, 2147483647));
@@ -3382,8 +3303,7 @@ $$;
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker(i_queue_name text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_queue pgque.queue;
@@ -3404,8 +3324,7 @@ $$;
 -- locks: none. writes: tick_request.
 create or replace function pgque.force_next_tick(i_queue_name text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
@@ -3438,8 +3357,7 @@ $$;
 -- start.
 create or replace function pgque.slot_end(i_start timestamptz, i_slot interval)
 returns timestamptz
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_slot is null or i_slot < '0' then
         perform pgque.refuse_value('no slot of %s', i_slot::text,
@@ -3453,8 +3371,7 @@ $$;
 -- Begins a slot: returns its start, its end and the current pg_cron job.
 create or replace function pgque.begin_slot(
     i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '5s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '5s'
 as $$
 begin
     starts := clock_timestamp();
@@ -3471,8 +3388,7 @@ $$;
 create or replace function pgque.next_beat(
     i_last timestamptz, i_period interval, i_ends timestamptz, i_job_id bigint)
 returns timestamptz
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '5s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '5s'
 as $$
 declare
     v_config  pgque.config;
@@ -3498,8 +3414,7 @@ $$;
 -- end.
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop(i_slot interval)
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     v_slot     constant record := pgque.begin_slot(i_slot);
     v_due      pg_catalog.timestamptz := v_slot.starts;
@@ -3532,8 +3447,7 @@ $$;
 -- Does the same with the configured slot (ticker_slot).
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop()
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     v_pace constant record := pgque.ticker_pace();
 begin
@@ -3552,8 +3466,7 @@ $$;
 create or replace function pgque.ticker(
     i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue;
     v_last   pgque.tick;
@@ -3577,15 +3490,13 @@ begin
     if i_tick_id is null or i_tick_id <= v_last.tick_id
        or i_event_seq is null or i_event_seq < v_last.tick_event_seq
        or i_orig_timestamp is null or not isfinite(i_orig_timestamp) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no tick %s of %s with event sequence %s on queue "%s"',
-                             coalesce(i_tick_id::text, 'null'),
-                             coalesce(i_orig_timestamp::text, 'null'),
-                             coalesce(i_event_seq::text, 'null'), i_queue_name),
-            hint = format('The last tick is %s with event sequence %s: give a higher id, a finite '
-                          'time and a sequence that is not lower.',
-                          v_last.tick_id, v_last.tick_event_seq);
+        raise exception 'no tick % of % with event sequence % on queue "%"',
+                        coalesce(i_tick_id::text, 'null'), coalesce(i_orig_timestamp::text, 'null'),
+                        coalesce(i_event_seq::text, 'null'), i_queue_name
+            using errcode = 'PQ005',
+                  hint = format('The last tick is %s with event sequence %s: give a higher id, a '
+                                'finite time and a sequence that is not lower.', v_last.tick_id,
+                                v_last.tick_event_seq);
     end if;
 
     insert into pgque.tick_log (
@@ -3604,19 +3515,17 @@ $$;
 -- allow it.
 create or replace function pgque.refuse_tick(i_queue pgque.queue)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_setting constant text := case when i_queue.queue_ticker_paused then 'ticker_paused'
                                     else 'external_ticker' end;
     v_value   constant boolean := i_queue.queue_ticker_paused or i_queue.queue_external_ticker;
 begin
-    raise exception using
-        errcode = 'PQ017',
-        message = format('ticks not allowed: %s of queue "%s" is %s', v_setting, i_queue.queue_name,
-                         v_value::text),
-        hint = format('Set it with: select pgque.set_queue_config(%L, %L, %L);', i_queue.queue_name,
-                      v_setting, (not v_value)::text);
+    raise exception 'ticks not allowed: % of queue "%" is %', v_setting, i_queue.queue_name,
+                    v_value::text
+        using errcode = 'PQ017',
+              hint = format('Set it with: select pgque.set_queue_config(%L, %L, %L);',
+                            i_queue.queue_name, v_setting, (not v_value)::text);
 end;
 $$;
 
@@ -3628,8 +3537,7 @@ $$;
 -- locks: the rows of log_rotation. writes: log_rotation.
 create or replace function pgque.set_snapshot_patience(p_patience interval)
 returns interval
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if p_patience is null or p_patience < '0' then
         perform pgque.refuse_value('no patience of %s with snapshots', p_patience::text,
@@ -3644,8 +3552,7 @@ $$;
 -- locks: the row of config. writes: config.
 create or replace function pgque.set_tick_period_ms(p_period_ms integer)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if p_period_ms is null or p_period_ms not between 1 and 1000 then
         perform pgque.refuse_value(
@@ -3668,8 +3575,7 @@ $$;
 -- Refuses what is no such position.
 create or replace function pgque.check_position(i_position text)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_is_known boolean;
 begin
@@ -3697,8 +3603,7 @@ $$;
 -- rotation_floor.
 create or replace function pgque.hold_tick(i_queue_id integer, i_position text)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue;
     v_tick   bigint;
@@ -3721,15 +3626,16 @@ $$;
 -- Finds the tick of such a position, as long as it is retained.
 create or replace function pgque.find_position(i_queue pgque.queue, i_position text)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return case
-        when i_position = 'latest' then (pgque.find_newest_tick(i_queue.queue_id)).tick_id
-        when i_position = 'earliest' then (pgque.find_oldest_tick(i_queue)).tick_id
-        when i_position ~ '^[0-9]+$'
-        then (pgque.find_retained_tick(i_queue, i_position::bigint)).tick_id
-        else pgque.find_tick_before(i_queue, i_position::timestamptz) end;
+    when i_position = 'latest' then (pgque.find_newest_tick(i_queue.queue_id)).tick_id
+    when i_position = 'earliest' then (pgque.find_oldest_tick(i_queue)).tick_id
+    when i_position ~ '^[0-9]+$'
+    then (pgque.find_retained_tick(i_queue, i_position::bigint)).tick_id
+    else pgque.find_tick_before(i_queue, i_position::timestamptz) end;
 end;
 $$;
 
@@ -3741,9 +3647,7 @@ $$;
 create or replace function pgque.retained_ticks(
     i_queue text, i_position text default null, i_max_count integer default null,
     out from_tick bigint, out to_tick bigint)
-returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_to     pgque.tick;
@@ -3771,23 +3675,25 @@ $$;
 -- Returns the newest tick of a queue.
 create or replace function pgque.find_newest_tick(i_queue_id integer)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue_id, (select max(t.tick_id) from pgque.tick t
-                                        where t.tick_queue = i_queue_id));
+                                where t.tick_queue = i_queue_id));
 end;
 $$;
 
 -- Returns the oldest tick of a queue after which all events still exist.
 create or replace function pgque.find_oldest_tick(i_queue pgque.queue)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue.queue_id, (select min(t.tick_id) from pgque.tick t
-                                              where t.tick_queue = i_queue.queue_id
-                                                and t.tick_id >= i_queue.queue_first_tick));
+                                      where t.tick_queue = i_queue.queue_id
+                                        and t.tick_id >= i_queue.queue_first_tick));
 end;
 $$;
 
@@ -3795,8 +3701,7 @@ $$;
 -- before it, so it serves every earlier time.
 create or replace function pgque.find_tick_before(i_queue pgque.queue, i_time timestamptz)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_oldest  pgque.tick := pgque.find_oldest_tick(i_queue);
     v_later   bigint;
@@ -3804,13 +3709,12 @@ begin
     if v_oldest.tick_time >= i_time and v_oldest.tick_id = 1 then
         return 1;
     elsif v_oldest.tick_time >= i_time then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" does not retain all events since %s any more',
-                             i_queue.queue_name, i_time),
-            hint = format('The oldest tick is %s, of %s. Pass a later time, or earliest. To retain '
-                          'events longer in future, set the queue''s parameter retention.',
-                          v_oldest.tick_id, v_oldest.tick_time);
+        raise exception 'queue "%" does not retain all events since % any more', i_queue.queue_name,
+                        i_time
+            using errcode = 'PQ005',
+                  hint = format('The oldest tick is %s, of %s. Pass a later time, or earliest. To '
+                                'retain events longer in future, set the queue''s parameter '
+                                'retention.', v_oldest.tick_id, v_oldest.tick_time);
     end if;
     select t.tick_id into v_later
     from pgque.tick t
@@ -3835,9 +3739,7 @@ $$;
 create or replace function pgque.seek(
     i_queue text, i_consumer text, i_position text, i_skip boolean default false,
     out tick_id bigint, out skipped_events bigint, out repeated_events bigint)
-returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
     v_from   bigint;
@@ -3854,13 +3756,13 @@ begin
         where v_sub.sub_id in (s.sub_id, s.sub_main) and s.sub_batch is not null
         limit 1;
         if v_batch is not null then
-            raise exception using
-                errcode = 'PQ016',
-                message = format('consumer "%s" on queue "%s" has batch %s open',
-                                 i_consumer, i_queue, v_batch),
-                hint = format('Finish it first. To give up a batch that nobody has leased, whose events '
-                              'then come again or are passed over: select '
-                              'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer, tick_id);
+            raise exception 'consumer "%" on queue "%" has batch % open', i_consumer, i_queue,
+                            v_batch
+                using errcode = 'PQ016',
+                      hint = format('Finish it first. To give up a batch that nobody has leased, '
+                                    'whose events then come again or are passed over: select '
+                                    'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer,
+                                    tick_id);
         end if;
         v_from := v_sub.sub_last_tick;
         skipped_events := pgque.count_between(
@@ -3870,13 +3772,12 @@ begin
             pgque.find_tick(v_sub.sub_queue, tick_id), pgque.find_tick(v_sub.sub_queue, v_from),
             v_sub.sub_id);
         if skipped_events > 0 and i_skip is not true then
-            raise exception using
-                errcode = 'PQ025',
-                message = format('consumer "%s" on queue "%s" would pass over %s events and never '
-                                 'get them: it stands at tick %s, before tick %s', i_consumer,
-                                 i_queue, skipped_events, v_from, tick_id),
-                hint = format('If that is wanted: select * from pgque.seek(%L, %L, %L, i_skip => '
-                              'true);', i_queue, i_consumer, i_position);
+            raise exception 'consumer "%" on queue "%" would pass over % events and never get '
+                            'them: it stands at tick %, before tick %', i_consumer, i_queue,
+                            skipped_events, v_from, tick_id
+                using errcode = 'PQ025',
+                      hint = format('If that is wanted: select * from pgque.seek(%L, %L, %L, '
+                                    'i_skip => true);', i_queue, i_consumer, i_position);
         end if;
         v_sub.sub_last_tick := tick_id;
         exit when pgque.append_position(v_sub);
@@ -3899,9 +3800,7 @@ create or replace function pgque.window_ticks(
     i_queue text, i_start timestamptz, i_end timestamptz,
     out prev_tick_id bigint, out tick_id bigint,
     out seq_start bigint, out seq_end bigint, out lag interval, out attempt bigint)
-returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   constant pgque.queue := pgque.find_queue(i_queue);
     v_oldest  constant pgque.tick := pgque.find_oldest_tick(v_queue);
@@ -3911,38 +3810,33 @@ declare
 begin
     perform pgque.check_adopted();
     if i_start is null or i_end is null or not i_start < i_end then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('%s to %s is no time window', coalesce(i_start::text, 'null'),
-                             coalesce(i_end::text, 'null')),
-            hint = 'Pass two times, the earlier one first.';
+        raise exception '% to % is no time window', coalesce(i_start::text, 'null'),
+                        coalesce(i_end::text, 'null')
+            using errcode = 'PQ005', hint = 'Pass two times, the earlier one first.';
     end if;
     if v_oldest.tick_id = 1 and v_oldest.tick_time >= i_end then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s is older than queue "%s", which was created %s',
-                             i_start, i_end, i_queue, v_oldest.tick_time),
-            hint = 'Begin with a window that has a part of the queue''s life.';
+        raise exception 'the window from % to % is older than queue "%", which was created %',
+                        i_start, i_end, i_queue, v_oldest.tick_time
+            using errcode = 'PQ005',
+                  hint = 'Begin with a window that has a part of the queue''s life.';
     elsif v_oldest.tick_id > 1 and v_oldest.tick_time >= i_start then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s of queue "%s" is %s: the oldest tick is %s, '
-                             'of %s', i_start, i_end, i_queue,
-                             case when v_oldest.tick_time >= i_end then 'gone' else 'partly gone' end,
-                             v_oldest.tick_id, v_oldest.tick_time),
-            hint = 'Its events cannot be read again. To retain events longer in future, set the '
-                   'queue''s parameter retention.';
+        raise exception 'the window from % to % of queue "%" is %: the oldest tick is %, of %',
+                        i_start, i_end, i_queue,
+                        case when v_oldest.tick_time >= i_end then 'gone' else 'partly gone' end,
+                        v_oldest.tick_id, v_oldest.tick_time
+            using errcode = 'PQ005',
+                  hint = 'Its events cannot be read again. To retain events longer in future, set '
+                         'the queue''s parameter retention.';
     end if;
     if not exists (select from pgque.tick t
                    where t.tick_queue = v_queue.queue_id and t.tick_time >= i_end) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s of queue "%s" is not over: its last tick is '
-                             '%s, of %s', i_start, i_end, i_queue, v_newest.tick_id,
-                             v_newest.tick_time),
-            hint = format('Try again when the queue has a tick after the window. Without events it '
-                          'gets one every %s (ticker_idle_period), if a ticker runs and the queue is '
-                          'not paused.', v_queue.queue_ticker_idle_period);
+        raise exception 'the window from % to % of queue "%" is not over: its last tick is %, of %',
+                        i_start, i_end, i_queue, v_newest.tick_id, v_newest.tick_time
+            using errcode = 'PQ005',
+                  hint = format('Try again when the queue has a tick after the window. Without '
+                                'events it gets one every %s (ticker_idle_period), if a ticker '
+                                'runs and the queue is not paused.',
+                                v_queue.queue_ticker_idle_period);
     end if;
     v_prev := pgque.find_tick(v_queue.queue_id, pgque.find_tick_before(v_queue, i_start));
     v_last := pgque.find_tick(v_queue.queue_id, pgque.find_tick_before(v_queue, i_end));
@@ -3966,8 +3860,7 @@ $$;
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_new   integer := pgque.register_consumer(x_queue_name, x_consumer_name,
                                                coalesce(x_tick_pos::text, 'latest'));
@@ -3999,8 +3892,7 @@ $$;
 -- locks: none. writes: position_log.
 create or replace function pgque.begin_positions(i_sub_id integer, i_tick bigint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -4031,8 +3923,7 @@ $$;
 create or replace function pgque.register_consumer(
     x_queue_name text, x_consumer_id text, i_start_at text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(x_queue_name);
     v_tick    bigint;
@@ -4052,11 +3943,10 @@ begin
     v_tick := pgque.hold_tick(v_queue.queue_id, i_start_at);
     if exists (select from pgque.partition_consumer c
                where c.queue_id = v_queue.queue_id and c.co_name = x_consumer_id) then
-        raise exception using
-            errcode = 'PQ015',
-            message = format('consumer "%s" is a partitioned one: it has slots', x_consumer_id),
-            hint = 'Consume by its slots. To have it without slots, end each of them with '
-                   'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
+        raise exception 'consumer "%" is a partitioned one: it has slots', x_consumer_id
+            using errcode = 'PQ015',
+                  hint = 'Consume by its slots. To have it without slots, end each of them with '
+                         'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
     end if;
     insert into pgque.consumer (co_name) values (x_consumer_id) on conflict do nothing;
     insert into pgque.subscription_base (sub_queue, sub_consumer)
@@ -4081,8 +3971,7 @@ $$;
 create or replace function pgque.unregister_consumer(
     x_queue_name text, x_consumer_name text, x_keep_dead_letters boolean)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.look_for_subscription(x_queue_name, x_consumer_name);
 begin
@@ -4098,11 +3987,11 @@ begin
         return 0;
     end if;
     if exists (select from pgque.subscription_base m where m.sub_main = v_sub.sub_id) then
-        raise exception using
-            errcode = 'PQ016',
-            message = format('consumer "%s" on queue "%s" still has subconsumers',
-                             x_consumer_name, x_queue_name),
-            hint = 'End each with: select pgque.unregister_subconsumer(queue, consumer, subconsumer);';
+        raise exception 'consumer "%" on queue "%" still has subconsumers', x_consumer_name,
+                        x_queue_name
+            using errcode = 'PQ016',
+                  hint = 'End each with: select pgque.unregister_subconsumer(queue, consumer, '
+                         'subconsumer);';
     end if;
 
     delete from pgque.retry_queue r
@@ -4143,8 +4032,7 @@ $$;
 create or replace function pgque.register_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name     text := pgque.subconsumer_name(i_consumer, i_subconsumer);
     v_queue    pgque.queue := pgque.find_queue(i_queue);
@@ -4174,11 +4062,10 @@ begin
             if v_main.sub_role <> 'normal' or not (v_created or i_convert_normal is true) then
                 perform pgque.refuse_cooperative(v_main, i_queue, i_consumer);
             elsif v_main.sub_batch is not null then
-                raise exception using
-                    errcode = 'PQ016',
-                    message = format('consumer "%s" on queue "%s" has batch %s open',
-                                     i_consumer, i_queue, v_main.sub_batch),
-                    hint = 'Finish it first; then the consumer can become a cooperative one.';
+                raise exception 'consumer "%" on queue "%" has batch % open', i_consumer, i_queue,
+                                v_main.sub_batch
+                    using errcode = 'PQ016',
+                          hint = 'Finish it first; then the consumer can become a cooperative one.';
             end if;
             continue when not pgque.append_position(v_main);  -- a batch may be open now
             update pgque.subscription_base set sub_role = 'coop_main' where sub_id = v_main.sub_id;
@@ -4202,8 +4089,7 @@ $$;
 -- Returns the full name of a subconsumer: consumer.subconsumer.
 create or replace function pgque.subconsumer_name(i_consumer text, i_subconsumer text)
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if coalesce(i_consumer, '') = '' or coalesce(i_subconsumer, '') = '' then
         perform pgque.refuse_value(
@@ -4218,8 +4104,7 @@ $$;
 create or replace function pgque.refuse_cooperative(
     i_sub pgque.subscription, i_queue text, i_consumer text)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = 'PQ015',
@@ -4247,8 +4132,7 @@ $$;
 create or replace function pgque.refuse_slot(
     i_sub pgque.subscription, i_as_pages boolean)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_sub.sub_role = 'slot' and (i_sub.lease_ttl is not null or not i_as_pages) then
         perform pgque.refuse_cooperative(i_sub, q.queue_name, c.co_name)
@@ -4264,8 +4148,7 @@ $$;
 create or replace function pgque.find_subconsumer(
     i_main pgque.subscription, i_queue text, i_name text)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -4279,11 +4162,10 @@ begin
         return null;
     end if;
     if v_sub.sub_main is distinct from i_main.sub_id then
-        raise exception using
-            errcode = 'PQ015',
-            message = format('consumer "%s" on queue "%s" is another one', i_name, i_queue),
-            hint = 'Its name is taken by a normal consumer or by a subconsumer of another one: '
-                   'choose another name for the subconsumer.';
+        raise exception 'consumer "%" on queue "%" is another one', i_name, i_queue
+            using errcode = 'PQ015',
+                  hint = 'Its name is taken by a normal consumer or by a subconsumer of another '
+                         'one: choose another name for the subconsumer.';
     end if;
     return v_sub;
 end;
@@ -4297,8 +4179,7 @@ $$;
 create or replace function pgque.unregister_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
     v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
@@ -4325,8 +4206,7 @@ $$;
 create or replace function pgque.end_subconsumer(
     i_main_id integer, i_sub_id integer, i_batch_handling integer)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -4337,11 +4217,9 @@ begin
             return;
         end if;
         if v_sub.sub_batch is not null and i_batch_handling = 0 then
-            raise exception using
-                errcode = 'PQ016',
-                message = format('the subconsumer has batch %s open', v_sub.sub_batch),
-                hint = 'Finish it first, or pass batch_handling 1: then its events are delivered '
-                       'again to the others.';
+            raise exception 'the subconsumer has batch % open', v_sub.sub_batch
+                using errcode = 'PQ016', hint = 'Finish it first, or pass batch_handling 1: then '
+                                                'its events are delivered again to the others.';
         end if;
         exit when pgque.append_position(v_sub);
     end loop;
@@ -4373,8 +4251,7 @@ create or replace function pgque.find_next_tick(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_owner_id integer default null)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_newest  timestamptz := timestamptz 'infinity';
     v_near    pgque.tick;
@@ -4426,8 +4303,7 @@ $$;
 create or replace function pgque.count_between(
     i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer default null)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_range   record := pgque.events_between(i_from.tick_queue, i_from.tick_snapshot,
                                              i_to.tick_snapshot);
@@ -4462,8 +4338,7 @@ create or replace function pgque.open_batch(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub  pgque.subscription;
 begin
@@ -4510,23 +4385,20 @@ create or replace function pgque.check_claimed(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text,
     i_only bigint default null)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_sub.sub_batch is distinct from coalesce(i_only, i_sub.sub_batch) then
-        raise exception using
-            errcode = 'PQ003',
-            message = format('batch %s of %s/%s is not open', i_only, i_queue, i_consumer),
-            hint = 'It was finished already, or never was this consumer''s.';
+        raise exception 'batch % of %/% is not open', i_only, i_queue, i_consumer
+            using errcode = 'PQ003',
+                  hint = 'It was finished already, or never was this consumer''s.';
     elsif (i_sub.sub_batch is not null or i_sub.sub_role = 'slot')
        and i_sub.lease_until > clock_timestamp()
        and i_sub.lease_owner is distinct from i_owner then
-        raise exception using
-            errcode = 'PQ004',
-            message = format('%s of %s/%s is leased by "%s" until %s',
-                             coalesce('batch ' || i_sub.sub_batch, 'the slot'), i_queue, i_consumer,
-                             i_sub.lease_owner, i_sub.lease_until),
-            hint = 'Its owner finishes it with ack_batch; others wait until the lease ends.';
+        raise exception '% of %/% is leased by "%" until %',
+                        coalesce('batch ' || i_sub.sub_batch, 'the slot'), i_queue, i_consumer,
+                        i_sub.lease_owner, i_sub.lease_until
+            using errcode = 'PQ004',
+                  hint = 'Its owner finishes it with ack_batch; others wait until the lease ends.';
     end if;
 end;
 $$;
@@ -4539,8 +4411,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.append_position(i_sub pgque.subscription)
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_row pgque.position_log;
 begin
@@ -4572,8 +4443,7 @@ $$;
 -- transaction whose snapshot is older than a compaction can miss one. It gets a serialization failure.
 create or replace function pgque.find_tick(i_queue_id integer, i_tick_id bigint)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_tick pgque.tick;
 begin
@@ -4582,11 +4452,11 @@ begin
     where t.tick_queue = i_queue_id and t.tick_id = i_tick_id
     limit 1;
     if not found then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = format('tick %s is not in this transaction''s snapshot',
-                             coalesce(i_tick_id::text, 'of any number')),
-            hint = 'The transaction began before ticks were compacted: roll back and try again.';
+        raise exception 'tick % is not in this transaction''s snapshot',
+                        coalesce(i_tick_id::text, 'of any number')
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction began before ticks were compacted: roll back and try '
+                         'again.';
     end if;
     return v_tick;
 end;
@@ -4604,8 +4474,7 @@ create or replace function pgque.next_batch_custom(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     select s.sub_batch, cur.tick_id, prev.tick_id, cur.tick_time, prev.tick_time,
@@ -4645,8 +4514,7 @@ $$;
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
 returns bigint
-language plpgsql security definer
-as $$
+language plpgsql security definer as $$
 declare
     v_sub    pg_catalog.int4;
     v_seq    pg_catalog.int8;
@@ -4707,18 +4575,15 @@ $$;
 create or replace function pgque.check_batch_limits(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_min_lag < '0' or i_min_interval < '0' or i_min_count < 0 or i_max_count < 1
        or i_max_count < i_min_count then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no batch has min_lag %s, min_count %s, min_interval %s, max_count %s',
-                             coalesce(i_min_lag::text, 'null'), coalesce(i_min_count::text, 'null'),
-                             coalesce(i_min_interval::text, 'null'),
-                             coalesce(i_max_count::text, 'null')),
-            hint = 'Minimums are 0 or more, the maximum 1 or more and not below the minimum.';
+        raise exception 'no batch has min_lag %, min_count %, min_interval %, max_count %',
+                        coalesce(i_min_lag::text, 'null'), coalesce(i_min_count::text, 'null'),
+                        coalesce(i_min_interval::text, 'null'), coalesce(i_max_count::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Minimums are 0 or more, the maximum 1 or more and not below the minimum.';
     end if;
 end;
 $$;
@@ -4732,8 +4597,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_committed  constant boolean := current_setting('transaction_isolation') = 'read committed';
     v_sub        pgque.subscription;
@@ -4770,8 +4634,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_sub.page_to < 9223372036854775807 then  -- a page, after which its batch goes on
         i_sub.page_from := i_sub.page_to;
@@ -4802,8 +4665,7 @@ create or replace function pgque.open_coop_batch(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_dead_interval interval, i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
     v_main  pgque.subscription;
@@ -4846,10 +4708,8 @@ begin
         v_sub.sub_last_tick := v_from.sub_last_tick;
         v_sub.sub_next_tick := v_from.sub_next_tick;
         if not pgque.append_position(v_sub) then
-            raise exception using
-                errcode = 'serialization_failure',
-                message = format('subconsumer "%s" moved while it got a batch', v_name),
-                hint = 'Roll back and try again.';
+            raise exception 'subconsumer "%" moved while it got a batch', v_name
+                using errcode = 'serialization_failure', hint = 'Roll back and try again.';
         end if;
         -- What was taken out of a dead one's batch stays out of it.
         insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
@@ -4869,24 +4729,20 @@ $$;
 create or replace function pgque.find_dead_subconsumer(
     i_main_id integer, i_own_id integer, i_dead_interval interval)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_dead pgque.subscription;
 begin
-    if i_dead_interval is null then
-        return null;
-    end if;
-    select s.* into v_dead
+    return (select s
     from pgque.subscription s
-    where s.sub_main = i_main_id
+    where i_dead_interval is not null
+      and s.sub_main = i_main_id
       and s.sub_id <> i_own_id
       and s.sub_batch is not null
       and s.sub_active <= clock_timestamp() - i_dead_interval
       and coalesce(s.lease_until <= clock_timestamp(), true)
     order by s.sub_active
-    limit 1;
-    return v_dead;
+    limit 1);
 end;
 $$;
 
@@ -4901,8 +4757,7 @@ create or replace function pgque.next_batch_custom(
     i_dead_interval interval default null,
     out batch_id bigint, out prev_tick_id bigint, out next_tick_id bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, null);
     if i_dead_interval < '0' then
@@ -4933,8 +4788,7 @@ $$;
 create or replace function pgque.touch_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
     v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
@@ -4963,8 +4817,7 @@ create or replace function pgque.claim_coop(
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     perform pgque.check_lease(i_owner, i_ttl);
@@ -4990,8 +4843,7 @@ create or replace function pgque.claim_batch(
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     perform pgque.check_lease(i_owner, i_ttl);
@@ -5011,9 +4863,7 @@ create or replace function pgque.open_to_claim(
     i_min_lag interval default null, i_min_count integer default null,
     i_min_interval interval default null, i_max_count integer default null,
     out batch_id bigint, out epoch bigint)
-returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -5028,16 +4878,14 @@ $$;
 -- Refuses an owner without a name, and a time to live that is not positive.
 create or replace function pgque.check_lease(i_owner text, i_ttl interval)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if coalesce(i_owner, '') = '' or i_ttl is null
        or i_ttl not between '1 microsecond' and '1 year' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no lease for owner "%s" with a time to live of %s',
-                             coalesce(i_owner, 'null'), coalesce(i_ttl::text, 'null')),
-            hint = 'Name the owner (a run, a worker) and give an interval of at most a year.';
+        raise exception 'no lease for owner "%" with a time to live of %',
+                        coalesce(i_owner, 'null'), coalesce(i_ttl::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Name the owner (a run, a worker) and give an interval of at most a year.';
     end if;
 end;
 $$;
@@ -5045,8 +4893,7 @@ $$;
 -- Returns an open batch to the owner of its lease; for others, raises an error that names the owner.
 create or replace function pgque.find_leased_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
@@ -5061,8 +4908,7 @@ $$;
 create or replace function pgque.check_lease_holder(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_sub.lease_owner is distinct from i_owner or i_sub.lease_epoch is distinct from i_epoch then
         raise exception using
@@ -5085,8 +4931,7 @@ $$;
 create or replace function pgque.renew_batch(
     i_batch_id bigint, i_owner text, i_epoch bigint, i_ttl interval default '1 minute')
 returns timestamptz
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription;
     v_until  timestamptz := clock_timestamp() + i_ttl;
@@ -5105,8 +4950,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.ack_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     -- Repeats if the same owner renewed the lease meanwhile.
     loop
@@ -5120,8 +4964,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.release_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -5141,14 +4984,14 @@ create or replace function pgque.get_lease_info(
     out batch_id bigint, out owner text, out lease_until timestamptz, out epoch bigint,
     out is_live boolean)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return query
-    select s.sub_batch, s.lease_owner, s.lease_until, s.lease_epoch,
-           coalesce(s.lease_until > clock_timestamp(), false)
-    from pgque.find_subscription(i_queue, i_consumer) s
-    where s.sub_batch is not null;
+    return query select s.sub_batch, s.lease_owner, s.lease_until, s.lease_epoch,
+          coalesce(s.lease_until > clock_timestamp(), false)
+   from pgque.find_subscription(i_queue, i_consumer) s
+   where s.sub_batch is not null;
 end;
 $$;
 
@@ -5169,9 +5012,7 @@ create or replace function pgque.claim_ticks(
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint, out registration_id integer,
     out prev_fingerprint text, out cur_fingerprint text)
-returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub   pgque.subscription;
     v_from  bigint;
@@ -5186,21 +5027,18 @@ begin
         if i_epoch is null then
             perform pgque.check_claimed(v_sub, i_queue, i_consumer, i_owner);
         elsif v_sub.sub_batch is null then
-            raise exception using
-                errcode = 'PQ012',
-                message = format('"%s" has no lease on %s/%s under epoch %s any more: its batch was '
-                                 'finished by somebody else', i_owner, i_queue, i_consumer, i_epoch),
-                hint = 'The lease ran out, or the consumer was registered anew. Discard this attempt.';
+            raise exception '"%" has no lease on %/% under epoch % any more: its batch was '
+                            'finished by somebody else', i_owner, i_queue, i_consumer, i_epoch
+                using errcode = 'PQ012', hint = 'The lease ran out, or the consumer was registered '
+                                                'anew. Discard this attempt.';
         else
             perform pgque.check_lease_holder(v_sub, i_owner, i_epoch);
         end if;
         v_from := coalesce(i_from_tick, v_sub.sub_last_tick);
         v_to := coalesce(i_to_tick, case when i_from_tick is null then v_sub.sub_next_tick end, v_from);
         if v_to < v_from then
-            raise exception using
-                errcode = 'PQ005',
-                message = format('no events lie between tick %s and the earlier tick %s', v_from, v_to),
-                hint = 'Give the earlier tick first.';
+            raise exception 'no events lie between tick % and the earlier tick %', v_from, v_to
+                using errcode = 'PQ005', hint = 'Give the earlier tick first.';
         end if;
         prev_fingerprint := pgque.check_tick(v_sub, i_queue, i_consumer, v_from, i_from_fingerprint);
         cur_fingerprint := pgque.check_tick(v_sub, i_queue, i_consumer, v_to, i_to_fingerprint);
@@ -5228,8 +5066,7 @@ $$;
 -- its last transactions. Null if there is no such tick.
 create or replace function pgque.tick_fingerprint(i_queue text, i_tick_id bigint)
 returns text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_found  text;
@@ -5253,8 +5090,7 @@ create or replace function pgque.next_tick(
     i_queue text, i_consumer text,
     i_after_tick bigint default null, i_max_count integer default null)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
     v_after  bigint := coalesce(i_after_tick, v_sub.sub_last_tick);
@@ -5275,35 +5111,32 @@ $$;
 create or replace function pgque.check_tick(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
 returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_position  constant pgque.tick := pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick);
     v_found     constant text := pgque.tick_fingerprint(i_queue, i_tick);
 begin
     if i_tick < v_position.tick_id then
-        raise exception using
-            errcode = 'PQ023',
-            message = format('consumer "%s" on queue "%s" has finished tick %s: it does not get what '
-                             'follows tick %s again', i_consumer, i_queue, v_position.tick_id, i_tick),
-            hint = 'The record of ticks (a checkpoint) is older than the consumer''s position. Use the '
-                   'newest record, or begin a new one at the position.';
+        raise exception 'consumer "%" on queue "%" has finished tick %: it does not get what '
+                        'follows tick % again', i_consumer, i_queue, v_position.tick_id, i_tick
+            using errcode = 'PQ023',
+                  hint = 'The record of ticks (a checkpoint) is older than the consumer''s '
+                         'position. Use the newest record, or begin a new one at the position.';
     elsif v_found is null then
-        raise exception using
-            errcode = 'PQ023',
-            message = format('queue "%s" has no tick %s; its last one is %s', i_queue, i_tick,
-                             (pgque.find_newest_tick(i_sub.sub_queue)).tick_id),
-            hint = 'The record of ticks (a checkpoint) comes from another database, from before a '
-                   'restore, or from a server that was lost before a standby was promoted. Begin a '
-                   'new one at the consumer''s position, as docs/restore.md says.';
+        raise exception 'queue "%" has no tick %; its last one is %', i_queue, i_tick,
+                        (pgque.find_newest_tick(i_sub.sub_queue)).tick_id
+            using errcode = 'PQ023',
+                  hint = 'The record of ticks (a checkpoint) comes from another database, from '
+                         'before a restore, or from a server that was lost before a standby was '
+                         'promoted. Begin a new one at the consumer''s position, as '
+                         'docs/restore.md says.';
     elsif i_fingerprint <> v_found then
-        raise exception using
-            errcode = 'PQ023',
-            message = format('tick %s of queue "%s" is not the one that the record (a checkpoint) of '
-                             'consumer "%s" names: that one was lost', i_tick, i_queue, i_consumer),
-            hint = 'A standby was promoted, or the database restored, without the last transactions. '
-                   'Remove what was stored after the consumer''s position, and begin a new record '
-                   'there, as docs/restore.md says.';
+        raise exception 'tick % of queue "%" is not the one that the record (a checkpoint) of '
+                        'consumer "%" names: that one was lost', i_tick, i_queue, i_consumer
+            using errcode = 'PQ023',
+                  hint = 'A standby was promoted, or the database restored, without the last '
+                         'transactions. Remove what was stored after the consumer''s position, and '
+                         'begin a new record there, as docs/restore.md says.';
     end if;
     return v_found;
 end;
@@ -5318,8 +5151,7 @@ $$;
 -- locks: waits for a concurrent call for the same consumer. writes: held_batch.
 create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
@@ -5361,8 +5193,7 @@ $$;
 create or replace function pgque.set_events_aside(
     i_batch_id bigint, i_event_ids bigint[], i_reason text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub     pgque.subscription;
     v_before  bigint[];
@@ -5399,14 +5230,13 @@ $$;
 -- other events: an earlier attempt may have stored something.
 create or replace function pgque.set_aside_epoch(i_batch_id bigint)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
     return (select a.epoch
-            from pgque.set_aside a
-            where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id);
+    from pgque.find_batch(i_batch_id) s
+    left join pgque.set_aside a on a.sub_id = s.sub_id and a.batch_id = i_batch_id);
 end;
 $$;
 
@@ -5421,8 +5251,7 @@ $$;
 create or replace function pgque.enter_deployment(
     i_queue text, i_consumer text, i_deployment text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
     v_is_new   boolean;
@@ -5437,14 +5266,13 @@ begin
     where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment
     limit 1;
     if found then
-        raise exception using
-            errcode = 'PQ024',
-            message = format('consumer "%s" on queue "%s" belongs to deployment "%s", since %s, '
-                             'and this is deployment "%s"', i_consumer, i_queue, v_owner.deployment,
-                             date_trunc('seconds', v_owner.since), i_deployment),
-            hint = format('Let it consume there; or move it here, with its position, by: '
-                          'select pgque.move_to_deployment(%L, %L, %L); or `pgque assign`.',
-                          i_queue, i_consumer, i_deployment);
+        raise exception 'consumer "%" on queue "%" belongs to deployment "%", since %, and this is '
+                        'deployment "%"', i_consumer, i_queue, v_owner.deployment,
+                        date_trunc('seconds', v_owner.since), i_deployment
+            using errcode = 'PQ024',
+                  hint = format('Let it consume there; or move it here, with its position, by: '
+                                'select pgque.move_to_deployment(%L, %L, %L); or `pgque assign`.',
+                                i_queue, i_consumer, i_deployment);
     end if;
     return v_is_new::integer;
 end;
@@ -5457,8 +5285,7 @@ $$;
 create or replace function pgque.move_to_deployment(
     i_queue text, i_consumer text, i_deployment text)
 returns text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
     v_earlier  text;
@@ -5483,18 +5310,16 @@ $$;
 create or replace function pgque.find_deployed(
     i_queue text, i_consumer text, i_deployment text)
 returns integer[]
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_slots  integer[];
     v_sub    pgque.subscription;
 begin
     if coalesce(i_deployment, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no deployment for consumer "%s" on queue "%s"', i_consumer, i_queue),
-            hint = 'Pass the name of the deployment.';
+        raise exception 'no deployment for consumer "%" on queue "%"', coalesce(i_consumer, ''),
+                        i_queue
+            using errcode = 'PQ005', hint = 'Pass the name of the deployment.';
     end if;
     perform from pgque.partition_consumer c
     where c.queue_id = v_queue.queue_id and c.co_name = i_consumer
@@ -5533,17 +5358,15 @@ create or replace function pgque.consumer_states(
     out is_due boolean, out lease_epoch bigint, out held_reason text, out active_at timestamptz,
     out read_at timestamptz, out deployment text)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     if cardinality(i_queues) is distinct from cardinality(i_consumers) or i_queues is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('%s queues do not go with %s consumers',
-                             coalesce(cardinality(i_queues)::text, 'null'),
-                             coalesce(cardinality(i_consumers)::text, 'null')),
-            hint = 'Pass two arrays of the same length: a queue and a consumer for each pair.';
+        raise exception '% queues do not go with % consumers',
+                        coalesce(cardinality(i_queues)::text, 'null'),
+                        coalesce(cardinality(i_consumers)::text, 'null')
+            using errcode = 'PQ005', hint = 'Pass two arrays of the same length: a queue and a '
+                                            'consumer for each pair.';
     end if;
     return query
     with wanted as materialized (
@@ -5596,8 +5419,7 @@ $$;
 -- the first event, where a count would read all of them.
 create or replace function pgque.batch_has_events(i_batch_id bigint)
 returns boolean
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_found boolean;
@@ -5618,9 +5440,7 @@ $$;
 create or replace function pgque.events_between(
     i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out tables text[])
-returns record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_first  xid8 := pg_snapshot_xmax(i_prev);
     v_end    xid8 := pg_snapshot_xmax(i_cur);
@@ -5646,9 +5466,7 @@ $$;
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
-returns record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
     v_b    record;
@@ -5678,8 +5496,7 @@ $$;
 -- without events it reads only the queue's parent table, which is empty.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_b    record := pgque.describe_batch(i_batch_id);
     v_sql  text;
@@ -5699,22 +5516,24 @@ $$;
 -- The SELECT of a batch's events, in order of ev_id.
 create or replace function pgque.batch_event_sql(x_batch_id bigint)
 returns text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return concat(pgque.batch_select(
-        x_batch_id, 'ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, ev_data, '
-                    'ev_extra1, ev_extra2, ev_extra3, ev_extra4'), ' order by 1');
+    x_batch_id, 'ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, ev_data, '
+                'ev_extra1, ev_extra2, ev_extra3, ev_extra4'), ' order by 1');
 end;
 $$;
 
 -- The event tables in which an open batch has, or may have, rows.
 create or replace function pgque.batch_event_tables(x_batch_id bigint)
 returns setof text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return query select unnest((pgque.describe_batch(x_batch_id)).tables);
+    return query select * from unnest((pgque.describe_batch(x_batch_id)).tables);
 end;
 $$;
 
@@ -5729,8 +5548,7 @@ create or replace function pgque.get_batch_events(
     out ev_type text, out ev_data text,
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_b        record;
@@ -5793,18 +5611,16 @@ create or replace function pgque.get_batch_cursor(
     out ev_type text, out ev_data text,
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_cursor  refcursor := i_cursor_name::refcursor;
 begin
     if coalesce(i_cursor_name, '') = '' or i_quick_limit is null or i_quick_limit < 0
        or exists (select from pg_cursors c where c.name = i_cursor_name) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no cursor "%s" with %s events at once',
-                             coalesce(i_cursor_name, 'null'), coalesce(i_quick_limit::text, 'null')),
-            hint = 'Name a cursor that is not open, and ask for 0 or more events.';
+        raise exception 'no cursor "%" with % events at once', coalesce(i_cursor_name, 'null'),
+                        coalesce(i_quick_limit::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Name a cursor that is not open, and ask for 0 or more events.';
     end if;
 
     open v_cursor no scroll for execute format(  -- quoted: the caller's own SQL, see above
@@ -5826,18 +5642,16 @@ create or replace function pgque.get_batch_cursor(
     out ev_type text, out ev_data text,
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_cursor  refcursor := i_cursor_name::refcursor;
 begin
     if coalesce(i_cursor_name, '') = '' or i_quick_limit is null or i_quick_limit < 0
        or exists (select from pg_cursors c where c.name = i_cursor_name) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no cursor "%s" with %s events at once',
-                             coalesce(i_cursor_name, 'null'), coalesce(i_quick_limit::text, 'null')),
-            hint = 'Name a cursor that is not open, and ask for 0 or more events.';
+        raise exception 'no cursor "%" with % events at once', coalesce(i_cursor_name, 'null'),
+                        coalesce(i_quick_limit::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Name a cursor that is not open, and ask for 0 or more events.';
     end if;
 
     open v_cursor no scroll for execute format(  -- quoted: the caller's own SQL, see above
@@ -5868,14 +5682,16 @@ create or replace function pgque.batch_read_plan(
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_b      record := pgque.describe_batch(i_batch_id);
-    v_where  text := format('%s and (%s or %s)', v_b.is_owned, v_b.in_range,
-                            coalesce(v_b.in_list, 'false'));
 begin
-    return query select * from pgque.plan_slices(v_b.tables, v_where, i_max_slices);
+    return query select p.*
+   from pgque.describe_batch(i_batch_id) b
+   cross join pgque.plan_slices(
+       b.tables,
+       format('%s and (%s or %s)', b.is_owned, b.in_range, coalesce(b.in_list, 'false')),
+       i_max_slices) p;
 end;
 $$;
 
@@ -5887,8 +5703,7 @@ create or replace function pgque.plan_slices(
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_set      text := (select string_agg(format('case when count(%1$s) > 0 then %1$L end', c), ', ')
                         from unnest('{ev_retry,ev_extra1,ev_extra2,ev_extra3,ev_extra4}'::text[]) c);
@@ -5939,13 +5754,14 @@ $$;
 create or replace function pgque.slice_from(
     i_table text, i_filenode oid, i_where text, i_first bigint, i_end bigint)
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return format(
-        '%s where ctid >= %L::tid and ctid < %L::tid and case when %s then true end '
-        'and pgque.check_filenode(%L, %s)',
-        i_table, format('(%s,0)', i_first), format('(%s,0)', i_end), i_where, i_table, i_filenode);
+    '%s where ctid >= %L::tid and ctid < %L::tid and case when %s then true end '
+    'and pgque.check_filenode(%L, %s)',
+    i_table, format('(%s,0)', i_first), format('(%s,0)', i_end), i_where, i_table, i_filenode);
 end;
 $$;
 
@@ -5953,15 +5769,13 @@ $$;
 -- one-time filter in the slice's WHERE: it runs once per read, when the table is locked.
 create or replace function pgque.check_filenode(i_table text, i_filenode bigint)
 returns boolean
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if pg_relation_filenode(i_table) is distinct from i_filenode::oid then
-        raise exception using
-            errcode = 'PQ008',
-            message = format('%s was truncated or rewritten after this read was planned', i_table),
-            hint = 'The batch was finished meanwhile, or the table was rewritten (VACUUM FULL, '
-                   'CLUSTER): plan the read again.';
+        raise exception '% was truncated or rewritten after this read was planned', i_table
+            using errcode = 'PQ008',
+                  hint = 'The batch was finished meanwhile, or the table was rewritten (VACUUM '
+                         'FULL, CLUSTER): plan the read again.';
     end if;
     return true;
 end;
@@ -5981,8 +5795,7 @@ create or replace function pgque.tick_range_read_plan(
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_sub    pgque.subscription;
@@ -5990,11 +5803,8 @@ declare
     v_owner  text := 'ev_owner is null';
 begin
     if i_from_tick > i_to_tick then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('ticks %s to %s of queue "%s" run backwards',
-                             i_from_tick, i_to_tick, i_queue),
-            hint = 'Pass the earlier tick first.';
+        raise exception 'ticks % to % of queue "%" run backwards', i_from_tick, i_to_tick, i_queue
+            using errcode = 'PQ005', hint = 'Pass the earlier tick first.';
     end if;
     select q.* into v_queue from pgque.queue q where q.queue_id = v_queue.queue_id for share;
     v_range := pgque.events_between(
@@ -6018,8 +5828,7 @@ $$;
 -- holds, shows how far rotation has come.
 create or replace function pgque.find_retained_tick(i_queue pgque.queue, i_tick_id bigint)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_tick   pgque.tick;
     v_first  bigint;
@@ -6034,12 +5843,11 @@ begin
         select min(t.tick_id), max(t.tick_id) into v_first, v_last
         from pgque.tick t
         where t.tick_queue = i_queue.queue_id and t.tick_id >= i_queue.queue_first_tick;
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" has no tick %s any more, or not yet',
-                             i_queue.queue_name, coalesce(i_tick_id::text, 'of any number')),
-            hint = format('Ticks %s to %s are retained. A registered consumer keeps those after its '
-                          'position.', v_first, v_last);
+        raise exception 'queue "%" has no tick % any more, or not yet', i_queue.queue_name,
+                        coalesce(i_tick_id::text, 'of any number')
+            using errcode = 'PQ005',
+                  hint = format('Ticks %s to %s are retained. A registered consumer keeps those '
+                                'after its position.', v_first, v_last);
     end if;
     return v_tick;
 end;
@@ -6071,8 +5879,7 @@ create or replace function pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval, i_reasons text[],
     i_owner text default null, i_epoch bigint default null)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub          pgque.subscription := pgque.find_batch(i_batch_id);
     v_max_retries  integer;
@@ -6113,8 +5920,7 @@ create or replace function pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reasons text[],
     i_owner text default null, i_epoch bigint default null)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_may_settle(pgque.find_batch(i_batch_id), i_owner, i_epoch);
     return pgque.settle_events(i_batch_id, i_msg_ids, null, 0, i_reasons, null);
@@ -6128,18 +5934,16 @@ $$;
 create or replace function pgque.check_may_settle(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_owner is not null or i_epoch is not null then
         perform pgque.check_lease_holder(i_sub, i_owner, i_epoch);
     elsif i_sub.lease_until > clock_timestamp() then
-        raise exception using
-            errcode = 'PQ004',
-            message = format('batch %s is leased by "%s" until %s',
-                             i_sub.sub_batch, i_sub.lease_owner, i_sub.lease_until),
-            hint = 'Its owner finishes it with ack_batch, or passes i_owner and i_epoch; others wait '
-                   'until the lease ends.';
+        raise exception 'batch % is leased by "%" until %', i_sub.sub_batch, i_sub.lease_owner,
+                        i_sub.lease_until
+            using errcode = 'PQ004',
+                  hint = 'Its owner finishes it with ack_batch, or passes i_owner and i_epoch; '
+                         'others wait until the lease ends.';
     end if;
 end;
 $$;
@@ -6154,8 +5958,7 @@ create or replace function pgque.settle_events(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_at timestamptz, i_max_retries integer,
     i_reasons text[], i_reason text)
 returns integer
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
     v_owner     pgque.subscription_base;
@@ -6207,12 +6010,10 @@ begin
     into v_events, v_lost_ids
     from given g left join found f on f.ev_id = g.id;
     if v_lost_ids is not null then
-        raise exception using
-            errcode = 'PQ009',
-            message = format('batch %s has no event %s', i_batch_id,
-                             array_to_string(v_lost_ids[:20], ', ')),
-            detail = format('%s of the ids are not in it.', cardinality(v_lost_ids)),
-            hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
+        raise exception 'batch % has no event %', i_batch_id, array_to_string(v_lost_ids[:20], ', ')
+            using errcode = 'PQ009', detail = format('%s of the ids are not in it.',
+                                                     cardinality(v_lost_ids)),
+                  hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
     end if;
     return v_events;
 end;
@@ -6223,8 +6024,7 @@ $$;
 -- a join.
 create or replace function pgque.pick_events(i_batch_id bigint, i_ids bigint[])
 returns setof pgque.event_template
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return query execute format(  -- quoted: made by batch_select
         'select * from (%s) e where e.ev_id = any ($1)',
@@ -6237,21 +6037,18 @@ $$;
 -- Refuses null ids, and a number of reasons that is neither one nor the number of ids.
 create or replace function pgque.check_reasons(i_msg_ids bigint[], i_reasons text[])
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_msg_ids is null or array_position(i_msg_ids, null) > 0 then
-        raise exception using
-            errcode = 'PQ009',
-            message = 'event null is in no batch',
-            hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
+        raise exception 'event null is in no batch'
+            using errcode = 'PQ009',
+                  hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
     end if;
     if cardinality(i_reasons) not in (1, cardinality(i_msg_ids)) or i_reasons is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('%s reasons for %s events',
-                             coalesce(cardinality(i_reasons)::text, 'null'), cardinality(i_msg_ids)),
-            hint = 'Give a reason for each id, in the order of the ids, or one for all.';
+        raise exception '% reasons for % events', coalesce(cardinality(i_reasons)::text, 'null'),
+                        cardinality(i_msg_ids)
+            using errcode = 'PQ005',
+                  hint = 'Give a reason for each id, in the order of the ids, or one for all.';
     end if;
 end;
 $$;
@@ -6262,8 +6059,7 @@ $$;
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(x_batch_id);
     v_waits  boolean;
@@ -6285,8 +6081,7 @@ $$;
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if x_retry_seconds is null or x_retry_seconds < 0 then
         perform pgque.refuse_value('no retry after %s seconds', x_retry_seconds::text,
@@ -6304,21 +6099,21 @@ create or replace function pgque.open_batches(
     out batch_id bigint, out ev_owner integer,
     out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
 returns setof record
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return query
-    select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
-    from pgque.subscription s
-    cross join lateral (
-        select t.tick_snapshot from pgque.tick_log t
-        where t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick limit 1) l
-    cross join lateral (
-        select t.tick_snapshot from pgque.tick_log t
-        where t.tick_queue = s.sub_queue and t.tick_id = s.sub_next_tick limit 1) n
-    where s.sub_batch is not null
-      and (i_queue_id is null or s.sub_queue = i_queue_id)
-      and (i_owner is null or coalesce(s.sub_main, s.sub_id) = i_owner);
+    return query select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
+   from pgque.subscription s
+   cross join lateral (
+       select t.tick_snapshot from pgque.tick_log t
+       where t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick limit 1) l
+   cross join lateral (
+       select t.tick_snapshot from pgque.tick_log t
+       where t.tick_queue = s.sub_queue and t.tick_id = s.sub_next_tick limit 1) n
+   where s.sub_batch is not null
+     and (i_queue_id is null or s.sub_queue = i_queue_id)
+     and (i_owner is null or coalesce(s.sub_main, s.sub_id) = i_owner);
 end;
 $$;
 
@@ -6332,8 +6127,7 @@ $$;
 -- writes: retry_queue, current event tables, tick, tick_request, tick_state.
 create or replace function pgque.maint_retry_events()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_queue  pgque.queue;
@@ -6400,8 +6194,7 @@ create or replace function pgque.event_retry_raw(
     x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
     x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(x_queue, x_consumer);
     v_queue  pgque.queue := pgque.find_queue(x_queue);
@@ -6411,11 +6204,10 @@ begin
         perform pgque.refuse_cooperative(v_sub, x_queue, x_consumer);
     end if;
     if x_retry_after is null or x_ev_retry < 0 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no retry number %s at %s', coalesce(x_ev_retry::text, 'null'),
-                             coalesce(x_retry_after::text, 'null')),
-            hint = 'Give the time of the next delivery, and 0 or more as the retries so far.';
+        raise exception 'no retry number % at %', coalesce(x_ev_retry::text, 'null'),
+                        coalesce(x_retry_after::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Give the time of the next delivery, and 0 or more as the retries so far.';
     end if;
 
     if v_id is null then
@@ -6438,8 +6230,7 @@ $$;
 -- locks: none. writes: retry_queue.
 create or replace function pgque.batch_retry(i_batch_id bigint, i_retry_seconds integer)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
     v_ids  bigint[];
@@ -6470,12 +6261,13 @@ $$;
 -- registered. Nobody needs the events that its snapshot sees.
 create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue_id, coalesce(
-        (select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
-        (select max(t.tick_id) from pgque.tick t where t.tick_queue = i_queue_id)));
+    (select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
+    (select max(t.tick_id) from pgque.tick t where t.tick_queue = i_queue_id)));
 end;
 $$;
 
@@ -6485,8 +6277,7 @@ $$;
 -- by id; ids may have gaps.
 create or replace function pgque.find_retention_tick(i_queue pgque.queue)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_until   constant timestamptz := clock_timestamp() - i_queue.queue_retention;
     v_low     bigint;
@@ -6521,12 +6312,13 @@ $$;
 -- than the queue's retention.
 create or replace function pgque.find_truncation_floor(i_queue_id integer)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue_id, least(
-        (pgque.find_floor_tick(i_queue_id)).tick_id,
-        (select pgque.find_retention_tick(q) from pgque.queue q where q.queue_id = i_queue_id)));
+    (pgque.find_floor_tick(i_queue_id)).tick_id,
+    (select pgque.find_retention_tick(q) from pgque.queue q where q.queue_id = i_queue_id)));
 end;
 $$;
 
@@ -6546,8 +6338,7 @@ $$;
 -- locks: held by the caller. writes: rotation_floor, snapshot_wait.
 create or replace function pgque.settle_floor(i_queue_id integer)
 returns pgque.tick
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_wait   constant text := format('queue %s', i_queue_id);
     v_floor  pgque.tick := pgque.find_truncation_floor(i_queue_id);
@@ -6583,8 +6374,7 @@ $$;
 -- queue, rotation_floor, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_queue  pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -6633,11 +6423,12 @@ $$;
 -- maintenance does not rotate the queue.
 create or replace function pgque.event_bytes(i_queue pgque.queue)
 returns bigint
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (select sum(pg_relation_size(to_regclass(format('%s_%s', i_queue.queue_data_pfx, nr))))
-            from generate_series(0, i_queue.queue_ntables - 1) nr);
+    from generate_series(0, i_queue.queue_ntables - 1) nr);
 end;
 $$;
 
@@ -6646,8 +6437,7 @@ $$;
 -- locks: the table, exclusively, without waiting. writes: truncates it.
 create or replace function pgque.empty_event_table(i_table text, i_floor pg_snapshot)
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_needed boolean;
 begin
@@ -6675,8 +6465,7 @@ $$;
 -- locks: rows of the queues it notes, without waiting. writes: queue.
 create or replace function pgque.maint_rotate_tables_step2()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_noted integer;
@@ -6718,8 +6507,7 @@ where r.rotated_at is null
 -- locks: held by the caller. writes: position_log.
 create or replace function pgque.move_positions(i_half smallint)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_rows bigint;
 begin
@@ -6752,8 +6540,7 @@ $$;
 -- log_rotation.
 create or replace function pgque.maint_compact_positions()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10ms'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_half    smallint;
@@ -6801,8 +6588,7 @@ from pgque.queue q;
 -- far a consumer lags.
 create or replace function pgque.are_ticks_obsolete()
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_all     bigint := (select count(*) from pgque.tick);
     v_needed  bigint;
@@ -6827,8 +6613,7 @@ $$;
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10ms'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_half  smallint;
@@ -6869,8 +6654,7 @@ $$;
 -- history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10ms'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_other smallint;
@@ -6926,8 +6710,7 @@ $$;
 -- locks: held by the caller. writes: history.
 create or replace function pgque.keep_tick_history(i_half smallint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     with copied as materialized (  -- or the planner looks for the first one at each tick
         select q.queue_id,
@@ -6977,8 +6760,7 @@ $$;
 -- locks: the rows it deletes. writes: counter_log, history, log_rotation.
 create or replace function pgque.maint_compact_counters()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10ms'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_removed integer;
@@ -7026,14 +6808,12 @@ $$;
 -- cannot be compared.
 create or replace function pgque.check_adopted()
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
-        raise exception using
-            errcode = 'PQ018',
-            message = 'this database was restored from a dump and is not adopted yet',
-            hint = 'Let an administrator run: select pgque.adopt_restored_database();';
+        raise exception 'this database was restored from a dump and is not adopted yet'
+            using errcode = 'PQ018',
+                  hint = 'Let an administrator run: select pgque.adopt_restored_database();';
     end if;
 end;
 $$;
@@ -7045,8 +6825,7 @@ $$;
 -- writes: all of them; config, lineage_seq, batch_id_seq.
 create or replace function pgque.adopt_restored_database()
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_origin   pgque.origin;
     v_queue    pgque.queue;
@@ -7078,12 +6857,11 @@ begin
         where s.sub_id is null or s.sub_last_tick is not null and t.tick_id is null
     ) m;
     if v_missing is not null then
-        raise exception using
-            errcode = 'PQ018',
-            message = format('this dump does not say where the consumers of these queues stand: %s',
-                             v_missing),
-            hint = 'It waited for a lock for longer than pgque.set_snapshot_patience allows. Nothing was changed. '
-                   'Restore another dump.';
+        raise exception 'this dump does not say where the consumers of these queues stand: %',
+                        v_missing
+            using errcode = 'PQ018',
+                  hint = 'It waited for a lock for longer than pgque.set_snapshot_patience allows. '
+                         'Nothing was changed. Restore another dump.';
     end if;
     for v_queue in select q.* from pgque.queue q order by q.queue_id loop
         v_rows := v_rows + pgque.renumber_events(v_queue, v_origin.first_txid);
@@ -7106,14 +6884,8 @@ from pgque.subscription s
 join pgque.tick prev on prev.tick_queue = s.sub_queue and prev.tick_id = s.sub_last_tick
 left join pgque.tick cur on cur.tick_queue = s.sub_queue and cur.tick_id = s.sub_next_tick
 union all
-select q.queue_id, null, last_tick.tick_snapshot, null
-from pgque.queue q
-cross join lateral (
-    select t.tick_snapshot from pgque.tick t
-    where t.tick_queue = q.queue_id
-    order by t.tick_id desc
-    limit 1
-) last_tick
+select q.queue_id, null, q.tick_snapshot, null
+from pgque.queue_progress q
 where not exists (select from pgque.subscription_base s where s.sub_queue = q.queue_id);
 
 -- Writes the unfinished events of a queue again, under this transaction's id: puts them aside with
@@ -7125,8 +6897,7 @@ where not exists (select from pgque.subscription_base s where s.sub_queue = q.qu
 -- dead_letter.
 create or replace function pgque.renumber_events(i_queue pgque.queue, i_first_txid xid8)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_columns  constant text := 'ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
                                 'ev_extra1, ev_extra2, ev_extra3, ev_extra4';
@@ -7191,7 +6962,8 @@ $$;
 -- apart.
 create or replace function pgque.is_written_since(i_xmin xid, i_txid xid8)
 returns boolean
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (i_xmin::text::bigint - i_txid::text::bigint) & 4294967295 < 2147483648;
@@ -7203,22 +6975,16 @@ $$;
 -- locks: held by the caller. writes: tick_log, tick_request, position_log, log_rotation, queue.
 create or replace function pgque.renumber_positions()
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_ticks  pgque.tick_log[];
     v_sub    pgque.subscription;
 begin
     v_ticks := array(
-        select row(q.queue_id, t.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
-                   t.tick_event_seq, t.half)::pgque.tick_log
-        from pgque.queue q
-        cross join lateral (
-            select * from pgque.tick l
-            where l.tick_queue = q.queue_id
-            order by l.tick_id desc
-            limit 1
-        ) t);
+        select row(q.queue_id, q.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
+                   q.tick_event_seq, l.half)::pgque.tick_log
+        from pgque.queue_progress q
+        join pgque.log l on l.log_name = 'tick');
     truncate pgque.tick_log;
     insert into pgque.tick_log select (unnest(v_ticks)).*;
 
@@ -7255,8 +7021,7 @@ $$;
 create or replace function pgque.set_replicated(
     i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
@@ -7275,8 +7040,7 @@ $$;
 -- locks: none. writes: replica_table.
 create or replace function pgque.forget_replicated(i_queue text, i_consumer text, i_table text)
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
@@ -7369,8 +7133,7 @@ $$;
 -- locks: those of ticker(). writes: tick_request, and a tick.
 create or replace function pgque.snapshot_tick(i_queue text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('transaction_isolation') = 'read committed' then
@@ -7395,8 +7158,7 @@ where to_regprocedure(format('%I.maint()', a.addon_name)) is not null;
 -- locks: those of that function. writes: the same.
 create or replace function pgque.maint_addon(i_addon_name text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_done  bigint := 0;
@@ -7414,8 +7176,7 @@ $$;
 -- locks: those of create_queue. writes: the same, queue.
 create or replace function pgque.create_log(i_addon_name text, i_name text)
 returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue text := format('%s.%s', i_addon_name, i_name);
 begin
@@ -7423,12 +7184,11 @@ begin
         update pgque.queue q set queue_addon = i_addon_name where q.queue_name = v_queue;
     elsif not exists (select from pgque.queue q
                       where q.queue_name = v_queue and q.queue_addon = i_addon_name) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" exists, and %s did not create it', v_queue, i_addon_name),
-            hint = format('It may have events of other producers, so it cannot log "%s". Consume or '
-                          'move them, drop it with: select pgque.drop_queue(%L); and try again.',
-                          i_name, v_queue);
+        raise exception 'queue "%" exists, and % did not create it', v_queue, i_addon_name
+            using errcode = 'PQ005',
+                  hint = format('It may have events of other producers, so it cannot log "%s". '
+                                'Consume or move them, drop it with: select pgque.drop_queue(%L); '
+                                'and try again.', i_name, v_queue);
     end if;
     return v_queue;
 end;
@@ -7439,8 +7199,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_execute(i_schema text, i_roles text, i_names text)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_routine regprocedure;
 begin
@@ -7462,8 +7221,7 @@ $$;
 -- tables are dropped later still, since producers wait for theirs.
 create or replace function pgque.maint_steps(out func_name text, out func_arg text)
 returns setof record
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_now constant timestamptz := clock_timestamp();
 begin
@@ -7517,8 +7275,7 @@ $$;
 -- vacuum.
 create or replace function pgque.maint_operations(out func_name text, out func_arg text)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 begin
     return query select format('pgque.%s', s.func_name), s.func_arg from pgque.maint_steps() s;
@@ -7532,8 +7289,7 @@ $$;
 -- and ticks are not among them, because their tables are truncated.
 create or replace function pgque.maint_tables_to_vacuum()
 returns setof text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if current_setting('autovacuum')::boolean then
         return;
@@ -7551,8 +7307,7 @@ $$;
 -- locks: those of the function. writes: the same.
 create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_name  text := substring(i_func_name from '^pgque[.](maint_.*)');
@@ -7573,11 +7328,12 @@ $$;
 -- Returns the hint of an error that ended a step: its own, or what to do next.
 create or replace function pgque.next_run_hint(i_hint text)
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return coalesce(nullif(i_hint, ''), 'The next run tries it again. A standby takes no writes: run '
-                                        'it on the primary.');
+                                'it on the primary.');
 end;
 $$;
 
@@ -7588,8 +7344,7 @@ $$;
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_step     record;
@@ -7630,8 +7385,7 @@ $$;
 -- reading costs more.
 create or replace function pgque.maint_pause()
 returns interval
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '5s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '5s'
 as $$
 begin
     return case when exists (select from pgque.log l where l.half = 1) then interval '1 second'
@@ -7647,8 +7401,7 @@ $$;
 -- error at its end.
 -- locks: none between steps. writes: what the steps write.
 create or replace procedure pgque.maint_loop(i_slot interval)
-language plpgsql
-as $$
+language plpgsql as $$
 declare
     v_slot       constant record := pgque.begin_slot(i_slot);
     v_due        pg_catalog.timestamptz := v_slot.starts;
@@ -7702,8 +7455,7 @@ create or replace function pgque.get_queue_info(
     out queue_ticker_idle_period interval, out ticker_lag interval,
     out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return query
     select q.queue_name, q.queue_ntables, q.queue_cur_table, q.queue_rotation_period,
@@ -7751,8 +7503,7 @@ create or replace function pgque.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return query
     select q.queue_name, p.co_name, clock_timestamp() - p.tick_time,
@@ -7805,8 +7556,7 @@ create or replace function pgque.get_batch_info(
     out prev_tick_id bigint, out tick_id bigint, out lag interval,
     out seq_start bigint, out seq_end bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -7864,8 +7614,7 @@ create or replace function pgque.find_tick_helper(
     i_min_count bigint, i_min_interval interval,
     out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
 returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_prev  pgque.tick;
     v_next  pgque.tick;
@@ -7874,11 +7623,10 @@ begin
        or i_prev_tick_time is null and i_min_interval is not null
        or i_prev_tick_seq is null and i_min_count is not null
        or i_min_count not between 0 and 2147483647 or i_min_interval < '0' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no tick of queue %s after tick %s', coalesce(i_queue_id::text, 'null'),
-                             coalesce(i_prev_tick_id::text, 'null')),
-            hint = 'Give the queue and tick as in pgque.tick, and minimums of 0 or more, or null.';
+        raise exception 'no tick of queue % after tick %', coalesce(i_queue_id::text, 'null'),
+                        coalesce(i_prev_tick_id::text, 'null')
+            using errcode = 'PQ005', hint = 'Give the queue and tick as in pgque.tick, and '
+                                            'minimums of 0 or more, or null.';
     end if;
     v_prev.tick_id := i_prev_tick_id;
     v_prev.tick_time := i_prev_tick_time;
@@ -7910,8 +7658,7 @@ $$;
 create or replace function pgque.send(
     queue_name text, type_name text, payload text)
 returns bigint
-language plpgsql security definer
-as $$
+language plpgsql security definer as $$
 declare
     v_id pg_catalog.int8;
 begin
@@ -7990,8 +7737,7 @@ $$;
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
 returns bigint[]
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(queue_name);
     v_ids    bigint[];
@@ -8078,8 +7824,7 @@ $$;
 create or replace function pgque.send_at(
     i_queue text, i_type text, i_payload text, i_deliver_at timestamptz)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_id     bigint;
@@ -8118,8 +7863,7 @@ $$;
 -- locks: the entry. writes: delayed_events.
 create or replace function pgque.cancel_scheduled(i_entry_id bigint)
 returns boolean
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_entry_id is null then
         perform pgque.refuse_value('the id of the scheduled entry is null', null,
@@ -8133,8 +7877,7 @@ $$;
 -- Returns a queue's scheduled entries, the earliest first.
 create or replace function pgque.list_scheduled(i_queue text, i_limit integer default 100)
 returns setof pgque.delayed_events
-language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
 begin
@@ -8159,8 +7902,7 @@ $$;
 -- event tables.
 create or replace function pgque.maint_deliver_delayed()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set enable_seqscan = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set enable_seqscan = off
 set lock_timeout = '1s'
 as $$
 declare
@@ -8219,8 +7961,7 @@ create or replace function pgque.send_idem(
     i_queue text, i_type text, i_payload text, i_idem_key text,
     i_ttl interval default '1 hour', i_partition_key text default null)
 returns table (event_id bigint, deduped boolean)
-language plpgsql security definer
-set enable_seqscan = off
+language plpgsql security definer set enable_seqscan = off
 as $$
 declare
     v_queue_id  pg_catalog.int4;
@@ -8287,8 +8028,7 @@ $$;
 -- Raises the error for arguments that send_idem does not accept.
 create or replace function pgque.refuse_send_idem(i_queue text, i_idem_key text, i_ttl interval)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.find_queue(i_queue);
     if i_idem_key is null or octet_length(i_idem_key) not between 1 and 1000 then
@@ -8317,16 +8057,14 @@ begin
 end;
 $$;
 
--- The same for one queue. Returns 0 if the queue does not exist.
--- locks: those of purge_idem. writes: idem.
+-- The same for one queue. Returns 0 if the queue does not exist: no queue has the number 0.
 create or replace function pgque.maint_idem(i_queue_name text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
-    return case when v_queue.queue_id is null then 0 else pgque.purge_idem(v_queue.queue_id) end;
+    return pgque.purge_idem(coalesce((pgque.look_for_queue(i_queue_name)).queue_id, 0));
 end;
 $$;
 
@@ -8334,8 +8072,7 @@ $$;
 -- locks: the keys; those that a producer is renewing are skipped. writes: idem.
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_now     constant timestamptz := clock_timestamp();
@@ -8364,8 +8101,7 @@ $$;
 -- locks: none. writes: staging, the catalog.
 create or replace function pgque.open_staging(i_queue text)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_id     bigint;
@@ -8395,8 +8131,7 @@ $$;
 -- locks: the entry. writes: staging.
 create or replace function pgque.staging_table(i_staging_id bigint)
 returns text
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     update pgque.staging s set used_at = clock_timestamp()
     where s.staging_id = i_staging_id and s.published is null
@@ -8415,8 +8150,7 @@ $$;
 create or replace function pgque.publish_staging(
     i_staging_id bigint, i_txids xid8[], i_events bigint)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set synchronize_seqscans = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set synchronize_seqscans = off
 as $$
 declare
     v_staging  pgque.staging;
@@ -8443,12 +8177,10 @@ begin
     using i_txids;
     get diagnostics v_events = row_count;
     if v_events is distinct from i_events then
-        raise exception using
-            errcode = 'PQ022',
-            message = format('staging %s holds %s of %s events', i_staging_id, v_events,
-                             coalesce(i_events::text, 'null')),
-            hint = 'Nothing was published. The server crashed meanwhile, or the numbers are wrong: '
-                   'write the events again.';
+        raise exception 'staging % holds % of % events', i_staging_id, v_events,
+                        coalesce(i_events::text, 'null')
+            using errcode = 'PQ022', hint = 'Nothing was published. The server crashed meanwhile, '
+                                            'or the numbers are wrong: write the events again.';
     end if;
     update pgque.staging s set published = v_events, used_at = clock_timestamp()
     where s.staging_id = i_staging_id;
@@ -8461,8 +8193,7 @@ $$;
 -- locks: the entry, its table. writes: staging, the catalog.
 create or replace function pgque.abort_staging(i_staging_id bigint)
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_staging_role(s) from pgque.staging s where s.staging_id = i_staging_id;
     -- The table stays while an attempt writes into it. The oldest time lets maint remove it.
@@ -8477,8 +8208,7 @@ $$;
 -- Refuses to publish or abort a staging of another role, except for its members and admins.
 create or replace function pgque.check_staging_role(i_staging pgque.staging)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     -- The role of SET ROLE, or the login: current_user is the owner of the calling function.
     v_caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
@@ -8489,12 +8219,11 @@ begin
        or pg_has_role(v_caller, to_regrole(quote_ident(i_staging.opened_by)), 'member') then
         return;
     end if;
-    raise exception using
-        errcode = 'insufficient_privilege',
-        message = format('staging %s was opened by %s, not by %s', i_staging.staging_id,
-                         i_staging.opened_by, v_caller),
-        hint = format('Publish or abort it as %s, as a member of that role, or as an admin.',
-                      i_staging.opened_by);
+    raise exception 'staging % was opened by %, not by %', i_staging.staging_id,
+                    i_staging.opened_by, v_caller
+        using errcode = 'insufficient_privilege',
+              hint = format('Publish or abort it as %s, as a member of that role, or as an admin.',
+                            i_staging.opened_by);
 end;
 $$;
 
@@ -8502,8 +8231,7 @@ $$;
 -- locks: the table, exclusively, without waiting. writes: the catalog.
 create or replace function pgque.drop_staging_table(i_staging_id bigint)
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_table text := format('staging_%s', i_staging_id);
 begin
@@ -8521,14 +8249,12 @@ $$;
 -- Raises the error for a staging that is not open.
 create or replace function pgque.refuse_staging(i_staging_id bigint)
 returns void
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
-    raise exception using
-        errcode = 'PQ022',
-        message = format('staging %s is not open', coalesce(i_staging_id::text, 'null')),
-        hint = 'It was published, aborted or given up a day after its last use, or its queue was '
-               'dropped: write the events again.';
+    raise exception 'staging % is not open', coalesce(i_staging_id::text, 'null')
+        using errcode = 'PQ022',
+              hint = 'It was published, aborted or given up a day after its last use, or its queue '
+                     'was dropped: write the events again.';
 end;
 $$;
 
@@ -8546,8 +8272,7 @@ where s.used_at <= clock_timestamp() - interval '1 day'
 -- locks: the tables that it drops, without waiting. writes: staging, the catalog.
 create or replace function pgque.maint_staging()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '1s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_id       bigint;
@@ -8575,14 +8300,12 @@ $$;
 -- locks: those of register_consumer. writes: the same.
 create or replace function pgque.subscribe(queue text, consumer text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if strpos(consumer, '#') > 0 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no consumer "%s": # is for the slots of partitioned consumers', consumer),
-            hint = 'Choose a name without #, or subscribe slots with pgque.subscribe_slot.';
+        raise exception 'no consumer "%": # is for the slots of partitioned consumers', consumer
+            using errcode = 'PQ005',
+                  hint = 'Choose a name without #, or subscribe slots with pgque.subscribe_slot.';
     end if;
     return pgque.register_consumer(queue, consumer);
 end;
@@ -8608,8 +8331,7 @@ $$;
 create or replace function pgque.receive(
     i_queue text, i_consumer text, i_max_return integer default 100)
 returns setof pgque.message
-language plpgsql security definer
-as $$
+language plpgsql security definer as $$
 declare
     v_batch pg_catalog.int8;
 begin
@@ -8632,8 +8354,7 @@ $$;
 -- Reads messages of an open batch. JIT is off for the reason that get_batch_events has.
 create or replace function pgque.read_messages(i_batch_id bigint, i_max_return integer)
 returns setof pgque.message
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     return query execute format(  -- quoted: made by batch_select
@@ -8662,8 +8383,7 @@ create or replace function pgque.nack(
     i_batch_id bigint, i_msg pgque.message, i_retry_after interval default '1 minute',
     i_reason text default null)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.refuse_slot(pgque.find_batch(i_batch_id), false);
     return pgque.nack_batch(i_batch_id, array[i_msg.msg_id], i_retry_after, i_reason);
@@ -8678,8 +8398,7 @@ create or replace function pgque.receive_coop(
     i_queue text, i_consumer text, i_subconsumer text, i_max_return integer default 100,
     i_dead_interval interval default null)
 returns setof pgque.message
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_batch pg_catalog.int8;
 begin
@@ -8746,8 +8465,7 @@ $$;
 create or replace function pgque.subscribe_slots(
     i_queue text, i_consumer text, i_n integer, i_start_at text default null)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_tick   bigint;
@@ -8773,8 +8491,7 @@ $$;
 create or replace function pgque.subscribe_slots_at(
     i_queue text, i_consumer text, i_slots integer[], i_n integer, i_tick bigint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue;
     v_tick   bigint;
@@ -8783,11 +8500,10 @@ declare
 begin
     if coalesce(i_consumer, '') = '' or strpos(i_consumer, '#') > 0
        or (i_n between 1 and 256 and 0 <= all (i_slots) and i_n > all (i_slots)) is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('consumer "%s" cannot have a slot %s of %s', i_consumer,
-                             coalesce(i_slots[1]::text, 'null'), coalesce(i_n::text, 'null')),
-            hint = 'Name the consumer without #, give it 1 to 256 slots, and number them from 0.';
+        raise exception 'consumer "%" cannot have a slot % of %', coalesce(i_consumer, ''),
+                        coalesce(i_slots[1]::text, 'null'), coalesce(i_n::text, 'null')
+            using errcode = 'PQ005', hint = 'Name the consumer without #, give it 1 to 256 slots, '
+                                            'and number them from 0.';
     end if;
     loop
         v_queue := pgque.find_queue(i_queue);
@@ -8798,15 +8514,14 @@ begin
         join pgque.consumer c on c.co_id = s.sub_consumer
         where s.sub_queue = v_queue.queue_id and c.co_name = i_consumer;
         if found then  -- its events would be forgotten
-            raise exception using
-                errcode = 'PQ015',
-                message = format('consumer "%s" on queue "%s" is registered without slots',
-                                 i_consumer, i_queue),
-                hint = format('Choose another name. Or let it finish its open batch and its retries, and '
-                              'let slots go on at its position, in one transaction: select '
-                              'pgque.unregister_consumer(%1$L, %2$L, true); select '
-                              'pgque.subscribe_slots(%1$L, %2$L, slots, %3$L);',
-                              i_queue, i_consumer, v_tick);
+            raise exception 'consumer "%" on queue "%" is registered without slots', i_consumer,
+                            i_queue
+                using errcode = 'PQ015',
+                      hint = format('Choose another name. Or let it finish its open batch and its '
+                                    'retries, and let slots go on at its position, in one '
+                                    'transaction: select pgque.unregister_consumer(%1$L, %2$L, '
+                                    'true); select pgque.subscribe_slots(%1$L, %2$L, slots, %3$L);',
+                                    i_queue, i_consumer, v_tick);
         end if;
         insert into pgque.partition_consumer (queue_id, co_name, n)
         values (v_queue.queue_id, i_consumer, i_n)
@@ -8837,16 +8552,14 @@ $$;
 create or replace function pgque.check_slot_count(
     i_queue text, i_consumer text, i_registered integer, i_n integer)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_n is distinct from i_registered then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('consumer "%s" on queue "%s" has %s slots, not %s', i_consumer,
-                             i_queue, i_registered, coalesce(i_n::text, 'null')),
-            hint = format('Pass %s as the number of slots; to change it, call '
-                          'pgque.repartition(%L, %L, slots).', i_registered, i_queue, i_consumer);
+        raise exception 'consumer "%" on queue "%" has % slots, not %', i_consumer, i_queue,
+                        i_registered, coalesce(i_n::text, 'null')
+            using errcode = 'PQ005', hint = format('Pass %s as the number of slots; to change it, '
+                                                   'call pgque.repartition(%L, %L, slots).',
+                                                   i_registered, i_queue, i_consumer);
     end if;
 end;
 $$;
@@ -8856,8 +8569,7 @@ $$;
 create or replace function pgque.register_slots(
     i_queue text, i_consumer text, i_n integer, i_slots integer[], i_tick bigint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot  integer;
     v_name  text;
@@ -8867,11 +8579,10 @@ begin
     foreach v_slot in array i_slots loop
         v_name := format('%s#%s/%s', i_consumer, v_slot, i_n);
         if pgque.register_consumer_at(i_queue, v_name, v_tick) = 0 then
-            raise exception using
-                errcode = 'PQ015',
-                message = format('consumer "%s" on queue "%s" is another one', v_name, i_queue),
-                hint = format('Slot %s of consumer "%s" needs that name: unregister the other '
-                              'one, or choose another name.', v_slot, i_consumer);
+            raise exception 'consumer "%" on queue "%" is another one', v_name, i_queue
+                using errcode = 'PQ015',
+                      hint = format('Slot %s of consumer "%s" needs that name: unregister the '
+                                    'other one, or choose another name.', v_slot, i_consumer);
         end if;
         v_sub := pgque.find_subscription(i_queue, v_name);
         v_tick := v_sub.sub_last_tick;
@@ -8888,8 +8599,7 @@ $$;
 -- what hangs on it), retry_queue, dead_letter.
 create or replace function pgque.unsubscribe_slot(i_queue text, i_consumer text, i_slot integer)
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot   pgque.subscription;
     v_ended  integer[];
@@ -8932,8 +8642,7 @@ $$;
 create or replace function pgque.set_partition_policy(
     i_queue text, i_consumer text, i_on_failure text)
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
 begin
@@ -8957,8 +8666,7 @@ create or replace function pgque.claim_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text,
     i_ttl interval default '30 seconds')
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin
@@ -8990,8 +8698,7 @@ $$;
 create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)
 returns boolean
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin
@@ -9012,8 +8719,7 @@ $$;
 -- Returns a subscribed slot with its newest position.
 create or replace function pgque.find_slot(i_queue text, i_consumer text, i_slot integer)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin
@@ -9025,11 +8731,10 @@ begin
     if not found then
         perform pgque.find_queue(i_queue);
         perform pgque.check_positions_visible();
-        raise exception using
-            errcode = 'PQ002',
-            message = format('slot %s of consumer "%s" is not subscribed on queue "%s"',
-                             coalesce(i_slot::text, 'null'), coalesce(i_consumer, 'null'), i_queue),
-            hint = 'Subscribe it with: select pgque.subscribe_slot(queue, consumer, slot, n);';
+        raise exception 'slot % of consumer "%" is not subscribed on queue "%"',
+                        coalesce(i_slot::text, 'null'), coalesce(i_consumer, 'null'), i_queue
+            using errcode = 'PQ002', hint = 'Subscribe it with: select pgque.subscribe_slot(queue, '
+                                            'consumer, slot, n);';
     end if;
     return v_slot;
 end;
@@ -9040,8 +8745,7 @@ $$;
 create or replace function pgque.find_leased_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
 returns pgque.subscription
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription := pgque.find_slot(i_queue, i_consumer, i_slot);
 begin
@@ -9071,8 +8775,7 @@ create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
     i_max integer default 100)
 returns setof pgque.message
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_slot  pgque.subscription;
@@ -9127,8 +8830,7 @@ $$;
 create or replace function pgque.ack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin
@@ -9151,8 +8853,7 @@ create or replace function pgque.nack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
     i_msg pgque.message, i_retry_after interval default '1 minute', i_reason text default null)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin
@@ -9162,12 +8863,11 @@ begin
         exit when pgque.append_position(v_slot);
     end loop;
     if (i_msg.msg_id <= v_slot.page_to) is not true then
-        raise exception using
-            errcode = 'PQ009',
-            message = format('event %s is not in the page that slot %s of consumer "%s" on queue '
-                             '"%s" handed out', coalesce(i_msg.msg_id::text, 'null'), i_slot,
-                             i_consumer, i_queue),
-            hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
+        raise exception 'event % is not in the page that slot % of consumer "%" on queue "%" '
+                        'handed out', coalesce(i_msg.msg_id::text, 'null'), i_slot, i_consumer,
+                        i_queue
+            using errcode = 'PQ009',
+                  hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
     end if;
     return pgque.nack_batch(v_slot.sub_batch, array[i_msg.msg_id], i_retry_after, i_reason,
                             v_slot.lease_owner, v_slot.lease_epoch);
@@ -9200,8 +8900,7 @@ $$;
 -- table.
 create or replace function pgque.repartition(i_queue text, i_consumer text, i_slots integer)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(i_queue);
     v_n       integer;
@@ -9263,8 +8962,7 @@ $$;
 create or replace function pgque.limit_to_change(
     i_sub_id integer, i_last_tick bigint, i_next_tick bigint)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_tick bigint;
 begin
@@ -9281,14 +8979,11 @@ $$;
 -- Raises the error for a consumer without slots.
 create or replace function pgque.refuse_unpartitioned(i_queue text, i_consumer text)
 returns void
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
-    raise exception using
-        errcode = 'PQ002',
-        message = format('consumer "%s" has no slots on queue "%s"',
-                         coalesce(i_consumer, 'null'), i_queue),
-        hint = 'Subscribe them first, with pgque.subscribe_slot(queue, consumer, slot, n).';
+    raise exception 'consumer "%" has no slots on queue "%"', coalesce(i_consumer, 'null'), i_queue
+        using errcode = 'PQ002',
+              hint = 'Subscribe them first, with pgque.subscribe_slot(queue, consumer, slot, n).';
 end;
 $$;
 
@@ -9297,8 +8992,7 @@ $$;
 -- locks: waits for concurrent moves of the slots. writes: position_log.
 create or replace function pgque.stop_slots(i_subs pgque.subscription[])
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -9324,8 +9018,7 @@ create or replace function pgque.hand_over(
     i_queue pgque.queue, i_consumer text, i_old pgque.partition_slot_base[], i_old_n integer,
     i_n integer, i_tick bigint)
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_old_ids    integer[] := array(select o.sub_id from unnest(i_old) o);
     v_consumers  integer[] := array(select s.sub_consumer from pgque.subscription_base s
@@ -9381,8 +9074,7 @@ $$;
 -- that does not exist.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
 returns setof pgque.dead_letter
-language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
@@ -9406,18 +9098,16 @@ create or replace function pgque.dlq_summary(
     out consumer_name text, out reason text, out dead_letters bigint, out oldest timestamptz,
     out max_id bigint)
 returns setof record
-language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
-declare
-    v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
-    return query
-    select c.co_name, d.dl_reason, count(*), min(d.dl_time), max(d.dl_id)
-    from pgque.dead_letter d
-    join pgque.consumer c on c.co_id = d.dl_consumer_id
-    where d.dl_queue_id = v_queue.queue_id
-    group by c.co_name, d.dl_reason
-    order by count(*) desc, c.co_name, d.dl_reason;
+    return query select c.co_name, d.dl_reason, count(*), min(d.dl_time), max(d.dl_id)
+   from pgque.find_queue(i_queue_name) q
+   join pgque.dead_letter d on d.dl_queue_id = q.queue_id
+   join pgque.consumer c on c.co_id = d.dl_consumer_id
+   group by c.co_name, d.dl_reason
+   order by count(*) desc, c.co_name, d.dl_reason;
 end;
 $$;
 
@@ -9430,8 +9120,7 @@ create or replace function pgque.event_dead(
     i_ev_retry integer, i_ev_type text, i_ev_data text, i_ev_extra1 text default null,
     i_ev_extra2 text default null, i_ev_extra3 text default null, i_ev_extra4 text default null)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
     v_consumer  integer;
@@ -9462,8 +9151,7 @@ $$;
 create or replace function pgque.give_up_batch(
     i_batch_id bigint, i_reason text, i_owner text, i_epoch bigint)
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_ids bigint[];
 begin
@@ -9479,9 +9167,7 @@ $$;
 -- partitioned consumer count together: an event is finished when each slot has passed it.
 create or replace function pgque.finished_before(
     i_batch_id bigint, i_events integer, out finished integer, out failed integer)
-returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_sub        pgque.subscription := pgque.find_batch(i_batch_id);
@@ -9526,8 +9212,7 @@ $$;
 create or replace function pgque.dlq_purge(
     i_queue_name text, i_older_than interval default '30 days')
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue := pgque.look_for_queue(i_queue_name);
     v_purged  integer;
@@ -9551,8 +9236,7 @@ $$;
 -- locks: the dead letter. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_dl pgque.dead_letter;
 begin
@@ -9561,12 +9245,9 @@ begin
     where d.dl_id = i_dead_letter_id
     for update;
     if not found then
-        raise exception using
-            errcode = 'PQ010',
-            message = format('dead letter %s does not exist',
-                             coalesce(i_dead_letter_id::text, 'null')),
-            hint = 'It was replayed or purged, or dropped with its queue or consumer; '
-                   'see pgque.dlq_inspect(queue).';
+        raise exception 'dead letter % does not exist', coalesce(i_dead_letter_id::text, 'null')
+            using errcode = 'PQ010', hint = 'It was replayed or purged, or dropped with its queue '
+                                            'or consumer; see pgque.dlq_inspect(queue).';
     end if;
     return pgque.resend_dead_letter(v_dl);
 end;
@@ -9578,9 +9259,7 @@ $$;
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
-returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     replayed := 0;
     failed := 0;
@@ -9602,20 +9281,17 @@ create or replace function pgque.dlq_replay_matching(
     i_since timestamptz default null, i_until timestamptz default null,
     i_limit integer default null, i_max_id bigint default null,
     out replayed bigint, out failed bigint, out first_error text)
-returns record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue_name);
     v_dl     pgque.dead_letter;
 begin
     if i_limit < 0 or i_since > i_until then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no replay of %s dead letters from %s until %s',
-                             coalesce(i_limit::text, 'all'), coalesce(i_since::text, 'ever'),
-                             coalesce(i_until::text, 'now')),
-            hint = 'Give a limit of 0 or more, and a since that is not after until.';
+        raise exception 'no replay of % dead letters from % until %',
+                        coalesce(i_limit::text, 'all'), coalesce(i_since::text, 'ever'),
+                        coalesce(i_until::text, 'now')
+            using errcode = 'PQ005',
+                  hint = 'Give a limit of 0 or more, and a since that is not after until.';
     end if;
     if v_queue.queue_disable_insert then
         perform pgque.refuse_insert(v_queue.queue_name);
@@ -9653,8 +9329,7 @@ $$;
 -- locks: none beyond the caller's. writes: dead_letter, the queue's current event table.
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue     pgque.queue;
     v_owner     integer;
@@ -9669,22 +9344,21 @@ begin
            on s.sub_queue = v_queue.queue_id and s.sub_consumer = c.co_id
     where c.co_id = i_dead_letter.dl_consumer_id;
     if v_owner is null then
-        raise exception using
-            errcode = 'PQ002',
-            message = format('dead letter %s has no consumer to go to: "%s" is not registered on queue "%s"',
-                             i_dead_letter.dl_id, v_consumer, v_queue.queue_name),
-            hint = format('Register it again with: select pgque.register_consumer(%L, %L); '
-                          'or send the payload as a new event.', v_queue.queue_name, v_consumer);
+        raise exception 'dead letter % has no consumer to go to: "%" is not registered on queue '
+                        '"%"', i_dead_letter.dl_id, v_consumer, v_queue.queue_name
+            using errcode = 'PQ002',
+                  hint = format('Register it again with: select pgque.register_consumer(%L, %L); '
+                                'or send the payload as a new event.', v_queue.queue_name,
+                                v_consumer);
     end if;
     if exists (select from pgque.open_batches(v_queue.queue_id, v_owner) b
                where pg_visible_in_snapshot(i_dead_letter.ev_txid, b.next_snapshot)
                  and not pg_visible_in_snapshot(i_dead_letter.ev_txid, b.last_snapshot)
                  and exists (select from pgque.pick_events(b.batch_id, array[i_dead_letter.ev_id]))) then
-        raise exception using
-            errcode = 'PQ016',
-            message = format('dead letter %s is an event of a batch that "%s" has not finished on queue "%s"',
-                             i_dead_letter.dl_id, v_consumer, v_queue.queue_name),
-            hint = 'Replay it after the batch is finished; before, the event could come twice.';
+        raise exception 'dead letter % is an event of a batch that "%" has not finished on queue '
+                        '"%"', i_dead_letter.dl_id, v_consumer, v_queue.queue_name
+            using errcode = 'PQ016', hint = 'Replay it after the batch is finished; before, the '
+                                            'event could come twice.';
     end if;
 
     delete from pgque.dead_letter d where d.dl_id = i_dead_letter.dl_id;
@@ -9705,8 +9379,7 @@ returns table (
     dl_id bigint, consumer_name text, dl_time timestamptz, dl_reason text, ev_id bigint,
     ev_time timestamptz, ev_retry integer, ev_type text, ev_data text, ev_extra1 text,
     ev_extra2 text, ev_extra3 text, ev_extra4 text)
-language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
@@ -9729,84 +9402,21 @@ $$;
 
 -- ===== ops/stats.sql =============================================================================
 
--- The views behind statistics, health and metrics: each queue with its last tick and the last assigned
--- event id, and each subscription with its position. Every value is one index look-up; "limit 1" keeps
--- the planner from joining whole tables by a tick id that all queues have. Counts are differences of
--- event ids, so they are upper estimates if senders rolled back.
-create or replace view pgque.queue_progress as
-select q.queue_id,
-       q.queue_name,
-       q.queue_cur_table,
-       q.queue_rotation_period,
-       q.queue_switch_time,
-       q.queue_switch_step2,
-       q.queue_external_ticker,
-       q.queue_ticker_paused,
-       q.queue_ticker_max_lag,
-       q.queue_ticker_idle_period,
-       q.queue_disable_insert,
-       newest.tick_id,
-       newest.tick_time,
-       newest.tick_event_seq,
-       newest.tick_snapshot,
-       coalesce(pg_sequence_last_value(q.queue_seq), 0) as last_event_id
-from pgque.queue q
-left join lateral (
-    select * from pgque.tick t where t.tick_queue = q.queue_id order by t.tick_id desc limit 1
-) newest on true;
-
-create or replace view pgque.consumer_progress as
-select s.sub_id,
-       s.sub_queue,
-       s.sub_main,
-       s.sub_active,
-       s.sub_last_tick,
-       s.sub_batch,
-       s.sub_next_tick,
-       s.lease_owner,
-       s.lease_until,
-       c.co_name,
-       t.tick_time,
-       t.tick_event_seq,
-       newest.tick_id as newest_tick,
-       newest.tick_event_seq as newest_event_seq,
-       s.lease_epoch,
-       batch_end.tick_event_seq - t.tick_event_seq as batch_events,
-       case when s.sub_main is null then newest.tick_event_seq else batch_end.tick_event_seq end
-       - t.tick_event_seq as pending_events,
-       (select min(l.sub_active) from pgque.position_log l
-        where l.sub_batch = s.sub_batch) as opened_at  -- as far as compaction has left it
-from pgque.subscription s
-join pgque.consumer c on c.co_id = s.sub_consumer
-left join lateral (
-    select * from pgque.tick x
-    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_last_tick limit 1
-) t on true
-left join lateral (
-    select * from pgque.tick x
-    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_next_tick limit 1
-) batch_end on true
-left join lateral (
-    select n.tick_id, n.tick_event_seq from pgque.tick n
-    where n.tick_queue = s.sub_queue order by n.tick_id desc limit 1
-) newest on true;
-
 -- Raises an error if the transaction's snapshot is older than a compaction, because it would see zeros.
 -- Costs nothing in READ COMMITTED.
 create or replace function pgque.check_logs_visible()
 returns void
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
         return;
     end if;
     perform pgque.check_positions_visible();
     if exists (select from pgque.queue_progress q where q.tick_id is null) then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = 'ticks are not in this transaction''s snapshot',
-            hint = 'The transaction began before they were compacted: roll back and try again.';
+        raise exception 'ticks are not in this transaction''s snapshot'
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction began before they were compacted: roll back and try '
+                         'again.';
     end if;
 end;
 $$;
@@ -9817,8 +9427,7 @@ $$;
 -- error, which gives its locks back, since those of a thousand queues fill the lock table.
 create or replace function pgque.first_event_time(i_queue_id integer, i_after pg_snapshot)
 returns timestamptz
-language plpgsql strict set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql strict set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_times  text;
     v_first  timestamptz;
@@ -9846,15 +9455,8 @@ $$;
 -- oldest_time is when the oldest of these events was sent. finished counts the events before the
 -- positions of all consumers, less those in open batches of subconsumers.
 create or replace view pgque.queue_figures as
-select q.queue_id,
-       q.queue_name,
-       q.queue_cur_table,
-       q.queue_rotation_period,
-       q.queue_switch_time,
-       q.queue_ticker_paused,
-       q.tick_id,
-       q.tick_time,
-       q.last_event_id,
+select q.queue_id, q.queue_name, q.queue_cur_table, q.queue_rotation_period, q.queue_switch_time,
+       q.queue_ticker_paused, q.tick_id, q.tick_time, q.last_event_id,
        coalesce(q.last_event_id - c.event_seq, 0) as depth,
        case when q.last_event_id > c.event_seq
             then pgque.first_event_time(q.queue_id, oldest.tick_snapshot) end as oldest_time,
@@ -9925,8 +9527,7 @@ $$;
 create or replace function pgque.unticked_events(
     i_queue_name text, out queue_name text, out waiting_since timestamptz, out events bigint)
 returns setof record
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();
@@ -9952,8 +9553,7 @@ create or replace function pgque.consumer_stats()
 returns table (
     queue_name text, consumer_name text, lag interval, pending_events bigint,
     last_batch_start timestamptz, batch_active boolean, batch_id bigint)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();
@@ -9974,8 +9574,7 @@ $$;
 create or replace function pgque.in_flight(i_queue_name text)
 returns table (
     consumer_name text, batch_id bigint, batch_age interval, estimated_events bigint)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -10022,8 +9621,7 @@ create or replace function pgque.time_buckets(
     i_period interval, i_bucket_size interval,
     out bucket_start timestamptz, out bucket_end timestamptz)
 returns setof record
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_now   constant timestamptz := clock_timestamp();
     v_size  interval;
@@ -10052,8 +9650,7 @@ $$;
 create or replace function pgque.throughput(
     i_queue_name text, i_period interval, i_bucket_size interval)
 returns table (bucket_start timestamptz, events bigint, events_per_sec numeric)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue_name);
@@ -10099,8 +9696,7 @@ $$;
 create or replace function pgque.error_rate(
     i_queue_name text, i_period interval, i_bucket_size interval)
 returns table (bucket_start timestamptz, retries bigint, dead_letters bigint)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
@@ -10278,8 +9874,7 @@ cross join (values
 -- is each check of queue_health(): 0 ok, 2 warning, 3 critical.
 create or replace function pgque.otel_metrics()
 returns table (metric_name text, metric_type text, value numeric, labels jsonb)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();
@@ -10300,9 +9895,7 @@ $$;
 -- session locks it or may still read the half that was left. A log below 16 MB is ok, and so are ticks
 -- that are needed.
 create or replace function pgque.log_health(out status text, out detail text)
-returns record
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_log     record;
     v_holder  text;
@@ -10367,8 +9960,7 @@ select null, 'log_rotation', l.status, l.detail from pgque.log_health() l;
 -- status is ok, warning or critical.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set jit = off
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();
@@ -10418,8 +10010,7 @@ cross join lateral (
 -- writer that asked for the current table long ago. Null if nothing does.
 create or replace function pgque.rotation_obstacle(i_queue pgque.queue)
 returns text
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_table   text := format('%s_%s', i_queue.queue_data_pfx,
                              (i_queue.queue_cur_table + 1) % i_queue.queue_ntables);
@@ -10495,8 +10086,7 @@ left join lateral (
 -- smaller than 64 kB are ignored.
 create or replace function pgque.left_table_health()
 returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_table  record;
     v_first  timestamptz;
@@ -10648,7 +10238,8 @@ left join (
 -- Returns the version of the pgque.sql that was installed last.
 create or replace function pgque.version()
 returns text
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return '0.4.0';
@@ -10666,8 +10257,7 @@ $$;
 create or replace function pgque.cron_jobs(
     i_cron_version text, out job_name text, out schedule text, out command text)
 returns setof record
-language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_number integer[] := string_to_array(
         substring(i_cron_version from '^[0-9]+[.][0-9]+'), '.')::integer[];
@@ -10688,8 +10278,7 @@ $$;
 -- another one. Names of jobs are unique there, so they contain the database's name.
 create or replace function pgque.cron_statements(i_cron_version text, i_start boolean)
 returns text
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return (
         select string_agg(
@@ -10707,8 +10296,7 @@ $$;
 -- superusers may see the setting; for others it is '' unless pg_cron is in this database.
 create or replace function pgque.cron_database()
 returns text
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return current_setting('cron.database_name', true);
 exception
@@ -10723,13 +10311,14 @@ $$;
 -- Says whether this database has pg_cron's schema and the role may use it.
 create or replace function pgque.has_cron()
 returns boolean
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer
+set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return exists (
-        select from pg_extension e
-        join pg_namespace n on n.nspname = 'cron'
-        where e.extname = 'pg_cron' and has_schema_privilege(n.oid, 'usage'));
+    select from pg_extension e
+    join pg_namespace n on n.nspname = 'cron'
+    where e.extname = 'pg_cron' and has_schema_privilege(n.oid, 'usage'));
 end;
 $$;
 
@@ -10737,8 +10326,7 @@ $$;
 -- missing, and what to run in which database instead.
 create or replace function pgque.find_cron(i_start boolean)
 returns text
-language plpgsql stable set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_database   text := pgque.cron_database();
     v_version    text := (select e.extversion from pg_extension e where e.extname = 'pg_cron');
@@ -10780,8 +10368,7 @@ $$;
 -- locks: none. writes: cron.job_run_details.
 create or replace function pgque.purge_cron_log(i_older_than interval)
 returns bigint
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_purged bigint := 0;
 begin
@@ -10816,8 +10403,7 @@ $$;
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.start()
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_job     record;
     v_job_id  bigint;
@@ -10840,8 +10426,7 @@ $$;
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.stop()
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if not pgque.remove_jobs() and pgque.cron_database() <> current_database() then
         perform pgque.find_cron(false);
@@ -10853,8 +10438,7 @@ $$;
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.remove_jobs()
 returns boolean
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_config pgque.config;
 begin
@@ -10877,8 +10461,7 @@ $$;
 -- A queue is late if it had no tick for 10 seconds longer than its idle period.
 create or replace function pgque.status()
 returns table (component text, status text, detail text)
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_config  pgque.config;
     v_late    text;
@@ -10910,8 +10493,7 @@ $$;
 -- job that was removed or is not active is reported as missing.
 create or replace function pgque.scheduler_status()
 returns table (component text, status text, detail text)
-language plpgsql set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_config   pgque.config;
     v_message  text;
@@ -10953,8 +10535,7 @@ $$;
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
 returns void
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue;
     v_floor   pgque.tick;
@@ -10986,12 +10567,10 @@ begin
             end if;
         end loop;
         if v_names <> '{}' then
-            raise exception using
-                errcode = 'PQ020',
-                message = format('queues hold events that were not read yet: %s',
-                                 array_to_string(v_names, ', ')),
-                hint = 'Let their consumers finish, or remove all with: '
-                       'select pgque.uninstall(true);';
+            raise exception 'queues hold events that were not read yet: %',
+                            array_to_string(v_names, ', ')
+                using errcode = 'PQ020', hint = 'Let their consumers finish, or remove all with: '
+                                                'select pgque.uninstall(true);';
         end if;
     end if;
 
@@ -11008,8 +10587,7 @@ $$;
 -- locks: the rows of all queues, for at most 10 seconds each. writes: the catalog.
 create or replace function pgque.upgrade_schema()
 returns integer
-language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
-set lock_timeout = '10s'
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10s'
 as $$
 declare
     v_queue_id  integer;
@@ -11026,11 +10604,7 @@ begin
 end;
 $$;
 
-do $$
-begin
-    perform pgque.upgrade_schema();
-end;
-$$;
+select pgque.upgrade_schema();
 
 -- In 0.3, events could wait for a failed event of their key. They become retries of their slot, each
 -- due no earlier than those before it. The slot's page is handed out again, because what waited is in

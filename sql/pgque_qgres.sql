@@ -45,18 +45,16 @@ begin
         return;
     elsif v_is_super
           and not (select r.rolsuper from pg_roles r where r.oid = v_owner) then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('pgque belongs to %s, who is no superuser: code of that role could run '
-                             'with the rights of this superuser''s session', v_owner::regrole),
-            hint = format('Connect as %s, or as a member of that role who is no superuser.',
-                          v_owner::regrole);
+        raise exception 'pgque belongs to %, who is no superuser: code of that role could run with '
+                        'the rights of this superuser''s session', v_owner::regrole
+            using errcode = 'insufficient_privilege',
+                  hint = format('Connect as %s, or as a member of that role who is no superuser.',
+                                v_owner::regrole);
     elsif not pg_has_role(v_owner, 'member') then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('pgque belongs to %s, and %s is not a member of that role',
-                             v_owner::regrole, current_user),
-            hint = format('Install as %s.', v_owner::regrole);
+        raise exception 'pgque belongs to %, and % is not a member of that role', v_owner::regrole,
+                        current_user
+            using errcode = 'insufficient_privilege',
+                  hint = format('Install as %s.', v_owner::regrole);
     end if;
 
     select string_agg(pg_describe_object(o.classid, o.objid, 0), ', ' order by o.classid, o.objid)
@@ -78,11 +76,10 @@ begin
         where c.relnamespace = any (v_ours) and not t.tgisinternal and p.proowner <> v_owner
     ) o (classid, objid);
     if v_foreign is not null then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('schemas of %s have objects of other roles: %s', v_owner::regrole,
-                             v_foreign),
-            hint = 'They could run code with the rights of who installs. Drop them, then try again.';
+        raise exception 'schemas of % have objects of other roles: %', v_owner::regrole, v_foreign
+            using errcode = 'insufficient_privilege',
+                  hint = 'They could run code with the rights of who installs. Drop them, then try '
+                         'again.';
     end if;
     execute format('set local role %s', v_owner::regrole);  -- quoted: by regrole
 end;

@@ -1,8 +1,7 @@
 -- Returns a queue's newest dead letters; with a limit of null, all of them. There are none of a queue
 -- that does not exist.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
-returns setof pgque.dead_letter
-language plpgsql stable security definer
+returns setof pgque.dead_letter stable security definer
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -22,25 +21,16 @@ $$;
 
 -- Returns the number of a queue's dead letters by consumer and reason, with the time of the oldest and
 -- the highest id of each.
-create or replace function pgque.dlq_summary(
+forward pgque.dlq_summary(
     i_queue_name text,
     out consumer_name text, out reason text, out dead_letters bigint, out oldest timestamptz,
-    out max_id bigint)
-returns setof record
-language plpgsql stable security definer
-as $$
-declare
-    v_queue pgque.queue := pgque.find_queue(i_queue_name);
-begin
-    return query
-    select c.co_name, d.dl_reason, count(*), min(d.dl_time), max(d.dl_id)
-    from pgque.dead_letter d
-    join pgque.consumer c on c.co_id = d.dl_consumer_id
-    where d.dl_queue_id = v_queue.queue_id
-    group by c.co_name, d.dl_reason
-    order by count(*) desc, c.co_name, d.dl_reason;
-end;
-$$;
+    out max_id bigint) returns setof record stable
+as select c.co_name, d.dl_reason, count(*), min(d.dl_time), max(d.dl_id)
+   from pgque.find_queue(i_queue_name) q
+   join pgque.dead_letter d on d.dl_queue_id = q.queue_id
+   join pgque.consumer c on c.co_id = d.dl_consumer_id
+   group by c.co_name, d.dl_reason
+   order by count(*) desc, c.co_name, d.dl_reason;
 
 -- Makes an event a dead letter, for tools that have the event already: its fields are stored as given.
 -- Refused if the batch is leased. In a subconsumer's batch, the dead letter belongs to the main
@@ -50,8 +40,7 @@ create or replace function pgque.event_dead(
     i_batch_id bigint, i_event_id bigint, i_reason text, i_ev_time timestamptz, i_ev_txid xid8,
     i_ev_retry integer, i_ev_type text, i_ev_data text, i_ev_extra1 text default null,
     i_ev_extra2 text default null, i_ev_extra3 text default null, i_ev_extra4 text default null)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
@@ -82,8 +71,7 @@ $$;
 -- locks: those of ack_batch. writes: dead_letter, position_log.
 create or replace function pgque.give_up_batch(
     i_batch_id bigint, i_reason text, i_owner text, i_epoch bigint)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_ids bigint[];
@@ -99,9 +87,7 @@ $$;
 -- how many of its newest i_events event ids are dead letters or wait for a retry. All slots of a
 -- partitioned consumer count together: an event is finished when each slot has passed it.
 create or replace function pgque.finished_before(
-    i_batch_id bigint, i_events integer, out finished integer, out failed integer)
-returns record
-language plpgsql security definer
+    i_batch_id bigint, i_events integer, out finished integer, out failed integer) security definer
 set jit = off
 as $$
 declare
@@ -146,8 +132,7 @@ $$;
 -- locks: the dead letters. writes: dead_letter.
 create or replace function pgque.dlq_purge(
     i_queue_name text, i_older_than interval default '30 days')
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_queue   pgque.queue := pgque.look_for_queue(i_queue_name);

@@ -2,8 +2,7 @@
 -- Returns the new event's id. If the event cannot be sent, the dead letter stays.
 -- locks: the dead letter. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_dl pgque.dead_letter;
@@ -13,12 +12,9 @@ begin
     where d.dl_id = i_dead_letter_id
     for update;
     if not found then
-        raise exception using
-            errcode = 'PQ010',
-            message = format('dead letter %s does not exist',
-                             coalesce(i_dead_letter_id::text, 'null')),
-            hint = 'It was replayed or purged, or dropped with its queue or consumer; '
-                   'see pgque.dlq_inspect(queue).';
+        raise exception 'dead letter % does not exist', coalesce(i_dead_letter_id::text, 'null')
+            using errcode = 'PQ010', hint = 'It was replayed or purged, or dropped with its queue '
+                                            'or consumer; see pgque.dlq_inspect(queue).';
     end if;
     return pgque.resend_dead_letter(v_dl);
 end;
@@ -29,9 +25,7 @@ $$;
 -- queue does not exist.
 -- locks: the dead letters. writes: dead_letter, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
-    i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
-returns record
-language plpgsql security definer
+    i_queue_name text, out replayed bigint, out failed bigint, out first_error text) security definer
 as $$
 begin
     replayed := 0;
@@ -53,21 +47,18 @@ create or replace function pgque.dlq_replay_matching(
     i_queue_name text, i_reason text default null, i_type text default null,
     i_since timestamptz default null, i_until timestamptz default null,
     i_limit integer default null, i_max_id bigint default null,
-    out replayed bigint, out failed bigint, out first_error text)
-returns record
-language plpgsql security definer
+    out replayed bigint, out failed bigint, out first_error text) security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue_name);
     v_dl     pgque.dead_letter;
 begin
     if i_limit < 0 or i_since > i_until then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no replay of %s dead letters from %s until %s',
-                             coalesce(i_limit::text, 'all'), coalesce(i_since::text, 'ever'),
-                             coalesce(i_until::text, 'now')),
-            hint = 'Give a limit of 0 or more, and a since that is not after until.';
+        raise exception 'no replay of % dead letters from % until %',
+                        coalesce(i_limit::text, 'all'), coalesce(i_since::text, 'ever'),
+                        coalesce(i_until::text, 'now')
+            using errcode = 'PQ005',
+                  hint = 'Give a limit of 0 or more, and a since that is not after until.';
     end if;
     if v_queue.queue_disable_insert then
         perform pgque.refuse_insert(v_queue.queue_name);
@@ -105,7 +96,6 @@ $$;
 -- locks: none beyond the caller's. writes: dead_letter, the queue's current event table.
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint
-language plpgsql
 as $$
 declare
     v_queue     pgque.queue;
@@ -121,22 +111,21 @@ begin
            on s.sub_queue = v_queue.queue_id and s.sub_consumer = c.co_id
     where c.co_id = i_dead_letter.dl_consumer_id;
     if v_owner is null then
-        raise exception using
-            errcode = 'PQ002',
-            message = format('dead letter %s has no consumer to go to: "%s" is not registered on queue "%s"',
-                             i_dead_letter.dl_id, v_consumer, v_queue.queue_name),
-            hint = format('Register it again with: select pgque.register_consumer(%L, %L); '
-                          'or send the payload as a new event.', v_queue.queue_name, v_consumer);
+        raise exception 'dead letter % has no consumer to go to: "%" is not registered on queue '
+                        '"%"', i_dead_letter.dl_id, v_consumer, v_queue.queue_name
+            using errcode = 'PQ002',
+                  hint = format('Register it again with: select pgque.register_consumer(%L, %L); '
+                                'or send the payload as a new event.', v_queue.queue_name,
+                                v_consumer);
     end if;
     if exists (select from pgque.open_batches(v_queue.queue_id, v_owner) b
                where pg_visible_in_snapshot(i_dead_letter.ev_txid, b.next_snapshot)
                  and not pg_visible_in_snapshot(i_dead_letter.ev_txid, b.last_snapshot)
                  and exists (select from pgque.pick_events(b.batch_id, array[i_dead_letter.ev_id]))) then
-        raise exception using
-            errcode = 'PQ016',
-            message = format('dead letter %s is an event of a batch that "%s" has not finished on queue "%s"',
-                             i_dead_letter.dl_id, v_consumer, v_queue.queue_name),
-            hint = 'Replay it after the batch is finished; before, the event could come twice.';
+        raise exception 'dead letter % is an event of a batch that "%" has not finished on queue '
+                        '"%"', i_dead_letter.dl_id, v_consumer, v_queue.queue_name
+            using errcode = 'PQ016', hint = 'Replay it after the batch is finished; before, the '
+                                            'event could come twice.';
     end if;
 
     delete from pgque.dead_letter d where d.dl_id = i_dead_letter.dl_id;

@@ -13,8 +13,7 @@
 create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
     i_max integer default 100)
-returns setof pgque.message
-language plpgsql security definer
+returns setof pgque.message security definer
 set jit = off
 as $$
 declare
@@ -69,8 +68,7 @@ $$;
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.ack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_slot pgque.subscription;
@@ -93,8 +91,7 @@ $$;
 create or replace function pgque.nack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
     i_msg pgque.message, i_retry_after interval default '1 minute', i_reason text default null)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_slot pgque.subscription;
@@ -105,12 +102,11 @@ begin
         exit when pgque.append_position(v_slot);
     end loop;
     if (i_msg.msg_id <= v_slot.page_to) is not true then
-        raise exception using
-            errcode = 'PQ009',
-            message = format('event %s is not in the page that slot %s of consumer "%s" on queue '
-                             '"%s" handed out', coalesce(i_msg.msg_id::text, 'null'), i_slot,
-                             i_consumer, i_queue),
-            hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
+        raise exception 'event % is not in the page that slot % of consumer "%" on queue "%" '
+                        'handed out', coalesce(i_msg.msg_id::text, 'null'), i_slot, i_consumer,
+                        i_queue
+            using errcode = 'PQ009',
+                  hint = 'Pass a message of the last receive_partitioned that is not acked yet.';
     end if;
     return pgque.nack_batch(v_slot.sub_batch, array[i_msg.msg_id], i_retry_after, i_reason,
                             v_slot.lease_owner, v_slot.lease_epoch);

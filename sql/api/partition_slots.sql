@@ -11,8 +11,7 @@ as pgque.subscribe_slots_at(i_queue, i_consumer, array[i_slot], i_n, null);
 -- subscribe_slot.
 create or replace function pgque.subscribe_slots(
     i_queue text, i_consumer text, i_n integer, i_start_at text default null)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -39,7 +38,6 @@ $$;
 create or replace function pgque.subscribe_slots_at(
     i_queue text, i_consumer text, i_slots integer[], i_n integer, i_tick bigint)
 returns void
-language plpgsql
 as $$
 declare
     v_queue  pgque.queue;
@@ -49,11 +47,10 @@ declare
 begin
     if coalesce(i_consumer, '') = '' or strpos(i_consumer, '#') > 0
        or (i_n between 1 and 256 and 0 <= all (i_slots) and i_n > all (i_slots)) is not true then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('consumer "%s" cannot have a slot %s of %s', i_consumer,
-                             coalesce(i_slots[1]::text, 'null'), coalesce(i_n::text, 'null')),
-            hint = 'Name the consumer without #, give it 1 to 256 slots, and number them from 0.';
+        raise exception 'consumer "%" cannot have a slot % of %', coalesce(i_consumer, ''),
+                        coalesce(i_slots[1]::text, 'null'), coalesce(i_n::text, 'null')
+            using errcode = 'PQ005', hint = 'Name the consumer without #, give it 1 to 256 slots, '
+                                            'and number them from 0.';
     end if;
     loop
         v_queue := pgque.find_queue(i_queue);
@@ -64,15 +61,14 @@ begin
         join pgque.consumer c on c.co_id = s.sub_consumer
         where s.sub_queue = v_queue.queue_id and c.co_name = i_consumer;
         if found then  -- its events would be forgotten
-            raise exception using
-                errcode = 'PQ015',
-                message = format('consumer "%s" on queue "%s" is registered without slots',
-                                 i_consumer, i_queue),
-                hint = format('Choose another name. Or let it finish its open batch and its retries, and '
-                              'let slots go on at its position, in one transaction: select '
-                              'pgque.unregister_consumer(%1$L, %2$L, true); select '
-                              'pgque.subscribe_slots(%1$L, %2$L, slots, %3$L);',
-                              i_queue, i_consumer, v_tick);
+            raise exception 'consumer "%" on queue "%" is registered without slots', i_consumer,
+                            i_queue
+                using errcode = 'PQ015',
+                      hint = format('Choose another name. Or let it finish its open batch and its '
+                                    'retries, and let slots go on at its position, in one '
+                                    'transaction: select pgque.unregister_consumer(%1$L, %2$L, '
+                                    'true); select pgque.subscribe_slots(%1$L, %2$L, slots, %3$L);',
+                                    i_queue, i_consumer, v_tick);
         end if;
         insert into pgque.partition_consumer (queue_id, co_name, n)
         values (v_queue.queue_id, i_consumer, i_n)
@@ -102,17 +98,15 @@ $$;
 -- Checks the number of slots that a caller passes: with another number, the slot has other keys.
 create or replace function pgque.check_slot_count(
     i_queue text, i_consumer text, i_registered integer, i_n integer)
-returns void
-language plpgsql immutable
+returns void immutable
 as $$
 begin
     if i_n is distinct from i_registered then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('consumer "%s" on queue "%s" has %s slots, not %s', i_consumer,
-                             i_queue, i_registered, coalesce(i_n::text, 'null')),
-            hint = format('Pass %s as the number of slots; to change it, call '
-                          'pgque.repartition(%L, %L, slots).', i_registered, i_queue, i_consumer);
+        raise exception 'consumer "%" on queue "%" has % slots, not %', i_consumer, i_queue,
+                        i_registered, coalesce(i_n::text, 'null')
+            using errcode = 'PQ005', hint = format('Pass %s as the number of slots; to change it, '
+                                                   'call pgque.repartition(%L, %L, slots).',
+                                                   i_registered, i_queue, i_consumer);
     end if;
 end;
 $$;
@@ -122,7 +116,6 @@ $$;
 create or replace function pgque.register_slots(
     i_queue text, i_consumer text, i_n integer, i_slots integer[], i_tick bigint)
 returns void
-language plpgsql
 as $$
 declare
     v_slot  integer;
@@ -133,11 +126,10 @@ begin
     foreach v_slot in array i_slots loop
         v_name := format('%s#%s/%s', i_consumer, v_slot, i_n);
         if pgque.register_consumer_at(i_queue, v_name, v_tick) = 0 then
-            raise exception using
-                errcode = 'PQ015',
-                message = format('consumer "%s" on queue "%s" is another one', v_name, i_queue),
-                hint = format('Slot %s of consumer "%s" needs that name: unregister the other '
-                              'one, or choose another name.', v_slot, i_consumer);
+            raise exception 'consumer "%" on queue "%" is another one', v_name, i_queue
+                using errcode = 'PQ015',
+                      hint = format('Slot %s of consumer "%s" needs that name: unregister the '
+                                    'other one, or choose another name.', v_slot, i_consumer);
         end if;
         v_sub := pgque.find_subscription(i_queue, v_name);
         v_tick := v_sub.sub_last_tick;
@@ -153,8 +145,7 @@ $$;
 -- locks: the consumer's row in partition_consumer. writes: partition_consumer, subscription_base (and
 -- what hangs on it), retry_queue, dead_letter.
 create or replace function pgque.unsubscribe_slot(i_queue text, i_consumer text, i_slot integer)
-returns void
-language plpgsql security definer
+returns void security definer
 as $$
 declare
     v_slot   pgque.subscription;
@@ -197,8 +188,7 @@ $$;
 -- which was the policy skip. It goes with version 0.5.
 create or replace function pgque.set_partition_policy(
     i_queue text, i_consumer text, i_on_failure text)
-returns void
-language plpgsql security definer
+returns void security definer
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
@@ -222,8 +212,7 @@ $$;
 create or replace function pgque.claim_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text,
     i_ttl interval default '30 seconds')
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_slot pgque.subscription;
@@ -255,8 +244,7 @@ $$;
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)
-returns boolean
-language plpgsql security definer
+returns boolean security definer
 as $$
 declare
     v_slot pgque.subscription;
@@ -278,7 +266,6 @@ $$;
 -- Returns a subscribed slot with its newest position.
 create or replace function pgque.find_slot(i_queue text, i_consumer text, i_slot integer)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_slot pgque.subscription;
@@ -291,11 +278,10 @@ begin
     if not found then
         perform pgque.find_queue(i_queue);
         perform pgque.check_positions_visible();
-        raise exception using
-            errcode = 'PQ002',
-            message = format('slot %s of consumer "%s" is not subscribed on queue "%s"',
-                             coalesce(i_slot::text, 'null'), coalesce(i_consumer, 'null'), i_queue),
-            hint = 'Subscribe it with: select pgque.subscribe_slot(queue, consumer, slot, n);';
+        raise exception 'slot % of consumer "%" is not subscribed on queue "%"',
+                        coalesce(i_slot::text, 'null'), coalesce(i_consumer, 'null'), i_queue
+            using errcode = 'PQ002', hint = 'Subscribe it with: select pgque.subscribe_slot(queue, '
+                                            'consumer, slot, n);';
     end if;
     return v_slot;
 end;
@@ -306,7 +292,6 @@ $$;
 create or replace function pgque.find_leased_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_slot pgque.subscription := pgque.find_slot(i_queue, i_consumer, i_slot);

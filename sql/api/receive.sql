@@ -2,15 +2,13 @@
 -- partitioned consumers.
 -- locks: those of register_consumer. writes: the same.
 create or replace function pgque.subscribe(queue text, consumer text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 begin
     if strpos(consumer, '#') > 0 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no consumer "%s": # is for the slots of partitioned consumers', consumer),
-            hint = 'Choose a name without #, or subscribe slots with pgque.subscribe_slot.';
+        raise exception 'no consumer "%": # is for the slots of partitioned consumers', consumer
+            using errcode = 'PQ005',
+                  hint = 'Choose a name without #, or subscribe slots with pgque.subscribe_slot.';
     end if;
     return pgque.register_consumer(queue, consumer);
 end;
@@ -28,8 +26,7 @@ as pgque.unregister_consumer(queue, consumer, false);
 -- locks: those of open_batch and finish_batch. writes: the same.
 create or replace function pgque.receive(
     i_queue text, i_consumer text, i_max_return integer default 100)
-returns setof pgque.message
-language plpgsql security definer
+returns setof pgque.message security definer
 as $$
 declare
     v_batch pg_catalog.int8;
@@ -53,7 +50,6 @@ $$;
 -- Reads messages of an open batch. JIT is off for the reason that get_batch_events has.
 create or replace function pgque.read_messages(i_batch_id bigint, i_max_return integer)
 returns setof pgque.message
-language plpgsql
 set jit = off
 as $$
 begin
@@ -75,8 +71,7 @@ as pgque.finish_batch(i_batch_id);
 create or replace function pgque.nack(
     i_batch_id bigint, i_msg pgque.message, i_retry_after interval default '1 minute',
     i_reason text default null)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 begin
     perform pgque.refuse_slot(pgque.find_batch(i_batch_id), false);

@@ -9,8 +9,7 @@
 -- position_log, consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current event
 -- table.
 create or replace function pgque.repartition(i_queue text, i_consumer text, i_slots integer)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(i_queue);
@@ -73,7 +72,6 @@ $$;
 create or replace function pgque.limit_to_change(
     i_sub_id integer, i_last_tick bigint, i_next_tick bigint)
 returns bigint
-language plpgsql
 as $$
 declare
     v_tick bigint;
@@ -90,15 +88,12 @@ $$;
 
 -- Raises the error for a consumer without slots.
 create or replace function pgque.refuse_unpartitioned(i_queue text, i_consumer text)
-returns void
-language plpgsql immutable
+returns void immutable
 as $$
 begin
-    raise exception using
-        errcode = 'PQ002',
-        message = format('consumer "%s" has no slots on queue "%s"',
-                         coalesce(i_consumer, 'null'), i_queue),
-        hint = 'Subscribe them first, with pgque.subscribe_slot(queue, consumer, slot, n).';
+    raise exception 'consumer "%" has no slots on queue "%"', coalesce(i_consumer, 'null'), i_queue
+        using errcode = 'PQ002',
+              hint = 'Subscribe them first, with pgque.subscribe_slot(queue, consumer, slot, n).';
 end;
 $$;
 
@@ -107,7 +102,6 @@ $$;
 -- locks: waits for concurrent moves of the slots. writes: position_log.
 create or replace function pgque.stop_slots(i_subs pgque.subscription[])
 returns boolean
-language plpgsql
 as $$
 declare
     v_sub pgque.subscription;
@@ -134,7 +128,6 @@ create or replace function pgque.hand_over(
     i_queue pgque.queue, i_consumer text, i_old pgque.partition_slot_base[], i_old_n integer,
     i_n integer, i_tick bigint)
 returns void
-language plpgsql
 as $$
 declare
     v_old_ids    integer[] := array(select o.sub_id from unnest(i_old) o);

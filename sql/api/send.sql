@@ -35,8 +35,7 @@ as pgque.send($1, 'default', $2::pg_catalog.text);
 -- the payloads. A null payload makes an event without a payload.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
-returns bigint[]
-language plpgsql security definer
+returns bigint[] security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(queue_name);

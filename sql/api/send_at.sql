@@ -4,8 +4,7 @@
 -- locks: the queue's row, against its end. writes: delayed_events, or the current event table.
 create or replace function pgque.send_at(
     i_queue text, i_type text, i_payload text, i_deliver_at timestamptz)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -37,8 +36,7 @@ as pgque.send_at(i_queue, i_type, i_payload::text, i_deliver_at);
 -- cancelled. Waits for a delivery that is sending it.
 -- locks: the entry. writes: delayed_events.
 create or replace function pgque.cancel_scheduled(i_entry_id bigint)
-returns boolean
-language plpgsql security definer
+returns boolean security definer
 as $$
 begin
     if i_entry_id is null then
@@ -52,8 +50,7 @@ $$;
 
 -- Returns a queue's scheduled entries, the earliest first.
 create or replace function pgque.list_scheduled(i_queue text, i_limit integer default 100)
-returns setof pgque.delayed_events
-language plpgsql stable security definer
+returns setof pgque.delayed_events stable security definer
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
@@ -78,8 +75,7 @@ $$;
 -- locks: the entries; those that another session holds are left to it. writes: delayed_events, current
 -- event tables.
 create or replace function pgque.maint_deliver_delayed()
-returns integer
-language plpgsql security definer
+returns integer security definer
 set enable_seqscan = off
 set lock_timeout = '1s'
 as $$

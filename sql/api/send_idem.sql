@@ -6,8 +6,7 @@
 create or replace function pgque.send_idem(
     i_queue text, i_type text, i_payload text, i_idem_key text,
     i_ttl interval default '1 hour', i_partition_key text default null)
-returns table (event_id bigint, deduped boolean)
-language plpgsql security definer
+returns table (event_id bigint, deduped boolean) security definer
 set enable_seqscan = off
 as $$
 declare
@@ -69,7 +68,6 @@ as pgque.send_idem(i_queue, i_type, i_payload::pg_catalog.text, i_idem_key, i_tt
 -- Raises the error for arguments that send_idem does not accept.
 create or replace function pgque.refuse_send_idem(i_queue text, i_idem_key text, i_ttl interval)
 returns void
-language plpgsql
 as $$
 begin
     perform pgque.find_queue(i_queue);
@@ -92,24 +90,14 @@ $$;
 forward pgque.maint_idem()
 as pgque.purge_idem(null);
 
--- The same for one queue. Returns 0 if the queue does not exist.
--- locks: those of purge_idem. writes: idem.
-create or replace function pgque.maint_idem(i_queue_name text)
-returns integer
-language plpgsql security definer
-as $$
-declare
-    v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
-begin
-    return case when v_queue.queue_id is null then 0 else pgque.purge_idem(v_queue.queue_id) end;
-end;
-$$;
+-- The same for one queue. Returns 0 if the queue does not exist: no queue has the number 0.
+forward pgque.maint_idem(i_queue_name text) returns integer
+as pgque.purge_idem(coalesce((pgque.look_for_queue(i_queue_name)).queue_id, 0));
 
 -- Deletes expired keys of one queue or of all, at most 100,000 per call, so that no call takes long.
 -- locks: the keys; those that a producer is renewing are skipped. writes: idem.
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
-language plpgsql
 set lock_timeout = '1s'
 as $$
 declare

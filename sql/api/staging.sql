@@ -5,8 +5,7 @@
 -- is unlogged; publishing fails if a crash of the server lost events.
 -- locks: none. writes: staging, the catalog.
 create or replace function pgque.open_staging(i_queue text)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -36,8 +35,7 @@ $$;
 -- write is in progress: maintenance aborts a staging a day after the last call.
 -- locks: the entry. writes: staging.
 create or replace function pgque.staging_table(i_staging_id bigint)
-returns text
-language plpgsql security definer
+returns text security definer
 as $$
 begin
     update pgque.staging s set used_at = clock_timestamp()
@@ -56,8 +54,7 @@ $$;
 -- locks: the entry, its table. writes: staging, the queue's current event table, the catalog.
 create or replace function pgque.publish_staging(
     i_staging_id bigint, i_txids xid8[], i_events bigint)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 set synchronize_seqscans = off
 as $$
 declare
@@ -85,12 +82,10 @@ begin
     using i_txids;
     get diagnostics v_events = row_count;
     if v_events is distinct from i_events then
-        raise exception using
-            errcode = 'PQ022',
-            message = format('staging %s holds %s of %s events', i_staging_id, v_events,
-                             coalesce(i_events::text, 'null')),
-            hint = 'Nothing was published. The server crashed meanwhile, or the numbers are wrong: '
-                   'write the events again.';
+        raise exception 'staging % holds % of % events', i_staging_id, v_events,
+                        coalesce(i_events::text, 'null')
+            using errcode = 'PQ022', hint = 'Nothing was published. The server crashed meanwhile, '
+                                            'or the numbers are wrong: write the events again.';
     end if;
     update pgque.staging s set published = v_events, used_at = clock_timestamp()
     where s.staging_id = i_staging_id;
@@ -102,8 +97,7 @@ $$;
 -- Aborts a staging. Has no effect if it was published or aborted before.
 -- locks: the entry, its table. writes: staging, the catalog.
 create or replace function pgque.abort_staging(i_staging_id bigint)
-returns void
-language plpgsql security definer
+returns void security definer
 as $$
 begin
     perform pgque.check_staging_role(s) from pgque.staging s where s.staging_id = i_staging_id;
@@ -118,8 +112,7 @@ $$;
 
 -- Refuses to publish or abort a staging of another role, except for its members and admins.
 create or replace function pgque.check_staging_role(i_staging pgque.staging)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 declare
     -- The role of SET ROLE, or the login: current_user is the owner of the calling function.
@@ -131,12 +124,11 @@ begin
        or pg_has_role(v_caller, to_regrole(quote_ident(i_staging.opened_by)), 'member') then
         return;
     end if;
-    raise exception using
-        errcode = 'insufficient_privilege',
-        message = format('staging %s was opened by %s, not by %s', i_staging.staging_id,
-                         i_staging.opened_by, v_caller),
-        hint = format('Publish or abort it as %s, as a member of that role, or as an admin.',
-                      i_staging.opened_by);
+    raise exception 'staging % was opened by %, not by %', i_staging.staging_id,
+                    i_staging.opened_by, v_caller
+        using errcode = 'insufficient_privilege',
+              hint = format('Publish or abort it as %s, as a member of that role, or as an admin.',
+                            i_staging.opened_by);
 end;
 $$;
 
@@ -144,7 +136,6 @@ $$;
 -- locks: the table, exclusively, without waiting. writes: the catalog.
 create or replace function pgque.drop_staging_table(i_staging_id bigint)
 returns boolean
-language plpgsql
 as $$
 declare
     v_table text := format('staging_%s', i_staging_id);
@@ -162,15 +153,13 @@ $$;
 
 -- Raises the error for a staging that is not open.
 create or replace function pgque.refuse_staging(i_staging_id bigint)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 begin
-    raise exception using
-        errcode = 'PQ022',
-        message = format('staging %s is not open', coalesce(i_staging_id::text, 'null')),
-        hint = 'It was published, aborted or given up a day after its last use, or its queue was '
-               'dropped: write the events again.';
+    raise exception 'staging % is not open', coalesce(i_staging_id::text, 'null')
+        using errcode = 'PQ022',
+              hint = 'It was published, aborted or given up a day after its last use, or its queue '
+                     'was dropped: write the events again.';
 end;
 $$;
 
@@ -187,8 +176,7 @@ where s.used_at <= clock_timestamp() - interval '1 day'
 -- were published. Returns the number of stagings removed.
 -- locks: the tables that it drops, without waiting. writes: staging, the catalog.
 create or replace function pgque.maint_staging()
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '1s'
 as $$
 declare

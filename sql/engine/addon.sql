@@ -8,8 +8,7 @@ where to_regprocedure(format('%I.maint()', a.addon_name)) is not null;
 -- was removed meanwhile.
 -- locks: those of that function. writes: the same.
 create or replace function pgque.maint_addon(i_addon_name text)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 set lock_timeout = '1s'
 as $$
 declare
@@ -28,7 +27,6 @@ $$;
 -- locks: those of create_queue. writes: the same, queue.
 create or replace function pgque.create_log(i_addon_name text, i_name text)
 returns text
-language plpgsql
 as $$
 declare
     v_queue text := format('%s.%s', i_addon_name, i_name);
@@ -37,12 +35,11 @@ begin
         update pgque.queue q set queue_addon = i_addon_name where q.queue_name = v_queue;
     elsif not exists (select from pgque.queue q
                       where q.queue_name = v_queue and q.queue_addon = i_addon_name) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" exists, and %s did not create it', v_queue, i_addon_name),
-            hint = format('It may have events of other producers, so it cannot log "%s". Consume or '
-                          'move them, drop it with: select pgque.drop_queue(%L); and try again.',
-                          i_name, v_queue);
+        raise exception 'queue "%" exists, and % did not create it', v_queue, i_addon_name
+            using errcode = 'PQ005',
+                  hint = format('It may have events of other producers, so it cannot log "%s". '
+                                'Consume or move them, drop it with: select pgque.drop_queue(%L); '
+                                'and try again.', i_name, v_queue);
     end if;
     return v_queue;
 end;
@@ -53,7 +50,6 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_execute(i_schema text, i_roles text, i_names text)
 returns void
-language plpgsql
 as $$
 declare
     v_routine regprocedure;

@@ -14,8 +14,7 @@ create or replace function pgque.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
     i_min_count bigint, i_min_interval interval,
     out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
-returns record
-language plpgsql security definer
+returns record security definer
 as $$
 declare
     v_prev  pgque.tick;
@@ -25,11 +24,10 @@ begin
        or i_prev_tick_time is null and i_min_interval is not null
        or i_prev_tick_seq is null and i_min_count is not null
        or i_min_count not between 0 and 2147483647 or i_min_interval < '0' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no tick of queue %s after tick %s', coalesce(i_queue_id::text, 'null'),
-                             coalesce(i_prev_tick_id::text, 'null')),
-            hint = 'Give the queue and tick as in pgque.tick, and minimums of 0 or more, or null.';
+        raise exception 'no tick of queue % after tick %', coalesce(i_queue_id::text, 'null'),
+                        coalesce(i_prev_tick_id::text, 'null')
+            using errcode = 'PQ005', hint = 'Give the queue and tick as in pgque.tick, and '
+                                            'minimums of 0 or more, or null.';
     end if;
     v_prev.tick_id := i_prev_tick_id;
     v_prev.tick_time := i_prev_tick_time;

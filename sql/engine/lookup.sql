@@ -2,7 +2,6 @@
 -- its value. Volatile, because a planner may call any other function with constant arguments.
 create or replace function pgque.refuse_value(i_message text, i_value text, i_hint text)
 returns void
-language plpgsql
 as $$
 begin
     raise exception using
@@ -15,8 +14,7 @@ $$;
 -- Looks up a queue by its name, or raises an error that says what to do. No other function raises that
 -- error.
 create or replace function pgque.find_queue(i_queue text)
-returns pgque.queue
-language plpgsql stable
+returns pgque.queue stable
 as $$
 declare
     v_queue pgque.queue;
@@ -47,8 +45,7 @@ $$;
 
 -- The same for calls that do nothing if the queue does not exist: returns null then.
 create or replace function pgque.look_for_queue(i_queue text)
-returns pgque.queue
-language plpgsql stable
+returns pgque.queue stable
 as $$
 begin
     return pgque.find_queue(i_queue);
@@ -63,7 +60,6 @@ $$;
 -- An older snapshot would see an empty log after a compaction that it waited for.
 create or replace function pgque.find_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
@@ -106,7 +102,6 @@ $$;
 -- The same for calls that do nothing if the queue or the consumer does not exist: returns null then.
 create or replace function pgque.look_for_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
-language plpgsql
 as $$
 begin
     return pgque.find_subscription(i_queue, i_consumer);
@@ -121,15 +116,14 @@ $$;
 -- compaction.
 create or replace function pgque.check_positions_visible()
 returns void
-language plpgsql
 as $$
 begin
     if exists (select from pgque.subscription_base s
                where not exists (select from pgque.position_log p where p.sub_id = s.sub_id)) then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = 'the positions of consumers are not in this transaction''s snapshot',
-            hint = 'The transaction began before positions were compacted: roll back and try again.';
+        raise exception 'the positions of consumers are not in this transaction''s snapshot'
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction began before positions were compacted: roll back and try '
+                         'again.';
     end if;
 end;
 $$;
@@ -137,18 +131,17 @@ $$;
 -- Refuses an isolation level stricter than READ COMMITTED. A function that truncates must see every
 -- committed row, or it would lose the rows that came after an old snapshot.
 create or replace function pgque.check_read_committed(i_work text)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-        raise exception using
-            errcode = 'PQ013',
-            message = format('%s cannot run in a %s transaction',
-                             i_work, current_setting('transaction_isolation')),
-            hint = format('Run it in a transaction of its own, begun with: begin isolation level read '
-                          'committed; where that is not the default: alter role %I set '
-                          'default_transaction_isolation = ''read committed'';', session_user);
+        raise exception '% cannot run in a % transaction', i_work,
+                        current_setting('transaction_isolation')
+            using errcode = 'PQ013',
+                  hint = format('Run it in a transaction of its own, begun with: begin isolation '
+                                'level read committed; where that is not the default: alter role '
+                                '%I set default_transaction_isolation = ''read committed'';',
+                                session_user);
     end if;
 end;
 $$;
@@ -158,7 +151,6 @@ $$;
 -- batch is finished or went to another subscription.
 create or replace function pgque.find_batch(i_batch_id bigint)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_sub pgque.subscription;
@@ -172,11 +164,9 @@ begin
     join pgque.subscription s on s.sub_id = p.sub_id and s.pos_seq = p.pos_seq;
     if not found then
         perform pgque.check_positions_visible();
-        raise exception using
-            errcode = 'PQ003',
-            message = format('batch not found: batch %s is not open', coalesce(i_batch_id::text, 'null')),
-            hint = 'It was finished already, taken back, or never existed; '
-                   'ask next_batch for the open one.';
+        raise exception 'batch not found: batch % is not open', coalesce(i_batch_id::text, 'null')
+            using errcode = 'PQ003', hint = 'It was finished already, taken back, or never '
+                                            'existed; ask next_batch for the open one.';
     end if;
     return v_sub;
 end;

@@ -3,8 +3,7 @@
 -- the first time, and a dump lacks the rows.
 -- locks: the rows of log_rotation. writes: log_rotation.
 create or replace function pgque.set_snapshot_patience(p_patience interval)
-returns interval
-language plpgsql security definer
+returns interval security definer
 as $$
 begin
     if p_patience is null or p_patience < '0' then
@@ -19,8 +18,7 @@ $$;
 -- Sets how often ticker_loop ticks, in milliseconds; returns it.
 -- locks: the row of config. writes: config.
 create or replace function pgque.set_tick_period_ms(p_period_ms integer)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 begin
     if p_period_ms is null or p_period_ms not between 1 and 1000 then

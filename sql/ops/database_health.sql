@@ -2,8 +2,6 @@
 -- session locks it or may still read the half that was left. A log below 16 MB is ok, and so are ticks
 -- that are needed.
 create or replace function pgque.log_health(out status text, out detail text)
-returns record
-language plpgsql
 as $$
 declare
     v_log     record;

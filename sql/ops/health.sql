@@ -2,8 +2,7 @@
 -- the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no queue. The
 -- status is ok, warning or critical.
 create or replace function pgque.queue_health()
-returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql security definer
+returns table (queue_name text, check_name text, status text, detail text) security definer
 set jit = off
 as $$
 begin
@@ -54,7 +53,6 @@ cross join lateral (
 -- writer that asked for the current table long ago. Null if nothing does.
 create or replace function pgque.rotation_obstacle(i_queue pgque.queue)
 returns text
-language plpgsql
 as $$
 declare
     v_table   text := format('%s_%s', i_queue.queue_data_pfx,
@@ -131,7 +129,6 @@ left join lateral (
 -- smaller than 64 kB are ignored.
 create or replace function pgque.left_table_health()
 returns table (queue_name text, check_name text, status text, detail text)
-language plpgsql
 as $$
 declare
     v_table  record;

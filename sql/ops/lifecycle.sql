@@ -2,8 +2,7 @@
 -- Calling it again updates the jobs.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.start()
-returns void
-language plpgsql security definer
+returns void security definer
 as $$
 declare
     v_job     record;
@@ -26,8 +25,7 @@ $$;
 -- nothing. It fails if pg_cron is in another database, where there may be jobs for this one.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.stop()
-returns void
-language plpgsql security definer
+returns void security definer
 as $$
 begin
     if not pgque.remove_jobs() and pgque.cron_database() <> current_database() then
@@ -40,7 +38,6 @@ $$;
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.remove_jobs()
 returns boolean
-language plpgsql
 as $$
 declare
     v_config pgque.config;

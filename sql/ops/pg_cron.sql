@@ -6,8 +6,7 @@
 -- when the current one ends. So no tick is missed between runs.
 create or replace function pgque.cron_jobs(
     i_cron_version text, out job_name text, out schedule text, out command text)
-returns setof record
-language plpgsql immutable
+returns setof record immutable
 as $$
 declare
     v_number integer[] := string_to_array(
@@ -28,8 +27,7 @@ $$;
 -- Returns the statements that create or remove this database's jobs in pg_cron's database, if that is
 -- another one. Names of jobs are unique there, so they contain the database's name.
 create or replace function pgque.cron_statements(i_cron_version text, i_start boolean)
-returns text
-language plpgsql stable
+returns text stable
 as $$
 begin
     return (
@@ -47,8 +45,7 @@ $$;
 -- Returns the database that pg_cron reads its jobs from; null if the server did not load it. Only
 -- superusers may see the setting; for others it is '' unless pg_cron is in this database.
 create or replace function pgque.cron_database()
-returns text
-language plpgsql stable
+returns text stable
 as $$
 begin
     return current_setting('cron.database_name', true);
@@ -62,23 +59,16 @@ end;
 $$;
 
 -- Says whether this database has pg_cron's schema and the role may use it.
-create or replace function pgque.has_cron()
-returns boolean
-language plpgsql stable
-as $$
-begin
-    return exists (
-        select from pg_extension e
-        join pg_namespace n on n.nspname = 'cron'
-        where e.extname = 'pg_cron' and has_schema_privilege(n.oid, 'usage'));
-end;
-$$;
+forward pgque.has_cron() returns boolean stable
+as exists (
+    select from pg_extension e
+    join pg_namespace n on n.nspname = 'cron'
+    where e.extname = 'pg_cron' and has_schema_privilege(n.oid, 'usage'));
 
 -- Returns the version of pg_cron in this database. If pg_cron cannot be used, the error says what is
 -- missing, and what to run in which database instead.
 create or replace function pgque.find_cron(i_start boolean)
-returns text
-language plpgsql stable
+returns text stable
 as $$
 declare
     v_database   text := pgque.cron_database();
@@ -120,8 +110,7 @@ $$;
 -- number. Entries of other jobs stay.
 -- locks: none. writes: cron.job_run_details.
 create or replace function pgque.purge_cron_log(i_older_than interval)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_purged bigint := 0;

@@ -1,70 +1,7 @@
--- The views behind statistics, health and metrics: each queue with its last tick and the last assigned
--- event id, and each subscription with its position. Every value is one index look-up; "limit 1" keeps
--- the planner from joining whole tables by a tick id that all queues have. Counts are differences of
--- event ids, so they are upper estimates if senders rolled back.
-create or replace view pgque.queue_progress as
-select q.queue_id,
-       q.queue_name,
-       q.queue_cur_table,
-       q.queue_rotation_period,
-       q.queue_switch_time,
-       q.queue_switch_step2,
-       q.queue_external_ticker,
-       q.queue_ticker_paused,
-       q.queue_ticker_max_lag,
-       q.queue_ticker_idle_period,
-       q.queue_disable_insert,
-       newest.tick_id,
-       newest.tick_time,
-       newest.tick_event_seq,
-       newest.tick_snapshot,
-       coalesce(pg_sequence_last_value(q.queue_seq), 0) as last_event_id
-from pgque.queue q
-left join lateral (
-    select * from pgque.tick t where t.tick_queue = q.queue_id order by t.tick_id desc limit 1
-) newest on true;
-
-create or replace view pgque.consumer_progress as
-select s.sub_id,
-       s.sub_queue,
-       s.sub_main,
-       s.sub_active,
-       s.sub_last_tick,
-       s.sub_batch,
-       s.sub_next_tick,
-       s.lease_owner,
-       s.lease_until,
-       c.co_name,
-       t.tick_time,
-       t.tick_event_seq,
-       newest.tick_id as newest_tick,
-       newest.tick_event_seq as newest_event_seq,
-       s.lease_epoch,
-       batch_end.tick_event_seq - t.tick_event_seq as batch_events,
-       case when s.sub_main is null then newest.tick_event_seq else batch_end.tick_event_seq end
-       - t.tick_event_seq as pending_events,
-       (select min(l.sub_active) from pgque.position_log l
-        where l.sub_batch = s.sub_batch) as opened_at  -- as far as compaction has left it
-from pgque.subscription s
-join pgque.consumer c on c.co_id = s.sub_consumer
-left join lateral (
-    select * from pgque.tick x
-    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_last_tick limit 1
-) t on true
-left join lateral (
-    select * from pgque.tick x
-    where x.tick_queue = s.sub_queue and x.tick_id = s.sub_next_tick limit 1
-) batch_end on true
-left join lateral (
-    select n.tick_id, n.tick_event_seq from pgque.tick n
-    where n.tick_queue = s.sub_queue order by n.tick_id desc limit 1
-) newest on true;
-
 -- Raises an error if the transaction's snapshot is older than a compaction, because it would see zeros.
 -- Costs nothing in READ COMMITTED.
 create or replace function pgque.check_logs_visible()
 returns void
-language plpgsql
 as $$
 begin
     if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
@@ -72,10 +9,10 @@ begin
     end if;
     perform pgque.check_positions_visible();
     if exists (select from pgque.queue_progress q where q.tick_id is null) then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = 'ticks are not in this transaction''s snapshot',
-            hint = 'The transaction began before they were compacted: roll back and try again.';
+        raise exception 'ticks are not in this transaction''s snapshot'
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction began before they were compacted: roll back and try '
+                         'again.';
     end if;
 end;
 $$;
@@ -85,8 +22,7 @@ $$;
 -- knows. Redelivered events do not count. An empty table is not planned for. The block ends with an
 -- error, which gives its locks back, since those of a thousand queues fill the lock table.
 create or replace function pgque.first_event_time(i_queue_id integer, i_after pg_snapshot)
-returns timestamptz
-language plpgsql strict
+returns timestamptz strict
 as $$
 declare
     v_times  text;
@@ -115,15 +51,8 @@ $$;
 -- oldest_time is when the oldest of these events was sent. finished counts the events before the
 -- positions of all consumers, less those in open batches of subconsumers.
 create or replace view pgque.queue_figures as
-select q.queue_id,
-       q.queue_name,
-       q.queue_cur_table,
-       q.queue_rotation_period,
-       q.queue_switch_time,
-       q.queue_ticker_paused,
-       q.tick_id,
-       q.tick_time,
-       q.last_event_id,
+select q.queue_id, q.queue_name, q.queue_cur_table, q.queue_rotation_period, q.queue_switch_time,
+       q.queue_ticker_paused, q.tick_id, q.tick_time, q.last_event_id,
        coalesce(q.last_event_id - c.event_seq, 0) as depth,
        case when q.last_event_id > c.event_seq
             then pgque.first_event_time(q.queue_id, oldest.tick_snapshot) end as oldest_time,
@@ -193,8 +122,7 @@ $$;
 -- are returned.
 create or replace function pgque.unticked_events(
     i_queue_name text, out queue_name text, out waiting_since timestamptz, out events bigint)
-returns setof record
-language plpgsql security definer
+returns setof record security definer
 set jit = off
 as $$
 begin
@@ -220,8 +148,7 @@ $$;
 create or replace function pgque.consumer_stats()
 returns table (
     queue_name text, consumer_name text, lag interval, pending_events bigint,
-    last_batch_start timestamptz, batch_active boolean, batch_id bigint)
-language plpgsql security definer
+    last_batch_start timestamptz, batch_active boolean, batch_id bigint) security definer
 set jit = off
 as $$
 begin
@@ -242,8 +169,7 @@ $$;
 -- none.
 create or replace function pgque.in_flight(i_queue_name text)
 returns table (
-    consumer_name text, batch_id bigint, batch_age interval, estimated_events bigint)
-language plpgsql security definer
+    consumer_name text, batch_id bigint, batch_age interval, estimated_events bigint) security definer
 set jit = off
 as $$
 declare

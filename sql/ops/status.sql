@@ -1,8 +1,7 @@
 -- Returns the state of ticking and maintenance, one row per component: ok or the problem, with details.
 -- A queue is late if it had no tick for 10 seconds longer than its idle period.
 create or replace function pgque.status()
-returns table (component text, status text, detail text)
-language plpgsql security definer
+returns table (component text, status text, detail text) security definer
 as $$
 declare
     v_config  pgque.config;
@@ -35,7 +34,6 @@ $$;
 -- job that was removed or is not active is reported as missing.
 create or replace function pgque.scheduler_status()
 returns table (component text, status text, detail text)
-language plpgsql
 as $$
 declare
     v_config   pgque.config;

@@ -4,8 +4,7 @@
 -- meanwhile.
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
-returns void
-language plpgsql security definer
+returns void security definer
 as $$
 declare
     v_queue   pgque.queue;
@@ -38,12 +37,10 @@ begin
             end if;
         end loop;
         if v_names <> '{}' then
-            raise exception using
-                errcode = 'PQ020',
-                message = format('queues hold events that were not read yet: %s',
-                                 array_to_string(v_names, ', ')),
-                hint = 'Let their consumers finish, or remove all with: '
-                       'select pgque.uninstall(true);';
+            raise exception 'queues hold events that were not read yet: %',
+                            array_to_string(v_names, ', ')
+                using errcode = 'PQ020', hint = 'Let their consumers finish, or remove all with: '
+                                                'select pgque.uninstall(true);';
         end if;
     end if;
 

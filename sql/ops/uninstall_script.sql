@@ -5,10 +5,9 @@ begin
     if to_regprocedure('pgque.uninstall(boolean)') is not null then
         perform pgque.uninstall();
     elsif to_regnamespace('pgque') is not null then
-        raise exception using
-            errcode = 'PQ020',
-            message = 'this version of pgque cannot tell whether events are unread',
-            hint = 'Install the new version before, or remove all with: drop schema pgque cascade;';
+        raise exception 'this version of pgque cannot tell whether events are unread'
+            using errcode = 'PQ020', hint = 'Install the new version before, or remove all with: '
+                                            'drop schema pgque cascade;';
     end if;
 end;
 $$;

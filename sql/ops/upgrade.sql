@@ -2,8 +2,7 @@
 -- installation calls it last, for queues that an older version created.
 -- locks: the rows of all queues, for at most 10 seconds each. writes: the catalog.
 create or replace function pgque.upgrade_schema()
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '10s'
 as $$
 declare
@@ -21,11 +20,7 @@ begin
 end;
 $$;
 
-do $$
-begin
-    perform pgque.upgrade_schema();
-end;
-$$;
+select pgque.upgrade_schema();
 
 -- In 0.3, events could wait for a failed event of their key. They become retries of their slot, each
 -- due no earlier than those before it. The slot's page is handed out again, because what waited is in

@@ -2,7 +2,6 @@
 -- cannot be read: during recovery, and on managed servers that refuse these functions.
 create or replace function pgque.read_timeline()
 returns bigint
-language plpgsql
 as $$
 begin
     -- pg_control_checkpoint() would show the old timeline until the first checkpoint of a new one.

@@ -2,7 +2,6 @@
 -- pg_restore creates the view empty and refreshes it once, which makes a new row.
 create or replace function pgque.find_origin(out origin_id uuid, out first_txid xid8)
 returns record
-language plpgsql
 as $$
 begin
     select o.origin_id, o.first_txid into origin_id, first_txid from pgque.origin o;
@@ -17,14 +16,8 @@ $$;
 -- cluster in its events and ticks. A restore fills a materialized view anew; a file copy,
 -- pg_upgrade and a template keep it, and keep the transaction ids. first_txid is newer than all
 -- that the restore loaded.
-do $$
-begin
-    if to_regclass('pgque.origin') is null then
-        create materialized view pgque.origin as
-        select o.origin_id, o.first_txid from pgque.find_origin() o;
-    end if;
-end;
-$$;
+create materialized view if not exists pgque.origin as
+select o.origin_id, o.first_txid from pgque.find_origin() o;
 
 update pgque.config
 set origin_id = (select o.origin_id from pgque.origin o)

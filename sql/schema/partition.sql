@@ -60,17 +60,9 @@ where b.is_subscribed;
 create or replace view pgque.partition_slot_status as
 select b.queue_name, b.co_name as consumer, b.slot, b.n, p.lease_owner, p.lease_until,
        p.lease_epoch as epoch, p.sub_last_tick as last_tick,
-       newest.tick_event_seq - t.tick_event_seq as pending_events,
-       clock_timestamp() - t.tick_time as lag,
+       p.newest_event_seq - p.tick_event_seq as pending_events,
+       clock_timestamp() - p.tick_time as lag,
        b.is_subscribed as subscribed,
        0::bigint as held_events  -- for the command drain of version 0.3; it goes with 0.5
 from pgque.slot b
-join pgque.subscription p on p.sub_id = b.sub_id
-join pgque.tick t on t.tick_queue = b.queue_id and t.tick_id = p.sub_last_tick
-cross join lateral (
-    select n.tick_event_seq
-    from pgque.tick n
-    where n.tick_queue = b.queue_id
-    order by n.tick_id desc
-    limit 1
-) newest;
+join pgque.consumer_progress p on p.sub_id = b.sub_id;

@@ -25,12 +25,11 @@ begin
     end if;
 exception
     when insufficient_privilege then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('role %s is missing or incomplete, and %s may not change that: %s',
-                             v_role, current_user, sqlerrm),
-            hint = 'Let an administrator run: create role pgque_reader nologin; '
-                   'create role pgque_writer nologin; create role pgque_admin nologin; '
-                   'grant pgque_reader, pgque_writer to pgque_admin; then install again.';
+        raise exception 'role % is missing or incomplete, and % may not change that: %', v_role,
+                        current_user, sqlerrm
+            using errcode = 'insufficient_privilege',
+                  hint = 'Let an administrator run: create role pgque_reader nologin; create role '
+                         'pgque_writer nologin; create role pgque_admin nologin; grant '
+                         'pgque_reader, pgque_writer to pgque_admin; then install again.';
 end;
 $$;

@@ -64,25 +64,9 @@ create sequence if not exists pgque.batch_id_seq;
 -- PgQ's table of the same name as a view with the same columns, plus the lease, the row's number, and,
 -- for a slot, how far its batch was handed out.
 create or replace view pgque.subscription as
-select s.sub_id,
-       s.sub_queue,
-       s.sub_consumer,
-       p.sub_last_tick,
-       p.sub_active,
-       p.sub_batch,
-       p.sub_next_tick,
-       s.sub_role,
-       p.lease_owner,
-       p.lease_until,
-       p.lease_epoch,
-       p.pos_seq,
-       s.sub_main,
-       p.event_cutoff,
-       p.next_half,
-       p.lease_ttl,
-       p.page_from,
-       p.page_to,
-       p.held_at
+select s.sub_id, s.sub_queue, s.sub_consumer, p.sub_last_tick, p.sub_active, p.sub_batch,
+       p.sub_next_tick, s.sub_role, p.lease_owner, p.lease_until, p.lease_epoch, p.pos_seq, s.sub_main,
+       p.event_cutoff, p.next_half, p.lease_ttl, p.page_from, p.page_to, p.held_at
 from pgque.subscription_base s
 cross join lateral (
     select *

@@ -1,53 +1,39 @@
 -- Returns the statements that take the locks of lock_tables, in their order.
-create or replace function pgque.table_locks(i_with_events boolean)
-returns text[]
-language plpgsql stable
-as $$
-begin
-    return array(
-        select case when c.relkind = 'v'
-            then format('alter view pgque.%I owner to current_user', c.relname)
-            when c.relkind = 'm'
-            then format('alter materialized view pgque.%I owner to current_user', c.relname)
-            else format('lock table only pgque.%I in access exclusive mode', c.relname) end
-        from pg_class c
-        where c.relnamespace = 'pgque'::regnamespace
-          and c.relkind in ('r', 'v', 'm', 'p')
-          and (i_with_events or c.relname !~ '^event')
-        order by array_position(array['config', 'queue'], c.relname::text) nulls last,
-                 c.relkind desc, c.relname);
-end;
-$$;
+forward pgque.table_locks(i_with_events boolean) returns text[] stable
+as array(
+    select case c.relkind
+        when 'v' then format('alter view pgque.%I owner to current_user', c.relname)
+        when 'm' then format('alter materialized view pgque.%I owner to current_user', c.relname)
+        else format('lock table only pgque.%I in access exclusive mode', c.relname) end
+    from pg_class c
+    where c.relnamespace = 'pgque'::regnamespace
+      and c.relkind in ('r', 'v', 'm', 'p')
+      and (i_with_events or c.relname !~ '^event')
+    order by array_position(array['config', 'queue'], c.relname::text) nulls last,
+             c.relkind desc, c.relname);
 
 -- Names the sessions and prepared transactions that began longer than i_age ago, as far as we may see
 -- that, and hold a lock on one of our tables whose name matches, or are among i_transactions (virtual
 -- transaction ids); null if there are none.
-create or replace function pgque.lock_holders(
-    i_tables text, i_transactions text[], i_age interval)
-returns text
-language plpgsql
-as $$
-begin
-    return (
-        select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
-        from pg_locks l
-        left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
-             and c.relkind in ('r', 'p', 'v', 'm') and c.relname ~ i_tables
-             and l.database = (select d.oid from pg_database d where d.datname = current_database())
-        left join pg_stat_activity a on a.pid = l.pid
-        where l.granted
-          and (c.oid is not null
-               or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
-          and (a.xact_start > clock_timestamp() - i_age) is not true
-          and l.pid is distinct from pg_backend_pid());
-end;
-$$;
+forward pgque.lock_holders(
+    i_tables text, i_transactions text[], i_age interval) returns text
+as (
+    select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
+    from pg_locks l
+    left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
+         and c.relkind in ('r', 'p', 'v', 'm') and c.relname ~ i_tables
+         and l.database = (select d.oid from pg_database d where d.datname = current_database())
+    left join pg_stat_activity a on a.pid = l.pid
+    where l.granted
+      and (c.oid is not null
+           or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
+      and (a.xact_start > clock_timestamp() - i_age) is not true
+      and l.pid is distinct from pg_backend_pid());
 
 -- Raises the error for a lock that was not free in time, with the sessions that have held locks on
 -- the queues' tables for at least the lock_timeout.
 create or replace function pgque.refuse_locked(i_what text, i_hint text)
 returns void
-language plpgsql
 as $$
 begin
     raise exception using
@@ -69,7 +55,6 @@ $$;
 -- locks: all tables and views, exclusively. writes: nothing.
 create or replace function pgque.lock_tables(i_with_events boolean)
 returns void
-language plpgsql
 as $$
 declare
     v_timeout  constant text := current_setting('lock_timeout');

@@ -18,16 +18,14 @@ where '@VERSION@' is distinct from (
 -- file writes its version, and the error rolls back the whole installation.
 create or replace function pgque.refuse_downgrade()
 returns trigger
-language plpgsql
 as $$
 begin
     if string_to_array(substring(new.schema_version from '^[0-9.]*[0-9]'), '.')::integer[]
        < string_to_array(substring(old.schema_version from '^[0-9.]*[0-9]'), '.')::integer[] then
-        raise exception using
-            errcode = 'PQ021',
-            message = format('pgque %s is installed, which is newer than this file''s %s',
-                             old.schema_version, new.schema_version),
-            hint = 'Install that version or a newer one. Nothing was changed.';
+        raise exception 'pgque % is installed, which is newer than this file''s %',
+                        old.schema_version, new.schema_version
+            using errcode = 'PQ021',
+                  hint = 'Install that version or a newer one. Nothing was changed.';
     end if;
     return new;
 end;

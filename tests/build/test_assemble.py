@@ -70,6 +70,37 @@ def test_functions_get_the_search_path_of_their_schema_unless_they_are_listed(ro
         assert written in (root / "sql/pgque.sql").read_text()
 
 
+@pytest.mark.parametrize(
+    ("head", "written"),
+    [
+        ("returns integer\nas $$", "returns integer\nlanguage plpgsql {} as $$"),
+        (
+            "returns text stable security definer\nset jit = off\nas $$",
+            "returns text\nlanguage plpgsql stable security definer {} set jit = off\nas $$",
+        ),
+        ("returns integer\nlanguage sql\nas $$", "returns integer\nlanguage sql {}\nas $$"),
+    ],
+)
+def test_functions_are_in_plpgsql_unless_they_say_it(root: Path, head: str, written: str) -> None:
+    function = f"create or replace function pgque.f(\n    i integer)\n{head}\n1;\n$$;\n"
+    (root / "sql/schema/a.sql").write_text(function)
+    assert assemble.main([], root) == 0
+    path = "set search_path = pgque, pg_catalog, pg_temp"
+    assert written.format(path) in (root / "sql/pgque.sql").read_text()
+
+
+def test_a_function_of_one_expression_or_select_is_written_out(root: Path) -> None:
+    (root / "sql/schema/a.sql").write_text(
+        "forward pgque.f(i integer) returns integer immutable\nas i + 1;\n\n"
+        "forward pgque.g(out a integer) returns setof record\nas select 1;\n"
+    )
+    assert assemble.main([], root) == 0
+    text = (root / "sql/pgque.sql").read_text()
+    assert "returns integer\nlanguage plpgsql immutable security definer\n" in text
+    assert "    return i + 1;" in text
+    assert "    return query select 1;" in text
+
+
 def test_a_list_of_forwards_takes_the_signatures_of_the_engine(root: Path) -> None:
     (root / "sql/engine").mkdir()
     engine = "create or replace function pgque.f(i_a text, i_b bigint default 1, out c text)\n"

@@ -12,9 +12,7 @@ create or replace function pgque.claim_ticks(
     i_from_fingerprint text default null, i_to_fingerprint text default null,
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint, out registration_id integer,
-    out prev_fingerprint text, out cur_fingerprint text)
-returns record
-language plpgsql security definer
+    out prev_fingerprint text, out cur_fingerprint text) security definer
 as $$
 declare
     v_sub   pgque.subscription;
@@ -30,21 +28,18 @@ begin
         if i_epoch is null then
             perform pgque.check_claimed(v_sub, i_queue, i_consumer, i_owner);
         elsif v_sub.sub_batch is null then
-            raise exception using
-                errcode = 'PQ012',
-                message = format('"%s" has no lease on %s/%s under epoch %s any more: its batch was '
-                                 'finished by somebody else', i_owner, i_queue, i_consumer, i_epoch),
-                hint = 'The lease ran out, or the consumer was registered anew. Discard this attempt.';
+            raise exception '"%" has no lease on %/% under epoch % any more: its batch was '
+                            'finished by somebody else', i_owner, i_queue, i_consumer, i_epoch
+                using errcode = 'PQ012', hint = 'The lease ran out, or the consumer was registered '
+                                                'anew. Discard this attempt.';
         else
             perform pgque.check_lease_holder(v_sub, i_owner, i_epoch);
         end if;
         v_from := coalesce(i_from_tick, v_sub.sub_last_tick);
         v_to := coalesce(i_to_tick, case when i_from_tick is null then v_sub.sub_next_tick end, v_from);
         if v_to < v_from then
-            raise exception using
-                errcode = 'PQ005',
-                message = format('no events lie between tick %s and the earlier tick %s', v_from, v_to),
-                hint = 'Give the earlier tick first.';
+            raise exception 'no events lie between tick % and the earlier tick %', v_from, v_to
+                using errcode = 'PQ005', hint = 'Give the earlier tick first.';
         end if;
         prev_fingerprint := pgque.check_tick(v_sub, i_queue, i_consumer, v_from, i_from_fingerprint);
         cur_fingerprint := pgque.check_tick(v_sub, i_queue, i_consumer, v_to, i_to_fingerprint);
@@ -71,8 +66,7 @@ $$;
 -- A hash that tells a tick from another tick of the same number, which can exist after the server lost
 -- its last transactions. Null if there is no such tick.
 create or replace function pgque.tick_fingerprint(i_queue text, i_tick_id bigint)
-returns text
-language plpgsql security definer
+returns text security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -96,8 +90,7 @@ $$;
 create or replace function pgque.next_tick(
     i_queue text, i_consumer text,
     i_after_tick bigint default null, i_max_count integer default null)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
@@ -119,35 +112,32 @@ $$;
 create or replace function pgque.check_tick(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
 returns text
-language plpgsql
 as $$
 declare
     v_position  constant pgque.tick := pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick);
     v_found     constant text := pgque.tick_fingerprint(i_queue, i_tick);
 begin
     if i_tick < v_position.tick_id then
-        raise exception using
-            errcode = 'PQ023',
-            message = format('consumer "%s" on queue "%s" has finished tick %s: it does not get what '
-                             'follows tick %s again', i_consumer, i_queue, v_position.tick_id, i_tick),
-            hint = 'The record of ticks (a checkpoint) is older than the consumer''s position. Use the '
-                   'newest record, or begin a new one at the position.';
+        raise exception 'consumer "%" on queue "%" has finished tick %: it does not get what '
+                        'follows tick % again', i_consumer, i_queue, v_position.tick_id, i_tick
+            using errcode = 'PQ023',
+                  hint = 'The record of ticks (a checkpoint) is older than the consumer''s '
+                         'position. Use the newest record, or begin a new one at the position.';
     elsif v_found is null then
-        raise exception using
-            errcode = 'PQ023',
-            message = format('queue "%s" has no tick %s; its last one is %s', i_queue, i_tick,
-                             (pgque.find_newest_tick(i_sub.sub_queue)).tick_id),
-            hint = 'The record of ticks (a checkpoint) comes from another database, from before a '
-                   'restore, or from a server that was lost before a standby was promoted. Begin a '
-                   'new one at the consumer''s position, as docs/restore.md says.';
+        raise exception 'queue "%" has no tick %; its last one is %', i_queue, i_tick,
+                        (pgque.find_newest_tick(i_sub.sub_queue)).tick_id
+            using errcode = 'PQ023',
+                  hint = 'The record of ticks (a checkpoint) comes from another database, from '
+                         'before a restore, or from a server that was lost before a standby was '
+                         'promoted. Begin a new one at the consumer''s position, as '
+                         'docs/restore.md says.';
     elsif i_fingerprint <> v_found then
-        raise exception using
-            errcode = 'PQ023',
-            message = format('tick %s of queue "%s" is not the one that the record (a checkpoint) of '
-                             'consumer "%s" names: that one was lost', i_tick, i_queue, i_consumer),
-            hint = 'A standby was promoted, or the database restored, without the last transactions. '
-                   'Remove what was stored after the consumer''s position, and begin a new record '
-                   'there, as docs/restore.md says.';
+        raise exception 'tick % of queue "%" is not the one that the record (a checkpoint) of '
+                        'consumer "%" names: that one was lost', i_tick, i_queue, i_consumer
+            using errcode = 'PQ023',
+                  hint = 'A standby was promoted, or the database restored, without the last '
+                         'transactions. Remove what was stored after the consumer''s position, and '
+                         'begin a new record there, as docs/restore.md says.';
     end if;
     return v_found;
 end;

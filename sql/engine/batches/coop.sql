@@ -12,7 +12,6 @@ create or replace function pgque.open_coop_batch(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_dead_interval interval, i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
@@ -56,10 +55,8 @@ begin
         v_sub.sub_last_tick := v_from.sub_last_tick;
         v_sub.sub_next_tick := v_from.sub_next_tick;
         if not pgque.append_position(v_sub) then
-            raise exception using
-                errcode = 'serialization_failure',
-                message = format('subconsumer "%s" moved while it got a batch', v_name),
-                hint = 'Roll back and try again.';
+            raise exception 'subconsumer "%" moved while it got a batch', v_name
+                using errcode = 'serialization_failure', hint = 'Roll back and try again.';
         end if;
         -- What was taken out of a dead one's batch stays out of it.
         insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
@@ -76,29 +73,18 @@ $$;
 
 -- The subconsumer that has been silent longest, among those with an open batch, no live lease on it,
 -- and no sign of life within the interval.
-create or replace function pgque.find_dead_subconsumer(
-    i_main_id integer, i_own_id integer, i_dead_interval interval)
-returns pgque.subscription
-language plpgsql
-as $$
-declare
-    v_dead pgque.subscription;
-begin
-    if i_dead_interval is null then
-        return null;
-    end if;
-    select s.* into v_dead
+forward pgque.find_dead_subconsumer(
+    i_main_id integer, i_own_id integer, i_dead_interval interval) returns pgque.subscription
+as (select s
     from pgque.subscription s
-    where s.sub_main = i_main_id
+    where i_dead_interval is not null
+      and s.sub_main = i_main_id
       and s.sub_id <> i_own_id
       and s.sub_batch is not null
       and s.sub_active <= clock_timestamp() - i_dead_interval
       and coalesce(s.lease_until <= clock_timestamp(), true)
     order by s.sub_active
-    limit 1;
-    return v_dead;
-end;
-$$;
+    limit 1);
 
 -- A subconsumer's next batch within the limits of the normal form; nulls when there is none. With a
 -- dead interval it first takes over the batch of a subconsumer that showed no sign of life for that
@@ -110,8 +96,7 @@ create or replace function pgque.next_batch_custom(
     i_min_lag interval, i_min_count integer, i_min_interval interval,
     i_dead_interval interval default null,
     out batch_id bigint, out prev_tick_id bigint, out next_tick_id bigint)
-returns record
-language plpgsql security definer
+returns record security definer
 as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, null);
@@ -137,8 +122,7 @@ as (pgque.next_batch_custom(i_queue, i_consumer, i_subconsumer, null, null, null
 -- locks: waits for a concurrent move of the subconsumer. writes: position_log.
 create or replace function pgque.touch_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);

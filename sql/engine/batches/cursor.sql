@@ -8,18 +8,16 @@ create or replace function pgque.get_batch_cursor(
     out ev_type text, out ev_data text,
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql
 as $$
 declare
     v_cursor  refcursor := i_cursor_name::refcursor;
 begin
     if coalesce(i_cursor_name, '') = '' or i_quick_limit is null or i_quick_limit < 0
        or exists (select from pg_cursors c where c.name = i_cursor_name) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no cursor "%s" with %s events at once',
-                             coalesce(i_cursor_name, 'null'), coalesce(i_quick_limit::text, 'null')),
-            hint = 'Name a cursor that is not open, and ask for 0 or more events.';
+        raise exception 'no cursor "%" with % events at once', coalesce(i_cursor_name, 'null'),
+                        coalesce(i_quick_limit::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Name a cursor that is not open, and ask for 0 or more events.';
     end if;
 
     open v_cursor no scroll for execute format(  -- quoted: the caller's own SQL, see above

@@ -4,8 +4,7 @@
 -- since then is refused. Returns 1, or 0 if the batch was parked under this epoch before.
 -- locks: waits for a concurrent call for the same consumer. writes: held_batch.
 create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);

@@ -9,7 +9,6 @@ create or replace function pgque.open_batch(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_sub  pgque.subscription;
@@ -56,24 +55,21 @@ $$;
 create or replace function pgque.check_claimed(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text,
     i_only bigint default null)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 begin
     if i_sub.sub_batch is distinct from coalesce(i_only, i_sub.sub_batch) then
-        raise exception using
-            errcode = 'PQ003',
-            message = format('batch %s of %s/%s is not open', i_only, i_queue, i_consumer),
-            hint = 'It was finished already, or never was this consumer''s.';
+        raise exception 'batch % of %/% is not open', i_only, i_queue, i_consumer
+            using errcode = 'PQ003',
+                  hint = 'It was finished already, or never was this consumer''s.';
     elsif (i_sub.sub_batch is not null or i_sub.sub_role = 'slot')
        and i_sub.lease_until > clock_timestamp()
        and i_sub.lease_owner is distinct from i_owner then
-        raise exception using
-            errcode = 'PQ004',
-            message = format('%s of %s/%s is leased by "%s" until %s',
-                             coalesce('batch ' || i_sub.sub_batch, 'the slot'), i_queue, i_consumer,
-                             i_sub.lease_owner, i_sub.lease_until),
-            hint = 'Its owner finishes it with ack_batch; others wait until the lease ends.';
+        raise exception '% of %/% is leased by "%" until %',
+                        coalesce('batch ' || i_sub.sub_batch, 'the slot'), i_queue, i_consumer,
+                        i_sub.lease_owner, i_sub.lease_until
+            using errcode = 'PQ004',
+                  hint = 'Its owner finishes it with ack_batch; others wait until the lease ends.';
     end if;
 end;
 $$;
@@ -86,7 +82,6 @@ $$;
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.append_position(i_sub pgque.subscription)
 returns boolean
-language plpgsql
 as $$
 declare
     v_row pgque.position_log;
@@ -119,7 +114,6 @@ $$;
 -- transaction whose snapshot is older than a compaction can miss one. It gets a serialization failure.
 create or replace function pgque.find_tick(i_queue_id integer, i_tick_id bigint)
 returns pgque.tick
-language plpgsql
 as $$
 declare
     v_tick pgque.tick;
@@ -129,11 +123,11 @@ begin
     where t.tick_queue = i_queue_id and t.tick_id = i_tick_id
     limit 1;
     if not found then
-        raise exception using
-            errcode = 'serialization_failure',
-            message = format('tick %s is not in this transaction''s snapshot',
-                             coalesce(i_tick_id::text, 'of any number')),
-            hint = 'The transaction began before ticks were compacted: roll back and try again.';
+        raise exception 'tick % is not in this transaction''s snapshot',
+                        coalesce(i_tick_id::text, 'of any number')
+            using errcode = 'serialization_failure',
+                  hint = 'The transaction began before ticks were compacted: roll back and try '
+                         'again.';
     end if;
     return v_tick;
 end;
@@ -150,8 +144,7 @@ create or replace function pgque.next_batch_custom(
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-returns record
-language plpgsql security definer
+returns record security definer
 as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
@@ -181,8 +174,7 @@ as pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count
 -- qualifies every name and operator.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_sub    pg_catalog.int4;
@@ -243,19 +235,16 @@ $$;
 -- Refuses limits that no batch can meet.
 create or replace function pgque.check_batch_limits(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer)
-returns void
-language plpgsql immutable
+returns void immutable
 as $$
 begin
     if i_min_lag < '0' or i_min_interval < '0' or i_min_count < 0 or i_max_count < 1
        or i_max_count < i_min_count then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no batch has min_lag %s, min_count %s, min_interval %s, max_count %s',
-                             coalesce(i_min_lag::text, 'null'), coalesce(i_min_count::text, 'null'),
-                             coalesce(i_min_interval::text, 'null'),
-                             coalesce(i_max_count::text, 'null')),
-            hint = 'Minimums are 0 or more, the maximum 1 or more and not below the minimum.';
+        raise exception 'no batch has min_lag %, min_count %, min_interval %, max_count %',
+                        coalesce(i_min_lag::text, 'null'), coalesce(i_min_count::text, 'null'),
+                        coalesce(i_min_interval::text, 'null'), coalesce(i_max_count::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Minimums are 0 or more, the maximum 1 or more and not below the minimum.';
     end if;
 end;
 $$;

@@ -9,8 +9,7 @@ create or replace function pgque.tick_range_read_plan(
     out slice_nr integer, out slice_sql text, out batch_events bigint,
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
-returns setof record
-language plpgsql security definer
+returns setof record security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -19,11 +18,8 @@ declare
     v_owner  text := 'ev_owner is null';
 begin
     if i_from_tick > i_to_tick then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('ticks %s to %s of queue "%s" run backwards',
-                             i_from_tick, i_to_tick, i_queue),
-            hint = 'Pass the earlier tick first.';
+        raise exception 'ticks % to % of queue "%" run backwards', i_from_tick, i_to_tick, i_queue
+            using errcode = 'PQ005', hint = 'Pass the earlier tick first.';
     end if;
     select q.* into v_queue from pgque.queue q where q.queue_id = v_queue.queue_id for share;
     v_range := pgque.events_between(
@@ -47,7 +43,6 @@ $$;
 -- holds, shows how far rotation has come.
 create or replace function pgque.find_retained_tick(i_queue pgque.queue, i_tick_id bigint)
 returns pgque.tick
-language plpgsql
 as $$
 declare
     v_tick   pgque.tick;
@@ -63,12 +58,11 @@ begin
         select min(t.tick_id), max(t.tick_id) into v_first, v_last
         from pgque.tick t
         where t.tick_queue = i_queue.queue_id and t.tick_id >= i_queue.queue_first_tick;
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" has no tick %s any more, or not yet',
-                             i_queue.queue_name, coalesce(i_tick_id::text, 'of any number')),
-            hint = format('Ticks %s to %s are retained. A registered consumer keeps those after its '
-                          'position.', v_first, v_last);
+        raise exception 'queue "%" has no tick % any more, or not yet', i_queue.queue_name,
+                        coalesce(i_tick_id::text, 'of any number')
+            using errcode = 'PQ005',
+                  hint = format('Ticks %s to %s are retained. A registered consumer keeps those '
+                                'after its position.', v_first, v_last);
     end if;
     return v_tick;
 end;

@@ -6,22 +6,17 @@
 -- names those of ev_retry and ev_extra1 to ev_extra4 that are not always null in the slice's table. The
 -- other columns are of the whole batch: how many events it has, the bytes of their payloads and of all
 -- their texts, and the times of the oldest and the newest event.
-create or replace function pgque.batch_read_plan(
+forward pgque.batch_read_plan(
     i_batch_id bigint, i_max_slices integer,
     out slice_nr integer, out slice_sql text, out batch_events bigint,
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
-    out oldest_event timestamptz, out newest_event timestamptz)
-returns setof record
-language plpgsql security definer
-as $$
-declare
-    v_b      record := pgque.describe_batch(i_batch_id);
-    v_where  text := format('%s and (%s or %s)', v_b.is_owned, v_b.in_range,
-                            coalesce(v_b.in_list, 'false'));
-begin
-    return query select * from pgque.plan_slices(v_b.tables, v_where, i_max_slices);
-end;
-$$;
+    out oldest_event timestamptz, out newest_event timestamptz) returns setof record
+as select p.*
+   from pgque.describe_batch(i_batch_id) b
+   cross join pgque.plan_slices(
+       b.tables,
+       format('%s and (%s or %s)', b.is_owned, b.in_range, coalesce(b.in_list, 'false')),
+       i_max_slices) p;
 
 -- Plans slices of the rows in some tables that meet a condition. One pass over the rows finds the
 -- blocks, the sizes and times, and the columns that are null throughout.
@@ -31,7 +26,6 @@ create or replace function pgque.plan_slices(
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
-language plpgsql
 as $$
 declare
     v_set      text := (select string_agg(format('case when count(%1$s) > 0 then %1$L end', c), ', ')
@@ -80,32 +74,24 @@ $$;
 
 -- Returns the FROM and WHERE clauses of one slice. The conditions are in a CASE, which no index can
 -- serve, so that the planner reads the range of blocks and nothing else.
-create or replace function pgque.slice_from(
-    i_table text, i_filenode oid, i_where text, i_first bigint, i_end bigint)
-returns text
-language plpgsql immutable
-as $$
-begin
-    return format(
-        '%s where ctid >= %L::tid and ctid < %L::tid and case when %s then true end '
-        'and pgque.check_filenode(%L, %s)',
-        i_table, format('(%s,0)', i_first), format('(%s,0)', i_end), i_where, i_table, i_filenode);
-end;
-$$;
+forward pgque.slice_from(
+    i_table text, i_filenode oid, i_where text, i_first bigint, i_end bigint) returns text immutable
+as format(
+    '%s where ctid >= %L::tid and ctid < %L::tid and case when %s then true end '
+    'and pgque.check_filenode(%L, %s)',
+    i_table, format('(%s,0)', i_first), format('(%s,0)', i_end), i_where, i_table, i_filenode);
 
 -- Returns true while a table is the one that a plan was made for, else raises an error. It is a
 -- one-time filter in the slice's WHERE: it runs once per read, when the table is locked.
 create or replace function pgque.check_filenode(i_table text, i_filenode bigint)
-returns boolean
-language plpgsql stable
+returns boolean stable
 as $$
 begin
     if pg_relation_filenode(i_table) is distinct from i_filenode::oid then
-        raise exception using
-            errcode = 'PQ008',
-            message = format('%s was truncated or rewritten after this read was planned', i_table),
-            hint = 'The batch was finished meanwhile, or the table was rewritten (VACUUM FULL, '
-                   'CLUSTER): plan the read again.';
+        raise exception '% was truncated or rewritten after this read was planned', i_table
+            using errcode = 'PQ008',
+                  hint = 'The batch was finished meanwhile, or the table was rewritten (VACUUM '
+                         'FULL, CLUSTER): plan the read again.';
     end if;
     return true;
 end;

@@ -6,8 +6,7 @@
 -- set_aside.
 create or replace function pgque.set_events_aside(
     i_batch_id bigint, i_event_ids bigint[], i_reason text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub     pgque.subscription;
@@ -43,15 +42,7 @@ $$;
 -- Returns the epoch of an open batch since events of it were set aside the last time; null if none
 -- were. A scheduler counts the attempts at the batch from there, and runs it although it may have no
 -- other events: an earlier attempt may have stored something.
-create or replace function pgque.set_aside_epoch(i_batch_id bigint)
-returns bigint
-language plpgsql security definer
-as $$
-declare
-    v_sub pgque.subscription := pgque.find_batch(i_batch_id);
-begin
-    return (select a.epoch
-            from pgque.set_aside a
-            where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id);
-end;
-$$;
+forward pgque.set_aside_epoch(i_batch_id bigint) returns bigint
+as (select a.epoch
+    from pgque.find_batch(i_batch_id) s
+    left join pgque.set_aside a on a.sub_id = s.sub_id and a.batch_id = i_batch_id);

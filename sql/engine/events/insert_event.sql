@@ -11,8 +11,7 @@
 create or replace function pgque.insert_event(
     queue_name text, ev_type text, ev_data text,
     ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_id pg_catalog.int8;
@@ -36,14 +35,8 @@ $$;
 
 -- PgQ's short form, without the extra fields.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
-create or replace function pgque.insert_event(queue_name text, ev_type text, ev_data text)
-returns bigint
-language plpgsql security definer
-as $$
-begin
-    return pgque.send($1, $2, $3);
-end;
-$$;
+forward pgque.insert_event(queue_name text, ev_type text, ev_data text) returns bigint
+as pgque.send($1, $2, $3);
 
 -- Publishes an event with a given id, time, owner and retry count. Retries and replays use it; it
 -- is not for applications. A queue closed by disable_insert refuses it, except in replication.
@@ -51,8 +44,7 @@ $$;
 create or replace function pgque.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
     ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue($1);
@@ -75,17 +67,15 @@ $$;
 -- Raises the error for a queue that takes no event: it does not exist, or it is closed to producers
 -- and session_replication_role is not replica.
 create or replace function pgque.refuse_insert(i_queue text)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('session_replication_role') <> 'replica' then
-        raise exception using
-            errcode = 'PQ006',
-            message = format('queue "%s" takes no events now: disable_insert is set', i_queue),
-            hint = format('Open it with: select pgque.set_queue_config(%L, ''disable_insert'', '
-                          '''false'');', i_queue);
+        raise exception 'queue "%" takes no events now: disable_insert is set', i_queue
+            using errcode = 'PQ006',
+                  hint = format('Open it with: select pgque.set_queue_config(%L, '
+                                '''disable_insert'', ''false'');', i_queue);
     end if;
 end;
 $$;
@@ -94,8 +84,7 @@ $$;
 -- Call this before each load: the answer is valid until the rotation after the next one. Readers
 -- find events in every child table, but the child that rotation empties next is closed to writers.
 create or replace function pgque.current_event_table(x_queue_name text)
-returns text
-language plpgsql security definer
+returns text security definer
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);

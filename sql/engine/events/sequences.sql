@@ -1,8 +1,7 @@
 -- Returns a name quoted for SQL. The first dot separates schema and name; without a dot the schema
 -- is public.
 create or replace function pgque.quote_fqname(i_name text)
-returns text
-language plpgsql immutable
+returns text immutable
 as $$
 declare
     v_dot     integer := strpos(i_name, '.');
@@ -19,8 +18,7 @@ $$;
 -- Returns the sequence of this name if it gives out a queue's event ids. Refuses any other
 -- sequence, because seq_getval and seq_setval run with the owner's rights.
 create or replace function pgque.find_event_seq(i_seq_name text)
-returns regclass
-language plpgsql stable
+returns regclass stable
 as $$
 declare
     v_seq regclass := (select q.queue_seq from pgque.queue q
@@ -35,14 +33,8 @@ end;
 $$;
 
 -- Returns the last event id that a queue gave out, or 0 before the first.
-create or replace function pgque.seq_getval(i_seq_name text)
-returns bigint
-language plpgsql security definer
-as $$
-begin
-    return coalesce(pg_sequence_last_value(pgque.find_event_seq(i_seq_name)), 0);
-end;
-$$;
+forward pgque.seq_getval(i_seq_name text) returns bigint
+as coalesce(pg_sequence_last_value(pgque.find_event_seq(i_seq_name)), 0);
 
 -- Raises a queue's event ids to a value and never lowers them; returns the last id given out then.
 -- setval() could lower them below an id that a producer takes meanwhile. So a difference below
@@ -51,8 +43,7 @@ $$;
 -- locks: the sequence against all others, until commit, for a jump of 100,000 and more.
 -- writes: the sequence.
 create or replace function pgque.seq_setval(i_seq_name text, i_new_value bigint)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_seq   regclass := pgque.find_event_seq(i_seq_name);

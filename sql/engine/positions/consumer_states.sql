@@ -15,18 +15,16 @@ create or replace function pgque.consumer_states(
     out batch_id bigint, out lease_owner text, out lease_until timestamptz, out is_live boolean,
     out is_due boolean, out lease_epoch bigint, out held_reason text, out active_at timestamptz,
     out read_at timestamptz, out deployment text)
-returns setof record
-language plpgsql security definer
+returns setof record security definer
 as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     if cardinality(i_queues) is distinct from cardinality(i_consumers) or i_queues is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('%s queues do not go with %s consumers',
-                             coalesce(cardinality(i_queues)::text, 'null'),
-                             coalesce(cardinality(i_consumers)::text, 'null')),
-            hint = 'Pass two arrays of the same length: a queue and a consumer for each pair.';
+        raise exception '% queues do not go with % consumers',
+                        coalesce(cardinality(i_queues)::text, 'null'),
+                        coalesce(cardinality(i_consumers)::text, 'null')
+            using errcode = 'PQ005', hint = 'Pass two arrays of the same length: a queue and a '
+                                            'consumer for each pair.';
     end if;
     return query
     with wanted as materialized (
@@ -78,8 +76,7 @@ $$;
 -- Whether an open batch has any event: ticks that are due by time alone may enclose none. It stops at
 -- the first event, where a count would read all of them.
 create or replace function pgque.batch_has_events(i_batch_id bigint)
-returns boolean
-language plpgsql security definer
+returns boolean security definer
 set jit = off
 as $$
 declare

@@ -5,7 +5,6 @@
 create or replace function pgque.count_move(
     i_queue_id integer, i_sub_id integer, i_from_tick bigint, i_to_tick bigint)
 returns void
-language plpgsql
 as $$
 declare
     v_from  bigint := 0;
@@ -26,7 +25,6 @@ $$;
 -- locks: waits for a concurrent move of the consumer. writes: position_log, counter_log.
 create or replace function pgque.count_end()
 returns trigger
-language plpgsql
 as $$
 declare
     v_sub pgque.subscription;
@@ -55,7 +53,6 @@ for each row execute function pgque.count_end();
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_retries()
 returns trigger
-language plpgsql
 as $$
 begin
     insert into pgque.counter_log (queue_id, sub_id, nacked)
@@ -74,7 +71,6 @@ for each statement execute function pgque.count_retries();
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_dead_letters()
 returns trigger
-language plpgsql
 as $$
 begin
     insert into pgque.counter_log (queue_id, sub_id, dead_lettered)

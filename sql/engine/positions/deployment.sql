@@ -6,8 +6,7 @@
 -- consumer_deployment.
 create or replace function pgque.enter_deployment(
     i_queue text, i_consumer text, i_deployment text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
@@ -23,14 +22,13 @@ begin
     where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment
     limit 1;
     if found then
-        raise exception using
-            errcode = 'PQ024',
-            message = format('consumer "%s" on queue "%s" belongs to deployment "%s", since %s, '
-                             'and this is deployment "%s"', i_consumer, i_queue, v_owner.deployment,
-                             date_trunc('seconds', v_owner.since), i_deployment),
-            hint = format('Let it consume there; or move it here, with its position, by: '
-                          'select pgque.move_to_deployment(%L, %L, %L); or `pgque assign`.',
-                          i_queue, i_consumer, i_deployment);
+        raise exception 'consumer "%" on queue "%" belongs to deployment "%", since %, and this is '
+                        'deployment "%"', i_consumer, i_queue, v_owner.deployment,
+                        date_trunc('seconds', v_owner.since), i_deployment
+            using errcode = 'PQ024',
+                  hint = format('Let it consume there; or move it here, with its position, by: '
+                                'select pgque.move_to_deployment(%L, %L, %L); or `pgque assign`.',
+                                i_queue, i_consumer, i_deployment);
     end if;
     return v_is_new::integer;
 end;
@@ -42,8 +40,7 @@ $$;
 -- consumer_deployment.
 create or replace function pgque.move_to_deployment(
     i_queue text, i_consumer text, i_deployment text)
-returns text
-language plpgsql security definer
+returns text security definer
 as $$
 declare
     v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
@@ -69,7 +66,6 @@ $$;
 create or replace function pgque.find_deployed(
     i_queue text, i_consumer text, i_deployment text)
 returns integer[]
-language plpgsql
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -77,10 +73,9 @@ declare
     v_sub    pgque.subscription;
 begin
     if coalesce(i_deployment, '') = '' then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no deployment for consumer "%s" on queue "%s"', i_consumer, i_queue),
-            hint = 'Pass the name of the deployment.';
+        raise exception 'no deployment for consumer "%" on queue "%"', coalesce(i_consumer, ''),
+                        i_queue
+            using errcode = 'PQ005', hint = 'Pass the name of the deployment.';
     end if;
     perform from pgque.partition_consumer c
     where c.queue_id = v_queue.queue_id and c.co_name = i_consumer

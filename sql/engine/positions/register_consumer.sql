@@ -6,8 +6,7 @@
 -- rotation_floor.
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_new   integer := pgque.register_consumer(x_queue_name, x_consumer_name,
@@ -40,7 +39,6 @@ $$;
 -- locks: none. writes: position_log.
 create or replace function pgque.begin_positions(i_sub_id integer, i_tick bigint)
 returns void
-language plpgsql
 as $$
 declare
     v_sub pgque.subscription;
@@ -64,8 +62,7 @@ as pgque.register_consumer_at(x_queue_name, x_consumer_id, null);
 -- locks: those of register_consumer_at. writes: the same.
 create or replace function pgque.register_consumer(
     x_queue_name text, x_consumer_id text, i_start_at text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(x_queue_name);
@@ -86,11 +83,10 @@ begin
     v_tick := pgque.hold_tick(v_queue.queue_id, i_start_at);
     if exists (select from pgque.partition_consumer c
                where c.queue_id = v_queue.queue_id and c.co_name = x_consumer_id) then
-        raise exception using
-            errcode = 'PQ015',
-            message = format('consumer "%s" is a partitioned one: it has slots', x_consumer_id),
-            hint = 'Consume by its slots. To have it without slots, end each of them with '
-                   'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
+        raise exception 'consumer "%" is a partitioned one: it has slots', x_consumer_id
+            using errcode = 'PQ015',
+                  hint = 'Consume by its slots. To have it without slots, end each of them with '
+                         'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';
     end if;
     insert into pgque.consumer (co_name) values (x_consumer_id) on conflict do nothing;
     insert into pgque.subscription_base (sub_queue, sub_consumer)
@@ -114,8 +110,7 @@ $$;
 -- subscription_base, retry_queue, dead_letter, and what count_end writes.
 create or replace function pgque.unregister_consumer(
     x_queue_name text, x_consumer_name text, x_keep_dead_letters boolean)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub pgque.subscription := pgque.look_for_subscription(x_queue_name, x_consumer_name);
@@ -132,11 +127,11 @@ begin
         return 0;
     end if;
     if exists (select from pgque.subscription_base m where m.sub_main = v_sub.sub_id) then
-        raise exception using
-            errcode = 'PQ016',
-            message = format('consumer "%s" on queue "%s" still has subconsumers',
-                             x_consumer_name, x_queue_name),
-            hint = 'End each with: select pgque.unregister_subconsumer(queue, consumer, subconsumer);';
+        raise exception 'consumer "%" on queue "%" still has subconsumers', x_consumer_name,
+                        x_queue_name
+            using errcode = 'PQ016',
+                  hint = 'End each with: select pgque.unregister_subconsumer(queue, consumer, '
+                         'subconsumer);';
     end if;
 
     delete from pgque.retry_queue r

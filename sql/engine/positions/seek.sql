@@ -6,8 +6,7 @@
 
 -- Refuses what is no such position.
 create or replace function pgque.check_position(i_position text)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 declare
     v_is_known boolean;
@@ -36,7 +35,6 @@ $$;
 -- rotation_floor.
 create or replace function pgque.hold_tick(i_queue_id integer, i_position text)
 returns bigint
-language plpgsql
 as $$
 declare
     v_queue  pgque.queue;
@@ -58,19 +56,13 @@ end;
 $$;
 
 -- Finds the tick of such a position, as long as it is retained.
-create or replace function pgque.find_position(i_queue pgque.queue, i_position text)
-returns bigint
-language plpgsql
-as $$
-begin
-    return case
-        when i_position = 'latest' then (pgque.find_newest_tick(i_queue.queue_id)).tick_id
-        when i_position = 'earliest' then (pgque.find_oldest_tick(i_queue)).tick_id
-        when i_position ~ '^[0-9]+$'
-        then (pgque.find_retained_tick(i_queue, i_position::bigint)).tick_id
-        else pgque.find_tick_before(i_queue, i_position::timestamptz) end;
-end;
-$$;
+forward pgque.find_position(i_queue pgque.queue, i_position text) returns bigint
+as case
+    when i_position = 'latest' then (pgque.find_newest_tick(i_queue.queue_id)).tick_id
+    when i_position = 'earliest' then (pgque.find_oldest_tick(i_queue)).tick_id
+    when i_position ~ '^[0-9]+$'
+    then (pgque.find_retained_tick(i_queue, i_position::bigint)).tick_id
+    else pgque.find_tick_before(i_queue, i_position::timestamptz) end;
 
 -- Returns the ticks between which a reader without a consumer finds events: those after a position, as
 -- many whole ticks as i_max_count events allow, but one at least. Without a position, the newest ticks
@@ -79,9 +71,7 @@ $$;
 -- writes: nothing.
 create or replace function pgque.retained_ticks(
     i_queue text, i_position text default null, i_max_count integer default null,
-    out from_tick bigint, out to_tick bigint)
-returns record
-language plpgsql security definer
+    out from_tick bigint, out to_tick bigint) security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
@@ -108,33 +98,20 @@ end;
 $$;
 
 -- Returns the newest tick of a queue.
-create or replace function pgque.find_newest_tick(i_queue_id integer)
-returns pgque.tick
-language plpgsql
-as $$
-begin
-    return pgque.find_tick(i_queue_id, (select max(t.tick_id) from pgque.tick t
-                                        where t.tick_queue = i_queue_id));
-end;
-$$;
+forward pgque.find_newest_tick(i_queue_id integer) returns pgque.tick
+as pgque.find_tick(i_queue_id, (select max(t.tick_id) from pgque.tick t
+                                where t.tick_queue = i_queue_id));
 
 -- Returns the oldest tick of a queue after which all events still exist.
-create or replace function pgque.find_oldest_tick(i_queue pgque.queue)
-returns pgque.tick
-language plpgsql
-as $$
-begin
-    return pgque.find_tick(i_queue.queue_id, (select min(t.tick_id) from pgque.tick t
-                                              where t.tick_queue = i_queue.queue_id
-                                                and t.tick_id >= i_queue.queue_first_tick));
-end;
-$$;
+forward pgque.find_oldest_tick(i_queue pgque.queue) returns pgque.tick
+as pgque.find_tick(i_queue.queue_id, (select min(t.tick_id) from pgque.tick t
+                                      where t.tick_queue = i_queue.queue_id
+                                        and t.tick_id >= i_queue.queue_first_tick));
 
 -- Returns the newest tick up to which all ticks are older than a time. A queue's tick 1 has no events
 -- before it, so it serves every earlier time.
 create or replace function pgque.find_tick_before(i_queue pgque.queue, i_time timestamptz)
 returns bigint
-language plpgsql
 as $$
 declare
     v_oldest  pgque.tick := pgque.find_oldest_tick(i_queue);
@@ -143,13 +120,12 @@ begin
     if v_oldest.tick_time >= i_time and v_oldest.tick_id = 1 then
         return 1;
     elsif v_oldest.tick_time >= i_time then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('queue "%s" does not retain all events since %s any more',
-                             i_queue.queue_name, i_time),
-            hint = format('The oldest tick is %s, of %s. Pass a later time, or earliest. To retain '
-                          'events longer in future, set the queue''s parameter retention.',
-                          v_oldest.tick_id, v_oldest.tick_time);
+        raise exception 'queue "%" does not retain all events since % any more', i_queue.queue_name,
+                        i_time
+            using errcode = 'PQ005',
+                  hint = format('The oldest tick is %s, of %s. Pass a later time, or earliest. To '
+                                'retain events longer in future, set the queue''s parameter '
+                                'retention.', v_oldest.tick_id, v_oldest.tick_time);
     end if;
     select t.tick_id into v_later
     from pgque.tick t
@@ -173,9 +149,7 @@ $$;
 -- concurrent move of the consumer. writes: position_log, counter_log, rotation_floor.
 create or replace function pgque.seek(
     i_queue text, i_consumer text, i_position text, i_skip boolean default false,
-    out tick_id bigint, out skipped_events bigint, out repeated_events bigint)
-returns record
-language plpgsql security definer
+    out tick_id bigint, out skipped_events bigint, out repeated_events bigint) security definer
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
@@ -193,13 +167,13 @@ begin
         where v_sub.sub_id in (s.sub_id, s.sub_main) and s.sub_batch is not null
         limit 1;
         if v_batch is not null then
-            raise exception using
-                errcode = 'PQ016',
-                message = format('consumer "%s" on queue "%s" has batch %s open',
-                                 i_consumer, i_queue, v_batch),
-                hint = format('Finish it first. To give up a batch that nobody has leased, whose events '
-                              'then come again or are passed over: select '
-                              'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer, tick_id);
+            raise exception 'consumer "%" on queue "%" has batch % open', i_consumer, i_queue,
+                            v_batch
+                using errcode = 'PQ016',
+                      hint = format('Finish it first. To give up a batch that nobody has leased, '
+                                    'whose events then come again or are passed over: select '
+                                    'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer,
+                                    tick_id);
         end if;
         v_from := v_sub.sub_last_tick;
         skipped_events := pgque.count_between(
@@ -209,13 +183,12 @@ begin
             pgque.find_tick(v_sub.sub_queue, tick_id), pgque.find_tick(v_sub.sub_queue, v_from),
             v_sub.sub_id);
         if skipped_events > 0 and i_skip is not true then
-            raise exception using
-                errcode = 'PQ025',
-                message = format('consumer "%s" on queue "%s" would pass over %s events and never '
-                                 'get them: it stands at tick %s, before tick %s', i_consumer,
-                                 i_queue, skipped_events, v_from, tick_id),
-                hint = format('If that is wanted: select * from pgque.seek(%L, %L, %L, i_skip => '
-                              'true);', i_queue, i_consumer, i_position);
+            raise exception 'consumer "%" on queue "%" would pass over % events and never get '
+                            'them: it stands at tick %, before tick %', i_consumer, i_queue,
+                            skipped_events, v_from, tick_id
+                using errcode = 'PQ025',
+                      hint = format('If that is wanted: select * from pgque.seek(%L, %L, %L, '
+                                    'i_skip => true);', i_queue, i_consumer, i_position);
         end if;
         v_sub.sub_last_tick := tick_id;
         exit when pgque.append_position(v_sub);

@@ -10,8 +10,7 @@
 -- subscription_base, position_log.
 create or replace function pgque.register_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_name     text := pgque.subconsumer_name(i_consumer, i_subconsumer);
@@ -42,11 +41,10 @@ begin
             if v_main.sub_role <> 'normal' or not (v_created or i_convert_normal is true) then
                 perform pgque.refuse_cooperative(v_main, i_queue, i_consumer);
             elsif v_main.sub_batch is not null then
-                raise exception using
-                    errcode = 'PQ016',
-                    message = format('consumer "%s" on queue "%s" has batch %s open',
-                                     i_consumer, i_queue, v_main.sub_batch),
-                    hint = 'Finish it first; then the consumer can become a cooperative one.';
+                raise exception 'consumer "%" on queue "%" has batch % open', i_consumer, i_queue,
+                                v_main.sub_batch
+                    using errcode = 'PQ016',
+                          hint = 'Finish it first; then the consumer can become a cooperative one.';
             end if;
             continue when not pgque.append_position(v_main);  -- a batch may be open now
             update pgque.subscription_base set sub_role = 'coop_main' where sub_id = v_main.sub_id;
@@ -69,8 +67,7 @@ $$;
 
 -- Returns the full name of a subconsumer: consumer.subconsumer.
 create or replace function pgque.subconsumer_name(i_consumer text, i_subconsumer text)
-returns text
-language plpgsql immutable
+returns text immutable
 as $$
 begin
     if coalesce(i_consumer, '') = '' or coalesce(i_subconsumer, '') = '' then
@@ -85,8 +82,7 @@ $$;
 -- Raises an error that says how to use a consumer of this role.
 create or replace function pgque.refuse_cooperative(
     i_sub pgque.subscription, i_queue text, i_consumer text)
-returns void
-language plpgsql immutable
+returns void immutable
 as $$
 begin
     raise exception using
@@ -114,8 +110,7 @@ $$;
 -- i_as_pages, for a slot that is handed out in pages alone: a page is not the whole batch.
 create or replace function pgque.refuse_slot(
     i_sub pgque.subscription, i_as_pages boolean)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 begin
     if i_sub.sub_role = 'slot' and (i_sub.lease_ttl is not null or not i_as_pages) then
@@ -132,7 +127,6 @@ $$;
 create or replace function pgque.find_subconsumer(
     i_main pgque.subscription, i_queue text, i_name text)
 returns pgque.subscription
-language plpgsql
 as $$
 declare
     v_sub pgque.subscription;
@@ -147,11 +141,10 @@ begin
         return null;
     end if;
     if v_sub.sub_main is distinct from i_main.sub_id then
-        raise exception using
-            errcode = 'PQ015',
-            message = format('consumer "%s" on queue "%s" is another one', i_name, i_queue),
-            hint = 'Its name is taken by a normal consumer or by a subconsumer of another one: '
-                   'choose another name for the subconsumer.';
+        raise exception 'consumer "%" on queue "%" is another one', i_name, i_queue
+            using errcode = 'PQ015',
+                  hint = 'Its name is taken by a normal consumer or by a subconsumer of another '
+                         'one: choose another name for the subconsumer.';
     end if;
     return v_sub;
 end;
@@ -164,8 +157,7 @@ $$;
 -- subscription_base, position_log, retry_queue, dead_letter.
 create or replace function pgque.unregister_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
@@ -193,7 +185,6 @@ $$;
 create or replace function pgque.end_subconsumer(
     i_main_id integer, i_sub_id integer, i_batch_handling integer)
 returns void
-language plpgsql
 as $$
 declare
     v_sub pgque.subscription;
@@ -205,11 +196,9 @@ begin
             return;
         end if;
         if v_sub.sub_batch is not null and i_batch_handling = 0 then
-            raise exception using
-                errcode = 'PQ016',
-                message = format('the subconsumer has batch %s open', v_sub.sub_batch),
-                hint = 'Finish it first, or pass batch_handling 1: then its events are delivered '
-                       'again to the others.';
+            raise exception 'the subconsumer has batch % open', v_sub.sub_batch
+                using errcode = 'PQ016', hint = 'Finish it first, or pass batch_handling 1: then '
+                                                'its events are delivered again to the others.';
         end if;
         exit when pgque.append_position(v_sub);
     end loop;

@@ -11,8 +11,7 @@ left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum;
 
 -- Raises an error about an unknown parameter or an invalid value, with the list of parameters.
 create or replace function pgque.refuse_parameter(i_message text)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 begin
     raise exception using
@@ -34,8 +33,7 @@ $$;
 -- locks: the queue's row. writes: queue, the catalog.
 create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
@@ -65,7 +63,6 @@ $$;
 -- locks: held by the update. writes: the catalog.
 create or replace function pgque.apply_disable_insert()
 returns trigger
-language plpgsql
 as $$
 begin
     perform pgque.open_event_tables(new.queue_id);

@@ -3,8 +3,7 @@
 -- locks: the new queue's row; pgque.event, against another creation, until the transaction ends.
 -- writes: queue, tick, tick_state, the catalog.
 create or replace function pgque.create_queue(i_queue_name text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_id     integer;
@@ -73,8 +72,7 @@ $$;
 -- lock_timeout.
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
 create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_timeout    constant text := current_setting('lock_timeout');
@@ -100,11 +98,10 @@ begin
         (select 'dead letters' from pgque.dead_letter d
          where d.dl_queue_id = v_queue.queue_id limit 1));
     if v_left is not null and x_force is not true then
-        raise exception using
-            errcode = 'PQ007',
-            message = format('queue "%s" still has %s', x_queue_name, v_left),
-            hint = format('Unregister, replay or purge them, or drop all with: '
-                          'select pgque.drop_queue(%L, true);', x_queue_name);
+        raise exception 'queue "%" still has %', x_queue_name, v_left
+            using errcode = 'PQ007',
+                  hint = format('Unregister, replay or purge them, or drop all with: select '
+                                'pgque.drop_queue(%L, true);', x_queue_name);
     end if;
 
     delete from pgque.retry_queue where ev_queue = v_queue.queue_id;

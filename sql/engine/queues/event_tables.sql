@@ -3,7 +3,6 @@
 -- locks: pgque.event, against another creation, until the transaction ends. writes: the catalog.
 create or replace function pgque.create_event_parent(i_queue_id integer)
 returns void
-language plpgsql
 as $$
 declare
     v_group  integer := i_queue_id / 64;
@@ -24,7 +23,6 @@ $$;
 create or replace function pgque.attach_event_table(
     i_parent text, i_name text, i_from integer, i_to integer)
 returns void
-language plpgsql
 as $$
 begin
     execute format(  -- quoted: one of two words
@@ -56,8 +54,7 @@ where g.inhparent = 'pgque.event'::regclass;
 -- example, is named in a warning.
 -- locks: a group, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '10ms'
 as $$
 declare

@@ -8,8 +8,7 @@ create or replace function pgque.get_queue_info(
     out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
     out queue_ticker_idle_period interval, out ticker_lag interval,
     out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
-returns setof record
-language plpgsql security definer
+returns setof record security definer
 as $$
 begin
     return query
@@ -45,8 +44,7 @@ create or replace function pgque.get_consumer_info(
     i_queue_name text, i_consumer_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
-returns setof record
-language plpgsql security definer
+returns setof record security definer
 as $$
 begin
     return query
@@ -80,8 +78,7 @@ create or replace function pgque.get_batch_info(
     out batch_start timestamptz, out batch_end timestamptz,
     out prev_tick_id bigint, out tick_id bigint, out lag interval,
     out seq_start bigint, out seq_end bigint)
-returns record
-language plpgsql security definer
+returns record security definer
 as $$
 declare
     v_sub pgque.subscription;

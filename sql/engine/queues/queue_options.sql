@@ -3,8 +3,7 @@
 -- if the queue existed.
 -- locks: the queue's row. writes: queue, tick, the catalog.
 create or replace function pgque.create_queue(i_queue text, i_options jsonb)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_created  integer;
@@ -23,8 +22,7 @@ $$;
 -- and the wanted value. A role that may not set options can check them with it.
 create or replace function pgque.different_options(
     i_queue text, i_options jsonb, out param_name text, out present text, out wanted text)
-returns setof record
-language plpgsql stable security definer
+returns setof record stable security definer
 as $$
 declare
     v_queue    pgque.queue := pgque.find_queue(i_queue);
@@ -64,8 +62,7 @@ $$;
 -- its parameter's, such as a number for a period, which would have no unit. A string is checked when it
 -- is read as the parameter's type.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 declare
     v_wrong text;

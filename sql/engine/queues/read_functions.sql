@@ -8,7 +8,6 @@
 -- locks: none. writes: pg_proc.
 create or replace function pgque.build_functions(i_queue_id integer)
 returns void
-language plpgsql
 as $$
 declare
     v_tables  text := format('pgque.event_%s_tables', i_queue_id);

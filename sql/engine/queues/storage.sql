@@ -4,8 +4,7 @@
 -- earlier; into no table while disable_insert is set.
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_perms(x_queue_name text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(x_queue_name);
@@ -31,7 +30,6 @@ $$;
 -- locks: none; callers lock the queue's row. writes: the catalog.
 create or replace function pgque.open_event_tables(i_queue_id integer)
 returns void
-language plpgsql
 as $$
 declare
     v_queue    pgque.queue;
@@ -58,8 +56,7 @@ $$;
 -- exist.
 -- locks: its event tables, against other schema changes. writes: the catalog.
 create or replace function pgque.tune_storage(i_queue_name text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);

@@ -9,24 +9,17 @@
 -- the plan. True stays valid for as long as the session lives, since a server changes its timeline only
 -- while it accepts no writes, and a restore makes the functions anew; false only leads to
 -- follow_timeline and check_adopted.
-create or replace function pgque.is_timeline_followed()
-returns boolean
-language plpgsql immutable
-as $$
-begin
-    return not pg_is_in_recovery()
-           and pg_sequence_last_value('pgque.lineage_seq') >> 32 = pgque.read_timeline()
-           and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
-end;
-$$;
+forward pgque.is_timeline_followed() returns boolean immutable
+as not pg_is_in_recovery()
+       and pg_sequence_last_value('pgque.lineage_seq') >> 32 = pgque.read_timeline()
+       and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
 
 -- Begins a life if the current one does not belong to the server's timeline. Returns the sequence
 -- of batch ids, which then gives out new ones. Waits only for a session that is about to begin the
 -- same life, and not for its commit.
 -- locks: the row in lineage_lock, when it begins a life. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.follow_timeline()
-returns regclass
-language plpgsql security definer
+returns regclass security definer
 as $$
 declare
     v_timeline  bigint;
@@ -54,7 +47,6 @@ $$;
 -- locks: the row in lineage_lock, by the caller. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.begin_life(i_timeline bigint)
 returns void
-language plpgsql
 as $$
 begin
     perform setval('pgque.batch_id_seq', coalesce(pg_sequence_last_value('pgque.batch_id_seq'), 0)
@@ -80,8 +72,7 @@ $$;
 -- It takes effect at once, even if the transaction is rolled back.
 -- locks: the row in lineage_lock. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.renew_incarnation()
-returns uuid
-language plpgsql security definer
+returns uuid security definer
 as $$
 begin
     perform pgque.check_adopted();
@@ -97,8 +88,7 @@ $$;
 -- TEMPLATE from its original.
 -- locks: those of follow_timeline. writes: the same.
 create or replace function pgque.incarnation()
-returns uuid
-language plpgsql security definer
+returns uuid security definer
 as $$
 declare
     v_life  bigint;

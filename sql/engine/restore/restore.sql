@@ -6,14 +6,12 @@
 -- cannot be compared.
 create or replace function pgque.check_adopted()
 returns void
-language plpgsql
 as $$
 begin
     if exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
-        raise exception using
-            errcode = 'PQ018',
-            message = 'this database was restored from a dump and is not adopted yet',
-            hint = 'Let an administrator run: select pgque.adopt_restored_database();';
+        raise exception 'this database was restored from a dump and is not adopted yet'
+            using errcode = 'PQ018',
+                  hint = 'Let an administrator run: select pgque.adopt_restored_database();';
     end if;
 end;
 $$;
@@ -24,8 +22,7 @@ $$;
 -- locks: ticks, positions and the event tables, against everybody but readers of events.
 -- writes: all of them; config, lineage_seq, batch_id_seq.
 create or replace function pgque.adopt_restored_database()
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_origin   pgque.origin;
@@ -58,12 +55,11 @@ begin
         where s.sub_id is null or s.sub_last_tick is not null and t.tick_id is null
     ) m;
     if v_missing is not null then
-        raise exception using
-            errcode = 'PQ018',
-            message = format('this dump does not say where the consumers of these queues stand: %s',
-                             v_missing),
-            hint = 'It waited for a lock for longer than pgque.set_snapshot_patience allows. Nothing was changed. '
-                   'Restore another dump.';
+        raise exception 'this dump does not say where the consumers of these queues stand: %',
+                        v_missing
+            using errcode = 'PQ018',
+                  hint = 'It waited for a lock for longer than pgque.set_snapshot_patience allows. '
+                         'Nothing was changed. Restore another dump.';
     end if;
     for v_queue in select q.* from pgque.queue q order by q.queue_id loop
         v_rows := v_rows + pgque.renumber_events(v_queue, v_origin.first_txid);
@@ -86,14 +82,8 @@ from pgque.subscription s
 join pgque.tick prev on prev.tick_queue = s.sub_queue and prev.tick_id = s.sub_last_tick
 left join pgque.tick cur on cur.tick_queue = s.sub_queue and cur.tick_id = s.sub_next_tick
 union all
-select q.queue_id, null, last_tick.tick_snapshot, null
-from pgque.queue q
-cross join lateral (
-    select t.tick_snapshot from pgque.tick t
-    where t.tick_queue = q.queue_id
-    order by t.tick_id desc
-    limit 1
-) last_tick
+select q.queue_id, null, q.tick_snapshot, null
+from pgque.queue_progress q
 where not exists (select from pgque.subscription_base s where s.sub_queue = q.queue_id);
 
 -- Writes the unfinished events of a queue again, under this transaction's id: puts them aside with
@@ -105,7 +95,6 @@ where not exists (select from pgque.subscription_base s where s.sub_queue = q.qu
 -- dead_letter.
 create or replace function pgque.renumber_events(i_queue pgque.queue, i_first_txid xid8)
 returns bigint
-language plpgsql
 as $$
 declare
     v_columns  constant text := 'ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
@@ -169,36 +158,24 @@ $$;
 
 -- Returns whether a row's xmin is the given transaction or a later one. The two are less than 2^31
 -- apart.
-create or replace function pgque.is_written_since(i_xmin xid, i_txid xid8)
-returns boolean
-language plpgsql immutable
-as $$
-begin
-    return (i_xmin::text::bigint - i_txid::text::bigint) & 4294967295 < 2147483648;
-end;
-$$;
+forward pgque.is_written_since(i_xmin xid, i_txid xid8) returns boolean immutable
+as (i_xmin::text::bigint - i_txid::text::bigint) & 4294967295 < 2147483648;
 
 -- Gives each queue a single tick, in which this transaction is still in progress, and moves every
 -- consumer to it.
 -- locks: held by the caller. writes: tick_log, tick_request, position_log, log_rotation, queue.
 create or replace function pgque.renumber_positions()
 returns void
-language plpgsql
 as $$
 declare
     v_ticks  pgque.tick_log[];
     v_sub    pgque.subscription;
 begin
     v_ticks := array(
-        select row(q.queue_id, t.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
-                   t.tick_event_seq, t.half)::pgque.tick_log
-        from pgque.queue q
-        cross join lateral (
-            select * from pgque.tick l
-            where l.tick_queue = q.queue_id
-            order by l.tick_id desc
-            limit 1
-        ) t);
+        select row(q.queue_id, q.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
+                   q.tick_event_seq, l.half)::pgque.tick_log
+        from pgque.queue_progress q
+        join pgque.log l on l.log_name = 'tick');
     truncate pgque.tick_log;
     insert into pgque.tick_log select (unnest(v_ticks)).*;
 

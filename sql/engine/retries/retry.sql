@@ -15,8 +15,7 @@ as pgque.nack_batch(i_batch_id, i_msg_ids, i_retry_after, array[i_reason], i_own
 create or replace function pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval, i_reasons text[],
     i_owner text default null, i_epoch bigint default null)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub          pgque.subscription := pgque.find_batch(i_batch_id);
@@ -51,8 +50,7 @@ as pgque.dead_letter_batch(i_batch_id, i_msg_ids, array[i_reason], i_owner, i_ep
 create or replace function pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reasons text[],
     i_owner text default null, i_epoch bigint default null)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 begin
     perform pgque.check_may_settle(pgque.find_batch(i_batch_id), i_owner, i_epoch);
@@ -67,18 +65,16 @@ $$;
 create or replace function pgque.check_may_settle(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
-language plpgsql
 as $$
 begin
     if i_owner is not null or i_epoch is not null then
         perform pgque.check_lease_holder(i_sub, i_owner, i_epoch);
     elsif i_sub.lease_until > clock_timestamp() then
-        raise exception using
-            errcode = 'PQ004',
-            message = format('batch %s is leased by "%s" until %s',
-                             i_sub.sub_batch, i_sub.lease_owner, i_sub.lease_until),
-            hint = 'Its owner finishes it with ack_batch, or passes i_owner and i_epoch; others wait '
-                   'until the lease ends.';
+        raise exception 'batch % is leased by "%" until %', i_sub.sub_batch, i_sub.lease_owner,
+                        i_sub.lease_until
+            using errcode = 'PQ004',
+                  hint = 'Its owner finishes it with ack_batch, or passes i_owner and i_epoch; '
+                         'others wait until the lease ends.';
     end if;
 end;
 $$;
@@ -93,7 +89,6 @@ create or replace function pgque.settle_events(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_at timestamptz, i_max_retries integer,
     i_reasons text[], i_reason text)
 returns integer
-language plpgsql
 as $$
 declare
     v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
@@ -146,12 +141,10 @@ begin
     into v_events, v_lost_ids
     from given g left join found f on f.ev_id = g.id;
     if v_lost_ids is not null then
-        raise exception using
-            errcode = 'PQ009',
-            message = format('batch %s has no event %s', i_batch_id,
-                             array_to_string(v_lost_ids[:20], ', ')),
-            detail = format('%s of the ids are not in it.', cardinality(v_lost_ids)),
-            hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
+        raise exception 'batch % has no event %', i_batch_id, array_to_string(v_lost_ids[:20], ', ')
+            using errcode = 'PQ009', detail = format('%s of the ids are not in it.',
+                                                     cardinality(v_lost_ids)),
+                  hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
     end if;
     return v_events;
 end;
@@ -162,7 +155,6 @@ $$;
 -- a join.
 create or replace function pgque.pick_events(i_batch_id bigint, i_ids bigint[])
 returns setof pgque.event_template
-language plpgsql
 as $$
 begin
     return query execute format(  -- quoted: made by batch_select
@@ -176,21 +168,18 @@ $$;
 -- Refuses null ids, and a number of reasons that is neither one nor the number of ids.
 create or replace function pgque.check_reasons(i_msg_ids bigint[], i_reasons text[])
 returns void
-language plpgsql
 as $$
 begin
     if i_msg_ids is null or array_position(i_msg_ids, null) > 0 then
-        raise exception using
-            errcode = 'PQ009',
-            message = 'event null is in no batch',
-            hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
+        raise exception 'event null is in no batch'
+            using errcode = 'PQ009',
+                  hint = 'Pass ids of events that this batch delivered (msg_id, ev_id).';
     end if;
     if cardinality(i_reasons) not in (1, cardinality(i_msg_ids)) or i_reasons is null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('%s reasons for %s events',
-                             coalesce(cardinality(i_reasons)::text, 'null'), cardinality(i_msg_ids)),
-            hint = 'Give a reason for each id, in the order of the ids, or one for all.';
+        raise exception '% reasons for % events', coalesce(cardinality(i_reasons)::text, 'null'),
+                        cardinality(i_msg_ids)
+            using errcode = 'PQ005',
+                  hint = 'Give a reason for each id, in the order of the ids, or one for all.';
     end if;
 end;
 $$;
@@ -200,8 +189,7 @@ $$;
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(x_batch_id);
@@ -223,8 +211,7 @@ $$;
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 begin
     if x_retry_seconds is null or x_retry_seconds < 0 then
@@ -238,28 +225,21 @@ $$;
 
 -- Returns the open batches of a queue, or of all, and of a subscription, or of all: their ids, who gets
 -- the retries of their events, and the snapshots between which their transactions finished.
-create or replace function pgque.open_batches(
+forward pgque.open_batches(
     i_queue_id integer default null, i_owner integer default null,
     out batch_id bigint, out ev_owner integer,
-    out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
-returns setof record
-language plpgsql stable
-as $$
-begin
-    return query
-    select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
-    from pgque.subscription s
-    cross join lateral (
-        select t.tick_snapshot from pgque.tick_log t
-        where t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick limit 1) l
-    cross join lateral (
-        select t.tick_snapshot from pgque.tick_log t
-        where t.tick_queue = s.sub_queue and t.tick_id = s.sub_next_tick limit 1) n
-    where s.sub_batch is not null
-      and (i_queue_id is null or s.sub_queue = i_queue_id)
-      and (i_owner is null or coalesce(s.sub_main, s.sub_id) = i_owner);
-end;
-$$;
+    out last_snapshot pg_snapshot, out next_snapshot pg_snapshot) returns setof record stable
+as select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
+   from pgque.subscription s
+   cross join lateral (
+       select t.tick_snapshot from pgque.tick_log t
+       where t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick limit 1) l
+   cross join lateral (
+       select t.tick_snapshot from pgque.tick_log t
+       where t.tick_queue = s.sub_queue and t.tick_id = s.sub_next_tick limit 1) n
+   where s.sub_batch is not null
+     and (i_queue_id is null or s.sub_queue = i_queue_id)
+     and (i_owner is null or coalesce(s.sub_main, s.sub_id) = i_owner);
 
 -- Moves retries that are due back into their queues, as events for their subscription only. Those of
 -- a batch that is still open stay: whoever takes it over may give the same events back again. It
@@ -270,8 +250,7 @@ $$;
 -- locks: the retries it moves, except those that another session moves; those of make_ticks.
 -- writes: retry_queue, current event tables, tick, tick_request, tick_state.
 create or replace function pgque.maint_retry_events()
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '1s'
 as $$
 declare

@@ -6,8 +6,7 @@ create or replace function pgque.event_retry_raw(
     x_queue text, x_consumer text, x_retry_after timestamptz,
     x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
     x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(x_queue, x_consumer);
@@ -18,11 +17,10 @@ begin
         perform pgque.refuse_cooperative(v_sub, x_queue, x_consumer);
     end if;
     if x_retry_after is null or x_ev_retry < 0 then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no retry number %s at %s', coalesce(x_ev_retry::text, 'null'),
-                             coalesce(x_retry_after::text, 'null')),
-            hint = 'Give the time of the next delivery, and 0 or more as the retries so far.';
+        raise exception 'no retry number % at %', coalesce(x_ev_retry::text, 'null'),
+                        coalesce(x_retry_after::text, 'null')
+            using errcode = 'PQ005',
+                  hint = 'Give the time of the next delivery, and 0 or more as the retries so far.';
     end if;
 
     if v_id is null then
@@ -44,8 +42,7 @@ $$;
 -- stay unchanged. The batch stays open.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.batch_retry(i_batch_id bigint, i_retry_seconds integer)
-returns integer
-language plpgsql security definer
+returns integer security definer
 as $$
 declare
     v_sub  pgque.subscription := pgque.find_batch(i_batch_id);

@@ -20,7 +20,6 @@ where r.rotated_at is null
 -- locks: held by the caller. writes: position_log.
 create or replace function pgque.move_positions(i_half smallint)
 returns bigint
-language plpgsql
 as $$
 declare
     v_rows bigint;
@@ -53,8 +52,7 @@ $$;
 -- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log,
 -- log_rotation.
 create or replace function pgque.maint_compact_positions()
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '10ms'
 as $$
 declare
@@ -103,7 +101,6 @@ from pgque.queue q;
 -- far a consumer lags.
 create or replace function pgque.are_ticks_obsolete()
 returns boolean
-language plpgsql
 as $$
 declare
     v_all     bigint := (select count(*) from pgque.tick);
@@ -128,8 +125,7 @@ $$;
 -- whole with all queues. Returns 1 when it made a copy.
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '10ms'
 as $$
 declare
@@ -170,8 +166,7 @@ $$;
 -- locks: those of maint_copy_ticks; tick_log against tickers and registrations. writes: tick_log,
 -- history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '10ms'
 as $$
 declare

@@ -4,7 +4,6 @@
 -- locks: held by the caller. writes: history.
 create or replace function pgque.keep_tick_history(i_half smallint)
 returns void
-language plpgsql
 as $$
 begin
     with copied as materialized (  -- or the planner looks for the first one at each tick
@@ -54,8 +53,7 @@ $$;
 -- deleted. Returns how many counters it removed.
 -- locks: the rows it deletes. writes: counter_log, history, log_rotation.
 create or replace function pgque.maint_compact_counters()
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '10ms'
 as $$
 declare

@@ -14,23 +14,14 @@
 
 -- Lets this transaction commit without waiting for a standby. Maintenance holds locks that other
 -- sessions wait for, and nobody relies on its commit.
-create or replace function pgque.commit_locally()
-returns void
-language plpgsql
-as $$
-begin
-    if current_setting('synchronous_commit') <> 'off' then
-        perform set_config('synchronous_commit', 'local', true);
-    end if;
-end;
-$$;
+forward pgque.commit_locally() returns void
+as set_config('synchronous_commit', 'local', true) where current_setting('synchronous_commit') <> 'off';
 
 -- Sets how long the calling function waits for a lock on a log: 10 ms, which nobody notices.
 -- Overlapping transactions may keep it taken for longer, so one attempt in ten waits for 100 ms, and
 -- one in a hundred for a second.
 create or replace function pgque.set_lock_wait()
 returns void
-language plpgsql
 as $$
 declare
     v_chance constant float := random();
@@ -55,8 +46,7 @@ where pg_relation_size(h.half) > 0;
 -- locks: the log's row in log_rotation; the half, exclusively. writes: snapshot_wait; truncates the
 -- half.
 create or replace function pgque.maint_empty_half(i_log text)
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '10ms'
 as $$
 declare

@@ -3,8 +3,7 @@
 -- commit. The half with the old ticks is emptied after that, since readers wait for its lock, and event
 -- tables are dropped later still, since producers wait for theirs.
 create or replace function pgque.maint_steps(out func_name text, out func_arg text)
-returns setof record
-language plpgsql stable
+returns setof record stable
 as $$
 declare
     v_now constant timestamptz := clock_timestamp();
@@ -58,8 +57,7 @@ $$;
 -- functions with no or one argument, to be called again while they return more than 0, and tables to
 -- vacuum.
 create or replace function pgque.maint_operations(out func_name text, out func_arg text)
-returns setof record
-language plpgsql security definer
+returns setof record security definer
 set lock_timeout = '1s'
 as $$
 begin
@@ -73,8 +71,7 @@ $$;
 -- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events, positions
 -- and ticks are not among them, because their tables are truncated.
 create or replace function pgque.maint_tables_to_vacuum()
-returns setof text
-language plpgsql security definer
+returns setof text security definer
 as $$
 begin
     if current_setting('autovacuum')::boolean then
@@ -93,7 +90,6 @@ $$;
 -- locks: those of the function. writes: the same.
 create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
 returns bigint
-language plpgsql
 set lock_timeout = '1s'
 as $$
 declare
@@ -113,15 +109,9 @@ end;
 $$;
 
 -- Returns the hint of an error that ended a step: its own, or what to do next.
-create or replace function pgque.next_run_hint(i_hint text)
-returns text
-language plpgsql immutable
-as $$
-begin
-    return coalesce(nullif(i_hint, ''), 'The next run tries it again. A standby takes no writes: run '
-                                        'it on the primary.');
-end;
-$$;
+forward pgque.next_run_hint(i_hint text) returns text immutable
+as coalesce(nullif(i_hint, ''), 'The next run tries it again. A standby takes no writes: run '
+                                'it on the primary.');
 
 -- Does all maintenance in one call, for any scheduler. Returns how many things it did. What it cannot
 -- lock within a second, it leaves for the next call. A step that fails stops no other step and raises a
@@ -129,8 +119,7 @@ $$;
 -- own: a transaction that switches a log commits without waiting for a synchronous standby.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
-returns integer
-language plpgsql security definer
+returns integer security definer
 set lock_timeout = '1s'
 as $$
 declare

@@ -5,8 +5,7 @@
 -- Returns how long maint_loop waits between two rounds: less while a log is on its second half, where
 -- reading costs more.
 create or replace function pgque.maint_pause()
-returns interval
-language plpgsql security definer
+returns interval security definer
 set lock_timeout = '5s'
 as $$
 begin
@@ -23,7 +22,6 @@ $$;
 -- error at its end.
 -- locks: none between steps. writes: what the steps write.
 create or replace procedure pgque.maint_loop(i_slot interval)
-language plpgsql
 as $$
 declare
     v_slot       constant record := pgque.begin_slot(i_slot);

@@ -12,7 +12,6 @@
 -- locks: none; the caller holds one under which nobody else asks for this name. writes: snapshot_wait.
 create or replace function pgque.is_seen_by_all(i_name text, i_change text)
 returns boolean
-language plpgsql
 as $$
 declare
     v_wait      pgque.snapshot_wait;

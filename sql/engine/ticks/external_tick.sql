@@ -6,8 +6,7 @@
 -- locks: the queue's row, until commit. writes: tick, tick_request, the event sequence; notifies.
 create or replace function pgque.ticker(
     i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_queue  pgque.queue;
@@ -32,15 +31,13 @@ begin
     if i_tick_id is null or i_tick_id <= v_last.tick_id
        or i_event_seq is null or i_event_seq < v_last.tick_event_seq
        or i_orig_timestamp is null or not isfinite(i_orig_timestamp) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('no tick %s of %s with event sequence %s on queue "%s"',
-                             coalesce(i_tick_id::text, 'null'),
-                             coalesce(i_orig_timestamp::text, 'null'),
-                             coalesce(i_event_seq::text, 'null'), i_queue_name),
-            hint = format('The last tick is %s with event sequence %s: give a higher id, a finite '
-                          'time and a sequence that is not lower.',
-                          v_last.tick_id, v_last.tick_event_seq);
+        raise exception 'no tick % of % with event sequence % on queue "%"',
+                        coalesce(i_tick_id::text, 'null'), coalesce(i_orig_timestamp::text, 'null'),
+                        coalesce(i_event_seq::text, 'null'), i_queue_name
+            using errcode = 'PQ005',
+                  hint = format('The last tick is %s with event sequence %s: give a higher id, a '
+                                'finite time and a sequence that is not lower.', v_last.tick_id,
+                                v_last.tick_event_seq);
     end if;
 
     insert into pgque.tick_log (
@@ -58,19 +55,17 @@ $$;
 -- Raises the error for a queue that takes no tick from this ticker, with the setting that would
 -- allow it.
 create or replace function pgque.refuse_tick(i_queue pgque.queue)
-returns void
-language plpgsql immutable
+returns void immutable
 as $$
 declare
     v_setting constant text := case when i_queue.queue_ticker_paused then 'ticker_paused'
                                     else 'external_ticker' end;
     v_value   constant boolean := i_queue.queue_ticker_paused or i_queue.queue_external_ticker;
 begin
-    raise exception using
-        errcode = 'PQ017',
-        message = format('ticks not allowed: %s of queue "%s" is %s', v_setting, i_queue.queue_name,
-                         v_value::text),
-        hint = format('Set it with: select pgque.set_queue_config(%L, %L, %L);', i_queue.queue_name,
-                      v_setting, (not v_value)::text);
+    raise exception 'ticks not allowed: % of queue "%" is %', v_setting, i_queue.queue_name,
+                    v_value::text
+        using errcode = 'PQ017',
+              hint = format('Set it with: select pgque.set_queue_config(%L, %L, %L);',
+                            i_queue.queue_name, v_setting, (not v_value)::text);
 end;
 $$;

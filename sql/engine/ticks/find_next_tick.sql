@@ -9,7 +9,6 @@ create or replace function pgque.find_next_tick(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_owner_id integer default null)
 returns pgque.tick
-language plpgsql
 as $$
 declare
     v_newest  timestamptz := timestamptz 'infinity';
@@ -62,7 +61,6 @@ $$;
 create or replace function pgque.count_between(
     i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer default null)
 returns bigint
-language plpgsql
 as $$
 declare
     v_range   record := pgque.events_between(i_from.tick_queue, i_from.tick_snapshot,

@@ -2,8 +2,7 @@
 -- in its own snapshot, although it may still insert events. So the ticker's own id is added to
 -- those in progress, and all its events come in a later batch.
 create or replace function pgque.tick_snapshot()
-returns pg_snapshot
-language plpgsql stable
+returns pg_snapshot stable
 as $$
 declare
     v_snapshot  pg_snapshot := pg_current_snapshot();
@@ -29,7 +28,6 @@ $$;
 -- locks: in a stricter isolation the row of log, shared. writes: nothing.
 create or replace function pgque.check_tick_half()
 returns void
-language plpgsql
 as $$
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
@@ -43,13 +41,8 @@ $$;
 -- once that tick is older than the lag; after the idle period; on request; and at once for a queue's
 -- first event, or if the clock was set back behind the last tick.
 create or replace view pgque.tick_due as
-select q.queue_id,
-       q.queue_name,
-       last_tick.tick_id as last_tick_id,
-       seq.last_event_id,
-       last_tick.tick_event_seq as last_tick_event_seq,
-       q.queue_seq as event_seq,
-       s.left_some,
+select q.queue_id, q.queue_name, last_tick.tick_id as last_tick_id, seq.last_event_id,
+       last_tick.tick_event_seq as last_tick_event_seq, q.queue_seq as event_seq, s.left_some,
        seq.last_event_id > last_tick.tick_event_seq as has_new,
        clock_timestamp() - last_tick.tick_time
            < greatest(q.queue_ticker_max_lag, interval '200 ms') as is_busy
@@ -82,7 +75,6 @@ where not q.queue_external_ticker
 -- walks through the whole table of locks, so it is read only if there is such a transaction.
 create or replace function pgque.seqs_in_use()
 returns oid[]
-language plpgsql
 as $$
 declare
     v_database  constant oid := (select d.oid from pg_database d where d.datname = current_database());
@@ -124,7 +116,6 @@ $$;
 -- notifies.
 create or replace function pgque.make_ticks(i_first_queue integer, i_last_queue integer)
 returns bigint[]
-language plpgsql
 set plan_cache_mode = force_generic_plan
 as $$
 declare
@@ -191,8 +182,7 @@ $$;
 -- Ticks every queue that is due; returns how many. Waits a second at most for a lock.
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker()
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 set lock_timeout = '1s'
 as $$
 begin
@@ -207,8 +197,7 @@ $$;
 -- or has an external ticker.
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker(i_queue_name text)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 set lock_timeout = '1s'
 as $$
 declare
@@ -229,8 +218,7 @@ $$;
 -- Refused while the queue is paused or has an external ticker.
 -- locks: none. writes: tick_request.
 create or replace function pgque.force_next_tick(i_queue_name text)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);

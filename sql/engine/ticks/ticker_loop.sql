@@ -5,8 +5,7 @@
 -- which starts jobs on the minute, so they count from the minute; shorter ones count from their
 -- start.
 create or replace function pgque.slot_end(i_start timestamptz, i_slot interval)
-returns timestamptz
-language plpgsql stable
+returns timestamptz stable
 as $$
 begin
     if i_slot is null or i_slot < '0' then
@@ -20,8 +19,7 @@ $$;
 
 -- Begins a slot: returns its start, its end and the current pg_cron job.
 create or replace function pgque.begin_slot(
-    i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
-language plpgsql security definer
+    i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint) security definer
 set lock_timeout = '5s'
 as $$
 begin
@@ -38,8 +36,7 @@ $$;
 -- work and is not followed by a burst.
 create or replace function pgque.next_beat(
     i_last timestamptz, i_period interval, i_ends timestamptz, i_job_id bigint)
-returns timestamptz
-language plpgsql security definer
+returns timestamptz security definer
 set lock_timeout = '5s'
 as $$
 declare
@@ -66,7 +63,6 @@ $$;
 -- end.
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop(i_slot interval)
-language plpgsql
 as $$
 declare
     v_slot     constant record := pgque.begin_slot(i_slot);
@@ -100,7 +96,6 @@ $$;
 -- Does the same with the configured slot (ticker_slot).
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop()
-language plpgsql
 as $$
 declare
     v_pace constant record := pgque.ticker_pace();

@@ -9,9 +9,7 @@
 create or replace function pgque.window_ticks(
     i_queue text, i_start timestamptz, i_end timestamptz,
     out prev_tick_id bigint, out tick_id bigint,
-    out seq_start bigint, out seq_end bigint, out lag interval, out attempt bigint)
-returns record
-language plpgsql security definer
+    out seq_start bigint, out seq_end bigint, out lag interval, out attempt bigint) security definer
 as $$
 declare
     v_queue   constant pgque.queue := pgque.find_queue(i_queue);
@@ -22,38 +20,33 @@ declare
 begin
     perform pgque.check_adopted();
     if i_start is null or i_end is null or not i_start < i_end then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('%s to %s is no time window', coalesce(i_start::text, 'null'),
-                             coalesce(i_end::text, 'null')),
-            hint = 'Pass two times, the earlier one first.';
+        raise exception '% to % is no time window', coalesce(i_start::text, 'null'),
+                        coalesce(i_end::text, 'null')
+            using errcode = 'PQ005', hint = 'Pass two times, the earlier one first.';
     end if;
     if v_oldest.tick_id = 1 and v_oldest.tick_time >= i_end then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s is older than queue "%s", which was created %s',
-                             i_start, i_end, i_queue, v_oldest.tick_time),
-            hint = 'Begin with a window that has a part of the queue''s life.';
+        raise exception 'the window from % to % is older than queue "%", which was created %',
+                        i_start, i_end, i_queue, v_oldest.tick_time
+            using errcode = 'PQ005',
+                  hint = 'Begin with a window that has a part of the queue''s life.';
     elsif v_oldest.tick_id > 1 and v_oldest.tick_time >= i_start then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s of queue "%s" is %s: the oldest tick is %s, '
-                             'of %s', i_start, i_end, i_queue,
-                             case when v_oldest.tick_time >= i_end then 'gone' else 'partly gone' end,
-                             v_oldest.tick_id, v_oldest.tick_time),
-            hint = 'Its events cannot be read again. To retain events longer in future, set the '
-                   'queue''s parameter retention.';
+        raise exception 'the window from % to % of queue "%" is %: the oldest tick is %, of %',
+                        i_start, i_end, i_queue,
+                        case when v_oldest.tick_time >= i_end then 'gone' else 'partly gone' end,
+                        v_oldest.tick_id, v_oldest.tick_time
+            using errcode = 'PQ005',
+                  hint = 'Its events cannot be read again. To retain events longer in future, set '
+                         'the queue''s parameter retention.';
     end if;
     if not exists (select from pgque.tick t
                    where t.tick_queue = v_queue.queue_id and t.tick_time >= i_end) then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('the window from %s to %s of queue "%s" is not over: its last tick is '
-                             '%s, of %s', i_start, i_end, i_queue, v_newest.tick_id,
-                             v_newest.tick_time),
-            hint = format('Try again when the queue has a tick after the window. Without events it '
-                          'gets one every %s (ticker_idle_period), if a ticker runs and the queue is '
-                          'not paused.', v_queue.queue_ticker_idle_period);
+        raise exception 'the window from % to % of queue "%" is not over: its last tick is %, of %',
+                        i_start, i_end, i_queue, v_newest.tick_id, v_newest.tick_time
+            using errcode = 'PQ005',
+                  hint = format('Try again when the queue has a tick after the window. Without '
+                                'events it gets one every %s (ticker_idle_period), if a ticker '
+                                'runs and the queue is not paused.',
+                                v_queue.queue_ticker_idle_period);
     end if;
     v_prev := pgque.find_tick(v_queue.queue_id, pgque.find_tick_before(v_queue, i_start));
     v_last := pgque.find_tick(v_queue.queue_id, pgque.find_tick_before(v_queue, i_end));

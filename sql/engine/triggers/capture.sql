@@ -4,7 +4,6 @@
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.capture_change()
 returns trigger
-language plpgsql
 set bytea_output = 'hex'
 set extra_float_digits = 1
 set intervalstyle = 'postgres'
@@ -24,11 +23,11 @@ declare
     v_send     text;
 begin
     if not pg_has_role('pgque_writer', 'usage') then
-        raise exception using
-            errcode = 'insufficient_privilege',
-            message = format('role "%s" may not send the changes of table %s to queue "%s"',
-                             current_user, tg_argv[1], tg_argv[0]),
-            hint = format('Whoever changes it needs: grant pgque_writer to %I;', current_user);
+        raise exception 'role "%" may not send the changes of table % to queue "%"', current_user,
+                        tg_argv[1], tg_argv[0]
+            using errcode = 'insufficient_privilege',
+                  hint = format('Whoever changes it needs: grant pgque_writer to %I;',
+                                current_user);
     end if;
     if tg_op = 'TRUNCATE' then
         perform pgque.capture_truncate(tg_argv[0], tg_argv[1], tg_relid, tg_when);
@@ -73,18 +72,16 @@ $$;
 -- The condition that the rows o and n of a table have one key, as it is now; null for an insert, which
 -- needs none. Refuses an update of a table that has lost its key.
 create or replace function pgque.capture_condition(i_relid oid, i_op text)
-returns text
-language plpgsql stable
+returns text stable
 as $$
 declare
     v_key  constant text[] := pgque.key_of_table(i_relid);
 begin
     if v_key is null and i_op = 'UPDATE' then
-        raise exception using
-            errcode = 'PQ014',
-            message = format('table %s is captured and has no key any more, so its update cannot be sent',
-                             i_relid::regclass),
-            hint = 'Give it a primary key, or end the capture: select pgque.uncapture(...).';
+        raise exception 'table % is captured and has no key any more, so its update cannot be sent',
+                        i_relid::regclass
+            using errcode = 'PQ014',
+                  hint = 'Give it a primary key, or end the capture: select pgque.uncapture(...).';
     end if;
     return (select string_agg(format('o.%1$I = n.%1$I', name), ' and ') from unnest(v_key) name);
 end;
@@ -107,7 +104,6 @@ $$;
 create or replace function pgque.capture_truncate(
     i_queue text, i_table text, i_relid oid, i_when text)
 returns void
-language plpgsql
 as $$
 declare
     c_whole  constant boolean := not (select c.relispartition from pg_class c
@@ -137,7 +133,6 @@ $$;
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(i_table regclass, i_queue text)
 returns integer
-language plpgsql
 as $$
 declare
     c_attempts  constant integer := 10;
@@ -179,11 +174,11 @@ begin
             exit;
         exception when lock_not_available then
             if v_attempt = c_attempts then
-                raise exception using
-                    errcode = 'lock_not_available',
-                    message = format('table %s could not be captured: its writers did not end within '
-                                     '%s attempts of a second', i_table, c_attempts),
-                    hint = 'Call it again when the table has no long transaction; pg_locks has them.';
+                raise exception 'table % could not be captured: its writers did not end within % '
+                                'attempts of a second', i_table, c_attempts
+                    using errcode = 'lock_not_available',
+                          hint = 'Call it again when the table has no long transaction; pg_locks '
+                                 'has them.';
             end if;
             perform pg_sleep(0.2 * v_attempt);
         end;
@@ -197,7 +192,6 @@ $$;
 -- locks: the tables (ACCESS EXCLUSIVE). writes: their triggers.
 create or replace function pgque.uncapture(i_table regclass, i_queue text)
 returns integer
-language plpgsql
 as $$
 declare
     v_name     constant text := 'pgque_capture_' || left(md5(i_queue), 12);
@@ -219,8 +213,7 @@ $$;
 
 -- Checks that a table can be captured.
 create or replace function pgque.check_captured(i_table regclass)
-returns void
-language plpgsql stable
+returns void stable
 as $$
 declare
     v_class  pg_class;
@@ -240,10 +233,8 @@ begin
             'index'
     end;
     if v_why is not null then
-        raise exception using
-            errcode = 'PQ005',
-            message = format('table %s cannot be captured: it %s', coalesce(i_table::text, 'null'), v_why),
-            hint = 'docs/capture.md lists what can be captured.';
+        raise exception 'table % cannot be captured: it %', coalesce(i_table::text, 'null'), v_why
+            using errcode = 'PQ005', hint = 'docs/capture.md lists what can be captured.';
     end if;
 end;
 $$;

@@ -6,8 +6,7 @@
 -- locks: none. writes: replica_table.
 create or replace function pgque.set_replicated(
     i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
-returns void
-language plpgsql security definer
+returns void security definer
 as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
@@ -26,8 +25,7 @@ $$;
 -- Has a consumer copy a table again, at its next batch or the next attempt at an open one.
 -- locks: none. writes: replica_table.
 create or replace function pgque.forget_replicated(i_queue text, i_consumer text, i_table text)
-returns void
-language plpgsql security definer
+returns void security definer
 as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
@@ -120,8 +118,7 @@ $$;
 -- queue has one with a newer snapshot already: then try again in a new transaction.
 -- locks: those of ticker(). writes: tick_request, and a tick.
 create or replace function pgque.snapshot_tick(i_queue text)
-returns bigint
-language plpgsql security definer
+returns bigint security definer
 as $$
 begin
     perform pgque.find_queue(i_queue);

@@ -2,8 +2,7 @@
 -- logutriga with the key's columns, and R for a TRUNCATE.
 create or replace function pgque.change_type(
     i_format text, i_op text, i_schema text, i_table text, i_key text[])
-returns text
-language plpgsql immutable
+returns text immutable
 as $$
 begin
     return case
@@ -21,8 +20,7 @@ $$;
 -- name=value&..., and a null is a name alone; most texts need no encoding, and skip the call.
 create or replace function pgque.row_as_text(
     i_format text, i_names text[], i_types oid[], i_sent boolean[], i_values text[])
-returns text
-language plpgsql stable
+returns text stable
 as $$
 begin
     if i_format = 'json' then
@@ -52,8 +50,7 @@ $$;
 -- Encodes a text as HTML forms do, from its bytes in UTF-8. A run of characters that need no encoding
 -- is copied as a whole.
 create or replace function pgque.url_encode(i_text text)
-returns text
-language plpgsql immutable strict
+returns text immutable strict
 as $$
 begin
     return (
@@ -71,8 +68,7 @@ $$;
 -- statement stays valid.
 create or replace function pgque.change_fragment(
     i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
-returns text
-language plpgsql immutable
+returns text immutable
 as $$
 declare
     v_key text := (

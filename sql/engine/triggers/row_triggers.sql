@@ -3,7 +3,6 @@
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.jsontriga()
 returns trigger
-language plpgsql
 as $$
 declare
     c pg_catalog.record;
@@ -47,7 +46,6 @@ create or replace function pgque.send_change(
     i_format text, i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
     i_when text, i_level text, i_op text, i_old record, i_new record,
     out is_sent boolean, out is_last boolean)
-language plpgsql
 as $$
 declare
     c         pg_catalog.record;
@@ -75,7 +73,6 @@ create or replace function pgque.describe_change(
     i_format text, i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
     i_when text, i_level text, i_op text, i_old record, i_new record,
     out queue text, out skip boolean, out fields text[], out expressions text)
-language plpgsql
 set datestyle = 'ISO, YMD'
 set intervalstyle = 'postgres'
 set extra_float_digits = 1
@@ -145,8 +142,7 @@ $$;
 -- Returns the columns of a table in the order of its rows, without dropped ones, and the primary key's
 -- columns in the order of the key.
 create or replace function pgque.table_columns(
-    i_table oid, out names text[], out types oid[], out generated text[], out key text[])
-language plpgsql stable
+    i_table oid, out names text[], out types oid[], out generated text[], out key text[]) stable
 as $$
 declare
     v_numbers int2[];
@@ -168,8 +164,7 @@ $$;
 -- builds no SQL from names. In the text form, a value with a comma, quote, backslash or space is in
 -- quotes, with quotes and backslashes doubled; an empty value without quotes is null.
 create or replace function pgque.split_row(i_row text)
-returns text[]
-language plpgsql immutable strict
+returns text[] immutable strict
 as $$
 begin
     if strpos(i_row, '"') = 0 then

@@ -4,8 +4,7 @@
 create or replace function pgque.read_arguments(
     i_trigger text, i_args text[],
     out queue text, out flags text[], out ignored text[], out key text[], out condition text,
-    out fields text[])
-language plpgsql immutable
+    out fields text[]) immutable
 as $$
 declare
     c_fields constant text[] := array['ev_type', 'ev_data', 'ev_extra1', 'ev_extra2',
@@ -51,8 +50,7 @@ $$;
 -- expression. The SQL returns no row if the condition is not true. Returns null if there is nothing to
 -- compute.
 create or replace function pgque.trigger_expressions(i_condition text, i_fields text[])
-returns text
-language plpgsql immutable
+returns text immutable
 as $$
 begin
     if i_condition is null and num_nonnulls(variadic i_fields) = 0 then
@@ -75,8 +73,7 @@ $$;
 create or replace function pgque.check_trigger(
     i_trigger text, i_flags text[], i_condition text, i_fields text[], i_when text, i_level text,
     i_op text)
-returns void
-language plpgsql immutable
+returns void immutable
 as $$
 begin
     if 'deny' = any (i_flags) then
@@ -104,8 +101,7 @@ $$;
 -- Consumers that apply the change elsewhere find the row by its key.
 create or replace function pgque.check_change_key(
     i_trigger text, i_op text, i_key text[], i_names text[], i_old text[], i_new text[])
-returns void
-language plpgsql immutable
+returns void immutable
 as $$
 declare
     v_changed text;
@@ -131,8 +127,7 @@ $$;
 -- Raises an error about a change that cannot become an event, or about the trigger's definition.
 create or replace function pgque.refuse_trigger(
     i_is_change boolean, i_trigger text, i_what text, i_hint text)
-returns void
-language plpgsql immutable
+returns void immutable
 as $$
 begin
     raise exception using
