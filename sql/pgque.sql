@@ -5993,7 +5993,8 @@ begin
                f.ev_extra1, f.ev_extra2, f.ev_extra3, f.ev_extra4
         from found f where f.is_retried
         on conflict do nothing
-    ), copied as (delete from pgque.replica_table r where r.sub_id = v_owner.sub_id
+    ), copied as (
+        delete from pgque.replica_table r where r.sub_id = v_owner.sub_id and exists (select from found)
     ), not_retried as (
         delete from pgque.retry_queue r using found f
         where not f.is_retried and r.ev_owner = v_owner.sub_id and r.ev_id = f.ev_id
@@ -6003,8 +6004,7 @@ begin
             ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
         select v_owner.sub_queue, v_owner.sub_consumer, f.reason, f.ev_id, f.ev_time, f.ev_txid,
                f.ev_retry, f.ev_type, f.ev_data, f.ev_extra1, f.ev_extra2, f.ev_extra3, f.ev_extra4
-        from found f where not f.is_retried
-        on conflict do nothing
+        from found f where not f.is_retried on conflict do nothing
     )
     select count(f.ev_id), array_agg(g.id order by g.id) filter (where f.ev_id is null)
     into v_events, v_lost_ids

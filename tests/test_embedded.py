@@ -107,6 +107,23 @@ def test_a_killed_server_starts_again_with_its_data_whatever_the_pid_file_says(
     assert "no_such_setting" in log_file.read_text()
 
 
+def test_a_server_that_is_stopped_by_a_signal_is_no_running_one(folder: Path) -> None:
+    code = (
+        "import sys; from pgque_dagster.embedded import EmbeddedPostgres;"
+        "print(EmbeddedPostgres(sys.argv[1]).is_running)"
+    )
+    with EmbeddedPostgres(folder) as server:
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            # In a process of its own: libpq's ping lets no other thread run, and no time limit.
+            said = subprocess.run(
+                [sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=30
+            )
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert (said.stdout, server.is_running) == ("False\n", True)
+
+
 def test_the_last_process_to_leave_stops_the_server(folder: Path) -> None:
     killed = user_process(folder)
     pid = said_pid(killed)

@@ -175,7 +175,10 @@ class LastBatch:
             sql.Identifier(_EARLIER), _TAKEN_OVER, self._earlier
         )
         try:
-            with self._db.transaction():
+            with (
+                needing(self._db, "select, update", _EARLIER, "which 0.3.0 wrote"),
+                self._db.transaction(),
+            ):
                 self._db.execute("select set_config('lock_timeout', %s, true)", (LOCK_WAIT,))
                 found = self._db.execute(read).fetchone()
                 applied = Applied(*found) if found else Applied(tick_id=_TAKEN_OVER)

@@ -30,6 +30,7 @@ from .host import EmbeddedPostgresError
 
 _BINARY_FOLDERS = {18: "pginstall18/bin", 16: "pginstall/bin"}
 _START_SECONDS = 60
+_PING_SECONDS = 3
 _STOP_SECONDS = 30
 # The backends of a killed server keep its shared memory for a moment, so starting may need retries.
 _START_ATTEMPTS = 10
@@ -277,7 +278,10 @@ class EmbeddedPostgres:
         status = _read_status(self._pid_file)
         if status is None:
             return None
-        where = make_conninfo(host=status.socket_dir, port=status.port)
+        # Without a limit, the ping waits for ever for a server that is stopped by a signal.
+        where = make_conninfo(
+            host=status.socket_dir, port=status.port, connect_timeout=_PING_SECONDS
+        )
         return pq.PGconn.ping(where.encode())
 
     def _forget_reused_pid(self) -> None:

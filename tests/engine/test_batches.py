@@ -304,7 +304,8 @@ class TestRetryingABatch:
         copied = "select table_name from pgque.replicated_tables('q', 'c')"
         shape = "select pgque.set_replicated('q', 'c', 'public.t', pg_current_snapshot(), 'shape')"
         q.value(shape)
-        assert q.rows(copied) == [("public.t",)]
+        q.value("select pgque.nack_batch(%s, '{}')", batch)
+        assert q.rows(copied) == [("public.t",)], "copied again for no event"
         q.value("select pgque.batch_retry(%s, 0)", batch)
         assert q.rows(copied) == []
 

@@ -164,6 +164,20 @@ def test_a_ledger_of_0_3_0_that_belongs_to_another_role_comes_with_the_statement
         assert LastBatch(connection, "q", "c").read() == Applied()
 
 
+def test_a_role_without_rights_on_the_record_of_0_3_0_is_told_which_it_needs(
+    q: Queue, target: Target
+) -> None:
+    stored(target)
+    login = as_login(target.url, "pgque_reader")
+    target.db.execute("grant create on schema public to login_reader")
+    with connect_client(login) as connection:
+        with pytest.raises(PermissionDenied) as caught:
+            LastBatch(connection, "q", "c")
+        grant = str(caught.value).partition("owner run: ")[2]
+        target.db.execute(grant.encode())
+        assert LastBatch(connection, "q", "c").read() == LAST
+
+
 def test_a_sink_finds_what_0_3_0_recorded(target: Target) -> None:
     target.db.execute(SINKS)
     noted: list[str] = []
