@@ -277,7 +277,7 @@ class EmbeddedPostgres:
         status = _read_status(self._pid_file)
         if status is None:
             return None
-        where = make_conninfo(host=status.socket_dir, port=status.port)
+        where = make_conninfo(host=status.socket_dir, port=status.port, user="postgres")
         return pq.PGconn.ping(where.encode())
 
     def _forget_reused_pid(self) -> None:
@@ -314,8 +314,8 @@ class EmbeddedPostgres:
             )
         if done.returncode != 0:
             raise EmbeddedPostgresError(
-                f"{program} of the embedded PostgreSQL failed in {self._folder}:"
-                f" read {self.log_file}"
+                f"{program} of the embedded PostgreSQL failed in {self._folder}"
+                f" (exit code {done.returncode}): read {self.log_file}"
             )
 
 
