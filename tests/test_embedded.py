@@ -75,6 +75,12 @@ def test_each_version_answers_on_its_socket_and_keeps_its_data(folder: Path, ver
         EmbeddedPostgres(folder, version=other).start()
 
 
+def test_the_log_has_no_error_of_asking_whether_the_server_runs(folder: Path) -> None:
+    with EmbeddedPostgres(folder) as server:
+        assert server.is_running
+        assert "FATAL" not in server.log_file.read_text()
+
+
 def test_a_path_too_long_for_a_socket_gets_a_short_one(folder: Path) -> None:
     with EmbeddedPostgres(folder / ("x" * 120)) as server:
         assert query(server.url, "select 1") == 1
@@ -102,7 +108,7 @@ def test_a_killed_server_starts_again_with_its_data_whatever_the_pid_file_says(
         assert server.pid != os.getppid()
     with (folder / "data" / "postgresql.conf").open("a") as conf:
         conf.write("no_such_setting = 1\n")
-    with pytest.raises(EmbeddedPostgresError, match=f"read {log_file}"):
+    with pytest.raises(EmbeddedPostgresError, match=rf"exit code 1\): read {log_file}"):
         EmbeddedPostgres(folder).start()
     assert "no_such_setting" in log_file.read_text()
 

@@ -280,7 +280,10 @@ class EmbeddedPostgres:
             return None
         # Without a limit, the ping waits for ever for a server that is stopped by a signal.
         where = make_conninfo(
-            host=status.socket_dir, port=status.port, connect_timeout=_PING_SECONDS
+            host=status.socket_dir,
+            port=status.port,
+            user="postgres",
+            connect_timeout=_PING_SECONDS,
         )
         return pq.PGconn.ping(where.encode())
 
@@ -318,8 +321,8 @@ class EmbeddedPostgres:
             )
         if done.returncode != 0:
             raise EmbeddedPostgresError(
-                f"{program} of the embedded PostgreSQL failed in {self._folder}:"
-                f" read {self.log_file}"
+                f"{program} of the embedded PostgreSQL failed in {self._folder}"
+                f" (exit code {done.returncode}): read {self.log_file}"
             )
 
 

@@ -16,7 +16,9 @@ from .keys import QUEUE, dead_letters_key, queue_key
 REPLAY_JOB = "pgque_replay_dead_letters"
 PURGE_JOB = "pgque_purge_dead_letters"
 
-CHECK_TICKS = "check that `pgque ticker` or pg_cron runs, and that the queue is not paused"
+CHECK_TICKS = (
+    "check that `pgque ticker`, the ticker sensor or pg_cron runs, and that the queue is not paused"
+)
 """What to do about events that wait long for a tick."""
 
 _CELL = 600

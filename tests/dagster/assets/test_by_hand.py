@@ -32,7 +32,8 @@ def test_a_run_without_a_batch_says_how_many_events_wait_for_a_tick(
     assert by_hand(orders) == []
     assert re.search(
         r"Skipped: orders/revenue has no batch yet, up to 2 events wait for a tick, the first for "
-        r"\d+ s: check that `pgque ticker` or pg_cron runs, and that the queue is not paused\.",
+        r"\d+ s: check that `pgque ticker`, the ticker sensor or pg_cron runs, and that the queue "
+        r"is not paused\.",
         capfd.readouterr().err,
     )
 
