@@ -11,13 +11,14 @@ import hashlib
 import logging
 import os
 import pwd
+import shutil
 import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ..client import PgqueError
 
@@ -35,11 +36,22 @@ class EmbeddedPostgresError(PgqueError):
     """The embedded PostgreSQL cannot be used as requested; the message says what to do."""
 
 
-def as_user(user: pwd.struct_passwd | None) -> dict[str, Any]:
-    """Returns the arguments that make `subprocess.run` run as `user`; none for None."""
+def as_user(user: pwd.struct_passwd | None) -> list[str]:
+    """Returns what to put before a command so that it runs as `user`; nothing for None.
+
+    Raises:
+        EmbeddedPostgresError: if the program that changes the user is missing.
+    """
     if user is None:
-        return {}
-    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        return []
+    if shutil.which("setpriv") is None:
+        raise EmbeddedPostgresError(
+            "PostgreSQL does not run as root, and there is no setpriv to start it as another user:"
+            " install util-linux, or run as an ordinary user"
+        )
+    # Not `subprocess.run(user=…)`: it forks, and so crashes at times in a process with gRPC, as
+    # Dagster's are.
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
 
 
 def choose_server_user(folder: Path) -> pwd.struct_passwd:

@@ -309,7 +309,7 @@ class EmbeddedPostgres:
         with self.log_file.open("ab") as log:
             host.make_private(self.log_file, user=self._user)
             done = subprocess.run(
-                [self.binary(program), *arguments],
+                [*host.as_user(self._user), self.binary(program), *arguments],
                 check=False,
                 stdin=subprocess.DEVNULL,
                 # Not a pipe: the server would inherit it and keep it open.
@@ -317,7 +317,6 @@ class EmbeddedPostgres:
                 stderr=log,
                 cwd=self._run_dir,
                 umask=0o077,
-                **host.as_user(self._user),
             )
         if done.returncode != 0:
             raise EmbeddedPostgresError(
