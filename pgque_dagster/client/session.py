@@ -111,8 +111,7 @@ class _Sessions:
             self._is_closed = True
             await settled(self._connection.close())
 
-    async def find_url(self) -> str:
-        """Returns the connection string, with its password."""
+    async def _find_url(self) -> str:
         if self._is_own:
             return str(self._url)
         async with self._borrowed() as connection:
@@ -273,7 +272,7 @@ class Session(_Sessions, Face):
     @property
     def url(self) -> str:
         """The connection string, with its password."""
-        return finished(self.find_url())
+        return finished(self._find_url())
 
     @property
     def user(self) -> str:
@@ -353,6 +352,10 @@ class AsyncSession(_Sessions, AsyncFace):
     async def close(self) -> None:
         """Closes the connection, as `Session.close` does."""
         await self._close()
+
+    async def find_url(self) -> str:
+        """Returns the connection string, with its password."""
+        return await self._find_url()
 
     def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """Runs the block in one transaction, as `Session.transaction` does.
