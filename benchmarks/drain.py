@@ -206,7 +206,8 @@ _POINTS = {
     dg.DagsterEventType.STEP_START: "step",
     dg.DagsterEventType.STEP_OUTPUT: "computed",
     dg.DagsterEventType.HANDLED_OUTPUT: "stored",
-    dg.DagsterEventType.ASSET_OBSERVATION: "acked",
+    # The ack comes before it.
+    dg.DagsterEventType.STEP_SUCCESS: "acked",
 }
 
 
