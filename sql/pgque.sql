@@ -5898,8 +5898,8 @@ end;
 $$;
 
 -- Makes events of an open batch dead letters at once, also those that were scheduled for another
--- delivery. Returns how many. If the batch is leased, only the owner of the lease may call this, with i_owner
--- and i_epoch.
+-- delivery. Returns how many. If the batch is leased, only the owner of the lease may call this, with
+-- i_owner and i_epoch.
 -- locks: none. writes: dead_letter.
 create or replace function pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reason text,
@@ -9098,16 +9098,17 @@ create or replace function pgque.dlq_summary(
     out consumer_name text, out reason text, out dead_letters bigint, out oldest timestamptz,
     out max_id bigint)
 returns setof record
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
-as $$
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
+declare
+    v_queue pgque.queue := pgque.find_queue(i_queue_name);  -- not in the join: it could be skipped
 begin
-    return query select c.co_name, d.dl_reason, count(*), min(d.dl_time), max(d.dl_id)
-   from pgque.find_queue(i_queue_name) q
-   join pgque.dead_letter d on d.dl_queue_id = q.queue_id
-   join pgque.consumer c on c.co_id = d.dl_consumer_id
-   group by c.co_name, d.dl_reason
-   order by count(*) desc, c.co_name, d.dl_reason;
+    return query
+    select c.co_name, d.dl_reason, count(*), min(d.dl_time), max(d.dl_id)
+    from pgque.dead_letter d
+    join pgque.consumer c on c.co_id = d.dl_consumer_id
+    where d.dl_queue_id = v_queue.queue_id
+    group by c.co_name, d.dl_reason
+    order by count(*) desc, c.co_name, d.dl_reason;
 end;
 $$;
 

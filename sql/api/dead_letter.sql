@@ -21,16 +21,24 @@ $$;
 
 -- Returns the number of a queue's dead letters by consumer and reason, with the time of the oldest and
 -- the highest id of each.
-forward pgque.dlq_summary(
+create or replace function pgque.dlq_summary(
     i_queue_name text,
     out consumer_name text, out reason text, out dead_letters bigint, out oldest timestamptz,
-    out max_id bigint) returns setof record stable
-as select c.co_name, d.dl_reason, count(*), min(d.dl_time), max(d.dl_id)
-   from pgque.find_queue(i_queue_name) q
-   join pgque.dead_letter d on d.dl_queue_id = q.queue_id
-   join pgque.consumer c on c.co_id = d.dl_consumer_id
-   group by c.co_name, d.dl_reason
-   order by count(*) desc, c.co_name, d.dl_reason;
+    out max_id bigint)
+returns setof record stable security definer
+as $$
+declare
+    v_queue pgque.queue := pgque.find_queue(i_queue_name);  -- not in the join: it could be skipped
+begin
+    return query
+    select c.co_name, d.dl_reason, count(*), min(d.dl_time), max(d.dl_id)
+    from pgque.dead_letter d
+    join pgque.consumer c on c.co_id = d.dl_consumer_id
+    where d.dl_queue_id = v_queue.queue_id
+    group by c.co_name, d.dl_reason
+    order by count(*) desc, c.co_name, d.dl_reason;
+end;
+$$;
 
 -- Makes an event a dead letter, for tools that have the event already: its fields are stored as given.
 -- Refused if the batch is leased. In a subconsumer's batch, the dead letter belongs to the main

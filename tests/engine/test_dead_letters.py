@@ -224,3 +224,12 @@ class TestWithoutTheConsumer:
         left.value("select pgque.drop_queue('q', true)")
         with refused("PQ010", "queue"):
             left.value("select pgque.dlq_replay(%s)", letter)
+
+
+@pytest.mark.parametrize("plan", ["enable_nestloop", "enable_hashjoin", "enable_mergejoin"])
+def test_a_summary_of_an_unknown_queue_is_refused_whatever_the_plan(
+    bare: Connection, plan: str
+) -> None:
+    bare.execute(f"set {plan} = off".encode())
+    with refused("PQ001", "nope"):
+        bare.rows("select * from pgque.dlq_summary('nope')")

@@ -35,8 +35,8 @@ end;
 $$;
 
 -- Makes events of an open batch dead letters at once, also those that were scheduled for another
--- delivery. Returns how many. If the batch is leased, only the owner of the lease may call this, with i_owner
--- and i_epoch.
+-- delivery. Returns how many. If the batch is leased, only the owner of the lease may call this, with
+-- i_owner and i_epoch.
 -- locks: none. writes: dead_letter.
 forward pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reason text,

@@ -29,13 +29,7 @@ from ..modes import BATCH_ID
 from ..publication import WriteAttempt
 from ..tables import INCARNATION, TableOutput, TableSink
 from .merge import Rows, check_keys, merge
-from .schema import (
-    delta_fields,
-    delta_schema,
-    delta_statistics,
-    spark_columns,
-    stored_fields,
-)
+from .schema import delta_fields, delta_schema, delta_statistics, spark_columns, stored_fields
 
 _RECORD = "pgque"
 _MAPPING = "delta.columnMapping.mode"

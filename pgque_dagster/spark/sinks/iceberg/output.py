@@ -119,8 +119,7 @@ class IcebergOutput(TableOutput[Table]):
     @property
     def adopt(self) -> str:
         """The statement that sets it."""
-        properties = f"{{'{INCARNATION}': '{self.batch.incarnation}'}}"
-        return f"with table.transaction() as change: change.set_properties({properties})."
+        return adopting(self.batch.incarnation)
 
     def columns(self, table: Table) -> StructType:
         """Returns the columns of the table."""
@@ -253,6 +252,12 @@ def why_unreadable(table: Table, tasks: Sequence[FileScanTask]) -> str | None:
     if changed := sorted(renamed | reused):
         return f"columns that were renamed, or dropped and added again: {', '.join(changed)}"
     return None
+
+
+def adopting(incarnation: str) -> str:
+    """Returns the statement that makes a table one of an incarnation."""
+    properties = f"{{'{INCARNATION}': '{incarnation}'}}"
+    return f"with table.transaction() as change: change.set_properties({properties})."
 
 
 def storage_of(table: Table, storage: Storage) -> Storage:

@@ -21,7 +21,14 @@ from ..table_checks import check_incarnation
 from ..tables import INCARNATION, TableSink
 from .catalog import open_catalog
 from .maintenance import compact, expire, of_dead_attempts, old_files, unreferenced
-from .output import IcebergOutput, path_in, spark_columns, storage_of, why_unreadable
+from .output import (
+    IcebergOutput,
+    adopting,
+    path_in,
+    spark_columns,
+    storage_of,
+    why_unreadable,
+)
 
 
 class IcebergSink(TableSink):
@@ -139,13 +146,8 @@ class IcebergSink(TableSink):
         check_retention(retention)
         with self.opened(url) as table, Client(url) as client:
             # Only its own database knows whose leases are live.
-            check_incarnation(
-                self.name,
-                table.properties.get(INCARNATION),
-                str(client.incarnation()),
-                client.database,
-                "store a batch in it.",
-            )
+            found, own = table.properties.get(INCARNATION), str(client.incarnation())
+            check_incarnation(self.name, found, own, client.database, adopting(own))
             storage = storage_of(table, self.storage)
             expire(table, retention)
             dead = of_dead_attempts(client, old_files(storage, retention))
