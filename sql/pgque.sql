@@ -7354,7 +7354,11 @@ declare
     v_hint     text;
 begin
     perform pgque.check_read_committed('maintenance');
-    perform pgque.check_adopted();
+    begin
+        perform pgque.check_adopted();
+    exception when lock_not_available then
+        perform pgque.refuse_locked('maintenance', 'The next call tries again: let them end.');
+    end;
     for v_step in select s.func_name, s.func_arg from pgque.maint_steps() s loop
         begin
             v_done := v_done + pgque.run_maintenance(format('pgque.%s', v_step.func_name),

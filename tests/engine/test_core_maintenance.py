@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tests.support.queues import Connection
+from tests.support.queues import Connection, refused
 from tests.support.races import Another
 
 POSITIONS = "select count(*) from pgque.position_log"
@@ -35,6 +35,16 @@ def test_what_fails_on_a_read_only_server_says_where_to_run_it(q: Connection, ru
     hints.add(failed.value.diag.message_hint)
     (hint,) = hints
     assert hint is not None and "on the primary" in hint
+
+
+def test_maintenance_that_an_upgrade_locks_out_says_so_and_names_the_session(
+    q: Connection, another: Another
+) -> None:
+    upgrade = another()
+    with upgrade.transaction():
+        upgrade.execute("lock table pgque.config, pgque.queue in access exclusive mode")
+        with refused("55P03", "hold maintenance up"):
+            q.value("select pgque.maint()")
 
 
 class TestOperations:
