@@ -22,11 +22,14 @@ html_title = "pgque-dagster"
 html_copy_source = False
 html_show_sphinx = False
 
+# On the site a page is no file.
+_FILE_NAME = re.compile(r"\[([\w-]+)\.md\]\(")
 _LINK = re.compile(r"^- \[([^\]]+)\]\(([\w/-]+)\.md\)", re.MULTILINE)
 
 
 def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
     """Adds what Sphinx wants for the navigation to the list of pages, which people read."""
+    source[0] = _FILE_NAME.sub(r"[\1](", source[0])
     if page != "index":
         return
     for chapter in source[0].split("\n## ")[1:]:
