@@ -58,6 +58,12 @@ reference: venv  ## Write docs/reference.md from the SQL files, and docs/cli.md 
 	@$(PYTHON) build/reference.py
 	@$(PYTHON) build/cli_reference.py
 
+.PHONY: docs
+docs: venv  ## Build the site of docs/ into site/, whose links must lead somewhere
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-input \
+		--constraint constraints.txt --requirement docs/requirements.txt
+	@$(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going -d site/.doctrees docs site
+
 .PHONY: bench
 bench: bench-rivals  ## Run the benchmarks, about 15 minutes (Debian's postgresql-15-pgq3 needed)
 	@$(PYTHON) benchmarks/run.py $(ARGS)
@@ -94,7 +100,7 @@ bench-drain: java venv  ## Drain a backlog of 10,000,000 events into Parquet, mi
 .PHONY: clean
 clean:  ## Remove data, caches and build results
 	@rm -rf .pgque .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache
-	@rm -rf build/lib build/bdist.* dist spark-warehouse ./*.egg-info
+	@rm -rf build/lib build/bdist.* dist site spark-warehouse ./*.egg-info
 	@find . -name '.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 .PHONY: distclean

@@ -41,8 +41,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DgProject:
 
 @pytest.fixture
 def python_project(tmp_path: Path, database_url: str) -> dg.Definitions:
-    """The project in README.md, which also may install nothing."""
-    (text,) = (each for each in blocks("README.md", "python") if "Definitions(" in each)
+    """The project in docs/start.md, which also may install nothing."""
+    (text,) = (each for each in blocks("docs/start.md", "python") if "def revenue" in each)
     made: dict[str, dg.Definitions] = {}
     # An absolute folder, because Spark resolves relative ones from where the tests started it.
     text = text.replace('base_dir="output"', f"base_dir={str(tmp_path)!r}")
