@@ -146,7 +146,7 @@ def build_pgque_alerts(
             found[_DATABASE] = _Finding(True, str(error))
 
         failed: list[Exception] = []
-        alerts = list(_alerts(of, notified, found, now))
+        alerts = list(_alerts(database, notified, found, now))
         for alert in alerts:
             problem = Problem(alert.queue or "", alert.problem)
             try:
@@ -179,21 +179,18 @@ def build_pgque_alerts(
 
 
 def _alerts(
-    database: Database,
+    database: str,
     notified: Mapping[Problem, datetime],
     found: Mapping[Problem, _Finding],
     now: datetime,
 ) -> Iterator[Alert]:
-    def alert(problem: Problem, since: datetime, is_over: bool, detail: str) -> Alert:
-        return Alert(problem.queue or None, problem.name, since, is_over, detail, database.name)
-
     for problem, each in sorted(found.items(), key=lambda item: item[0]):
         if each.is_bad and problem not in notified:
-            yield alert(problem, now, False, each.detail)
+            yield Alert(problem.queue or None, problem.name, now, False, each.detail, database)
     for problem, since in sorted(notified.items()):
         over = found.get(problem, _Finding(False, "it is no longer found"))
         if not over.is_bad:
-            yield alert(problem, since, True, over.detail)
+            yield Alert(problem.queue or None, problem.name, since, True, over.detail, database)
 
 
 def _health_findings(client: Client, queues: Sequence[str]) -> dict[Problem, _Finding]:

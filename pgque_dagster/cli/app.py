@@ -20,9 +20,8 @@ The database comes from --url or --database, else from PGQUE_URL, else from the 
 Its data is in .pgque/ of the current folder, or of the nearest parent folder that has a server, up
 to the root of the repository.
 
---database takes a NAME from the table [tool.pgque.databases] of pyproject.toml, in this folder or
-the nearest one above it that has the table: billing = "postgresql://..."; or from a variable, such
-as PGQUE_URL_BILLING, which comes first.
+--database takes a NAME from a variable, such as PGQUE_URL_BILLING, else from the table
+[tool.pgque.databases] of pyproject.toml in such a folder: billing = "postgresql://...".
 
 \b
 A first walk:

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from ..embedded.data_folder import project_folders
+
 _VARIABLE = "PGQUE_URL_"
 _TABLE = "[tool.pgque.databases]"
 
@@ -32,8 +34,8 @@ def url_of(name: str) -> str:
 
 
 def _table() -> dict[str, str]:
-    """Reads the table of the nearest pyproject.toml, from the current folder up, that has one."""
-    for folder in (Path.cwd(), *Path.cwd().parents):
+    """Reads the table of the project's nearest pyproject.toml that has one."""
+    for folder in project_folders(Path.cwd()):
         file = folder / "pyproject.toml"
         if file.is_file() and (found := _read(file)) is not None:
             return found

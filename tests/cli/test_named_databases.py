@@ -72,6 +72,16 @@ def test_an_unknown_name_lists_those_that_are_known(folder: Path) -> None:
     assert "hunter2" not in unnamed.output + unknown.output
 
 
+def test_a_table_that_another_user_may_have_written_is_not_read(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(f'[tool.pgque.databases]\nbilling = "{SECRET}"\n')
+    folder.chmod(0o777)
+
+    done = run("--database", "billing", "status")
+
+    assert done.exit_code == 2
+    assert "no database has a name" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
