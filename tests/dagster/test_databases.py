@@ -31,6 +31,7 @@ from pgque_dagster import (
     queue_key,
 )
 from pgque_dagster.client import Client
+from pgque_dagster.components.sinks import IcebergSinkOptions
 from pgque_dagster.spark import ParquetSink
 from tests.conftest import Server, new_database
 from tests.dagster.support import SessionHolder
@@ -81,6 +82,12 @@ def definitions_of(database: str) -> dg.Definitions:
 
 
 DEFINITIONS = dg.Definitions.merge(definitions_of(DEFAULT), definitions_of(BILLING))
+
+
+def with_resources(definitions: dg.Definitions, *databases: str) -> dg.RepositoryDefinition:
+    """Loads definitions that have the resources of these databases alone."""
+    given = dg.Definitions(resources=dict.fromkeys([*databases, "pyspark"]))
+    return dg.Definitions.merge(definitions, given).get_repository_def()
 
 
 class Location:
@@ -236,9 +243,7 @@ def test_an_alert_names_its_database(database_url: str) -> None:
 
 
 def test_the_default_database_keeps_all_names_and_others_put_theirs_in_front() -> None:
-    repository = dg.Definitions.merge(
-        DEFINITIONS, dg.Definitions(resources={DEFAULT: None, BILLING: None, "pyspark": None})
-    ).get_repository_def()
+    repository = with_resources(DEFINITIONS, DEFAULT, BILLING)
 
     names = {each.name for each in [*repository.sensor_defs, *repository.schedule_defs]}
     names |= {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")}
@@ -275,18 +280,18 @@ def test_commands_in_texts_name_the_database(location: Location) -> None:
 
 
 def test_replicas_of_two_databases_have_names_of_their_own() -> None:
-    given = {DEFAULT: None, BILLING: None, "pyspark": None}
-    both = dg.Definitions.merge(
-        *(
-            build_table_replicas(
-                "shop", ["public.orders"], target=DeltaReplicas(f"lake/{name}"), database=name
-            )
-            for name in (DEFAULT, BILLING)
-        ),
-        dg.Definitions(resources=given),
+    default, billing = (
+        build_table_replicas(
+            "shop", ["public.orders"], target=DeltaReplicas(f"lake/{name}"), database=name
+        )
+        for name in (DEFAULT, BILLING)
     )
 
-    repository = both.get_repository_def()
+    alone = with_resources(billing, BILLING)
+    assert {key for sensor in alone.sensor_defs for key in sensor.required_resource_keys} == {
+        BILLING
+    }
+    repository = with_resources(dg.Definitions.merge(default, billing), DEFAULT, BILLING)
 
     assert dg.AssetKey(["shop", "public", "orders"]) in repository.assets_defs_by_key
     assert dg.AssetKey(["billing", "shop", "public", "orders"]) in repository.assets_defs_by_key
@@ -311,6 +316,19 @@ def test_a_function_gets_the_resource_by_the_name_of_the_database(
 
     assert done.success
     assert seen == [location.clients[BILLING].url, location.clients[DEFAULT].url]
+
+
+def test_windows_and_sinks_need_the_resource_of_their_database_alone() -> None:
+    hours = dg.HourlyPartitionsDefinition("2026-05-24-00:00")
+    asset = pgque_asset(queue="orders", database=BILLING, partitions_def=hours)(collects)
+    (spec,) = asset.specs
+    assert asset.required_resource_keys == {BILLING, "pyspark", "io_manager"}
+    assert [dep.asset_key for dep in spec.deps] == [queue_key("orders", BILLING)]
+    assert spec.metadata["pgque/database"] == BILLING
+
+    sink = IcebergSinkOptions(type="iceberg", warehouse="lake").io_manager(BILLING)
+
+    assert sink.required_resource_keys == {BILLING, "pyspark"}
 
 
 def test_one_database_under_two_names_is_refused_by_both(
@@ -498,6 +516,9 @@ def test_yaml_that_does_not_fit_together_is_refused(project: DgProject) -> None:
         ),
     )
     assert "to `queues` of the PgqueComponent of database billing" in told(project)
+
+    project.replace("reader", "queue: orders", "queue: returns")
+    assert project.load().get_repository_def().has_job("billing__returns_checks")
 
 
 def test_only_one_component_has_settings_of_the_session(project: DgProject) -> None:
