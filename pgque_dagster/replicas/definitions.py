@@ -43,12 +43,12 @@ def build_table_replicas(
     tables: Sequence[str],
     *,
     target: Target,
-    database: str = DEFAULT,
     max_age: timedelta = timedelta(seconds=60),
     max_lag: timedelta | None = timedelta(minutes=5),
     verify_cron: str | None = "0 */6 * * *",
     maintain_cron: str | None = "30 * * * *",
     group_name: str = "replicas",
+    database: str = DEFAULT,
     running: bool = True,
 ) -> dg.Definitions:
     """Builds replicas of tables: their assets, sensors, checks and lineage.
@@ -63,8 +63,6 @@ def build_table_replicas(
         tables: the tables, such as `public.orders`; each needs a primary key.
         target: where the replicas are: `DeltaReplicas`, or `PostgresReplicas` for tables of the
             same schema in another database, or of another schema.
-        database: the key of the PgqueResource whose database has the tables and the queue. The
-            keys of the assets begin with it, if it is not the default one.
         max_age: how long a change waits for others before a run applies it.
         max_lag: beyond this lag, the check on the queue fails; None for no check.
         verify_cron: when each table is compared with its replica, row by row; None for a check
@@ -72,6 +70,8 @@ def build_table_replicas(
         maintain_cron: when small files of replicas in the lake are united, and files that nobody
             needs are deleted; None for a job that runs only by hand.
         group_name: the group of the assets.
+        database: the key of the PgqueResource whose database has the tables and the queue. The
+            keys of the assets begin with it, if it is not the default one.
         running: whether sensors and schedule are on from the start; else somebody switches them on
             in the UI.
 
