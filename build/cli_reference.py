@@ -17,8 +17,8 @@ _WIDTH = 96
 _INTRO = """\
 # The command `pgque`
 
-This page is made from the commands' own `--help`. The options `--url` and `--json` work with each
-command, before or after its name.
+This page is made from the commands' own `--help`. The options `--url`, `--database` and
+`--json` work with each command, before or after its name.
 
 - With `--json` the output is one JSON value. Durations are in seconds, times in ISO 8601.
 - Errors are one line on stderr, without passwords and stack traces.

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from .embedded import EmbeddedPostgres as EmbeddedPostgres
     from .jobs.queue_jobs import build_pgque_jobs as build_pgque_jobs
     from .jobs.table_jobs import build_table_maintenance_job as build_table_maintenance_job
-    from .project.keys import dead_letters_key as dead_letters_key
-    from .project.keys import queue_key as queue_key
+    from .project.database import dead_letters_key as dead_letters_key
+    from .project.database import queue_key as queue_key
     from .project.lineage import build_queue_assets as build_queue_assets
     from .project.resource import PgqueResource as PgqueResource
     from .replicas import DeltaReplicas as DeltaReplicas
@@ -76,10 +76,10 @@ _MODULES = {
     "build_queue_health_checks": "checks.health",
     "build_table_maintenance_job": "jobs.table_jobs",
     "build_table_replicas": "replicas",
-    "dead_letters_key": "project.keys",
+    "dead_letters_key": "project.database",
     "pgque_asset": "assets.decorators",
     "pgque_multi_asset": "assets.decorators",
-    "queue_key": "project.keys",
+    "queue_key": "project.database",
 }
 
 __all__ = ["__version__", *_MODULES]

@@ -8,6 +8,7 @@ import dagster as dg
 
 from .. import spark
 from ..client import InvalidArgument
+from ..project.database import Database
 from ..project.resource import PgqueResource
 from ..project.step_errors import log_error_line
 from .consumption import ComputeFunction
@@ -16,6 +17,7 @@ from .outputs import StepResult
 
 def make_step(
     compute_fn: ComputeFunction,
+    database: Database,
     work: Callable[..., Iterator[StepResult]],
     required: Iterable[str],
 ) -> ComputeFunction:
@@ -26,6 +28,7 @@ def make_step(
     Args:
         compute_fn: takes a `SparkBatch` named `batch`, and optionally `context`, resources and
             upstream assets.
+        database: whose resource the step needs.
         work: runs the step. It gets context, pgque, pyspark, and a function that calls
             `compute_fn` with a batch.
         required: keys of further resources that the step needs.
@@ -44,13 +47,14 @@ def make_step(
             f"{compute_fn.__name__} has no parameter 'batch': add it, to get the SparkBatch"
         )
     # Dagster takes resources by parameter or by key, not both. So keys become parameters.
-    added = sorted(set(required) - set(wanted) - {"pgque", "pyspark"})
+    added = sorted(set(required) - set(wanted) - {database.name, "pyspark"})
 
-    def run(
-        context: dg.AssetExecutionContext, pgque: PgqueResource, pyspark: Any, **others: Any
-    ) -> Any:
+    def run(context: dg.AssetExecutionContext, pyspark: Any, **others: Any) -> Any:
+        pgque = others.pop(database.name)
+
         def call(batch: "spark.SparkBatch") -> Any:
-            offered = {"context": context, "pgque": pgque, "pyspark": pyspark, "batch": batch}
+            offered = {"context": context, "pyspark": pyspark, "batch": batch}
+            offered[database.name] = pgque
             mine = {key: value for key, value in others.items() if key in wanted}
             return compute_fn(**mine, **{key: offered[key] for key in offered if key in wanted})
 
@@ -60,7 +64,7 @@ def make_step(
 
     parameters = {
         "context": dg.AssetExecutionContext,
-        "pgque": PgqueResource,
+        database.name: PgqueResource,
         "pyspark": dg.ResourceParam[Any],  # type: ignore[misc]
         **dict.fromkeys(added, dg.ResourceParam[Any]),  # type: ignore[misc]
     }

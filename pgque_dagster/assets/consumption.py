@@ -18,6 +18,7 @@ from ..client.ranges import (
     duration_problem,
     write_position,
 )
+from ..project.database import DEFAULT_DATABASE, Database
 from ..project.keys import CONSUMER, PARTITIONS, QUEUE, START_AT
 
 ComputeFunction = Callable[..., Any]
@@ -39,6 +40,7 @@ class Consumption:
     batch_safe: bool = False
     start_at: Position | None = None
     partitions: int | None = None
+    database: Database = DEFAULT_DATABASE
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
@@ -90,14 +92,17 @@ class Consumption:
         return inspect.signature(self.compute_fn).return_annotation
 
     def __str__(self) -> str:
-        return f"{self.queue}/{self.consumer}"
+        return self.database.label(self.queue, self.consumer)
 
     def metadata(self) -> dict[str, str]:
         """Returns the metadata from which sensors read the asset's queue and consumer."""
         start = None if self.start_at is None else write_position(self.start_at)
         given = {QUEUE: self.queue, CONSUMER: self.consumer, START_AT: start}
         given |= {PARTITIONS: None if self.partitions is None else str(self.partitions)}
-        return {key: value for key, value in given.items() if value is not None}
+        return {
+            **{key: value for key, value in given.items() if value is not None},
+            **self.database.tags,
+        }
 
 
 def _is_frame(returned: Any) -> bool:

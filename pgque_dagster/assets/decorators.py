@@ -14,7 +14,8 @@ from typing import Any
 import dagster as dg
 
 from ..client import Position
-from ..project.keys import QUEUE, queue_key
+from ..project.database import DEFAULT, Database
+from ..project.keys import QUEUE
 from .compute_function import make_step
 from .consumption import ComputeFunction, Consumption
 from .step import consume
@@ -28,6 +29,7 @@ _SLOTS = "For several runs at a time that keep the events of a key in order, use
 def pgque_asset(
     *,
     queue: str,
+    database: str = DEFAULT,
     consumer: str | None = None,
     start_at: Position | None = None,
     partitions: int | None = None,
@@ -73,6 +75,7 @@ def pgque_asset(
 
     Args:
         queue: the queue's name.
+        database: the key of the PgqueResource whose database has the queue.
         consumer: the consumer's name; by default the asset's name. Each asset needs its own.
         start_at: where the consumer starts when it is registered: `earliest`, the oldest tick that
             is retained; `latest`, the last tick; the number of a tick; or a time with a zone, from
@@ -112,7 +115,7 @@ def pgque_asset(
         asset_options: any other option of `@dg.asset`, such as `key` and `required_resource_keys`.
 
     Returns:
-        The decorator. The asset needs the resources `pgque` (PgqueResource) and `pyspark`
+        The decorator. The asset needs the resources of its database (PgqueResource) and `pyspark`
         (from dagster-pyspark, or any object with a `spark_session`).
 
     Raises:
@@ -154,6 +157,7 @@ def pgque_asset(
             batch_safe=batch_safe or of_windows,
             start_at=start_at,
             partitions=partitions,
+            database=Database(database),
         )
         if consumption.returns_nothing and io_manager_key is not None:
             _refuse_manager(compute_fn, io_manager_key)
@@ -172,7 +176,7 @@ def pgque_asset(
             name=name,
             key_prefix=key_prefix,
             partitions_def=partitions_def,
-            deps=[queue_key(queue), *deps],
+            deps=[consumption.database.queue_key(queue), *deps],
             description=description or inspect.getdoc(compute_fn),
             kinds={"pyspark"} if kinds is None else kinds,
             group_name=group_name,
@@ -180,6 +184,7 @@ def pgque_asset(
             tags=tags,
             metadata={
                 **(metadata or {}),
+                **(consumption.database.tags if of_windows else {}),
                 **({QUEUE: queue} if of_windows else consumption.metadata()),
             },
             code_version=code_version,
@@ -192,7 +197,7 @@ def pgque_asset(
             # A run without a batch has no output.
             output_required=of_windows,
             **options,
-        )(make_step(compute_fn, work, required))
+        )(make_step(compute_fn, consumption.database, work, required))
         if not of_windows:
             _refuse_partitions(asset)
         return asset
@@ -203,6 +208,7 @@ def pgque_asset(
 def pgque_multi_asset(
     *,
     queue: str,
+    database: str = DEFAULT,
     consumer: str | None = None,
     specs: Sequence[dg.AssetSpec] | None = None,
     outs: Mapping[str, dg.AssetOut] | None = None,
@@ -224,6 +230,7 @@ def pgque_multi_asset(
 
     Args:
         queue: the queue's name.
+        database: as for `pgque_asset`.
         consumer: the consumer's name; by default the step's name.
         specs: the assets, if the function stores them itself. It returns or yields a
             MaterializeResult for each, or nothing if it is annotated with `-> None`.
@@ -241,7 +248,7 @@ def pgque_multi_asset(
         asset_options: any other option of `@dg.multi_asset`, except `can_subset`.
 
     Returns:
-        The decorator. The assets need the resources `pgque` and `pyspark`.
+        The decorator. The assets need the resources of their database and `pyspark`.
 
     Raises:
         DagsterInvalidDefinitionError: if not exactly one of specs and outs is given, and as for
@@ -265,12 +272,13 @@ def pgque_multi_asset(
             batch_safe=batch_safe,
             start_at=start_at,
             partitions=partitions,
+            database=Database(database),
         )
         if consumption.returns_nothing and outs:
             _refuse_manager(compute_fn, "its outs")
         options = dict(asset_options)
         required = set(options.pop("required_resource_keys", None) or ())
-        upstream = [queue_key(queue), *deps]
+        upstream = [consumption.database.queue_key(queue), *deps]
         if outs:
             options |= {"outs": {key: _optional(out) for key, out in outs.items()}}
             options |= {"deps": upstream}
@@ -285,7 +293,7 @@ def pgque_multi_asset(
             description=description or inspect.getdoc(compute_fn),
             check_specs=list(check_specs),
             **options,
-        )(make_step(compute_fn, partial(consume, consumption), required))
+        )(make_step(compute_fn, consumption.database, partial(consume, consumption), required))
         _refuse_partitions(assets)
         return assets.map_asset_specs(
             lambda spec: spec.merge_attributes(

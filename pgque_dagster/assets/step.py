@@ -100,6 +100,7 @@ class Step:
             ):
                 for event in outputs.events(self.call(spark_batch)):
                     metadata = batch_metadata(batch, spark_batch.plan, lag)
+                    metadata |= self.consumption.database.tags
                     yield outputs.described(event, metadata, version)
                 # While the reports of tasks exist, which `close` drops.
                 batch.run_checks()
@@ -135,6 +136,7 @@ def consume(
     refuse_shared(str(consumption), consumers_of_location(context))
     _warn_of_late_checks(context)
     with pgque.client() as client:
+        consumption.database.refuse_second_name(client)
         try:
             _find_consumer(context, client, consumption)
             deployment = pgque.deployment_of(context.instance)
@@ -144,8 +146,8 @@ def consume(
             declared = ", ".join(dict.fromkeys([*pgque.queues, *pgque.queue_options])) or "none"
             raise QueueNotFound(
                 str(error.args[0]),
-                f"The resource pgque declares {declared}: add the queue to its `queues`, or "
-                f"correct queue= of {context.op_def.name}.",
+                f"The resource {consumption.database.name} declares {declared}: add the queue to "
+                f"its `queues`, or correct queue= of {context.op_def.name}.",
             ) from error
         batch = claim_batch(context, client, consumption)
         address = executors_address(pgque, client.url)
@@ -203,5 +205,5 @@ def _find_consumer(
         raise ConsumerNotFound(
             f"consumer {consumption} was removed while its batch {run.batch_id} waited for this "
             "run",
-            how_to_register_again(consumption.queue, consumption.consumer),
+            how_to_register_again(consumption.queue, consumption.consumer, consumption.database),
         ) from error

@@ -13,8 +13,9 @@ import dagster as dg
 from ..client import Client, DeadLetter, Limits, PgqueError
 from ..client.holder import consumer_states
 from ..client.ranges import duration_problem
+from ..project.database import DEFAULT, Database
 from ..project.queue_report import consumer_lag, why_parked
-from ..project.resource import PgqueResource
+from ..project.resource import PgqueResource, takes_resource
 from .alert_cursor import AlertCursor, Problem
 from .dead_letters import what_to_do_about
 from .lag import too_far_behind
@@ -39,6 +40,7 @@ class Alert:
         since: when the problem was first seen.
         is_over: whether the problem is over.
         detail: how bad the problem is and what to do; for a problem that is over, its state now.
+        database: the key of the PgqueResource.
     """
 
     queue: str | None
@@ -46,11 +48,13 @@ class Alert:
     since: datetime
     is_over: bool
     detail: str
+    database: str = DEFAULT
 
     def __str__(self) -> str:
         where = "" if self.queue is None else f"queue {self.queue}: "
         over = " is over" if self.is_over else ""
-        return f"pgque: {where}{self.problem}{over}, since {self.since:%H:%M:%S} UTC: {self.detail}"
+        since = f"since {self.since:%H:%M:%S} UTC"
+        return f"{self.database}: {where}{self.problem}{over}, {since}: {self.detail}"
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,9 @@ def build_pgque_alerts(
     queues: Sequence[str],
     *,
     notify: Callable[[Alert], object],
+    database: str = DEFAULT,
     max_lag: timedelta | None = None,
-    name: str = "pgque_alerts",
+    name: str | None = None,
     interval: timedelta = timedelta(minutes=1),
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
 ) -> dg.SensorDefinition:
@@ -83,19 +88,22 @@ def build_pgque_alerts(
     Args:
         queues: the queues' names.
         notify: is called with each alert. It should return within seconds.
+        database: the key of the PgqueResource whose database has the queues.
         max_lag: how far a consumer may be behind; None leaves this to the health check
             `consumer_lag`, which is critical at a whole rotation period.
-        name: the sensor's name.
+        name: the sensor's name; by default `pgque_alerts`, with the database in front.
         interval: the minimum time between two evaluations.
         default_status: RUNNING, because it consumes nothing and an alert that is off never rings;
             or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
-        The sensor. It needs the resource `pgque`, with a role that has pgque_reader.
+        The sensor. It needs the resource of the database, with a role that has pgque_reader.
 
     Raises:
         DagsterInvalidDefinitionError: if there is no queue, or a duration is not positive.
     """
+    of = Database(database)
+    name = name or of.named("pgque_alerts")
     if not queues:
         raise dg.DagsterInvalidDefinitionError(
             f"sensor {name} has no queue to watch: pass at least one"
@@ -118,6 +126,7 @@ def build_pgque_alerts(
             "unlike other sensors it is RUNNING by default. While it is off, nobody is called."
         ),
     )
+    @takes_resource(of)
     def pgque_alerts(context: dg.SensorEvaluationContext, pgque: PgqueResource) -> dg.SensorResult:
         now = datetime.now(UTC)
         cursor = AlertCursor.read(context.cursor)
@@ -126,7 +135,7 @@ def build_pgque_alerts(
             with pgque.client() as client:
                 found = _health_findings(client, queues)
                 found |= _of_consumers(client, queues, max_lag)
-                for queue, last, detail in _newest_dead_letters(client, queues):
+                for queue, last, detail in _newest_dead_letters(of, client, queues):
                     is_new = last.id > newest.get(queue, 0) or now - last.time < _QUIET
                     found[Problem(queue, _DEAD_LETTERS)] = _Finding(is_new, detail)
                     newest[queue] = last.id
@@ -137,7 +146,7 @@ def build_pgque_alerts(
             found[_DATABASE] = _Finding(True, str(error))
 
         failed: list[Exception] = []
-        alerts = list(_alerts(notified, found, now))
+        alerts = list(_alerts(database, notified, found, now))
         for alert in alerts:
             problem = Problem(alert.queue or "", alert.problem)
             try:
@@ -170,15 +179,18 @@ def build_pgque_alerts(
 
 
 def _alerts(
-    notified: Mapping[Problem, datetime], found: Mapping[Problem, _Finding], now: datetime
+    database: str,
+    notified: Mapping[Problem, datetime],
+    found: Mapping[Problem, _Finding],
+    now: datetime,
 ) -> Iterator[Alert]:
     for problem, each in sorted(found.items(), key=lambda item: item[0]):
         if each.is_bad and problem not in notified:
-            yield Alert(problem.queue or None, problem.name, now, False, each.detail)
+            yield Alert(problem.queue or None, problem.name, now, False, each.detail, database)
     for problem, since in sorted(notified.items()):
         over = found.get(problem, _Finding(False, "it is no longer found"))
         if not over.is_bad:
-            yield Alert(problem.queue or None, problem.name, since, True, over.detail)
+            yield Alert(problem.queue or None, problem.name, since, True, over.detail, database)
 
 
 def _health_findings(client: Client, queues: Sequence[str]) -> dict[Problem, _Finding]:
@@ -215,10 +227,10 @@ def _of_consumers(
 
 
 def _newest_dead_letters(
-    client: Client, queues: Sequence[str]
+    database: Database, client: Client, queues: Sequence[str]
 ) -> Iterator[tuple[str, DeadLetter, str]]:
     """Yields each queue with dead letters, the newest of them, and what to do."""
     for stats in client.queue_stats():
         if stats.queue in queues and (last := client.dead_letters(stats.queue, limit=1)):
-            detail = f"{stats.dead_letters} are stored. {what_to_do_about(stats.queue)}"
+            detail = f"{stats.dead_letters} are stored. {what_to_do_about(database, stats.queue)}"
             yield stats.queue, last[0], detail

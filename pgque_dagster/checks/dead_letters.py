@@ -5,14 +5,15 @@ from collections.abc import Sequence
 import dagster as dg
 
 from ..client.ranges import count_problem
-from ..project.keys import dead_letters_key
-from ..project.queue_report import Metadata, dead_letter_table
-from ..project.resource import PgqueResource
+from ..project.database import DEFAULT, Database
+from ..project.queue_report import PURGE_JOB, REPLAY_JOB, Metadata, dead_letter_table
+from ..project.resource import PgqueResource, takes_resource
 
 
 def build_dead_letter_checks(
     queues: Sequence[str],
     *,
+    database: str = DEFAULT,
     max_dead_letters: int = 0,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None = None,
@@ -23,27 +24,30 @@ def build_dead_letter_checks(
 
     Args:
         queues: the queues' names.
+        database: the key of the PgqueResource whose database has the queues.
         max_dead_letters: how many dead letters a queue may have.
         severity: of a failure, ERROR or WARN.
         automation_condition: when Dagster evaluates the checks by itself.
 
     Returns:
-        The checks, for the Definitions. They need the resource `pgque`.
+        The checks, for the Definitions. They need the resource of the database.
 
     Raises:
         DagsterInvalidDefinitionError: if the number is negative.
     """
+    of = Database(database)
     problem = count_problem("max_dead_letters", max_dead_letters, at_least=0)
     if problem is not None:
         raise dg.DagsterInvalidDefinitionError(f"a check on dead letters: {problem}")
 
     def build(queue: str) -> dg.AssetChecksDefinition:
         @dg.asset_check(
-            asset=dead_letters_key(queue),
+            asset=of.dead_letters_key(queue),
             name="dead_letters",
             description=f"At most {max_dead_letters} dead letters in queue {queue}.",
             automation_condition=automation_condition,
         )
+        @takes_resource(of)
         def dead_letters(pgque: PgqueResource) -> dg.AssetCheckResult:
             with pgque.client() as client:
                 counts = client.dead_letter_counts(queue)
@@ -56,7 +60,7 @@ def build_dead_letter_checks(
             if number <= max_dead_letters:
                 return dg.AssetCheckResult(passed=True, metadata=metadata)
             most = max(counts, key=lambda each: each.count)
-            metadata["what_to_do"] = dg.MetadataValue.md(what_to_do_about(queue))
+            metadata["what_to_do"] = dg.MetadataValue.md(what_to_do_about(of, queue))
             return dg.AssetCheckResult(
                 passed=False,
                 severity=severity,
@@ -70,12 +74,13 @@ def build_dead_letter_checks(
     return [build(queue) for queue in queues]
 
 
-def what_to_do_about(queue: str) -> str:
+def what_to_do_about(database: Database, queue: str) -> str:
     """Says how to inspect a queue's dead letters, and how to replay or purge them."""
     name = queue.replace("'", "''")
+    replay, purge = database.named(REPLAY_JOB), database.named(PURGE_JOB)
     return (
         f"Inspect them: `select * from pgque.dlq_inspect('{name}')`. After correcting the cause, "
         f"send them again to the consumers that gave them up, with the job "
-        f"`pgque_replay_dead_letters` or `select * from pgque.dlq_replay_all('{name}')`. Or delete "
-        f"them, with `pgque_purge_dead_letters` or `select pgque.dlq_purge('{name}', '0')`."
+        f"`{replay}` or `select * from pgque.dlq_replay_all('{name}')`. Or delete them, with "
+        f"`{purge}` or `select pgque.dlq_purge('{name}', '0')`."
     )

@@ -6,9 +6,10 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client import HealthCheck
-from ..project.keys import identifier, queue_key
+from ..project.database import DEFAULT, Database
+from ..project.keys import identifier
 from ..project.queue_report import consumer_lag, markdown_table
-from ..project.resource import PgqueResource
+from ..project.resource import PgqueResource, takes_resource
 
 # The checks of `queue_health()`. Rows named `<check>:<consumer>` are combined into one check.
 CHECKS: Mapping[str, str] = {
@@ -34,6 +35,7 @@ Badness = Callable[[HealthCheck], tuple[int, timedelta]]
 def build_queue_health_checks(
     queues: Sequence[str],
     *,
+    database: str = DEFAULT,
     automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None = None,
 ) -> list[dg.AssetChecksDefinition]:
     """Builds a check on the assets of queues for each check of `pgque.queue_health()`.
@@ -43,26 +45,29 @@ def build_queue_health_checks(
 
     Args:
         queues: the queues' names.
+        database: the key of the PgqueResource whose database has the queues.
         automation_condition: when Dagster evaluates the checks by itself.
 
     Returns:
-        The checks, for the Definitions. They need the resource `pgque`.
+        The checks, for the Definitions. They need the resource of the database.
     """
+    of = Database(database)
     specs = [
         dg.AssetCheckSpec(
             name,
-            asset=queue_key(queue),
+            asset=of.queue_key(queue),
             description=description,
             automation_condition=automation_condition,
         )
         for queue in queues
         for name, description in CHECKS.items()
     ]
-    queue_of = {queue_key(queue): queue for queue in queues}
+    queue_of = {of.queue_key(queue): queue for queue in queues}
 
     @dg.multi_asset_check(
-        name=f"queue_health_{identifier(' '.join(queues))}", specs=specs, can_subset=True
+        name=of.named(f"queue_health_{identifier(' '.join(queues))}"), specs=specs, can_subset=True
     )
+    @takes_resource(of)
     def queue_health(
         context: dg.AssetCheckExecutionContext, pgque: PgqueResource
     ) -> Iterator[dg.AssetCheckResult]:

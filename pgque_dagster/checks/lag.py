@@ -9,10 +9,10 @@ import dagster as dg
 from ..client import Client, Limits
 from ..client.holder import Holder, consumer_states
 from ..client.ranges import duration_problem
-from ..project.consumers import AssetConsumer, consumers_of
-from ..project.keys import identifier, queue_key
+from ..project.consumers import AssetConsumer, consumers_of, database_of
+from ..project.keys import identifier
 from ..project.queue_report import consumer_lag, why_parked
-from ..project.resource import PgqueResource
+from ..project.resource import PgqueResource, takes_resource
 
 
 def build_consumer_lag_checks(
@@ -30,12 +30,12 @@ def build_consumer_lag_checks(
     fails the check, however short the lag is.
 
     Args:
-        assets: assets made by `@pgque_asset`, each with its own consumer.
+        assets: assets made by `@pgque_asset`, of one database, each with its own consumer.
         max_lag: how far a consumer may be behind.
         automation_condition: when Dagster evaluates the checks by itself.
 
     Returns:
-        The checks, for the Definitions. They need the resource `pgque`.
+        The checks, for the Definitions. They need the resource of the assets' database.
 
     Raises:
         DagsterInvalidDefinitionError: if an asset consumes no queue, two assets share a consumer,
@@ -45,10 +45,11 @@ def build_consumer_lag_checks(
     if problem is not None:
         raise dg.DagsterInvalidDefinitionError(f"a check on the lag: {problem}")
     consumers = consumers_of(assets)
+    database = database_of(consumers)
     specs = [
         dg.AssetCheckSpec(
             f"consumer_lag_{identifier(consumer.name)}",
-            asset=queue_key(consumer.queue),
+            asset=database.queue_key(consumer.queue),
             description=f"Consumer {consumer} is at most {max_lag} behind.",
             automation_condition=automation_condition,
         )
@@ -61,6 +62,7 @@ def build_consumer_lag_checks(
         specs=specs,
         can_subset=True,
     )
+    @takes_resource(database)
     def check_lag(
         context: dg.AssetCheckExecutionContext, pgque: PgqueResource
     ) -> Iterator[dg.AssetCheckResult]:

@@ -10,14 +10,18 @@ import click
 from .. import __version__
 from .database import Database
 from .errors import OneLineErrorGroup
+from .named import url_of
 from .output import set_json
 
 _HELP = """Queues in PostgreSQL, consumed batch by batch.
 
-The database comes from --url, else from PGQUE_URL, else from the variables of libpq (PGHOST,
-PGDATABASE, PGSERVICE). Without any of them the embedded PostgreSQL of the project is used. Its data
-is in .pgque/ of the current folder, or of the nearest parent folder that has a server, up to the
-root of the repository.
+The database comes from --url or --database, else from PGQUE_URL, else from the variables of libpq
+(PGHOST, PGDATABASE, PGSERVICE). Without any of them the embedded PostgreSQL of the project is used.
+Its data is in .pgque/ of the current folder, or of the nearest parent folder that has a server, up
+to the root of the repository.
+
+--database takes a NAME from a variable, such as PGQUE_URL_BILLING, else from the table
+[tool.pgque.databases] of pyproject.toml in such a folder: billing = "postgresql://...".
 
 \b
 A first walk:
@@ -43,7 +47,12 @@ Function = Callable[..., None]
 
 def _choose(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
-        context.ensure_object(Database).choose(value)
+        context.ensure_object(Database).choose("--url", value)
+
+
+def _choose_named(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.ensure_object(Database).choose("--database", url_of(value))
 
 
 def _add_common_options(command: click.Command) -> None:
@@ -55,6 +64,13 @@ def _add_common_options(command: click.Command) -> None:
             expose_value=False,
             callback=_choose,
             help="Connection string or URI of the database. [env: PGQUE_URL, or PGHOST etc.]",
+        ),
+        click.Option(
+            ["--database"],
+            metavar="NAME",
+            expose_value=False,
+            callback=_choose_named,
+            help="Database that pyproject.toml names. [env: PGQUE_URL_<NAME>]",
         ),
         click.Option(
             ["--json"],

@@ -17,13 +17,20 @@ class Database:
     """The database of a command: the chosen one, else the environment's, else the embedded one."""
 
     def __init__(self) -> None:
+        self._chosen_by: str | None = None
         self._url: str | None = os.environ.get("PGQUE_URL") or None
         if self._url is None and any(map(os.environ.get, _LIBPQ_VARIABLES)):
             self._url = ""
 
-    def choose(self, url: str) -> None:
-        """Uses the database that the user named."""
-        self._url = url
+    def choose(self, option: str, url: str) -> None:
+        """Uses the database that the user named by an option.
+
+        Raises:
+            click.UsageError: if another option has named one.
+        """
+        if self._chosen_by not in (None, option):
+            raise click.UsageError("both --url and --database name a database: leave one out")
+        self._chosen_by, self._url = option, url
 
     @property
     def url(self) -> str:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from ..assets.decorators import pgque_asset
 from ..checks.lag import build_consumer_lag_checks
 from ..project.consumers import AssetConsumer
+from ..project.database import Database
 from ..sensors.batch_schedule import build_pgque_schedule
 from ..sensors.batch_sensor import build_pgque_sensor
 from .computed import Computed, Dependencies
@@ -110,16 +111,18 @@ class BatchConsumerComponent(AssetOptions, Computed, dg.Component):
     def asset_consumer(self) -> AssetConsumer:
         """The consumer, with the key of its asset."""
         key = dg.AssetKey([*(self.key_prefix or ()), self.asset_name])
-        return AssetConsumer(self.queue, self.consumer or self.asset_name, (key,))
+        name = self.consumer or self.asset_name
+        return AssetConsumer(self.queue, name, (key,), database=Database(self.database))
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the asset, its check, sensor or schedule, and IO manager."""
         asset, resources = self.asset_and_resources()
         sensor = self.sensor if self.schedule is None else None
+        name = Database(self.database).named(self.asset_name)
         return dg.Definitions(
             assets=[asset],
             asset_checks=built(self.consumer_lag_checks, [asset]),
-            sensors=built(sensor, [asset], name=f"{self.asset_name}_sensor"),
-            schedules=built(self.schedule, [asset], name=f"{self.asset_name}_schedule"),
+            sensors=built(sensor, [asset], name=f"{name}_sensor"),
+            schedules=built(self.schedule, [asset], name=f"{name}_schedule"),
             resources=resources,
         )

@@ -8,6 +8,7 @@ import dagster as dg
 from pydantic import Field, model_validator
 
 from ..assets.decorators import pgque_asset
+from ..project.database import Database
 from ..spark.batch import SparkBatch
 from ..spark.reading.arrow import EVENT_COLUMNS
 from .options import Options, given_as, mirror, one_of, option
@@ -56,6 +57,7 @@ class Computed(Options):
     if TYPE_CHECKING:
         # Options of the decorator, which the component mirrors.
         queue: str
+        database: str
         name: str | None
         io_manager_key: str | None
 
@@ -136,8 +138,9 @@ class Computed(Options):
         """Returns the asset, and the IO manager of its sink as resource."""
         options, resources = self.arguments(), {}
         if self.sink is not None:
-            options["io_manager_key"] = key = f"{self.asset_name}_io_manager"
-            resources[key] = self.sink.io_manager()
+            key = Database(self.database).named(f"{self.asset_name}_io_manager")
+            options["io_manager_key"] = key
+            resources[key] = self.sink.io_manager(self.database)
         asset = pgque_asset(**options)(self.compute_fn())
         return asset.map_asset_specs(self.get_asset_spec), resources
 

@@ -55,17 +55,20 @@ class Options(dg.Model, dg.Resolvable):
         return {name: value for name, value in named.items() if name in (self.accepted or named)}
 
 
-def built(options: Options | None, *arguments: Any, name: str | None = None) -> list[Any]:
+def built(
+    options: Options | None, *arguments: Any, name: str | None = None, **more: Any
+) -> list[Any]:
     """Returns what the mirrored function builds with options; nothing without options.
 
     Args:
         options: those of YAML.
         arguments: what the function gets besides.
         name: the name of what is built, if YAML has none.
+        more: what the function gets besides, by the names of its parameters.
     """
     if options is None:
         return []
-    given = options.arguments()
+    given = {**options.arguments(), **more}
     if name is not None:
         given["name"] = given["name"] or name
     made = type(options).builder(*arguments, **given)

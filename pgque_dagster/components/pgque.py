@@ -1,7 +1,7 @@
-"""`PgqueComponent`: the database of the queues; a project has one."""
+"""`PgqueComponent`: a database with queues; a project has one for each."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Self
 
 import dagster as dg
@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from ..checks.alerts import Alert, build_pgque_alerts
 from ..jobs.queue_jobs import build_pgque_jobs
 from ..project.consumers import refuse_shared
+from ..project.database import DEFAULT, Database
 from ..project.resource import PgqueResource
 from ..sensors.ticker_sensor import build_pgque_ticker_sensor
 from .batch_consumer import BatchConsumerComponent
@@ -37,12 +38,12 @@ def _read_url(context: dg.ResolutionContext, value: str | None) -> str | None:
     return context.resolve_value(value, as_type=str)
 
 
-class TickerSensorOptions(mirror(build_pgque_ticker_sensor)):
+class TickerSensorOptions(mirror(build_pgque_ticker_sensor, leave_out=["database"])):
     """Options of `build_pgque_ticker_sensor`."""
 
 
-class AlertOptions(mirror(build_pgque_alerts, leave_out=["queues"])):
-    """Options of `build_pgque_alerts`, for all queues of the project."""
+class AlertOptions(mirror(build_pgque_alerts, leave_out=["queues", "database"])):
+    """Options of `build_pgque_alerts`, for all queues of the database."""
 
     notify: Annotated[
         Callable[[Alert], object],
@@ -55,9 +56,10 @@ class AlertOptions(mirror(build_pgque_alerts, leave_out=["queues"])):
 
 @dg.scaffold_with(PgqueScaffolder)
 class PgqueComponent(mirror(PgqueResource), dg.Component):
-    """The database of the queues: the resource `pgque`, the Spark session of consumers, the jobs.
+    """A database with queues: its resource, the jobs on it, and the Spark session of consumers.
 
-    A project has one. It creates the queues of all QueueComponents that do not exist.
+    A project has one for each of its databases. It creates the queues of the database's
+    QueueComponents that do not exist.
 
     Example:
         .. code-block:: yaml
@@ -71,6 +73,14 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
               env: [PGQUE_URL]
     """
 
+    database: Annotated[
+        str,
+        option(
+            "The key of the resource, by which queues and consumers name the database. Only the "
+            "default one's sensors and jobs have names without it.",
+            "billing",
+        ),
+    ] = DEFAULT
     url: Annotated[
         dg.EnvVar | str | None,
         dg.Resolver(
@@ -87,7 +97,8 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
         dict[str, Any] | None,
         option(
             "Settings of the Spark session, such as `spark.master`, or `spark.remote` with the URL "
-            "of a Spark Connect server; null if you define the resource `pyspark` yourself.",
+            "of a Spark Connect server; null if you define the resource `pyspark` yourself. The "
+            "databases share one session, so only one of them has settings.",
             {"spark.master": "local[2]"},
         ),
     ] = Field(default={})
@@ -110,29 +121,56 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the resources, the jobs, and the ticker and alert sensors."""
-        named = [queue.queue for queue in all_components(context, QueueComponent)]
+        of = Database(self.database)
+        components = all_components(context, QueueComponent)
+        named = [each.queue for each in components if each.database == self.database]
         queues = list(dict.fromkeys([*self.queues, *self.queue_options, *named]))
-        _check_consumers(context, queues)
+        _check_consumers(context, of, queues)
         resources: dict[str, Any] = {
-            "pgque": PgqueResource(**{**self.arguments(), "queues": queues})
+            of.name: PgqueResource(**{**self.arguments(), "queues": queues})
         }
-        if self.spark_config is not None:
-            resources["pyspark"] = LazyPySparkResource(spark_config=self.spark_config)
-        sensors = built(self.ticker_sensor if self.ticking == "sensor" else None)
-        sensors += built(self.alerts, queues)
-        return dg.Definitions(resources=resources, jobs=build_pgque_jobs(), sensors=sensors)
+        config = self._session_config(all_components(context, PgqueComponent))
+        if config is not None:
+            resources["pyspark"] = LazyPySparkResource(spark_config=config)
+        ticker = self.ticker_sensor if self.ticking == "sensor" else None
+        sensors = built(ticker, database=of.name) + built(self.alerts, queues, database=of.name)
+        jobs = build_pgque_jobs(of.name)
+        return dg.Definitions(resources=resources, jobs=jobs, sensors=sensors)
+
+    def _session_config(self, components: "Sequence[PgqueComponent]") -> dict[str, Any] | None:
+        """Returns the settings if this one makes the session: the one with any, else the first.
+
+        Args:
+            components: those of the project; none if this one is loaded by itself.
+        """
+        wanting = [each for each in components if each.spark_config is not None]
+        configured = [each.database for each in wanting if each.spark_config]
+        if len(configured) > 1:
+            raise dg.DagsterInvalidDefinitionError(
+                f"the PgqueComponents of {' and '.join(configured)} have spark_config: leave it "
+                "out of all but one, because the databases share one Spark session"
+            )
+        makers = configured or [each.database for each in wanting] or [self.database]
+        return self.spark_config if makers[0] == self.database else None
 
 
-def _check_consumers(context: dg.ComponentLoadContext, queues: list[str]) -> None:
+def _check_consumers(
+    context: dg.ComponentLoadContext, database: Database, queues: list[str]
+) -> None:
     """Refuses a queue that is not declared, and a consumer that two assets share."""
-    consumers = [each.asset_consumer for each in all_components(context, BatchConsumerComponent)]
+    found = all_components(context, BatchConsumerComponent)
+    consumers = [each.asset_consumer for each in found if each.database == database.name]
     readers = [(f"consumer {each.name}", each.queue) for each in consumers]
-    windows = all_components(context, WindowComponent)
-    for who, queue in [*readers, *((f"asset {each.asset_name}", each.queue) for each in windows)]:
+    windows = [
+        (f"asset {each.asset_name}", each.queue)
+        for each in all_components(context, WindowComponent)
+        if each.database == database.name
+    ]
+    for who, queue in [*readers, *windows]:
         if queue not in queues:
             raise dg.DagsterInvalidDefinitionError(
                 f"{who} is on queue {queue!r}, which is not declared: add a QueueComponent for it, "
-                f"or add {queue} to `queues` of the PgqueComponent"
+                f"or add {queue} to `queues` of the PgqueComponent of database {database.name}"
             )
     for consumer in consumers:
         refuse_shared(str(consumer), consumers)

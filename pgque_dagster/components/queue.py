@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ..checks.dead_letters import build_dead_letter_checks
 from ..checks.health import build_queue_health_checks
-from ..project.keys import dead_letters_key, queue_key
+from ..project.database import Database
 from ..project.lineage import build_queue_assets
 from ..sensors.observation import build_pgque_observation_sensor
 from .batch_consumer import BatchConsumerComponent
@@ -17,19 +17,22 @@ from .scaffolding import QueueScaffolder
 
 Found = TypeVar("Found", bound=dg.Component)
 
+# What the checks and the observation get from the component.
+_OF_QUEUE = ["queues", "database"]
 
-class DeadLetterChecks(mirror(build_dead_letter_checks, leave_out=["queues"])):
+
+class DeadLetterChecks(mirror(build_dead_letter_checks, leave_out=_OF_QUEUE)):
     """Options of `build_dead_letter_checks`."""
 
 
-class QueueHealthChecks(mirror(build_queue_health_checks, leave_out=["queues"])):
+class QueueHealthChecks(mirror(build_queue_health_checks, leave_out=_OF_QUEUE)):
     """Options of `build_queue_health_checks`."""
 
 
 class ObservationOptions(
     mirror(
         build_pgque_observation_sensor,
-        leave_out=["queues"],
+        leave_out=_OF_QUEUE,
         named="<queue>_observation",
     )
 ):
@@ -56,9 +59,9 @@ def all_components(context: dg.ComponentLoadContext, of_type: type[Found]) -> li
 class QueueComponent(mirror(build_queue_assets, leave_out=["consumers"]), dg.Component):
     """A queue: its assets in the lineage, its observation, its checks and the job that runs them.
 
-    The project's PgqueComponent creates the queue if it does not exist. The job is named after the
-    queue, such as `orders_checks`. It runs all checks on the queue and its dead letters, including
-    those of its consumers, every 5 minutes once its schedule is switched on.
+    The PgqueComponent of its database creates the queue if it does not exist. The job is named
+    after the queue, such as `orders_checks`. It runs all checks on the queue and its dead letters,
+    including those of its consumers, every 5 minutes once its schedule is switched on.
 
     Example:
         .. code-block:: yaml
@@ -110,20 +113,21 @@ class QueueComponent(mirror(build_queue_assets, leave_out=["consumers"]), dg.Com
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the assets, their observation and checks, and the job and schedule for these."""
+        database, queues = Database(self.database), [self.queue]
         consumers = [
             each.asset_consumer
             for each in all_components(context, BatchConsumerComponent)
-            if each.queue == self.queue
+            if (each.database, each.queue) == (self.database, self.queue)
         ]
         assets = build_queue_assets(**self.arguments(), consumers=consumers)
-        checks = built(self.dead_letter_checks, [self.queue])
-        checks += built(self.queue_health_checks, [self.queue])
-        name = re.sub(r"\W", "_", self.queue)
+        checks = built(self.dead_letter_checks, queues, database=self.database)
+        checks += built(self.queue_health_checks, queues, database=self.database)
+        name = database.named(re.sub(r"\W", "_", self.queue))
         job = dg.define_asset_job(
             f"{name}_checks",
             # Includes the checks that consumers define on the queue.
             dg.AssetSelection.checks_for_assets(
-                queue_key(self.queue), dead_letters_key(self.queue)
+                database.queue_key(self.queue), database.dead_letters_key(self.queue)
             ),
             description=f"Runs the checks of queue {self.queue}.",
         )
@@ -131,7 +135,9 @@ class QueueComponent(mirror(build_queue_assets, leave_out=["consumers"]), dg.Com
         return dg.Definitions(
             assets=[each.map_asset_specs(self.get_asset_spec) for each in assets],
             asset_checks=checks,
-            sensors=built(self.observation, [self.queue], name=f"{name}_observation"),
+            sensors=built(
+                self.observation, queues, name=f"{name}_observation", database=self.database
+            ),
             jobs=[job] if checks else [],
             schedules=[dg.ScheduleDefinition(job=job, **when.arguments())] if when else [],
         )

@@ -29,14 +29,19 @@ class SinkOptions(Options):
             check_mode(given["mode"], given["key"], self.modes)
         return self
 
-    def io_manager(self) -> dg.IOManagerDefinition:
-        """Returns the IO manager with these options and those of `_RESOURCES` that it needs."""
+    def io_manager(self, database: str) -> dg.IOManagerDefinition:
+        """Returns the IO manager with these options and those of `_RESOURCES` that it needs.
+
+        Args:
+            database: the key of the PgqueResource.
+        """
         options = self.arguments()
         needed = set(_RESOURCES) & set(self.builder.model_fields)
+        keys = {name: database if name == "pgque" else name for name in needed}
 
-        @dg.io_manager(required_resource_keys=needed)
+        @dg.io_manager(required_resource_keys=set(keys.values()))
         def sink(context: dg.InitResourceContext) -> dg.ConfigurableIOManager:
-            resources = {key: getattr(context.resources, key) for key in needed}
+            resources = {name: getattr(context.resources, key) for name, key in keys.items()}
             return self.builder(**resources, **options)
 
         return sink

@@ -18,7 +18,7 @@ def default_folder(version: int) -> Path:
     if home:
         return Path(home) / name
     here = Path.cwd()
-    folders = list(_project_folders(here))
+    folders = list(project_folders(here))
     holding = (folder for folder in folders if _holds_server(folder / name))
     roots = (folder for folder in folders if (folder / "pyproject.toml").exists())
     return next(holding, next(roots, here)) / name
@@ -32,12 +32,12 @@ def _holds_server(data_dir: Path) -> bool:
         return False
 
 
-def _project_folders(here: Path) -> Iterator[Path]:
+def project_folders(here: Path) -> Iterator[Path]:
     """Yields the current folder and the folders above it that belong to the same project.
 
     The search ends at the root of a repository, below the home folder and the root of the file
     system, at another file system, and at a folder that another user owns or everybody may write
-    to, because another user could have put a server there.
+    to, because another user could have put files there.
     """
     yield here
     ends = {_home(), Path(here.anchor)}

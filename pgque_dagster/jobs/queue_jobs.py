@@ -1,5 +1,7 @@
 """The jobs and their ops: add, replay and purge dead letters."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,26 +11,30 @@ from pydantic import Field
 from ..client.client import Client
 from ..client.ranges import PATTERN, parse_duration
 from ..project.consumers import consumers_of_location
-from ..project.keys import dead_letters_key
-from ..project.queue_report import Metadata, report_queues
-from ..project.resource import PgqueResource
+from ..project.database import DEFAULT, Database
+from ..project.queue_report import report_queues
+from ..project.resource import PgqueResource, takes_resource
 from ..project.step_errors import log_error_line
 
 
-def build_pgque_jobs() -> list[dg.JobDefinition]:
+def build_pgque_jobs(database: str = DEFAULT) -> list[dg.JobDefinition]:
     """Builds the jobs for operating dead letters. The config of each run names the queue.
 
+    Args:
+        database: the key of the PgqueResource whose database has the dead letters.
+
     Returns:
-        `pgque_add_dead_letters`, `pgque_replay_dead_letters` and `pgque_purge_dead_letters`. Add
-        them to the Definitions once. They need the resource `pgque`. Each run records its result as
-        an observation of the asset of the queue's dead letters.
+        `pgque_add_dead_letters`, `pgque_replay_dead_letters` and `pgque_purge_dead_letters`, with
+        the database in front. Add them to the Definitions once. They need the resource of the
+        database. Each run records its result as an observation of the asset of the queue's dead
+        letters.
     """
-    return [_job(op) for op in (add_dead_letters, replay_dead_letters, purge_dead_letters)]
-
-
-def _job(op: dg.OpDefinition) -> dg.JobDefinition:
-    graph = dg.GraphDefinition(f"pgque_{op.name}", node_defs=[op], description=op.description)
-    return graph.to_job(executor_def=dg.in_process_executor)
+    of = Database(database)
+    return [
+        _job(of, add_dead_letters, AddConfig),
+        _job(of, replay_dead_letters, ReplayConfig),
+        _job(of, purge_dead_letters, PurgeConfig),
+    ]
 
 
 class QueueConfig(dg.Config):
@@ -81,71 +87,75 @@ class PurgeConfig(QueueConfig):
     )
 
 
-@dg.op
-def add_dead_letters(
-    context: dg.OpExecutionContext, config: AddConfig, pgque: PgqueResource
-) -> None:
+@dataclass(frozen=True)
+class _Done:
+    """What a job did: numbers, and why some of it could not be done."""
+
+    counts: dict[str, int]
+    problem: str | None = None
+
+
+def add_dead_letters(client: Client, config: AddConfig) -> _Done:
     """Makes events of a consumer's open batch dead letters, so that it goes on without them."""
-    with log_error_line(context.log), pgque.client() as client:
-        done = client.set_events_aside(
-            config.queue, config.consumer, config.events, reason=config.reason
-        )
-        left, page = _left(context, client, config.queue)
-    counts = {"added": done.dead_lettered, "batch": done.batch_id, "left": left}
-    _report(context, config.queue, counts, page)
+    done = client.set_events_aside(
+        config.queue, config.consumer, config.events, reason=config.reason
+    )
+    return _Done({"added": done.dead_lettered, "batch": done.batch_id})
 
 
-@dg.op
-def replay_dead_letters(
-    context: dg.OpExecutionContext, config: ReplayConfig, pgque: PgqueResource
-) -> None:
+def replay_dead_letters(client: Client, config: ReplayConfig) -> _Done:
     """Sends dead letters again, each to the consumer that gave it up and to no other."""
-    with log_error_line(context.log), pgque.client() as client:
-        replayed, failed, first_error = client.replay_dead_letters(
-            config.queue,
-            reason=config.reason,
-            type=config.type,
-            since=datetime.now(UTC) - parse_duration(config.since) if config.since else None,
-            limit=config.limit,
-        )
-        left, page = _left(context, client, config.queue)
-    counts = {"replayed": replayed, "not_replayed": failed, "left": left}
-    _report(context, config.queue, counts, page)
-    if failed:
-        raise dg.Failure(
-            f"{failed} dead letters could not be replayed and stay where they are; the first "
-            f"because: {first_error}",
-            metadata=counts,
-            allow_retries=False,
-        )
+    replayed, failed, first_error = client.replay_dead_letters(
+        config.queue,
+        reason=config.reason,
+        type=config.type,
+        since=datetime.now(UTC) - parse_duration(config.since) if config.since else None,
+        limit=config.limit,
+    )
+    counts = {"replayed": replayed, "not_replayed": failed}
+    if not failed:
+        return _Done(counts)
+    return _Done(
+        counts,
+        f"{failed} dead letters could not be replayed and stay where they are; the first because: "
+        f"{first_error}",
+    )
 
 
-@dg.op
-def purge_dead_letters(
-    context: dg.OpExecutionContext, config: PurgeConfig, pgque: PgqueResource
-) -> None:
+def purge_dead_letters(client: Client, config: PurgeConfig) -> _Done:
     """Deletes dead letters for good; export them first if they may be wanted again."""
-    with log_error_line(context.log), pgque.client() as client:
-        purged = client.purge_dead_letters(config.queue, timedelta(days=config.older_than_days))
-        left, page = _left(context, client, config.queue)
-    _report(context, config.queue, {"purged": purged, "left": left}, page)
+    age = timedelta(days=config.older_than_days)
+    return _Done({"purged": client.purge_dead_letters(config.queue, age)})
 
 
-def _left(context: dg.OpExecutionContext, client: Client, queue: str) -> tuple[int, Metadata]:
-    """Returns how many dead letters are left, and what their page shows."""
-    key = dead_letters_key(queue)
-    page = report_queues(client, [queue], consumers_of_location(context)).get(key, {})
-    return sum(count.count for count in client.dead_letter_counts(queue)), page
+def _job(
+    database: Database, work: Callable[[Client, Any], _Done], config_class: type[QueueConfig]
+) -> dg.JobDefinition:
+    name, description = work.__name__, work.__doc__
 
+    @dg.op(name=database.named(name), description=description)
+    @takes_resource(database)
+    def operate(
+        context: dg.OpExecutionContext,
+        config: config_class,  # type: ignore[valid-type]
+        pgque: PgqueResource,
+    ) -> None:
+        queue: str = config.queue  # type: ignore[attr-defined]
+        with log_error_line(context.log), pgque.client() as client:
+            done = work(client, config)
+            left = sum(count.count for count in client.dead_letter_counts(queue))
+            pages = report_queues(client, [queue], consumers_of_location(context), database)
+        counts = {**done.counts, "left": left}
+        context.log.info(", ".join(f"{what}: {count}" for what, count in counts.items()))
+        context.add_output_metadata(counts)
+        # The UI shows the latest observation, so this one repeats what the page shows.
+        key = database.dead_letters_key(queue)
+        metadata = {**pages.get(key, {}), "job": context.job_name, **counts}
+        context.log_event(dg.AssetObservation(key, metadata=metadata))
+        if done.problem is not None:
+            raise dg.Failure(done.problem, metadata=counts, allow_retries=False)
 
-def _report(
-    context: dg.OpExecutionContext, queue: str, counts: dict[str, Any], page: Metadata
-) -> None:
-    """Records a result in the log, on the step, and as an observation of the dead letters.
-
-    The UI shows the latest observation, so this one repeats what the page shows.
-    """
-    context.log.info(", ".join(f"{name}: {value}" for name, value in counts.items()))
-    context.add_output_metadata(counts)
-    key, metadata = dead_letters_key(queue), {**page, "job": context.job_name, **counts}
-    context.log_event(dg.AssetObservation(key, metadata=metadata))
+    graph = dg.GraphDefinition(
+        database.named(f"pgque_{name}"), node_defs=[operate], description=description
+    )
+    return graph.to_job(executor_def=dg.in_process_executor)

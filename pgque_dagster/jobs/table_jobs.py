@@ -8,6 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from ..client import Client
+from ..project.database import DEFAULT, Database
 from ..project.resource import PgqueResource
 
 if TYPE_CHECKING:
@@ -31,32 +32,35 @@ class MaintenanceConfig(dg.Config):
 def build_table_maintenance_job(
     tables: "Tables | Callable[[Client], Sequence[TableSink]]",
     *,
-    name: str = "pgque_maintain_tables",
+    database: str = DEFAULT,
+    name: str | None = None,
 ) -> dg.JobDefinition:
     """Builds a job that maintains tables. Put it on a schedule, such as daily.
 
     It unites small files, forgets snapshots of Iceberg that are older than the retention, and
     deletes files that nobody needs any more, such as those of killed attempts. In directories of
     Parquet, it unites the files of finished batches, by Spark. Batches can be stored meanwhile. The
-    job needs the resource `pgque`, and for Parquet also `pyspark`.
+    job needs the resource of the database, and for Parquet also `pyspark`.
 
     Args:
         tables: the tables, such as `[DeltaSink("s3://bucket/tables/lines")]`, or a function that
             returns them in the run, given a client of the queue's database.
-        name: the name of the job.
+        database: the key of the PgqueResource whose database the tables' batches are from.
+        name: the name of the job; by default `pgque_maintain_tables`, with the database in front.
     """
     # Late, so that a code location without such a job loads without Arrow.
     from ..spark.cluster.session import open_session
 
+    name = name or Database(database).named("pgque_maintain_tables")
     by_spark = not callable(tables) and any(table.maintained_by_spark for table in tables)
 
     @dg.op(
         name=f"{name}_op",
         description="Unites small files and deletes those not needed.",
-        required_resource_keys={"pgque", "pyspark"} if by_spark else {"pgque"},
+        required_resource_keys={database, "pyspark"} if by_spark else {database},
     )
     def maintain(context: dg.OpExecutionContext, config: MaintenanceConfig) -> None:
-        pgque: PgqueResource = context.resources.pgque
+        pgque: PgqueResource = getattr(context.resources, database)
         if by_spark:
             open_session(context.resources.pyspark)
         with pgque.client() as client:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from .database import DEFAULT_DATABASE, Database
 from .keys import CONSUMER, PARTITIONS, QUEUE, START_AT
 
 _Context = (
@@ -23,6 +24,7 @@ class AssetConsumer:
     Attributes:
         start_at: where it starts when it is registered; None for the default of `register`.
         partitions: the number of its slots; None without slots.
+        database: which has the queue.
     """
 
     queue: str
@@ -30,6 +32,7 @@ class AssetConsumer:
     asset_keys: tuple[dg.AssetKey, ...]
     start_at: str | None = None
     partitions: int | None = None
+    database: Database = DEFAULT_DATABASE
 
     @classmethod
     def of(cls, asset: dg.AssetsDefinition) -> "AssetConsumer":
@@ -53,10 +56,11 @@ class AssetConsumer:
             keys,
             metadata.get(START_AT),
             None if partitions is None else int(partitions),
+            Database.of(metadata),
         )
 
     def __str__(self) -> str:
-        return f"{self.queue}/{self.name}"
+        return self.database.label(self.queue, self.name)
 
 
 def names_of(registered: str) -> tuple[str, ...]:
@@ -82,8 +86,23 @@ def consumers_of(assets: Iterable[dg.AssetsDefinition]) -> list[AssetConsumer]:
     return consumers
 
 
+def database_of(consumers: Iterable[AssetConsumer]) -> Database:
+    """Returns the database of all consumers; the default one if there are none.
+
+    Raises:
+        DagsterInvalidDefinitionError: if they are of several.
+    """
+    first, *others = {each.database: None for each in consumers} or (DEFAULT_DATABASE,)
+    if others:
+        raise dg.DagsterInvalidDefinitionError(
+            f"these assets consume from the databases {first.name} and "
+            f"{', '.join(each.name for each in others)}: build one of each database"
+        )
+    return first
+
+
 def refuse_shared(name: str, consumers: Iterable[AssetConsumer]) -> None:
-    """Refuses a consumer that several assets have; `name` is queue/consumer.
+    """Refuses a consumer that several assets have; `name` is its label.
 
     Raises:
         DagsterInvalidDefinitionError: names their assets.

@@ -1,10 +1,8 @@
-"""Asset keys, run tags, metadata keys and names that the Dagster modules share."""
+"""Run tags, metadata keys and names that the Dagster modules share."""
 
 import hashlib
 import re
 from uuid import uuid4
-
-import dagster as dg
 
 QUEUE = "pgque/queue"
 CONSUMER = "pgque/consumer"
@@ -34,18 +32,6 @@ SWITCHING_ON = (
 )
 
 _OWNER = re.compile(r"(?:step \w+ of )?dagster run (\S+)")
-
-
-def queue_key(queue: str) -> dg.AssetKey:
-    """Returns the key of the external asset that stands for a queue."""
-    # The suffix tells the queue from its table: Dagster's graph shows only the key's last part, cut
-    # to 18 characters.
-    return dg.AssetKey(["pgque", f"{queue}_queue"])
-
-
-def dead_letters_key(queue: str) -> dg.AssetKey:
-    """Returns the key of the external asset that stands for a queue's dead letters."""
-    return dg.AssetKey(["pgque", f"{queue}_dlq"])
 
 
 def owner_of_step(run_id: str) -> str:

@@ -11,7 +11,8 @@ import dagster as dg
 from ..client import Client, ConsumerInfo, DeadLetterCount, HealthCheck, Limits, QueueStats
 from ..client.holder import ConsumerState, consumer_states
 from .consumers import AssetConsumer, names_of
-from .keys import QUEUE, dead_letters_key, queue_key
+from .database import DEFAULT_DATABASE, Database
+from .keys import QUEUE
 
 REPLAY_JOB = "pgque_replay_dead_letters"
 PURGE_JOB = "pgque_purge_dead_letters"
@@ -61,16 +62,21 @@ def why_parked(state: ConsumerState) -> str | None:
 
 
 def report_queues(
-    client: Client, queues: Iterable[str], consumers: Sequence[AssetConsumer] = ()
+    client: Client,
+    queues: Iterable[str],
+    consumers: Sequence[AssetConsumer] = (),
+    database: Database = DEFAULT_DATABASE,
 ) -> dict[dg.AssetKey, Metadata]:
     """Returns the metadata of the queues and of their dead letters, by asset.
 
     Args:
-        client: the database.
+        client: of the database.
         queues: the names of the queues. One that does not exist is left out.
         consumers: the consumers of the code location, whose assets are named.
+        database: which has the queues.
     """
     wanted = set(queues)
+    consumers = [each for each in consumers if each.database == database]
     infos = [info for info in client.consumers() if info.queue in wanted]
     names = [(info.queue, info.name) for info in infos]
     states = {
@@ -87,8 +93,10 @@ def report_queues(
         of_queue = [info for info in infos if info.queue == queue]
         problems = [row for row in health if row.queue in (None, queue) and row.status != "ok"]
         counts = client.dead_letter_counts(queue) if stats.dead_letters else []
-        reports[queue_key(queue)] = _queue_report(stats, of_queue, states, problems, consumers)
-        reports[dead_letters_key(queue)] = {
+        report = _queue_report(stats, of_queue, states, problems, consumers, database)
+        reports[database.queue_key(queue)] = report
+        reports[database.dead_letters_key(queue)] = {
+            **database.tags,
             QUEUE: queue,
             "pgque/dead_letters": sum(each.count for each in counts),
             "pgque/by_consumer_and_reason": dead_letter_table(counts),
@@ -102,6 +110,7 @@ def _queue_report(
     states: Mapping[tuple[str, str], ConsumerState],
     problems: Sequence[HealthCheck],
     consumers: Sequence[AssetConsumer],
+    database: Database,
 ) -> Metadata:
     slowest = max(map(consumer_lag, infos), default=timedelta(0))
     parked = [
@@ -110,9 +119,10 @@ def _queue_report(
         if (state := states.get((info.queue, info.name))) and state.parked_reason is not None
     ]
     return {
+        **database.tags,
         QUEUE: stats.queue,
         "pgque/consumers": _consumer_table(infos, states, consumers),
-        "pgque/what_is_wrong": dg.MetadataValue.md(_problem_list(stats, problems)),
+        "pgque/what_is_wrong": dg.MetadataValue.md(_problem_list(stats, problems, database)),
         "pgque/depth": stats.depth,
         "pgque/events_per_second": stats.events_per_second,
         "pgque/slowest_consumer_lag_seconds": slowest.total_seconds(),
@@ -173,20 +183,20 @@ def _doing(state: ConsumerState | None) -> str:
     return f"{state.batch_id}, {'in a run' if state.is_live else 'waits for a run'}"
 
 
-def _problem_list(stats: QueueStats, problems: Sequence[HealthCheck]) -> str:
+def _problem_list(stats: QueueStats, problems: Sequence[HealthCheck], database: Database) -> str:
     order = ("critical", "warning")
     found: list[tuple[str, str]] = [
         (f"{row.status}: {row.check}", row.detail)
         for row in sorted(problems, key=lambda row: order.index(row.status))
     ]
     if stats.ticker_paused:
-        found.insert(0, ("paused", f"resume the queue: pgque resume {stats.queue}"))
+        found.insert(0, ("paused", f"resume the queue: {database.command} resume {stats.queue}"))
     if stats.dead_letters:
         found.append(
             (
                 f"{stats.dead_letters} dead letters",
-                f"correct the cause, then run the job {REPLAY_JOB}; or delete them with "
-                f"{PURGE_JOB}",
+                f"correct the cause, then run the job {database.named(REPLAY_JOB)}; or delete them "
+                f"with {database.named(PURGE_JOB)}",
             )
         )
     return "\n".join(f"- **{_cell(name)}**: {_cell(text)}" for name, text in found) or "nothing"

@@ -18,6 +18,7 @@ from ..client.queues import different_options, log_serial_queue, log_topic, logg
 from ..client.registrations import subscribe_slots
 from ..client.rights import grant
 from ..client.ticks import is_new
+from .database import Database
 
 # A queue is new until it has this age.
 _NEW = timedelta(hours=1)
@@ -33,17 +34,19 @@ def addon_of(queue: str) -> str | None:
     return addon if name and addon in _LOG_FUNCTIONS else None
 
 
-def how_to_create(queue: str) -> str:
+def how_to_create(queue: str, database: Database) -> str:
     """Returns what to do about a queue that does not exist."""
-    command = _log_sql(queue) if addon_of(queue) else f"pgque create-queue {queue}"
+    create = f"{database.command} create-queue {queue}"
+    command = _log_sql(queue) if addon_of(queue) else create
     return f"Name {queue} in `queues` of the PgqueResource, or create it with `{command}`."
 
 
-def how_to_register_again(queue: str, consumer: str) -> str:
+def how_to_register_again(queue: str, consumer: str, database: Database) -> str:
     """Returns how a consumer that was removed, or whose queue was, starts again without a loss."""
     return (
-        f"Register it with `pgque register {queue} {consumer} --start-at earliest`, so that it "
-        "starts at the first event that the queue has; without --start-at it skips those that wait."
+        f"Register it with `{database.command} register {queue} {consumer} --start-at earliest`, "
+        "so that it starts at the first event that the queue has; without --start-at it skips "
+        "those that wait."
     )
 
 

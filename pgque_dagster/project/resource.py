@@ -1,11 +1,12 @@
 """`PgqueResource`: the connection, the installation of the schema, and what must exist in it."""
 
+import inspect
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -14,6 +15,7 @@ from pydantic import ConfigDict, Field
 
 from .. import installer
 from ..client import Client
+from .database import DEFAULT, Database
 from .deployment import deployment_name
 from .registration import addon_of, ensure_queue
 
@@ -31,7 +33,7 @@ _preparing = threading.Lock()
 
 
 class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The queue's database.
+    """A database with queues: the default one, if its key in the resources is `pgque`.
 
     Pass a URL with a password as `EnvVar`, because the resource's settings show a plain text.
 
@@ -147,6 +149,34 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         with Client(url) as client:
             for queue in queues:
                 ensure_queue(client, queue, self.queue_options.get(queue, {}))
+
+
+def takes_resource(database: Database) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns a decorator for functions that Dagster passes the PgqueResource of a database.
+
+    Their parameter is `pgque`. Dagster finds a resource by the name of the parameter, so it sees a
+    parameter with the name of the database.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        if database.name == DEFAULT:
+            return function
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **{DEFAULT: kwargs.pop(database.name)}, **kwargs)
+
+        parameters = [
+            each.replace(name=database.name) if each.name == DEFAULT else each
+            for each in inspect.signature(function).parameters.values()
+        ]
+        # Without what it returns: Dagster takes an Iterator of a function that is no generator for
+        # a single output.
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {each.name: each.annotation for each in parameters}
+        return call
+
+    return decorate
 
 
 @cache

@@ -18,10 +18,11 @@ from ..client.replicas.standing import Log, Replicated
 from ..client.replicas.verification import Verification
 from ..client.source_tables import SourceTable, capture_new, captured_tables, copy_again
 from ..jobs.table_jobs import build_table_maintenance_job
+from ..project.database import DEFAULT, Database
 from ..project.keys import ROWS, TABLE, identifier
 from ..project.lineage import build_queue_assets
 from ..project.registration import ensure_consumer, ensure_queue
-from ..project.resource import PgqueResource
+from ..project.resource import PgqueResource, takes_resource
 from ..project.step_errors import log_error_line
 from ..sensors.batch_sensor import build_pgque_sensor
 from ..spark.cluster.session import open_session
@@ -47,6 +48,7 @@ def build_table_replicas(
     verify_cron: str | None = "0 */6 * * *",
     maintain_cron: str | None = "30 * * * *",
     group_name: str = "replicas",
+    database: str = DEFAULT,
     running: bool = True,
 ) -> dg.Definitions:
     """Builds replicas of tables: their assets, sensors, checks and lineage.
@@ -68,11 +70,13 @@ def build_table_replicas(
         maintain_cron: when small files of replicas in the lake are united, and files that nobody
             needs are deleted; None for a job that runs only by hand.
         group_name: the group of the assets.
+        database: the key of the PgqueResource whose database has the tables and the queue. The
+            keys of the assets begin with it, if it is not the default one.
         running: whether sensors and schedule are on from the start; else somebody switches them on
             in the UI.
 
     Returns:
-        The definitions. They need the resources `pgque` (PgqueResource) and `pyspark`. Their
+        The definitions. They need the resources of the database and `pyspark`. Their
         `map_resolved_asset_specs` gives the assets owners, tags, and the like.
 
     Raises:
@@ -90,10 +94,12 @@ def build_table_replicas(
             )
     """
     _check_tables(name, tables)
-    replicas = _replicas(name, tables, target, group_name)
+    of = Database(database)
+    prefix = of.named(identifier(name))
+    replicas = _replicas(of, name, tables, target, group_name)
     sources = [
         dg.AssetSpec(
-            _source_key(name, table),
+            _source_key(of, name, table),
             description=f"The table {table} of PostgreSQL, whose changes the queue {name} gets.",
             group_name=group_name,
             kinds={"postgres", "table"},
@@ -102,17 +108,19 @@ def build_table_replicas(
         for table in tables
     ]
     status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
-    verifying = [_verify_check(name, table, target) for table in tables]
+    verifying = [_verify_check(of, name, table, target) for table in tables]
     lag_checks = [] if max_lag is None else build_consumer_lag_checks([replicas], max_lag=max_lag)
     job = dg.define_asset_job(
-        f"{identifier(name)}_verify",
+        f"{prefix}_verify",
         dg.AssetSelection.checks(*verifying, *lag_checks),
         description=f"Compares the tables of {name} with their replicas.",
     )
     crons: list[tuple[Any, str | None]] = [(job, verify_cron)]
     if isinstance(target, DeltaReplicas):
         stored = partial(_stored_tables, target, tables=tables)
-        maintenance = build_table_maintenance_job(stored, name=f"{identifier(name)}_maintain")
+        maintenance = build_table_maintenance_job(
+            stored, database=database, name=f"{prefix}_maintain"
+        )
         crons.append((maintenance, maintain_cron))
     schedules = [
         dg.ScheduleDefinition(
@@ -130,6 +138,7 @@ def build_table_replicas(
             *sources,
             *build_queue_assets(
                 name,
+                database=database,
                 group_name=group_name,
                 producers=[spec.key for spec in sources],
                 consumers=[replicas],
@@ -138,28 +147,29 @@ def build_table_replicas(
         ],
         asset_checks=[*verifying, *lag_checks],
         sensors=[
-            _capture_sensor(name, tables, status),
+            _capture_sensor(of, name, tables, status),
             build_pgque_sensor(
                 [replicas],
-                name=f"{identifier(name)}_sensor",
+                name=f"{prefix}_sensor",
                 max_age=max_age,
                 default_status=status,
             ),
         ],
-        jobs=[*(each for each, _ in crons), _copy_job(name)],
+        jobs=[*(each for each, _ in crons), _copy_job(of, name)],
         schedules=schedules,
     )
 
 
 def _capture_sensor(
-    name: str, tables: Sequence[str], status: dg.DefaultSensorStatus
+    database: Database, name: str, tables: Sequence[str], status: dg.DefaultSensorStatus
 ) -> dg.SensorDefinition:
     @dg.sensor(
-        name=f"{identifier(name)}_capture",
+        name=database.named(f"{identifier(name)}_capture"),
         minimum_interval_seconds=_CAPTURE_SECONDS,
         default_status=status,
         description=f"Captures {', '.join(tables)} into the queue {name}, once for each table.",
     )
+    @takes_resource(database)
     def capture_sensor(context: dg.SensorEvaluationContext, pgque: PgqueResource) -> dg.SkipReason:
         try:
             with pgque.client() as client:
@@ -183,12 +193,13 @@ class CopyTables(dg.Config):
     tables: list[str] = Field(description="The tables, such as public.orders.")
 
 
-def _copy_job_name(name: str) -> str:
-    return f"{identifier(name)}_copy"
+def _copy_job_name(database: Database, name: str) -> str:
+    return database.named(f"{identifier(name)}_copy")
 
 
-def _copy_job(name: str) -> dg.JobDefinition:
-    @dg.op(name=f"{_copy_job_name(name)}_tables")
+def _copy_job(database: Database, name: str) -> dg.JobDefinition:
+    @dg.op(name=f"{_copy_job_name(database, name)}_tables")
+    @takes_resource(database)
     def request(context: dg.OpExecutionContext, config: CopyTables, pgque: PgqueResource) -> None:
         with log_error_line(context.log), pgque.client() as client:
             captured = captured_tables(client, name)
@@ -201,7 +212,7 @@ def _copy_job(name: str) -> dg.JobDefinition:
                 copy_again(client, name, name, table)
 
     @dg.job(
-        name=_copy_job_name(name),
+        name=_copy_job_name(database, name),
         description=f"Has the next batch of {name} copy tables again, in one snapshot each. The "
         "readers of a replica see the old rows until the copy is complete.",
     )
@@ -223,12 +234,12 @@ def _check_tables(name: str, tables: Sequence[str]) -> None:
             raise dg.DagsterInvalidDefinitionError(f"replicas {name}: {table} is there twice")
 
 
-def _key(name: str, table: str) -> dg.AssetKey:
-    return dg.AssetKey([name, *_parts(table)])
+def _key(database: Database, name: str, table: str) -> dg.AssetKey:
+    return dg.AssetKey([*database.prefix, name, *_parts(table)])
 
 
-def _source_key(name: str, table: str) -> dg.AssetKey:
-    return dg.AssetKey([name, "source", *_parts(table)])
+def _source_key(database: Database, name: str, table: str) -> dg.AssetKey:
+    return dg.AssetKey([*database.prefix, name, "source", *_parts(table)])
 
 
 def _parts(table: str) -> list[str]:
@@ -236,6 +247,7 @@ def _parts(table: str) -> list[str]:
 
 
 def _replicas(
+    database: Database,
     name: str,
     tables: Sequence[str],
     target: Target,
@@ -243,7 +255,7 @@ def _replicas(
 ) -> dg.AssetsDefinition:
     specs = [
         dg.AssetSpec(
-            _key(name, table),
+            _key(database, name, table),
             description=f"The replica of the table {table}.",
             group_name=group_name,
             kinds={"deltalake" if isinstance(target, DeltaReplicas) else "postgres"},
@@ -252,14 +264,21 @@ def _replicas(
         for table in tables
     ]
 
-    @pgque_multi_asset(queue=name, consumer=name, specs=specs, name=f"{identifier(name)}_replicas")
+    @pgque_multi_asset(
+        queue=name,
+        database=database.name,
+        consumer=name,
+        specs=specs,
+        name=database.named(f"{identifier(name)}_replicas"),
+    )
     def replicas(
         context: dg.AssetExecutionContext, batch: "SparkBatch"
     ) -> Iterator[dg.MaterializeResult[Any]]:
         done = _replicate(target, batch, tables, context.log.info)
         for table, replicated in zip(tables, done, strict=True):
             yield dg.MaterializeResult(
-                _key(name, table), metadata=_metadata(name, table, replicated, target)
+                _key(database, name, table),
+                metadata=_metadata(_source_key(database, name, table), replicated, target),
             )
 
     return replicas
@@ -286,13 +305,13 @@ def _stored_tables(
     return [replica.sink for replica in replicas if replica.state() is not None]
 
 
-def _metadata(name: str, table: str, replicated: Replicated, target: Target) -> dict[str, Any]:
+def _metadata(source: dg.AssetKey, replicated: Replicated, target: Target) -> dict[str, Any]:
     columns = [
         dg.TableColumn(column.name, column.data_type, description=column.comment)
         for column in replicated.source.columns
     ]
     lineage = {
-        column.name: [dg.TableColumnDep(_source_key(name, table), column.name)]
+        column.name: [dg.TableColumnDep(source, column.name)]
         for column in replicated.source.columns
     }
     stored: dict[str, Any] = {
@@ -307,12 +326,15 @@ def _metadata(name: str, table: str, replicated: Replicated, target: Target) -> 
     return {**stored, _ROW_COUNT: replicated.rows, "pgque/copied_because": replicated.reason}
 
 
-def _verify_check(name: str, table: str, target: Target) -> dg.AssetChecksDefinition:
+def _verify_check(
+    database: Database, name: str, table: str, target: Target
+) -> dg.AssetChecksDefinition:
     @dg.asset_check(
-        asset=_key(name, table),
+        asset=_key(database, name, table),
         name="equals_source",
         description=f"The replica has the rows of {table}, compared at one tick.",
     )
+    @takes_resource(database)
     def equals_source(
         context: dg.AssetCheckExecutionContext,
         pgque: PgqueResource,
@@ -326,7 +348,7 @@ def _verify_check(name: str, table: str, target: Target) -> dg.AssetChecksDefini
 
                 spark, address = open_session(pyspark), executors_address(pgque, client.url)
                 found = verify.verify(spark, client, name, name, table, target, address)
-        return _result(found, _copy_job_name(name))
+        return _result(found, _copy_job_name(database, name))
 
     return equals_source
 

@@ -45,7 +45,9 @@ def open_batches(
     """
     main = states[0]
     if not main.queue_exists:
-        return f'queue "{main.queue}" does not exist. {how_to_create(main.queue)}'
+        return (
+            f'queue "{main.queue}" does not exist. {how_to_create(main.queue, consumer.database)}'
+        )
     if main.role is None:
         return _register(instance, client, main, consumer)
     names = [(main.queue, main.consumer)]
@@ -146,7 +148,8 @@ def _register(
     if instance.get_run_records(dg.RunsFilter(tags=tags), limit=1):
         return (
             "the consumer was removed from its queue after it had runs, or the queue was dropped "
-            f"and created again. {how_to_register_again(state.queue, state.consumer)} Or remove "
+            f"and created again. "
+            f"{how_to_register_again(state.queue, state.consumer, consumer.database)} Or remove "
             "its asset from this sensor."
         )
     start = register(client, state.queue, state.consumer, consumer.start_at, consumer.partitions)

@@ -10,8 +10,8 @@ from datetime import timedelta
 import dagster as dg
 
 from ..client.ranges import DEFAULT_MAX_EVENTS
-from ..project.consumers import consumers_of, repository_of
-from ..project.resource import PgqueResource
+from ..project.consumers import consumers_of, database_of, repository_of
+from ..project.resource import PgqueResource, takes_resource
 from .batch_policy import BatchPolicy, OnExhausted
 from .run_requests import BatchFinder, without_step_process
 
@@ -20,7 +20,7 @@ def build_pgque_schedule(
     assets: Sequence[dg.AssetsDefinition],
     *,
     cron_schedule: str,
-    name: str = "pgque_schedule",
+    name: str | None = None,
     execution_timezone: str | None = None,
     max_events: int = DEFAULT_MAX_EVENTS,
     max_attempts: int = 3,
@@ -35,9 +35,9 @@ def build_pgque_schedule(
     times, as with `build_pgque_sensor`.
 
     Args:
-        assets: assets made by `@pgque_asset`, each with its own consumer.
+        assets: assets made by `@pgque_asset`, of one database, each with its own consumer.
         cron_schedule: when, such as `0 * * * *` for every hour.
-        name: the schedule's name.
+        name: the schedule's name; by default `pgque_schedule`, with the database in front.
         execution_timezone: of `cron_schedule`; by default UTC.
         max_events: the approximate maximum number of events in a batch; a tick is never split.
         max_attempts: as for `build_pgque_sensor`.
@@ -46,18 +46,19 @@ def build_pgque_schedule(
         default_status: RUNNING, or STOPPED until somebody switches the schedule on in the UI.
 
     Returns:
-        The schedule. It needs the resource `pgque`.
+        The schedule. It needs the resource of the assets' database.
 
     Raises:
         DagsterInvalidDefinitionError: if an asset consumes no queue, two assets share a consumer,
             or an option is out of range.
     """
     consumers = consumers_of(assets)
+    database = database_of(consumers)
     policy = BatchPolicy(max_events, max_attempts, backoff, on_exhausted)
     policy.check("schedule")
 
     @dg.schedule(
-        name=name,
+        name=name or database.named("pgque_schedule"),
         cron_schedule=cron_schedule,
         execution_timezone=execution_timezone,
         target=list(assets),
@@ -65,11 +66,13 @@ def build_pgque_schedule(
         description="Starts one run for a batch of each: "
         + "; ".join(f"queue {each.queue}, consumer {each.name}" for each in consumers),
     )
+    @takes_resource(database)
     def pgque_schedule(
         context: dg.ScheduleEvaluationContext, pgque: PgqueResource
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
         config = without_step_process(repository_of(context), pgque_schedule.job_name)
         with pgque.client() as client:
+            database.refuse_second_name(client)
             deployment = pgque.deployment_of(context.instance)
             finder = BatchFinder(context.instance, client, policy, deployment, config)
             findings = finder.find(consumers)

@@ -12,9 +12,9 @@ import dagster as dg
 
 from ..client import Client, PgqueError
 from ..client.ranges import DEFAULT_MAX_EVENTS, count_problem, duration_problem
-from ..project.consumers import AssetConsumer, consumers_of, repository_of
+from ..project.consumers import AssetConsumer, consumers_of, database_of, repository_of
 from ..project.keys import SWITCHING_ON
-from ..project.resource import PgqueResource
+from ..project.resource import PgqueResource, takes_resource
 from .batch_policy import BatchPolicy, OnExhausted
 from .run_requests import BatchFinder, Findings, without_step_process
 from .tick_wait import WAITS, is_notified, listen, share_of_wait
@@ -27,7 +27,7 @@ _WAIT_FOR_RUNS = 1.0  # seconds; no NOTIFY tells of an ack
 def build_pgque_sensor(
     assets: Sequence[dg.AssetsDefinition],
     *,
-    name: str = "pgque_sensor",
+    name: str | None = None,
     min_events: int = 1,
     max_events: int = DEFAULT_MAX_EVENTS,
     max_age: timedelta = timedelta(seconds=60),
@@ -45,8 +45,8 @@ def build_pgque_sensor(
     doubles each time, up to `max_attempts` claims. The consumers take turns at being first.
 
     Args:
-        assets: assets made by `@pgque_asset`, each with its own consumer.
-        name: the sensor's name.
+        assets: assets made by `@pgque_asset`, of one database, each with its own consumer.
+        name: the sensor's name; by default `pgque_sensor`, with the database in front.
         min_events: the minimum number of events for a run.
         max_events: the approximate maximum number of events in a run; a tick is never split.
         max_age: how long an event waits for `min_events` to be reached.
@@ -63,13 +63,14 @@ def build_pgque_sensor(
         default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
-        The sensor. It needs the resource `pgque`.
+        The sensor. It needs the resource of the assets' database.
 
     Raises:
         DagsterInvalidDefinitionError: if an asset consumes no queue, two assets share a consumer,
             or an option is out of range.
     """
     consumers = consumers_of(assets)
+    database = database_of(consumers)
     policy = BatchPolicy(max_events, max_attempts, backoff, on_exhausted, min_events, max_age)
     too_long = f"tick_wait is {tick_wait}: it must be at most {_LONGEST_WAIT}"
     policy.check(
@@ -80,13 +81,14 @@ def build_pgque_sensor(
     )
 
     @dg.sensor(
-        name=name,
+        name=name or database.named("pgque_sensor"),
         target=list(assets),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=_description(consumers, policy),
         tags={WAITS: "true"} if tick_wait else None,
     )
+    @takes_resource(database)
     def pgque_sensor(
         context: dg.SensorEvaluationContext, pgque: PgqueResource
     ) -> dg.SensorResult | dg.SkipReason:
@@ -95,6 +97,7 @@ def build_pgque_sensor(
         ticks = pgque.ticking == "sensor"
         try:
             with pgque.client() as client:
+                database.refuse_second_name(client)
                 deployment = pgque.deployment_of(context.instance)
                 finder = BatchFinder(context.instance, client, policy, deployment, config)
 

@@ -8,15 +8,17 @@ import dagster as dg
 from ..client import PgqueError
 from ..client.ranges import duration_problem
 from ..project.consumers import consumers_of_location
-from ..project.keys import SWITCHING_ON, queue_key
+from ..project.database import DEFAULT, Database
+from ..project.keys import SWITCHING_ON
 from ..project.queue_report import report_queues
-from ..project.resource import PgqueResource
+from ..project.resource import PgqueResource, takes_resource
 
 
 def build_pgque_observation_sensor(
     queues: Sequence[str],
     *,
-    name: str = "pgque_observation_sensor",
+    database: str = DEFAULT,
+    name: str | None = None,
     interval: timedelta = timedelta(minutes=5),
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
@@ -28,17 +30,20 @@ def build_pgque_observation_sensor(
 
     Args:
         queues: the queues' names.
-        name: the sensor's name.
+        database: the key of the PgqueResource whose database has the queues.
+        name: the sensor's name; by default `pgque_observation_sensor`, with the database in front.
         interval: the time between two observations of a queue. Each observation stays in Dagster's
             event log for ever.
         default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
-        The sensor. It needs the resource `pgque`.
+        The sensor. It needs the resource of the database.
 
     Raises:
         DagsterInvalidDefinitionError: if there is no queue, or the interval is not positive.
     """
+    of = Database(database)
+    name = name or of.named("pgque_observation_sensor")
     if not queues:
         raise dg.DagsterInvalidDefinitionError(
             f"sensor {name} has no queue to observe: pass at least one"
@@ -58,16 +63,17 @@ def build_pgque_observation_sensor(
             f"numbers and the plots have a gap. {SWITCHING_ON}"
         ),
     )
+    @takes_resource(of)
     def pgque_observation_sensor(
         context: dg.SensorEvaluationContext, pgque: PgqueResource
     ) -> dg.SensorResult | dg.SkipReason:
         try:
             with pgque.client() as client:
-                reports = report_queues(client, queues, consumers_of_location(context))
+                reports = report_queues(client, queues, consumers_of_location(context), of)
         except PgqueError as error:
             return dg.SkipReason(f"the queues are not observed: {error}")
         for queue in queues:
-            if queue_key(queue) not in reports:
+            if of.queue_key(queue) not in reports:
                 context.log.warning(f"queue {queue} is not observed: it does not exist")
         return dg.SensorResult(
             asset_events=[dg.AssetObservation(key, metadata=reports[key]) for key in reports]

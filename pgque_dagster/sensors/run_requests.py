@@ -201,7 +201,7 @@ class BatchFinder:
             run_key=run.key,
             asset_selection=list(consumer.asset_keys),
             # Dagster's own retries would compete with the sensor's next attempt.
-            tags={**run.tags, "dagster/max_retries": "0"},
+            tags={**run.tags, **consumer.database.tags, "dagster/max_retries": "0"},
             run_config=self.run_config,
         )
 

@@ -3,13 +3,15 @@
 import dagster as dg
 
 from ..client import PgqueError
+from ..project.database import DEFAULT, Database
 from ..project.keys import SWITCHING_ON
-from ..project.resource import PgqueResource
+from ..project.resource import PgqueResource, takes_resource
 
 
 def build_pgque_ticker_sensor(
     *,
-    name: str = "pgque_ticker_sensor",
+    database: str = DEFAULT,
+    name: str | None = None,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
     """Builds the sensor that ticks and maintains all queues, if `ticking` is `sensor`.
@@ -18,33 +20,36 @@ def build_pgque_ticker_sensor(
     is down. If the resource's `ticking` has another value, the sensor does nothing.
 
     Args:
-        name: the sensor's name.
+        database: the key of the PgqueResource whose queues are ticked.
+        name: the sensor's name; by default `pgque_ticker_sensor`, with the database in front.
         default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
-        The sensor. It needs the resource `pgque`, with a role that has pgque_admin.
+        The sensor. It needs the resource of the database, with a role that has pgque_admin.
     """
+    of = Database(database)
 
     @dg.sensor(
-        name=name,
+        name=name or of.named("pgque_ticker_sensor"),
         # The daemon, which starts one every 5 seconds, passes by one that is due in a millisecond.
         minimum_interval_seconds=1,
         default_status=default_status,
         description=(
             "Ticks all queues every 5 s, so that the events sent since then can be consumed, and "
             "maintains them. It acts only if "
-            "`ticking` of the resource pgque is sensor. While it is off, no event reaches a "
+            f"`ticking` of the resource {database} is sensor. While it is off, no event reaches a "
             "consumer, unless pg_cron or `pgque ticker` ticks; events wait in their queue. "
             f"{SWITCHING_ON}"
         ),
     )
+    @takes_resource(of)
     def pgque_ticker_sensor(
         context: dg.SensorEvaluationContext, pgque: PgqueResource
     ) -> dg.SkipReason:
         if pgque.ticking != "sensor":
             return dg.SkipReason(
                 f"this sensor does not tick: ticking is {pgque.ticking}. To let it tick, set "
-                "ticking=sensor of the resource pgque; otherwise switch it off"
+                f"ticking=sensor of the resource {database}; otherwise switch it off"
             )
         try:
             with pgque.client() as client:

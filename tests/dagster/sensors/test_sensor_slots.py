@@ -15,7 +15,7 @@ from pgque_dagster.client.holder import ConsumerState, Holder, consumer_states
 from pgque_dagster.client.models import Limits
 from pgque_dagster.client.registrations import repartition, subscribe_slots
 from pgque_dagster.project.consumers import AssetConsumer
-from pgque_dagster.project.keys import queue_key
+from pgque_dagster.project.database import queue_key
 from pgque_dagster.project.queue_report import report_queues
 from tests.dagster.support import StoringIOManager, materialize
 from tests.support.checks import run as run_checks
