@@ -11,8 +11,8 @@ from .world import MAX_RETRIES, Choices, Holder, World
 
 EVENTS = "select ev_id, ev_data, coalesce(ev_retry, 0) from pgque.get_batch_events(%s)"
 _NEXT = "select pgque.next_batch(%s, %s)"
-_OPEN = "select batch_id from pgque.next_batch_custom(%s, %s, null::interval, null, null, %s)"
-_CLAIM = "select batch_id, epoch from pgque.claim_batch(%s, %s, %s, %s, i_max_count => %s)"
+OPEN = "select batch_id from pgque.next_batch_custom(%s, %s, null::interval, null, null, %s)"
+CLAIM = "select batch_id, epoch from pgque.claim_batch(%s, %s, %s, %s, i_max_count => %s)"
 _SHARED = "select pgque.next_batch(%s, %s, %s, %s::interval)"
 TICK = "select tick_id from pgque.get_batch_info(%s)"
 _LONG = "1 day"
@@ -31,6 +31,17 @@ where q.queue_name = %s order by t.tick_id desc limit 50
 """
 
 
+async def _begin(choices: Choices, session: Session) -> bool:
+    """Begins a transaction; says whether others went on after it took a snapshot."""
+    stricter = choices.percent(25)
+    await session.run("begin isolation level repeatable read" if stricter else "begin")
+    pauses = stricter or choices.percent(30)
+    if pauses:
+        await session.run("select pg_current_snapshot()")
+        await Paused(choices.upto(40 if stricter else 10))
+    return pauses
+
+
 async def _open(
     world: World, choices: Choices, session: Session, holder: Holder
 ) -> tuple[int | None, int | None]:
@@ -40,12 +51,12 @@ async def _open(
     match holder.kind:
         case "plain":
             if most:
-                rows = await session.run(_OPEN, queue, name, most)
+                rows = await session.run(OPEN, queue, name, most)
             else:
                 rows = await session.run(_NEXT, queue, name)
         case "leased":
             try:
-                rows = await session.run(_CLAIM, queue, name, holder.worker, _LONG, most)
+                rows = await session.run(CLAIM, queue, name, holder.worker, _LONG, most)
             except psycopg.Error as error:
                 others = sum(h.consumer is holder.consumer for h in world.holders) > 1
                 if error.sqlstate != "PQ004" or not others:
@@ -184,12 +195,7 @@ async def work(world: World, choices: Choices, session: Session) -> None:
     one, pauses = choices.percent(50), False
     keep = not one or choices.percent(85)
     if one:
-        stricter = choices.percent(25)
-        await session.run("begin isolation level repeatable read" if stricter else "begin")
-        pauses = stricter or choices.percent(30)
-        if pauses:
-            await session.run("select pg_current_snapshot()")
-            await Paused(choices.upto(40 if stricter else 10))
+        pauses = await _begin(choices, session)
     # Whoever gives events up in an older snapshot does not see that another session gave them back.
     given: list[tuple[list[int], bool]] = []
     if not pauses:
@@ -325,9 +331,12 @@ async def register_again(world: World, choices: Choices, session: Session) -> No
     consumer = choices.one([h for h in world.holders if h.consumer.name in MOVED]).consumer
     if consumer.open or world.has_unknown(consumer):
         return
-    mark = world.mark
     names = (consumer.queue.name, consumer.name)
-    await session.run("begin")
+    await _begin(choices, session)
+    mark = world.mark
+    if consumer.open or world.has_unknown(consumer) or consumer not in world.consumers:
+        await session.run("rollback")
+        return
     await session.run("select pgque.unregister_consumer(%s, %s)", *names)
     await session.run("select pgque.register_consumer(%s, %s)", *names)
     ((tick,),) = await session.run("select last_tick from pgque.get_consumer_info(%s, %s)", *names)

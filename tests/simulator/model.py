@@ -331,6 +331,29 @@ class Consumer:
         fresh.free = {*self.free, *self._given, *self.again, *self._late, *self.queue.late}
         return fresh
 
+    def inherit(self, slots: Sequence["Consumer"], tick: int) -> None:
+        """Takes over what it wants of the slots that stood at a tick before there were others.
+
+        Raises:
+            Divergence: if one of them has a batch open.
+        """
+        sent = {each.payload: each for each in self.queue.log}
+        self._seen = max(self.queue.place(tick).high, *(slot._seen for slot in slots))
+
+        def mine(payloads: Iterable[str]) -> set[str]:
+            unknown = Sent(self.queue.name, "")  # It was sent for later, without a key.
+            return {each for each in payloads if self._wants(sent.get(each, unknown))}
+
+        for slot in slots:
+            if slot.open:
+                raise Divergence(f"{slot} was divided anew and has {slot.open}")
+            due = {**slot._due, **slot._between(slot._seen, self._seen)}
+            self._due |= {payload: due[payload] for payload in mine(due)}
+            self.again |= {payload: slot.again[payload] for payload in mine(slot.again)}
+            for name in ("_may", "_late", "dead", "applied", "free", "_given"):
+                getattr(self, name).update(mine(getattr(slot, name)))
+            self._finished |= slot._finished
+
     def check_all_came(self) -> None:
         """Raises `Divergence` if the queue is drained and something never came."""
         rest = self._between(self._seen, len(self.queue.log))
