@@ -96,7 +96,7 @@ async def _opened(world: World, choices: Choices, session: Session, holder: Hold
         batch, epoch = await _open(world, choices, session, holder)
         if batch is not None:
             tick, events = await _read(world, choices, session, batch)
-            other = await _taken_from(world, session, holder, batch)
+            other = await _taken_from(session, holder, batch, events)
             await world.settled()
     except psycopg.Error:
         holder.cut_off.add(step)
@@ -124,14 +124,14 @@ async def _opened(world: World, choices: Choices, session: Session, holder: Hold
     return held
 
 
-async def _taken_from(world: World, session: Session, holder: Holder, batch: int) -> int | None:
+async def _taken_from(
+    session: Session, holder: Holder, batch: int, events: Sequence[Event]
+) -> int | None:
     """The batch of a colleague that became this one, if it is one."""
-    for other in world.holders:
-        is_colleague = other.consumer is holder.consumer and other is not holder
-        if not is_colleague or other.batch in (None, batch):
-            continue
-        if await session.value(TICK, other.batch) is None:
-            return other.batch
+    if holder.kind == "shared":
+        for other in holder.consumer.with_some_of(batch, events):
+            if await session.value(TICK, other) is None:
+                return other
     return None
 
 
@@ -255,7 +255,7 @@ async def open_and_roll_back(world: World, choices: Choices, session: Session) -
     batch, _ = await _open(world, choices, session, holder)
     if batch is not None:
         tick, events = await _read(world, choices, session, batch)
-        other = await _taken_from(world, session, holder, batch)
+        other = await _taken_from(session, holder, batch, events)
         consumer = holder.consumer
         alone = world.is_alone(mark) and not world.has_unknown(consumer)
         if batch not in consumer.open and other is None and alone:

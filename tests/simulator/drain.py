@@ -54,6 +54,10 @@ def _consume(world: World) -> int:
     """Finishes the batches that are left; returns how many events were in them."""
     db = world.watch
     count = 0
+
+    def is_ended(batch: int) -> bool:
+        return db.execute(TICK.encode(), [batch]).fetchall() == [(None,)]
+
     for holder in world.holders:
         consumer = holder.consumer
         names = [consumer.queue.name, consumer.name]
@@ -71,12 +75,9 @@ def _consume(world: World) -> int:
             found = db.execute(EVENTS.encode(), [batch]).fetchall()
             events = [Event(*row) for row in found]
             ((tick,),) = db.execute(TICK.encode(), [batch]).fetchall()
-            for other in world.holders:
-                held = other.batch
-                if other.consumer is consumer and held in consumer.open and held != batch:
-                    info = db.execute(TICK.encode(), [held]).fetchall()
-                    if info == [(None,)]:
-                        consumer.taken_over(held, batch, events)
+            for other in consumer.with_some_of(batch, events):
+                if holder.kind == "shared" and is_ended(other):
+                    consumer.taken_over(other, batch, events)
             consumer.opened(batch, tick, events)
             if holder.kind == "leased":
                 db.execute("select pgque.ack_batch(%s, %s, %s)", [batch, "drain", rows[0][1]])

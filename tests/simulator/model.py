@@ -189,6 +189,15 @@ class Consumer:
             payload == event.payload for batch in self.open.values() for event in batch.events
         )
 
+    def with_some_of(self, batch: int, events: Iterable[Event]) -> list[int]:
+        """Returns the other open batches that have some of a batch's events."""
+        payloads = {event.payload for event in events}
+        return [
+            other.id
+            for other in self.open.values()
+            if other.id != batch and payloads.intersection(e.payload for e in other.events)
+        ]
+
     def opened(
         self, batch: int, to_tick: int, events: Sequence[Event], *, alone: bool = True
     ) -> Batch:
