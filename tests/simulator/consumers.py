@@ -74,6 +74,7 @@ async def _read(
     """The last tick of an open batch, and its events, read in two ways."""
     tick = await session.value(TICK, batch)
     events = [Event(*row) for row in await session.run(EVENTS, batch)]
+    world.check(tick is not None, f"batch {batch} can be read, and is not open")
     if choices.percent(20):
         slices = await session.run(
             "select slice_sql from pgque.batch_read_plan(%s, %s)", batch, choices.upto(3)
