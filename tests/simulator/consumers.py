@@ -97,7 +97,7 @@ async def _opened(world: World, choices: Choices, session: Session, holder: Hold
         batch, epoch = await _open(world, choices, session, holder)
         if batch is not None:
             tick, events = await _read(world, choices, session, batch)
-            other = await _taken_from(session, holder, batch, events)
+            others = await _taken_from(session, holder, batch, events)
             await world.settled()
     except psycopg.Error:
         holder.cut_off.add(step)
@@ -112,11 +112,11 @@ async def _opened(world: World, choices: Choices, session: Session, holder: Hold
             f"{consumer} got no batch, and holds {holder.batch}",
         )
         return None
-    if other is not None and batch not in consumer.open and other in consumer.open:
+    for other in consumer.open.keys() & others:
         consumer.taken_over(other, batch, events)
     alone = world.is_alone(mark) and not world.has_unknown(consumer)
     held = consumer.opened(batch, tick, events, alone=alone)
-    known = [h for h in world.holders if h.consumer is consumer and h.batch in (batch, other)]
+    known = [h for h in world.holders if h.consumer is consumer and h.batch in (batch, *others)]
     if epoch and any(each.epoch and each.epoch > epoch for each in known):
         return held  # Another session claimed it later, and was noted before.
     for each in known:
@@ -127,13 +127,11 @@ async def _opened(world: World, choices: Choices, session: Session, holder: Hold
 
 async def _taken_from(
     session: Session, holder: Holder, batch: int, events: Sequence[Event]
-) -> int | None:
-    """The batch of a colleague that became this one, if it is one."""
-    if holder.kind == "shared":
-        for other in holder.consumer.with_some_of(batch, events):
-            if await session.value(TICK, other) is None:
-                return other
-    return None
+) -> list[int]:
+    """The batch of a colleague that became this one; of those without events it may be any."""
+    shares = holder.kind == "shared"
+    others = holder.consumer.with_some_of(batch, events) if shares else []
+    return [other for other in others if await session.value(TICK, other) is None]
 
 
 async def _give_back(
@@ -256,10 +254,10 @@ async def open_and_roll_back(world: World, choices: Choices, session: Session) -
     batch, _ = await _open(world, choices, session, holder)
     if batch is not None:
         tick, events = await _read(world, choices, session, batch)
-        other = await _taken_from(session, holder, batch, events)
+        others = await _taken_from(session, holder, batch, events)
         consumer = holder.consumer
         alone = world.is_alone(mark) and not world.has_unknown(consumer)
-        if batch not in consumer.open and other is None and alone:
+        if batch not in consumer.open and not others and alone:
             consumer.check(tick, events)
     await session.run("rollback")
 

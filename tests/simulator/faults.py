@@ -128,6 +128,11 @@ FAULTS = {
         "or i_sub.lease_epoch is distinct from i_epoch then",
         "then",
     ),
+    "registration_in_old_snapshot": Fault(
+        "A consumer starts at a tick that was compacted away after the snapshot",
+        "perform pgque.check_tick_half();\n    return v_tick;",
+        "return v_tick;",
+    ),
     "position_taken": Fault(
         "A move counts although another session took its number",
         "on conflict (sub_id, pos_seq) do nothing;\n    end if;\n    return found;",

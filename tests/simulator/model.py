@@ -150,6 +150,8 @@ class Consumer:
         got = {event.payload for event in events}
         if len(got) < len(events):
             raise Divergence(f"{self} got an event twice in one batch: {list(events)}")
+        if list(events) != sorted(events):
+            raise Divergence(f"{self} got the events of a batch in no order: {list(events)}")
         lost = [payload for payload, at in due.items() if at < place.low and payload not in got]
         if lost and alone:
             raise Divergence(f"{self} passed over {lost} up to tick {to_tick}")
@@ -190,13 +192,14 @@ class Consumer:
         )
 
     def with_some_of(self, batch: int, events: Iterable[Event]) -> list[int]:
-        """Returns the other open batches that have some of a batch's events."""
+        """Returns the other open batches that have some of a batch's events, or none as well."""
         payloads = {event.payload for event in events}
-        return [
-            other.id
-            for other in self.open.values()
-            if other.id != batch and payloads.intersection(e.payload for e in other.events)
-        ]
+
+        def is_alike(other: Batch) -> bool:
+            theirs = {event.payload for event in other.events}
+            return not payloads.isdisjoint(theirs) or payloads == theirs
+
+        return [other.id for other in self.open.values() if other.id != batch and is_alike(other)]
 
     def opened(
         self, batch: int, to_tick: int, events: Sequence[Event], *, alone: bool = True
@@ -236,7 +239,7 @@ class Consumer:
                 f"batch {batch} of {self} was {held.events}, and as {by} it is {events}"
             )
         self._finished[batch] = self.open.pop(batch)
-        self.open[by] = Batch(by, events, held.settled)
+        self.open.setdefault(by, Batch(by, events, held.settled))
 
     def give_back(self, batch: int, ids: Iterable[int], *, max_retries: int, dead: bool) -> None:
         """Notes events of an open batch that come again, or are dead letters from now on."""
