@@ -2,6 +2,8 @@
 
 import argparse
 import itertools
+import os
+import signal
 import sys
 import tempfile
 import time
@@ -16,7 +18,12 @@ from pgque_dagster.embedded import EmbeddedPostgres
 from .faults import FAULTS, install_sql
 from .run import Failure, Program, Report, program, shortest, simulate
 
-_SETTINGS = ("fsync = off", "autovacuum = off", "max_prepared_transactions = 20")
+_SETTINGS = (
+    "fsync = off",
+    "full_page_writes = off",
+    "autovacuum = off",
+    "max_prepared_transactions = 20",
+)
 
 
 class Databases:
@@ -47,7 +54,16 @@ class Databases:
     def simulate(self, steps: Program) -> Report:
         """Runs a program on a new database."""
         with self.new() as url:
-            return simulate(url, steps, self.sql)
+            return simulate(url, steps, self.sql, self.crash)
+
+    def crash(self) -> None:
+        """Stops the server without a checkpoint, and starts it again."""
+        stopped, self.server = self.server, EmbeddedPostgres(self.server.data_dir)
+        os.kill(stopped.pid, signal.SIGQUIT)
+        while stopped.is_running:
+            time.sleep(0.01)
+        self.server.start()
+        stopped.stop()
 
 
 def main() -> int:
@@ -70,12 +86,14 @@ def main() -> int:
         with EmbeddedPostgres(data) as server, psycopg.connect(server.url, autocommit=True) as db:
             for setting in _SETTINGS:
                 db.execute(f"alter system set {setting}".encode())
-        with EmbeddedPostgres(data) as server:
-            databases = Databases(server, install_sql(options.fault))
+        databases = Databases(EmbeddedPostgres(data).start(), install_sql(options.fault))
+        try:
             if options.program:
                 return int(not _replay(databases, options.program, options.tries))
             for seed in range(options.seed, options.seed + options.seeds):
                 failed += not _run(databases, seed, options.steps, options.tries)
+        finally:
+            databases.server.stop()
     return int(failed > 0)
 
 

@@ -11,8 +11,8 @@ from .world import MAX_RETRIES, Choices, Holder, World
 
 EVENTS = "select ev_id, ev_data, coalesce(ev_retry, 0) from pgque.get_batch_events(%s)"
 _NEXT = "select pgque.next_batch(%s, %s)"
-_OPEN = "select batch_id from pgque.next_batch_custom(%s, %s, null::interval, null, null, %s)"
-_CLAIM = "select batch_id, epoch from pgque.claim_batch(%s, %s, %s, %s, i_max_count => %s)"
+OPEN = "select batch_id from pgque.next_batch_custom(%s, %s, null::interval, null, null, %s)"
+CLAIM = "select batch_id, epoch from pgque.claim_batch(%s, %s, %s, %s, i_max_count => %s)"
 _SHARED = "select pgque.next_batch(%s, %s, %s, %s::interval)"
 TICK = "select tick_id from pgque.get_batch_info(%s)"
 _LONG = "1 day"
@@ -31,6 +31,17 @@ where q.queue_name = %s order by t.tick_id desc limit 50
 """
 
 
+async def _begin(choices: Choices, session: Session) -> bool:
+    """Begins a transaction; says whether others went on after it took a snapshot."""
+    stricter = choices.percent(25)
+    await session.run("begin isolation level repeatable read" if stricter else "begin")
+    pauses = stricter or choices.percent(30)
+    if pauses:
+        await session.run("select pg_current_snapshot()")
+        await Paused(choices.upto(40 if stricter else 10))
+    return pauses
+
+
 async def _open(
     world: World, choices: Choices, session: Session, holder: Holder
 ) -> tuple[int | None, int | None]:
@@ -40,12 +51,12 @@ async def _open(
     match holder.kind:
         case "plain":
             if most:
-                rows = await session.run(_OPEN, queue, name, most)
+                rows = await session.run(OPEN, queue, name, most)
             else:
                 rows = await session.run(_NEXT, queue, name)
         case "leased":
             try:
-                rows = await session.run(_CLAIM, queue, name, holder.worker, _LONG, most)
+                rows = await session.run(CLAIM, queue, name, holder.worker, _LONG, most)
             except psycopg.Error as error:
                 others = sum(h.consumer is holder.consumer for h in world.holders) > 1
                 if error.sqlstate != "PQ004" or not others:
@@ -63,6 +74,7 @@ async def _read(
     """The last tick of an open batch, and its events, read in two ways."""
     tick = await session.value(TICK, batch)
     events = [Event(*row) for row in await session.run(EVENTS, batch)]
+    world.check(tick is not None, f"batch {batch} can be read, and is not open")
     if choices.percent(20):
         slices = await session.run(
             "select slice_sql from pgque.batch_read_plan(%s, %s)", batch, choices.upto(3)
@@ -85,7 +97,7 @@ async def _opened(world: World, choices: Choices, session: Session, holder: Hold
         batch, epoch = await _open(world, choices, session, holder)
         if batch is not None:
             tick, events = await _read(world, choices, session, batch)
-            other = await _taken_from(world, session, holder, batch)
+            others = await _taken_from(session, holder, batch, events)
             await world.settled()
     except psycopg.Error:
         holder.cut_off.add(step)
@@ -100,11 +112,11 @@ async def _opened(world: World, choices: Choices, session: Session, holder: Hold
             f"{consumer} got no batch, and holds {holder.batch}",
         )
         return None
-    if other is not None and batch not in consumer.open and other in consumer.open:
+    for other in consumer.open.keys() & others:
         consumer.taken_over(other, batch, events)
     alone = world.is_alone(mark) and not world.has_unknown(consumer)
     held = consumer.opened(batch, tick, events, alone=alone)
-    known = [h for h in world.holders if h.consumer is consumer and h.batch in (batch, other)]
+    known = [h for h in world.holders if h.consumer is consumer and h.batch in (batch, *others)]
     if epoch and any(each.epoch and each.epoch > epoch for each in known):
         return held  # Another session claimed it later, and was noted before.
     for each in known:
@@ -113,15 +125,13 @@ async def _opened(world: World, choices: Choices, session: Session, holder: Hold
     return held
 
 
-async def _taken_from(world: World, session: Session, holder: Holder, batch: int) -> int | None:
-    """The batch of a colleague that became this one, if it is one."""
-    for other in world.holders:
-        is_colleague = other.consumer is holder.consumer and other is not holder
-        if not is_colleague or other.batch in (None, batch):
-            continue
-        if await session.value(TICK, other.batch) is None:
-            return other.batch
-    return None
+async def _taken_from(
+    session: Session, holder: Holder, batch: int, events: Sequence[Event]
+) -> list[int]:
+    """The batch of a colleague that became this one; of those without events it may be any."""
+    shares = holder.kind == "shared"
+    others = holder.consumer.with_some_of(batch, events) if shares else []
+    return [other for other in others if await session.value(TICK, other) is None]
 
 
 async def _give_back(
@@ -184,12 +194,7 @@ async def work(world: World, choices: Choices, session: Session) -> None:
     one, pauses = choices.percent(50), False
     keep = not one or choices.percent(85)
     if one:
-        stricter = choices.percent(25)
-        await session.run("begin isolation level repeatable read" if stricter else "begin")
-        pauses = stricter or choices.percent(30)
-        if pauses:
-            await session.run("select pg_current_snapshot()")
-            await Paused(choices.upto(40 if stricter else 10))
+        pauses = await _begin(choices, session)
     # Whoever gives events up in an older snapshot does not see that another session gave them back.
     given: list[tuple[list[int], bool]] = []
     if not pauses:
@@ -249,10 +254,10 @@ async def open_and_roll_back(world: World, choices: Choices, session: Session) -
     batch, _ = await _open(world, choices, session, holder)
     if batch is not None:
         tick, events = await _read(world, choices, session, batch)
-        other = await _taken_from(world, session, holder, batch)
+        others = await _taken_from(session, holder, batch, events)
         consumer = holder.consumer
         alone = world.is_alone(mark) and not world.has_unknown(consumer)
-        if batch not in consumer.open and other is None and alone:
+        if batch not in consumer.open and not others and alone:
             consumer.check(tick, events)
     await session.run("rollback")
 
@@ -325,9 +330,12 @@ async def register_again(world: World, choices: Choices, session: Session) -> No
     consumer = choices.one([h for h in world.holders if h.consumer.name in MOVED]).consumer
     if consumer.open or world.has_unknown(consumer):
         return
-    mark = world.mark
     names = (consumer.queue.name, consumer.name)
-    await session.run("begin")
+    await _begin(choices, session)
+    mark = world.mark
+    if consumer.open or world.has_unknown(consumer) or consumer not in world.consumers:
+        await session.run("rollback")
+        return
     await session.run("select pgque.unregister_consumer(%s, %s)", *names)
     await session.run("select pgque.register_consumer(%s, %s)", *names)
     ((tick,),) = await session.run("select last_tick from pgque.get_consumer_info(%s, %s)", *names)

@@ -1,8 +1,9 @@
 """Rest: everything that is open ends, and each consumer gets all that is left for it."""
 
 from . import slots
-from .consumers import EVENTS, TICK
+from .consumers import CLAIM, EVENTS, OPEN, TICK
 from .model import Event
+from .operations import END_LEASES
 from .sessions import Session
 from .steps import step
 from .world import Choices, World
@@ -20,9 +21,11 @@ def drain(world: World) -> None:
     world.finish()
     db = world.watch
     _set_lag(world, "0")
-    for half in (0, 1):
-        sql = f"update pgque.position_log_{half} set lease_until = now() - interval '1 minute'"
-        db.execute(f"{sql} where lease_until is not null".encode())
+    for queue in world.queues:
+        for name in slots.PARTITIONED:  # Takes back what was asked for, where the slots wait.
+            count = len(slots.slots_of(world, queue, name))
+            db.execute("select pgque.repartition(%s, %s, %s)", [queue, name, count])
+    db.execute(END_LEASES.encode())
     for _ in range(200):
         db.execute("update pgque.retry_queue set ev_retry_after = now()")
         db.execute("update pgque.delayed_events set de_deliver_at = now()")
@@ -51,6 +54,10 @@ def _consume(world: World) -> int:
     """Finishes the batches that are left; returns how many events were in them."""
     db = world.watch
     count = 0
+
+    def is_ended(batch: int) -> bool:
+        return db.execute(TICK.encode(), [batch]).fetchall() == [(None,)]
+
     for holder in world.holders:
         consumer = holder.consumer
         names = [consumer.queue.name, consumer.name]
@@ -59,23 +66,18 @@ def _consume(world: World) -> int:
                 sql = "select pgque.next_batch(%s, %s, %s, '0')"
                 rows = db.execute(sql.encode(), [*names, holder.worker]).fetchall()
             elif holder.kind == "leased":
-                sql = "select batch_id, epoch from pgque.claim_batch(%s, %s, %s)"
-                rows = db.execute(sql.encode(), [*names, "drain"]).fetchall()
+                rows = db.execute(CLAIM.encode(), [*names, "drain", "1 day", 1000]).fetchall()
             else:
-                sql = "select pgque.next_batch(%s, %s)"
-                rows = db.execute(sql.encode(), names).fetchall()
+                rows = db.execute(OPEN.encode(), [*names, 1000]).fetchall()
             if not rows or rows[0][0] is None:
                 break
             batch = rows[0][0]
             found = db.execute(EVENTS.encode(), [batch]).fetchall()
             events = [Event(*row) for row in found]
             ((tick,),) = db.execute(TICK.encode(), [batch]).fetchall()
-            for other in world.holders:
-                held = other.batch
-                if other.consumer is consumer and held in consumer.open and held != batch:
-                    info = db.execute(TICK.encode(), [held]).fetchall()
-                    if info == [(None,)]:
-                        consumer.taken_over(held, batch, events)
+            for other in consumer.with_some_of(batch, events):
+                if holder.kind == "shared" and is_ended(other):
+                    consumer.taken_over(other, batch, events)
             consumer.opened(batch, tick, events)
             if holder.kind == "leased":
                 db.execute("select pgque.ack_batch(%s, %s, %s)", [batch, "drain", rows[0][1]])
@@ -89,13 +91,14 @@ def _consume(world: World) -> int:
 def _consume_pages(world: World, queue: str, number: int) -> int:
     """Acks the pages that are left of a slot; returns how many events were in them."""
     db, slot, count = world.watch, world.slots[queue, number], 0
-    while rows := db.execute(slots.RECEIVE.encode(), [queue, number, 100]).fetchall():
+    of = [queue, number, len(slots.slots_of(world, queue, "paged"))]
+    while rows := db.execute(slots.RECEIVE.encode(), [*of, 100]).fetchall():
         page = [Event(row[0], *row[2:]) for row in rows]
         batch = rows[0][1]
         ((tick,),) = db.execute(TICK.encode(), [batch]).fetchall()
         found = db.execute(EVENTS.encode(), [batch]).fetchall()
         slots.note_page(slot, batch, tick, [Event(*row) for row in found], page)
-        db.execute(slots.ACK.encode(), [queue, number])
+        db.execute(slots.ACK.encode(), of)
         slot.apply(batch, {event.id for event in page})
         count += len(page)
     return count

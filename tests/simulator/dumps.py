@@ -22,7 +22,7 @@ where q.queue_name = %s
 """
 
 
-@step("dumper", 2)
+@step("dumper", 6)
 async def dump(world: World, choices: Choices, session: Session) -> None:
     """Begins a dump, or reads a queue for it, with all that a consumer had not finished then."""
     if not session.in_transaction:

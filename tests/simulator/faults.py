@@ -128,6 +128,92 @@ FAULTS = {
         "or i_sub.lease_epoch is distinct from i_epoch then",
         "then",
     ),
+    "registration_in_old_snapshot": Fault(
+        "A consumer starts at a tick that was compacted away after the snapshot",
+        "perform pgque.check_tick_half();\n    return v_tick;",
+        "return v_tick;",
+    ),
+    "position_taken": Fault(
+        "A move counts although another session took its number",
+        "on conflict (sub_id, pos_seq) do nothing;\n    end if;\n    return found;",
+        "on conflict (sub_id, pos_seq) do nothing;\n    end if;\n    return true;",
+    ),
+    "batch_on_other_half": Fault(
+        "An open batch is looked for on one half of the log alone",
+        "from pgque.position_log l\n          where l.sub_batch = i_batch_id",
+        "from pgque.position_log_0 l\n          where l.sub_batch = i_batch_id",
+    ),
+    "poll_on_other_half": Fault(
+        "A poll opens a batch on a half that was left",
+        "p.next_half operator(pg_catalog.=) 0 and p.lease_until is null",
+        "p.lease_until is null",
+    ),
+    "ticks_before_slowest": Fault(
+        "Compaction drops the ticks that the slowest consumer needs",
+        "least((select min(s.sub_last_tick) from pgque.subscription s",
+        "least((select max(s.sub_last_tick) from pgque.subscription s",
+    ),
+    "switch_beside_ticker": Fault(
+        "A switch of the ticks does not wait for a ticker",
+        "lock table only pgque.tick_log in exclusive mode;",
+        "lock table only pgque.tick_log in access share mode;",
+    ),
+    "switch_beside_consumer": Fault(
+        "A switch of the positions does not wait for a consumer",
+        "execute format('lock table only %s in share row exclusive mode'",
+        "execute format('lock table only %s in access share mode'",
+    ),
+    "slots_not_at_one_tick": Fault(
+        "Slots change their number before all stand at one tick",
+        "(s.sub_batch is not null or s.sub_last_tick < v_tick));",
+        "s.sub_batch is not null);",
+    ),
+    "slots_with_batches": Fault(
+        "Slots change their number while one has a batch open",
+        "(s.sub_batch is not null or s.sub_last_tick < v_tick));",
+        "s.sub_last_tick < v_tick);",
+    ),
+    "slots_that_move": Fault(
+        "Slots change their number although one was moved meanwhile",
+        "exit when v_n = i_slots or v_behind > 0 or pgque.stop_slots(v_subs);",
+        "exit;",
+    ),
+    "retries_of_old_slots": Fault(
+        "Retries of slots that are gone go to no slot",
+        "where r.ev_owner = any (v_old_ids)\n      and",
+        "where false and",
+    ),
+    "events_of_old_slots": Fault(
+        "Retries that were in the queue again go to no slot",
+        "'join unnest($2) o on o.sub_id = e.ev_owner and",
+        "'join unnest($2) o on false and",
+    ),
+    "dead_letters_of_old_slots": Fault(
+        "Dead letters of slots that are gone cannot be replayed",
+        "set dl_consumer_id = s.sub_consumer\n",
+        "set dl_consumer_id = d.dl_consumer_id\n",
+    ),
+    "shared_cursor": Fault(
+        "Two workers at once get the same batch of the consumer that they share",
+        "continue when not pgque.close_batch(v_from);",
+        "perform pgque.close_batch(v_from);",
+    ),
+    "worker_in_two_sessions": Fault(
+        "A worker in two sessions gets two batches",
+        "continue when not pgque.append_position(v_sub);\n        continue",
+        "perform pgque.append_position(v_sub);\n        continue",
+    ),
+    "late_ack_of_dead_worker": Fault(
+        "A worker whose batch was taken over finishes it",
+        "v_sub.sub_batch := pgque.next_batch_id();\n        v_sub.sub_last_tick",
+        "v_sub.sub_batch := coalesce(v_from.sub_batch, pgque.next_batch_id());\n"
+        "        v_sub.sub_last_tick",
+    ),
+    "worker_leaves_with_batch": Fault(
+        "A worker leaves with a batch that it got meanwhile",
+        "exit when pgque.append_position(v_sub);\n    end loop;\n\n    if v_sub.sub_batch is",
+        "exit;\n    end loop;\n\n    if v_sub.sub_batch is",
+    ),
     "batch_ids_after_promotion": Fault(
         "A promoted standby gives out batch ids of lost transactions again",
         "+ 1000000 + floor(random() * 1000000000)::bigint",

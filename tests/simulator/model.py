@@ -150,6 +150,8 @@ class Consumer:
         got = {event.payload for event in events}
         if len(got) < len(events):
             raise Divergence(f"{self} got an event twice in one batch: {list(events)}")
+        if list(events) != sorted(events):
+            raise Divergence(f"{self} got the events of a batch in no order: {list(events)}")
         lost = [payload for payload, at in due.items() if at < place.low and payload not in got]
         if lost and alone:
             raise Divergence(f"{self} passed over {lost} up to tick {to_tick}")
@@ -189,6 +191,16 @@ class Consumer:
             payload == event.payload for batch in self.open.values() for event in batch.events
         )
 
+    def with_some_of(self, batch: int, events: Iterable[Event]) -> list[int]:
+        """Returns the other open batches that have some of a batch's events, or none as well."""
+        payloads = {event.payload for event in events}
+
+        def is_alike(other: Batch) -> bool:
+            theirs = {event.payload for event in other.events}
+            return not payloads.isdisjoint(theirs) or payloads == theirs
+
+        return [other.id for other in self.open.values() if other.id != batch and is_alike(other)]
+
     def opened(
         self, batch: int, to_tick: int, events: Sequence[Event], *, alone: bool = True
     ) -> Batch:
@@ -227,7 +239,7 @@ class Consumer:
                 f"batch {batch} of {self} was {held.events}, and as {by} it is {events}"
             )
         self._finished[batch] = self.open.pop(batch)
-        self.open[by] = Batch(by, events, held.settled)
+        self.open.setdefault(by, Batch(by, events, held.settled))
 
     def give_back(self, batch: int, ids: Iterable[int], *, max_retries: int, dead: bool) -> None:
         """Notes events of an open batch that come again, or are dead letters from now on."""
@@ -330,6 +342,29 @@ class Consumer:
         fresh = Consumer(self.queue, self.name, self.queue.place(tick), self._wants)
         fresh.free = {*self.free, *self._given, *self.again, *self._late, *self.queue.late}
         return fresh
+
+    def inherit(self, slots: Sequence["Consumer"], tick: int) -> None:
+        """Takes over what it wants of the slots that stood at a tick before there were others.
+
+        Raises:
+            Divergence: if one of them has a batch open.
+        """
+        sent = {each.payload: each for each in self.queue.log}
+        self._seen = max(self.queue.place(tick).high, *(slot._seen for slot in slots))
+
+        def mine(payloads: Iterable[str]) -> set[str]:
+            unknown = Sent(self.queue.name, "")  # It was sent for later, without a key.
+            return {each for each in payloads if self._wants(sent.get(each, unknown))}
+
+        for slot in slots:
+            if slot.open:
+                raise Divergence(f"{slot} was divided anew and has {slot.open}")
+            due = {**slot._due, **slot._between(slot._seen, self._seen)}
+            self._due |= {payload: due[payload] for payload in mine(due)}
+            self.again |= {payload: slot.again[payload] for payload in mine(slot.again)}
+            for name in ("_may", "_late", "dead", "applied", "free", "_given"):
+                getattr(self, name).update(mine(getattr(slot, name)))
+            self._finished |= slot._finished
 
     def check_all_came(self) -> None:
         """Raises `Divergence` if the queue is drained and something never came."""

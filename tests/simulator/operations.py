@@ -25,6 +25,9 @@ _TABLES = (
     "delayed_events",
     "config",
 )
+END_LEASES = """
+update pgque.position_log set lease_until = now() - interval '1 minute' where lease_until > now()
+"""
 _STEPS = (
     "maint_retry_events()",
     "maint_deliver_delayed()",
@@ -48,6 +51,22 @@ async def tick(world: World, choices: Choices, session: Session) -> None:
     queue = world.queues[name]
     low = len(queue.log)
     number = await session.value("select pgque.ticker(%s)", name)
+    await world.settled()
+    if number is not None:
+        queue.add_tick(number, Place(low, len(queue.log)))
+
+
+@step("ticker", 4)
+async def tick_in_old_snapshot(world: World, choices: Choices, session: Session) -> None:
+    """A ticker whose transaction began before what others do meanwhile."""
+    await session.run("begin isolation level repeatable read")
+    await session.run("select pg_current_snapshot()")
+    queue = world.queues[choices.one(QUEUES)]
+    low = len(queue.log)
+    await Paused(choices.upto(30))
+    await session.run("select pgque.force_next_tick(%s)", queue.name)
+    number = await session.value("select pgque.ticker(%s)", queue.name)
+    await session.run("commit")
     await world.settled()
     if number is not None:
         queue.add_tick(number, Place(low, len(queue.log)))
@@ -129,14 +148,16 @@ async def list_operations(world: World, choices: Choices, session: Session) -> N
             await session.run(f"select {call}", *([] if argument is None else [argument]))
 
 
-@step("keeper", 5)
+@step("keeper", 2)
 async def change_patience(world: World, choices: Choices, session: Session) -> None:
     """How long maintenance waits for snapshots that are held, such as those of dumps."""
     patience = choices.one(("0", "1 hour", "1 hour"))
-    world.dump = None
+    if patience == "0":
+        world.is_patient, world.dump = False, None
     await session.run("select pgque.set_snapshot_patience(%s::interval)::text", patience)
+    if patience == "0":
+        world.dump = None
     world.is_patient = patience != "0"
-    world.dump = None
 
 
 @step("keeper", 3)
@@ -145,14 +166,18 @@ async def change_retention(world: World, choices: Choices, session: Session) -> 
     await session.run(
         "select pgque.set_queue_config(%s, 'retention', %s)",
         choices.one(QUEUES),
-        choices.one((None, None, None, "1 microsecond", "1 microsecond", "1 hour")),
+        choices.one((None, None, "1 microsecond", "1 hour")),
     )
 
 
 @step("keeper", 6)
 async def time_passes(world: World, choices: Choices, session: Session) -> None:
-    """Delayed events and retries are due, and leases end."""
+    """Delayed events and retries are due, leases end, and events are retained no longer."""
     await session.run("begin")
+    earlier = "queue_switch_time = queue_switch_time - interval '1 day'"
+    await session.run(f"update pgque.queue set {earlier} where queue_retention is not null")
+    if choices.percent(30):
+        await session.run(END_LEASES)
     await session.run("update pgque.retry_queue set ev_retry_after = now()")
     await session.run("update pgque.delayed_events set de_deliver_at = now()")
     await session.run("commit")
@@ -198,3 +223,11 @@ async def terminate(world: World, choices: Choices, session: Session) -> None:
     victim.terminate()
     if not victim.is_waiting:
         world.forget(victim)
+
+
+@step("watcher", 1)
+async def crash(world: World, choices: Choices, session: Session) -> None:
+    """The server stops at once, and recovers what was committed."""
+    if world.crash and choices.percent(20):
+        world.crash()
+        world.lose_connections()

@@ -8,10 +8,10 @@ from random import Random
 import psycopg
 
 from . import consumers, drain, dumps, operations, producers, slots, standby
-from .model import Consumer, Divergence, Queue, Sent
+from .model import Consumer, Divergence, Queue
 from .sessions import Stuck
 from .steps import STEPS, take
-from .world import MAX_RETRIES, QUEUES, Holder, World
+from .world import MAX_RETRIES, QUEUES, Crash, Holder, World
 
 __all__ = [
     "Failure",
@@ -64,15 +64,16 @@ def program(seed: int, steps: int) -> Program:
     return [(random.choices(names, weights)[0], random.getrandbits(32)) for _ in range(steps)]
 
 
-def simulate(url: str, steps: Program, sql: bytes) -> Report:
+def simulate(url: str, steps: Program, sql: bytes, crash: Crash | None = None) -> Report:
     """Runs a program on a database with the queue installed, and drains the queues at its end.
 
     Args:
         url: of the database, in which there is no queue yet.
         steps: the program.
         sql: what is installed.
+        crash: stops the server at once and starts it again; without it, no server is stopped.
     """
-    world = World(url, sql)
+    world = World(url, sql, crash)
     failure = None
     taken = 0
     try:
@@ -116,32 +117,8 @@ def _set_up(world: World) -> None:
                     world.watch.execute(sql, [name, consumer, worker])
             else:
                 world.watch.execute("select pgque.register_consumer(%s, %s)", [name, consumer])
-        _add_slots(world, queue)
-
-
-def _add_slots(world: World, queue: Queue) -> None:
-    """Two partitioned consumers: one that takes its slots' batches whole, and one by pages."""
-    db = world.watch
-    sql = "select pgque.slot_of_key(%s, %s)"
-    of_key = {
-        key: 0 if key is None else db.execute(sql.encode(), [key, slots.SLOTS]).fetchall()[0][0]
-        for key in producers.KEYS
-    }
-    for name in ("parted", "paged"):
-        db.execute("select pgque.subscribe_slots(%s, %s, %s)", [queue.name, name, slots.SLOTS])
-        for number in range(slots.SLOTS):
-
-            def wants(sent: Sent, number: int = number) -> bool:
-                return of_key[sent.key] == number
-
-            model = Consumer(queue, f"{name}#{number}/{slots.SLOTS}", wants=wants)
-            world.consumers.append(model)
-            if name == "parted":
-                world.holders.append(Holder(model, "leased", "w1"))
-            else:
-                world.slots[queue.name, number] = model
-                sql = "select pgque.claim_slot(%s, %s, %s, %s, '1 day')"
-                db.execute(sql.encode(), [queue.name, name, number, slots.WORKER])
+        for partitioned in slots.PARTITIONED:
+            slots.subscribe(world, queue, partitioned)
 
 
 def shortest(

@@ -155,6 +155,7 @@ class Session:
 
     def refresh(self) -> None:
         """Ends what is open, and connects again if the connection was lost."""
+        self.is_waiting = False
         if not self.db.closed:
             try:
                 self.db.execute("rollback")

@@ -69,9 +69,12 @@ async def promote(world: World, choices: Choices, session: Session) -> None:
     world.queues, world.consumers = standby.queues, standby.consumers
     world.holders, world.slots = standby.holders, standby.slots
     world.is_patient = standby.is_patient
+    world.move(standby.url)
+    # Sessions that were lost had opened some of them before the copy.
+    opened = "select sub_batch from pgque.position_log where sub_batch is not null"
+    lost -= {batch for (batch,) in world.watch.execute(opened)}
     for queue in world.queues.values():
         queue.lost = lost
-    world.move(standby.url)
 
 
 def drop_copies(url: str, copies: list[str]) -> None:

@@ -1,6 +1,6 @@
 """The world of one run: sessions on a database, the model beside it, and who is in the middle."""
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Work = Coroutine[Session | Settled | Paused, None, None]
 Item = TypeVar("Item")
+Crash = Callable[[], None]
 
 QUEUES = ("busy", "other", "quiet")
 MAX_RETRIES = 2
@@ -105,11 +106,13 @@ class World:
     Args:
         url: of a database with the queue installed and nothing else in it.
         sql: what is installed.
+        crash: stops the server at once and starts it again; without it, no server is stopped.
     """
 
-    def __init__(self, url: str, sql: bytes) -> None:
+    def __init__(self, url: str, sql: bytes, crash: Crash | None = None) -> None:
         self.url = url
         self.sql = sql
+        self.crash = crash
         self.watch = self.connect("watch")
         self.producers = [self._session(f"producer_{n}") for n in range(3)]
         self.workers = [self._session(f"worker_{n}") for n in range(3)]
@@ -269,6 +272,16 @@ class World:
         for transaction in self.prepared:
             self.watch.execute(f"rollback prepared '{transaction.gid}'".encode())
         self.prepared.clear()
+
+    def lose_connections(self) -> None:
+        """Lets all sessions notice that the server stopped, and connects them again."""
+        self.dump = None
+        self.watch.close()
+        self.watch = self.connect("watch")
+        for session in self.sessions:
+            if not session.is_waiting:
+                self.forget(session)
+        self._settle()
 
     def move(self, url: str) -> None:
         """Connects all sessions, which have nothing open, to another database."""
