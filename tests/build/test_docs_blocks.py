@@ -3,8 +3,9 @@
 import os
 import re
 import shlex
+import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -21,6 +22,7 @@ import pgque_dagster
 import pgque_dagster.client
 import pgque_dagster.spark
 from pgque_dagster.cli import main
+from pgque_dagster.cli.named import url_of
 from pgque_dagster.client import Ticker
 from pgque_dagster.installer import install
 from tests.client.examples import has_nothing_to_do, run
@@ -29,7 +31,7 @@ from tests.support.queues import PATIENCE_SECONDS, connect
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GENERATED = ("reference.md", "cli.md")
-LANGUAGES = {"sh", "python", "sql", "yaml", "json"}
+LANGUAGES = {"sh", "python", "sql", "yaml", "json", "toml"}
 NO_CODE = "text"
 
 # Tests that execute the blocks of a page in a language.
@@ -139,6 +141,7 @@ class Executor:
             "python": self._python,
             "sh": self._shell,
             "sql": self._sql,
+            "toml": self._toml,
             "yaml": self._yaml,
         }
 
@@ -161,6 +164,12 @@ class Executor:
 
     def _python(self, text: str) -> None:
         run(text, self._names, lambda consumer: has_nothing_to_do(consumer, self._url))
+
+    def _toml(self, text: str) -> None:
+        (self._folder / "pyproject.toml").write_text(text)
+        with chdir(self._folder):
+            for name, url in tomllib.loads(text)["tool"]["pgque"]["databases"].items():
+                assert url_of(name) == url
 
     def _yaml(self, text: str) -> None:
         found = yaml.safe_load(text)
