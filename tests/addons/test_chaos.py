@@ -82,8 +82,10 @@ def disturb(url: str, workers: Workers, random: Random, cuts: int) -> None:
         for _ in range(cuts):
             workers.disturb_one(db)
             time.sleep(random.uniform(0, 0.2))
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while value(db, "select count(*) from sink") < stored + 10 * cuts:
+        before, deadline = -1, 0.0
+        while (now := value(db, "select count(*) from sink")) < stored + 10 * cuts:
+            if now > before:
+                before, deadline = now, time.monotonic() + PATIENCE_SECONDS
             assert time.monotonic() < deadline, "the work does not go on"
             time.sleep(0.05)
 
