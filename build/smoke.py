@@ -48,6 +48,8 @@ def main() -> None:
     """Tries the client, each extra, and what tells that one is missing."""
     with tempfile.TemporaryDirectory(prefix="pgque-smoke-") as folder:
         os.chdir(folder)
+        # Spark's workers take the python3 of the PATH otherwise.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
         try_client()
         for extra in sys.argv[1:]:
             TRIALS[extra]()
