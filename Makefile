@@ -97,6 +97,12 @@ bench-lake: java venv  ## Measure the sinks of Parquet, Delta and Iceberg, about
 bench-drain: java venv  ## Drain a backlog of 10,000,000 events into Parquet, minutes (ARGS="--events N")
 	@$(PYTHON) -m benchmarks.drain $(ARGS)
 
+.PHONY: release
+release: java venv  ## Build the release in dist/ and try it in empty environments, an hour (ARGS="none all")
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-input \
+		--constraint constraints.txt build twine
+	@$(PYTHON) build/release.py $(ARGS)
+
 .PHONY: clean
 clean:  ## Remove data, caches and build results
 	@rm -rf .pgque .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from .sensors.ticker_sensor import build_pgque_ticker_sensor as build_pgque_ticker_sensor
     from .spark import SparkBatch as SparkBatch
+    from .spark import batch_from_rows as batch_from_rows
 
 # Loaded on first use, too: an executor to which the package is shipped has no metadata of it.
 __version__: str
@@ -64,6 +65,7 @@ _MODULES = {
     "SparkBatch": "spark",
     "TableReplicaComponent": "components",
     "WindowComponent": "components",
+    "batch_from_rows": "spark",
     "build_consumer_lag_checks": "checks.lag",
     "build_dead_letter_checks": "checks.dead_letters",
     "build_pgque_alerts": "checks.alerts",

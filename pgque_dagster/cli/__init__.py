@@ -8,6 +8,7 @@ from .commands import (  # noqa: F401
     dead_letters,
     embedded,
     health,
+    init,
     metrics,
     peek,
     queues,

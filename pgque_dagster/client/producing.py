@@ -134,7 +134,7 @@ def copy_events(
         # As psycopg reads text with the encoding SQL_ASCII.
         table = table.decode()
     columns = "ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
-    rows = (_row(payload, type) for payload in payloads)
+    rows = (row_of(payload, type) for payload in payloads)
     count: int = yield Copy(f"copy {table} ({columns}) from stdin", rows)
     return count
 
@@ -189,8 +189,8 @@ def _fields_of(payload: Payload | Event, type: str) -> tuple[str | None, str, st
     return event_type, encode(payload.payload), payload.key
 
 
-def _row(payload: Payload | Event | Message, type: str) -> tuple[str | None, ...]:
-    """Returns the columns of an event for COPY."""
+def row_of(payload: Payload | Event | Message, type: str) -> tuple[str | None, ...]:
+    """Returns the type, the payload and the four extra fields of an event, as they are stored."""
     if isinstance(payload, Message):
         extras = (payload.extra1, payload.extra2, payload.extra3, payload.extra4)
         return (payload.type, payload.payload, *extras)

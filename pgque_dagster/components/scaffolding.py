@@ -1,38 +1,27 @@
-"""The scaffolders of `dg scaffold defs`: they write YAML that works as it is."""
+"""The scaffolders of `dg scaffold defs`, which write the components that `pgque init` writes."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import yaml
 from pydantic import BaseModel, Field
 
-_OUTPUT = "{{ context.project_root }}/output"
-_TRANSFORM = '''\
-"""Computes the asset {name}."""
+from ..project_files import with_names
 
-from pyspark.sql import DataFrame
-
-
-def transform(events: DataFrame) -> DataFrame:
-    """Counts the events of each type."""
-    return events.groupBy("ev_type").count()
-'''
+_COMPONENTS = "shop/defs"
 
 
 class PgqueScaffolder(dg.Scaffolder[Any]):
-    """Writes a PgqueComponent that ticks by itself."""
+    """Writes a PgqueComponent that ticks by itself, and the instance with warm processes."""
 
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """Writes it in the form asked for."""
-        dg.scaffold_component(
-            request,
-            {
-                "install": "if_missing",
-                "ticking": "sensor",
-                "ticker_sensor": {"default_status": "RUNNING"},
-                "spark_config": {"spark.master": "local[2]"},
-            },
-        )
+        names = {"shop/defs/pgque": _folder(request)}
+        dg.scaffold_component(request, _attributes("pgque", names))
+        for path in ("dagster.yaml", "compose.yaml"):
+            _write_new(request, path, with_names(path, names))
 
 
 class QueueScaffolder(dg.Scaffolder[Any]):
@@ -40,7 +29,7 @@ class QueueScaffolder(dg.Scaffolder[Any]):
 
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """Writes it in the form asked for."""
-        dg.scaffold_component(request, {"queue": request.target_path.name})
+        dg.scaffold_component(request, _attributes("orders", {"orders": request.target_path.name}))
 
 
 class ConsumerParams(BaseModel):
@@ -52,7 +41,7 @@ class ConsumerParams(BaseModel):
 
 
 class BatchConsumerScaffolder(dg.Scaffolder[ConsumerParams]):
-    """Writes a BatchConsumerComponent that stores Parquet, and its transform."""
+    """Writes a BatchConsumerComponent that stores Parquet, its transform, and a test of it."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[ConsumerParams]:
@@ -63,32 +52,63 @@ class BatchConsumerScaffolder(dg.Scaffolder[ConsumerParams]):
         """Writes it in the form asked for."""
         folder = request.target_path.name
         name = folder.replace("-", "_").replace(".", "_")
-        attributes = {
-            "queue": request.params.queue or folder,
-            "name": name,
-            "transform": ".transform.transform",
-            **self.more(),
-            "sink": {"type": "parquet", "base_dir": _OUTPUT},
-        }
-        dg.scaffold_component(request, attributes)
+        names = {"orders": request.params.queue or folder, "revenue": name}
+        dg.scaffold_component(request, self.attributes(_attributes("revenue", names)))
         if request.scaffold_format == "yaml":
-            (request.target_path / "transform.py").write_text(_TRANSFORM.format(name=name))
+            transform = with_names(f"{_COMPONENTS}/revenue/transform.py", names)
+            (request.target_path / "transform.py").write_text(transform)
+            _write_test(request, names)
 
-    def more(self) -> dict[str, Any]:
-        """Returns the attributes that a consumer does not share with a window."""
-        return {"sensor": {"max_age": "60s"}}
+    def attributes(self, of_a_consumer: dict[str, Any]) -> dict[str, Any]:
+        """Returns the attributes of the component, by those of a consumer."""
+        return of_a_consumer
 
 
 class WindowScaffolder(BatchConsumerScaffolder):
-    """Writes a WindowComponent of daily windows, from today on, and its transform."""
+    """Writes a WindowComponent of daily windows, from today on, its transform, and a test of it."""
 
-    def more(self) -> dict[str, Any]:
-        """Returns the windows."""
+    def attributes(self, of_a_consumer: dict[str, Any]) -> dict[str, Any]:
+        """Returns them with windows in place of a sensor."""
         today = datetime.now(UTC).date()
         return {
+            **{name: value for name, value in of_a_consumer.items() if name != "sensor"},
             "partitions_def": f"{{{{ dg.DailyPartitionsDefinition(start_date='{today}') }}}}",
             "retry_policy": {"max_retries": 3, "delay": "1m"},
         }
+
+
+def _attributes(component: str, names: dict[str, str]) -> dict[str, Any]:
+    """Returns the attributes of a component of the new project, with other names."""
+    written = yaml.safe_load(with_names(f"{_COMPONENTS}/{component}/defs.yaml", names))
+    attributes: dict[str, Any] = written["attributes"]
+    return attributes
+
+
+def _write_test(request: dg.ScaffoldRequest[Any], names: dict[str, str]) -> None:
+    """Writes the test of a transform, if the folder of the component has a name for Python."""
+    module = _folder(request).removeprefix("src/").split("/")
+    if all(map(str.isidentifier, module)):
+        test = with_names("tests/test_revenue.py", names | {"shop.defs.revenue": ".".join(module)})
+        _write_new(request, f"tests/test_{names['revenue']}.py", test)
+
+
+def _folder(request: dg.ScaffoldRequest[Any]) -> str:
+    """Returns the folder of the component in its project."""
+    return request.target_path.relative_to(_root(request)).as_posix()
+
+
+def _root(request: dg.ScaffoldRequest[Any]) -> Path:
+    if request.project_root is None:
+        raise ValueError("run the command in a project of dg")
+    return request.project_root
+
+
+def _write_new(request: dg.ScaffoldRequest[Any], path: str, text: str) -> None:
+    """Writes a file of the project, unless it is there."""
+    file = _root(request) / path
+    if not file.exists():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
 
 
 class TableReplicaParams(BaseModel):

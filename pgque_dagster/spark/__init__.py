@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .sinks.postgres.once import once_per_batch as once_per_batch
     from .sinks.postgres.sink import PostgresSink as PostgresSink
     from .source import register as register
+    from .testing import batch_from_rows as batch_from_rows
 
 _MODULES = {
     "DatabaseAddress": "address",
@@ -32,6 +33,7 @@ _MODULES = {
     "ParquetSink": "sinks.files.sink",
     "PostgresSink": "sinks.postgres.sink",
     "SparkBatch": "batch",
+    "batch_from_rows": "testing",
     "clear_executor_errors": "cluster.executor_errors",
     "once_per_batch": "sinks.postgres.once",
     "parse_changes": "payload.changes",

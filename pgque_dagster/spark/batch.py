@@ -278,11 +278,12 @@ class SparkBatch:
             step: receives the connection. If it raises, the batch is not acked.
 
         Raises:
-            InvalidArgument: if the events are those of a window, which is not acked.
+            InvalidArgument: if the events are those of a window, or rows, which are not acked.
         """
         if not isinstance(self._batch, Batch):
             raise InvalidArgument(
-                "a window is not acked, so nothing runs before its ack", "Store its rows directly."
+                "only a claimed batch is acked, so nothing runs before the ack of a window or rows",
+                "Store its rows directly.",
             )
         self._batch.before_ack(step)
 

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from pyspark.sql import SparkSession
 
 import pgque_dagster
-from pgque_dagster import build_pgque_sensor
+from pgque_dagster import build_pgque_sensor, project_files
 from pgque_dagster.client import Client
 from pgque_dagster.spark import ParquetSink
 from tests.support.assets import revenue
@@ -63,11 +63,40 @@ def test_what_is_scaffolded_passes_the_checks_and_works(
     assert job.execute_in_process().success, "registers the queue and the consumer"
     with Client(database_url) as client:
         client.configure_queue("orders", ticker_max_lag="0")
-        publish(client, ["a", "b"], queue="orders")
+        orders = [{"product": "tea", "total": 4.5}, {"product": "tea", "total": 1.5}]
+        publish(client, orders, queue="orders")
         assert job.execute_in_process().success
         assert client.next_batch("orders", "revenue") is None
     stored = ParquetSink(f"{project.folder}/output/revenue").read(spark).collect()
-    assert [row["count"] for row in stored] == [2]
+    assert [(row["product"], row["total"]) for row in stored] == [("tea", 6.0)]
+
+
+def test_dg_scaffolds_what_pgque_init_writes(project: DgProject, tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "compose.yaml").write_text("mine")
+    for kind, *arguments in (
+        ["PgqueComponent", "pgque"],
+        ["QueueComponent", "orders"],
+        ["BatchConsumerComponent", "revenue", "--queue", "orders"],
+        ["BatchConsumerComponent", "a-name", "--queue", "orders"],
+    ):
+        project.run("scaffold", "defs", f"pgque_dagster.{kind}", *arguments)
+
+    def component(folder: Path, name: str) -> object:
+        return yaml.safe_load((folder / name / "defs.yaml").read_text())
+
+    ours = project_files.FOLDER / "shop/defs"
+    for name in ("pgque", "orders", "revenue"):
+        assert component(project.defs, name) == component(ours, name)
+    transform = (project.defs / "revenue/transform.py").read_text()
+    assert transform == (ours / "revenue/transform.py").read_text()
+    for path in ("dagster.yaml", "tests/test_revenue.py"):
+        theirs = (project_files.FOLDER / path).read_text()
+        package = project.defs.parent.name
+        assert (tmp_path / path).read_text() == theirs.replace("from shop.", f"from {package}.")
+    assert (tmp_path / "compose.yaml").read_text() == "mine"
+    assert "def a_name(" in (project.defs / "a-name/transform.py").read_text()
+    assert not (tmp_path / "tests/test_a_name.py").exists(), "Python cannot import a-name"
 
 
 # The wrong lines are marked; the others are correct.
