@@ -146,6 +146,23 @@ class TestNobodyWaits:
             q.finish(batch)
             assert q.next_batch() is None
 
+    def test_to_read_during_a_compaction_of_positions_that_is_not_committed(
+        self, q: Connection, another: Another
+    ) -> None:
+        batch = q.open_batch("a")
+        q.rotate()
+        q.bloat_positions()
+        compaction = another()
+        with compaction.transaction():
+            assert compaction.value("select pgque.maint_compact_positions()") > 0
+            q.execute("set lock_timeout = '1s'")
+            assert q.payloads(batch) == ["a"]
+            assert q.value("select sum(batch_events) from pgque.batch_read_plan(%s, 2)", batch) == 1
+            assert q.value("select queue_name from pgque.get_batch_info(%s)", batch) == "q"
+            assert q.value("select count(*) from pgque.get_consumer_info()") == 1
+            assert q.value("select pgque.maint_rotate_tables_step1('q')") == 1
+        assert q.payloads(batch) == ["a"]
+
     def test_for_the_next_copy_after_one_that_was_rolled_back(
         self, db: Connection, another: Another
     ) -> None:

@@ -168,11 +168,6 @@ FAULTS = {
         "(s.sub_batch is not null or s.sub_last_tick < v_tick));",
         "s.sub_batch is not null);",
     ),
-    "slots_with_batches": Fault(
-        "Slots change their number while one has a batch open",
-        "(s.sub_batch is not null or s.sub_last_tick < v_tick));",
-        "s.sub_last_tick < v_tick);",
-    ),
     "slots_that_move": Fault(
         "Slots change their number although one was moved meanwhile",
         "exit when v_n = i_slots or v_behind > 0 or pgque.stop_slots(v_subs);",
