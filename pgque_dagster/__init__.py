@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .project.lineage import build_queue_assets as build_queue_assets
     from .project.resource import PgqueResource as PgqueResource
     from .replicas import DeltaReplicas as DeltaReplicas
+    from .replicas import IcebergReplicas as IcebergReplicas
     from .replicas import PostgresReplicas as PostgresReplicas
     from .replicas import build_table_replicas as build_table_replicas
     from .sensors.batch_schedule import build_pgque_schedule as build_pgque_schedule
@@ -56,6 +57,7 @@ _MODULES = {
     "DeltaReplicas": "replicas",
     "EmbeddedPostgres": "embedded",
     "IcebergBatchIOManager": "assets.lake_io_managers",
+    "IcebergReplicas": "replicas",
     "ParquetBatchIOManager": "assets.io_managers",
     "PgqueComponent": "components",
     "PgqueResource": "project.resource",

@@ -5,7 +5,12 @@ from typing import Annotated, Literal, Self
 import dagster as dg
 from pydantic import Field, model_validator
 
-from ..replicas import DeltaReplicas, PostgresReplicas, build_table_replicas
+from ..replicas import (
+    DeltaReplicas,
+    IcebergReplicas,
+    PostgresReplicas,
+    build_table_replicas,
+)
 from .options import built, mirror, one_of, option
 from .scaffolding import TableReplicaScaffolder
 
@@ -16,6 +21,12 @@ class DeltaReplicaOptions(mirror(DeltaReplicas)):
     type: Annotated[Literal["delta"], option("Delta tables, at <base_dir>/<schema>/<table>.")] = (
         "delta"
     )
+
+
+class IcebergReplicaOptions(mirror(IcebergReplicas)):
+    """Options of `IcebergReplicas`."""
+
+    type: Annotated[Literal["iceberg"], option("Iceberg tables, named as the tables are.")]
 
 
 class PostgresReplicaOptions(mirror(PostgresReplicas, leave_out=["schema"])):
@@ -66,8 +77,13 @@ class TableReplicaComponent(mirror(build_table_replicas, leave_out=["target"]), 
     """
 
     target: Annotated[
-        DeltaReplicaOptions | PostgresReplicaOptions,
-        one_of("Where the replicas are.", DeltaReplicaOptions, PostgresReplicaOptions),
+        DeltaReplicaOptions | IcebergReplicaOptions | PostgresReplicaOptions,
+        one_of(
+            "Where the replicas are.",
+            DeltaReplicaOptions,
+            IcebergReplicaOptions,
+            PostgresReplicaOptions,
+        ),
     ]
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:

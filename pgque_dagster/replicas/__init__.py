@@ -1,7 +1,7 @@
 """Replicas of tables in Dagster: one asset a table."""
 
 from ..client.replicas.postgres import PostgresReplicas
-from ..spark.replicas.target import DeltaReplicas
+from ..spark.replicas.target import DeltaReplicas, IcebergReplicas
 from .definitions import build_table_replicas
 
-__all__ = ["DeltaReplicas", "PostgresReplicas", "build_table_replicas"]
+__all__ = ["DeltaReplicas", "IcebergReplicas", "PostgresReplicas", "build_table_replicas"]

@@ -26,14 +26,15 @@ from ..project.resource import PgqueResource, takes_resource
 from ..project.step_errors import log_error_line
 from ..sensors.batch_sensor import build_pgque_sensor
 from ..spark.cluster.session import open_session
-from ..spark.replicas.target import DeltaReplicas
+from ..spark.replicas.target import DeltaReplicas, IcebergReplicas, LakeReplicas
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
     from ..spark.sinks.tables import TableSink
 
-Target = DeltaReplicas | PostgresReplicas
+Target = LakeReplicas | PostgresReplicas
 
+_KINDS = {DeltaReplicas: "deltalake", IcebergReplicas: "iceberg", PostgresReplicas: "postgres"}
 _CAPTURE_SECONDS = 30
 _ROW_COUNT = "dagster/row_count"
 
@@ -55,14 +56,14 @@ def build_table_replicas(
 
     A sensor captures the tables into the queue `name`, which it creates. The first batch copies
     each table in one snapshot, without a lock; each further batch applies the changes of all
-    tables: in Delta by one commit for each table, in PostgreSQL in one transaction.
+    tables: in the lake by one commit for each table, in PostgreSQL in one transaction.
     docs/replicas.md says what has a table copied again.
 
     Args:
         name: the name of the queue and of the consumer, and the first part of the assets' keys.
         tables: the tables, such as `public.orders`; each needs a primary key.
-        target: where the replicas are: `DeltaReplicas`, or `PostgresReplicas` for tables of the
-            same schema in another database, or of another schema.
+        target: where the replicas are: `DeltaReplicas`, `IcebergReplicas`, or `PostgresReplicas`
+            for tables of the same schema in another database, or of another schema.
         max_age: how long a change waits for others before a run applies it.
         max_lag: beyond this lag, the check on the queue fails; None for no check.
         verify_cron: when each table is compared with its replica, row by row; None for a check
@@ -116,7 +117,7 @@ def build_table_replicas(
         description=f"Compares the tables of {name} with their replicas.",
     )
     crons: list[tuple[Any, str | None]] = [(job, verify_cron)]
-    if isinstance(target, DeltaReplicas):
+    if not isinstance(target, PostgresReplicas):
         stored = partial(_stored_tables, target, tables=tables)
         maintenance = build_table_maintenance_job(
             stored, database=database, name=f"{prefix}_maintain"
@@ -258,7 +259,7 @@ def _replicas(
             _key(database, name, table),
             description=f"The replica of the table {table}.",
             group_name=group_name,
-            kinds={"deltalake" if isinstance(target, DeltaReplicas) else "postgres"},
+            kinds={_KINDS[type(target)]},
             metadata={TABLE: table},
         )
         for table in tables
@@ -289,19 +290,19 @@ def _replicate(
 ) -> Iterable[Replicated]:
     if isinstance(target, PostgresReplicas):
         return postgres.replicate(batch.claim, tables, target, log)
-    # Late, because it loads Delta's library.
+    # Late, because it loads Spark.
     from ..spark.replicas import replica
 
     return replica.replicate(batch, tables, target, log)
 
 
 def _stored_tables(
-    target: DeltaReplicas, client: Client, tables: Sequence[str]
+    target: LakeReplicas, client: Client, tables: Sequence[str]
 ) -> "list[TableSink]":
     """Returns the tables that the replicas are, as far as there are some yet."""
-    from ..spark.replicas.delta import DeltaReplica
+    from ..spark.replicas.formats import replica_of
 
-    replicas = [DeltaReplica(target, SourceTable.find(client, table)) for table in tables]
+    replicas = [replica_of(target, SourceTable.find(client, table), client) for table in tables]
     return [replica.sink for replica in replicas if replica.state() is not None]
 
 

@@ -1,12 +1,15 @@
 """Tables that are captured and replicated, compared by what PostgreSQL prints."""
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
@@ -14,11 +17,15 @@ from pgque_dagster.client.replicas import postgres, postgres_verify
 from pgque_dagster.client.replicas.postgres import PostgresReplicas
 from pgque_dagster.client.replicas.standing import Replicated
 from pgque_dagster.client.replicas.verification import Verification
-from pgque_dagster.client.source_tables import capture_new
+from pgque_dagster.client.source_tables import SourceTable, capture_new
 from pgque_dagster.spark import DatabaseAddress, SparkBatch
+from pgque_dagster.spark.replicas.formats import replica_of
 from pgque_dagster.spark.replicas.replica import replicate
-from pgque_dagster.spark.replicas.target import DeltaReplicas
+from pgque_dagster.spark.replicas.target import DeltaReplicas, IcebergReplicas, LakeReplicas
 from pgque_dagster.spark.replicas.verify import verify
+from pgque_dagster.spark.sinks.iceberg.output import RECORD
+from pgque_dagster.spark.sinks.tables import TableSink
+from tests.support.lakes import iceberg_catalog
 
 QUEUE, CONSUMER = "changes", "lake"
 
@@ -89,13 +96,14 @@ class Replication:
             assert self.replica(table) == self.source(table)
 
 
-class DeltaReplication(Replication):
-    """Replicas in Delta tables."""
+class LakeReplication(Replication):
+    """Replicas in the lake."""
+
+    target: LakeReplicas
 
     def __init__(self, url: str, spark: SparkSession, folder: Path) -> None:
         super().__init__(url, spark)
         self.folder = folder
-        self.target = DeltaReplicas(str(folder))
 
     def replicate(self, batch: SparkBatch, tables: Sequence[str]) -> list[Replicated]:
         return list(replicate(batch, tables, self.target, log=self.copied.append))
@@ -105,12 +113,93 @@ class DeltaReplication(Replication):
             address = DatabaseAddress(self.url)
             return verify(self.spark, client, QUEUE, CONSUMER, table, self.target, address)
 
-    def location(self, table: str) -> str:
-        return str(self.folder / table.replace(".", "/"))
+    def arrow(self, table: str) -> pa.Table:
+        raise NotImplementedError
+
+    def rename(self, table: str, name: str) -> None:
+        """Gives a replica the place of another one."""
+        raise NotImplementedError
+
+    def commits(self, table: str) -> list[dict[str, Any]]:
+        """The records of commits, the newest first; an empty one for a commit without."""
+        raise NotImplementedError
+
+    def files(self, table: str) -> set[str]:
+        """The files that the replica has."""
+        raise NotImplementedError
+
+    def repeat_rows(self, table: str) -> None:
+        """Adds all rows once more, by a commit that says that it is ours."""
+        raise NotImplementedError
+
+    def sink(self, table: str) -> TableSink:
+        with Client(self.url) as client:
+            return replica_of(self.target, SourceTable.find(client, table), client).sink
 
     def replica(self, table: str) -> list[dict[str, Any]]:
-        rows = DeltaTable(self.location(table)).to_pyarrow_table().to_pylist()
+        rows = self.arrow(table).to_pylist()
         return sorted((dict(sorted(row.items())) for row in rows), key=repr)
+
+
+class DeltaReplication(LakeReplication):
+    """Replicas in Delta tables."""
+
+    def __init__(self, url: str, spark: SparkSession, folder: Path) -> None:
+        super().__init__(url, spark, folder)
+        self.target = DeltaReplicas(str(folder))
+
+    def table(self, table: str) -> DeltaTable:
+        return DeltaTable(str(self.folder / table.replace(".", "/")))
+
+    def arrow(self, table: str) -> pa.Table:
+        return self.table(table).to_pyarrow_table()
+
+    def rename(self, table: str, name: str) -> None:
+        (self.folder / "public" / table).rename(self.folder / "public" / name)
+
+    def commits(self, table: str) -> list[dict[str, Any]]:
+        return [commit.get("pgque") or {} for commit in self.table(table).history()]
+
+    def files(self, table: str) -> set[str]:
+        return set(self.table(table).file_uris())
+
+    def repeat_rows(self, table: str) -> None:
+        record = {"pgque": next(each for each in self.commits(table) if each)}
+        write_deltalake(
+            self.table(table),
+            self.arrow(table),
+            mode="append",
+            commit_properties=CommitProperties(custom_metadata=record),
+        )
+
+
+class IcebergReplication(LakeReplication):
+    """Replicas in Iceberg tables."""
+
+    def __init__(self, url: str, spark: SparkSession, folder: Path) -> None:
+        super().__init__(url, spark, folder)
+        self.target = IcebergReplicas(str(folder))
+
+    def table(self, table: str) -> Table:
+        return iceberg_catalog(self.url).load_table(table)
+
+    def arrow(self, table: str) -> pa.Table:
+        return self.table(table).scan().to_arrow()
+
+    def rename(self, table: str, name: str) -> None:
+        iceberg_catalog(self.url).rename_table(f"public.{table}", f"public.{name}")
+
+    def commits(self, table: str) -> list[dict[str, Any]]:
+        summaries = (snapshot.summary for snapshot in reversed(self.table(table).snapshots()))
+        found = [each.additional_properties.get(RECORD) if each else None for each in summaries]
+        return [json.loads(record) if record else {} for record in found]
+
+    def files(self, table: str) -> set[str]:
+        return {task.file.file_path for task in self.table(table).scan().plan_files()}
+
+    def repeat_rows(self, table: str) -> None:
+        record = {RECORD: json.dumps(next(each for each in self.commits(table) if each))}
+        self.table(table).append(self.arrow(table), snapshot_properties=record)
 
 
 class PostgresReplication(Replication):

@@ -1,4 +1,4 @@
-"""Applies a batch of changes to the replicas of tables in Delta, and copies tables.
+"""Applies a batch of changes to the replicas of tables in the lake, and copies tables.
 
 `client/replicas/standing.py` says which are copied, and why a copy is exact.
 """
@@ -6,6 +6,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -25,15 +26,16 @@ from ...client.replicas.standing import (
 )
 from ...client.source_tables import SourceTable
 from ..batch import DRIVER_SIDE_EVENTS, SparkBatch, attempt_of
-from .delta import DeltaReplica
+from .formats import replica_of
+from .lake import LakeReplica
 from .source import CHANGE_COLUMNS, is_after, net_changes, rows_at
-from .target import DeltaReplicas
+from .target import LakeReplicas
 
 
 def replicate(
     batch: SparkBatch,
     tables: Sequence[str],
-    target: DeltaReplicas,
+    target: LakeReplicas,
     log: Log = print,
 ) -> Iterator[Replicated]:
     """Applies a batch to the replicas of tables, one after another.
@@ -69,7 +71,7 @@ def replicate(
             mine = events.where(f.col("ev_extra1") == source.name)
             if copied is not None:
                 mine = mine.where(is_after(copied.transactions))
-            replica = DeltaReplica(target, source)
+            replica = replica_of(target, source, claim.session)
             state = replica.state()
             reason = standing.copy_reason(
                 state.copied if state else None,
@@ -83,9 +85,9 @@ def replicate(
                 with _advised(source):
                     changes = net_changes(mine, source)
                     version, rows = replica.merge(batch, changes, copied.transactions)
-                yield Replicated(source, replica.sink.location, version, rows, None)
+                yield Replicated(source, replica.location, version, rows, None)
             else:
-                yield Replicated(source, replica.sink.location, None, 0, None)
+                yield Replicated(source, replica.location, None, 0, None)
     finally:
         events.unpersist()
 
@@ -98,8 +100,8 @@ def _advised(source: SourceTable) -> Iterator[None]:
     except MalformedPayload as error:
         raise MalformedPayload(
             f"a change of {source.name} does not fit its replica: {error.args[0]}",
-            "Delta holds no infinity and no year beyond 9999. Change such rows, and have the table "
-            "copied again by the job that copies. That also helps if the table was altered.",
+            "The lake holds no infinity and no year beyond 9999. Change such rows, and have the "
+            "table copied again by the job that copies. That also helps if the table was altered.",
         ) from error
 
 
@@ -107,7 +109,9 @@ def _kinds(events: DataFrame) -> set[str]:
     return {row.ev_type for row in events.select("ev_type").distinct().collect()}
 
 
-def _copy(batch: SparkBatch, standing: Standing, replica: DeltaReplica, reason: str) -> Replicated:
+def _copy(
+    batch: SparkBatch, standing: Standing, replica: LakeReplica[Any], reason: str
+) -> Replicated:
     """Copies a table in a snapshot that was taken after its shape was seen."""
     claim, attempt = acked(batch.claim), attempt_of(batch)
     standing, session = standing.mended(claim.session), claim.session
@@ -117,4 +121,4 @@ def _copy(batch: SparkBatch, standing: Standing, replica: DeltaReplica, reason: 
         claim.before_publishing(partial(standing.check_unchanged, session))
         version, count = replica.overwrite(batch, rows, snapshot.transactions)
     remember(claim, source.name, Copied(snapshot.transactions, source.shape))
-    return Replicated(source, replica.sink.location, version, count, reason)
+    return Replicated(source, replica.location, version, count, reason)

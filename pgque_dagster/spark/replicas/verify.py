@@ -26,9 +26,9 @@ from ...client.source_tables import COPY, SourceTable
 from ..address import DatabaseAddress
 from ..options import DEFAULT_SLICES
 from ..reading import arrow
-from .delta import DeltaReplica
+from .formats import replica_of
 from .source import CHANGE_COLUMNS, DELETED, is_after, net_changes, rows_at, spark_columns
-from .target import DeltaReplicas
+from .target import LakeReplicas
 
 # Of the changes that wait, which are few compared with the table.
 _PARTITIONS = 1
@@ -43,7 +43,7 @@ def verify(
     queue: str,
     consumer: str,
     table: str,
-    target: DeltaReplicas,
+    target: LakeReplicas,
     address: DatabaseAddress,
 ) -> Verification:
     """Compares a replica with its table at a new tick.
@@ -66,7 +66,7 @@ def verify(
     if standing.why_unknown is not None:
         return Verification(source.name, None, None, why_not=standing.why_unknown)
     acked = last_acked_tick(session, queue, consumer)
-    replica = DeltaReplica(target, source)
+    replica = replica_of(target, source, session)
     state = replica.state()
     if state is None:
         return Verification(source.name, None, None, why_not=REPLICA_GONE)
@@ -84,7 +84,7 @@ def verify(
             kinds = {row.ev_type for row in events.select("ev_type").distinct().collect()}
             if kinds & {COPY, TRUNCATE}:
                 return Verification(source.name, tick_id, state.version, why_not=NEXT_COPIES)
-            stored = _with_changes(replica.sink.read(spark, state.version), events, source)
+            stored = _with_changes(replica.read(spark, state.version), events, source)
             rows = rows_at(spark, session, address, source, snapshot)
             count, differences, examples = _compare(rows, stored, source)
         finally:

@@ -9,7 +9,7 @@ format says how its table is loaded, checked and committed to.
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -187,6 +187,11 @@ class TableOutput(ABC, Generic[Table]):
         """How many rows the files have."""
         return sum(file.rows for file in self.files)
 
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of a new table."""
+        return {INCARNATION: self.batch.incarnation}
+
     @abstractmethod
     def load(self) -> Table:
         """Loads the newest state of the table."""
@@ -211,8 +216,8 @@ class TableOutput(ABC, Generic[Table]):
         """Returns the id of the table, and what tells its state from later ones."""
 
     @abstractmethod
-    def incarnation(self, table: Table) -> str | None:
-        """Returns the property that the first write set, or None."""
+    def stored_properties(self, table: Table) -> Mapping[str, str]:
+        """Returns the properties of the table, among them those that the first write set."""
 
     @property
     @abstractmethod
@@ -315,21 +320,24 @@ class TableOutput(ABC, Generic[Table]):
         Raises:
             InvalidArgument: if the table cannot take the rows, or is of another incarnation.
         """
-        name = self._sink.name
         self.check_incarnation(table)
+        self.check_rules(table)
+        return check_fit(self._sink.name, self.columns(table), self._schema, self._sink.evolution)
+
+    def check_rules(self, table: Table) -> None:
+        """Refuses a table with rules that rows from here may break, by `InvalidArgument`."""
         if rules := self.rules(table):
             raise InvalidArgument(
-                f"{name} has {', '.join(rules)}, which this sink does not keep",
+                f"{self._sink.name} has {', '.join(rules)}, which this sink does not keep",
                 "Store into another table, and copy the rows from there by an engine that does. To "
                 "skip files, readers need no partitions: files have statistics.",
             )
-        return check_fit(name, self.columns(table), self._schema, self._sink.evolution)
 
     def check_incarnation(self, table: Table) -> None:
         """Refuses a table of another incarnation, or of none, by `InvalidArgument`."""
         check_incarnation(
             self._sink.name,
-            self.incarnation(table),
+            self.stored_properties(table).get(INCARNATION),
             self.batch.incarnation,
             self._claim.session.database,
             self.adopt,

@@ -1,5 +1,6 @@
 """Replicas in Dagster: captured by a sensor, followed by runs, and verified by checks."""
 
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster import (
     DeltaReplicas,
+    IcebergReplicas,
     PgqueResource,
     PostgresReplicas,
     build_table_replicas,
 )
 from pgque_dagster.client import Client
 from tests.dagster.support import SessionHolder
+from tests.support.lakes import iceberg_catalog
 from tests.support.queues import connect
 
 TABLES = ["public.orders", "public.items"]
@@ -29,6 +32,7 @@ class Shop:
         self.url, self.folder = url, folder
         self.resources = {"pgque": PgqueResource(url=url), "pyspark": SessionHolder(spark)}
         target = options.pop("target", DeltaReplicas(str(folder)))
+        self.is_iceberg = isinstance(target, IcebergReplicas)
         self.defs = build_table_replicas("shop", TABLES, target=target, **options)
         self.instance = dg.DagsterInstance.ephemeral()
         bound = dg.Definitions.merge(self.defs, dg.Definitions(resources=self.resources))
@@ -57,12 +61,31 @@ class Shop:
         return job.execute_in_process(instance=self.instance).get_asset_check_evaluations()
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        found = DeltaTable(str(self.folder / table.replace(".", "/"))).to_pyarrow_table()
+        if self.is_iceberg:
+            found = iceberg_catalog(self.url).load_table(table).scan().to_arrow()
+        else:
+            found = DeltaTable(str(self.folder / table.replace(".", "/"))).to_pyarrow_table()
         return sorted(found.to_pylist(), key=repr)
+
+    def files(self, table: str) -> int:
+        if self.is_iceberg:
+            return len(list(iceberg_catalog(self.url).load_table(table).scan().plan_files()))
+        return len(DeltaTable(str(self.folder / table.replace(".", "/"))).file_uris())
 
 
 @pytest.fixture
-def shop(database_url: str, spark: SparkSession, tmp_path: Path) -> Shop:
+def target() -> Callable[[str], Any]:
+    """Where the replicas are, given a folder; tests may have another one."""
+    return DeltaReplicas
+
+
+lakes = pytest.mark.parametrize("target", [DeltaReplicas, IcebergReplicas])
+
+
+@pytest.fixture
+def shop(
+    database_url: str, spark: SparkSession, tmp_path: Path, target: Callable[[str], Any]
+) -> Shop:
     with connect(database_url) as db:
         db.execute(
             "create table orders (id int primary key, total numeric(9,2));"
@@ -70,9 +93,10 @@ def shop(database_url: str, spark: SparkSession, tmp_path: Path) -> Shop:
             "create table items (id int primary key, name text);"
             "insert into orders values (1, 9.5); insert into items values (1, 'tea')"
         )
-    return Shop(database_url, spark, tmp_path)
+    return Shop(database_url, spark, tmp_path, target=target(str(tmp_path)))
 
 
+@lakes
 def test_tables_are_captured_copied_followed_and_verified(shop: Shop) -> None:
     assert "captured public.orders, public.items" in shop.capture()
     assert "all tables are captured" in shop.capture()
@@ -122,6 +146,7 @@ def test_tables_are_replicated_into_a_schema_of_postgres(
     assert "different {'id': 1}" in str(failed.description)
 
 
+@lakes
 def test_small_files_of_replicas_are_united_by_their_job(shop: Shop) -> None:
     maintain = shop.repository.get_job("shop_maintain")
     assert maintain.execute_in_process(instance=shop.instance).success
@@ -130,12 +155,11 @@ def test_small_files_of_replicas_are_united_by_their_job(shop: Shop) -> None:
         shop.run()
         with connect(shop.url) as db:
             db.execute(b"insert into orders values (%d, 1)" % number)
-    files = DeltaTable(str(shop.folder / "public" / "orders")).file_uris
-    assert len(files()) == 3
+    assert shop.files("public.orders") == 3
 
     assert maintain.execute_in_process(instance=shop.instance).success
 
-    assert len(DeltaTable(str(shop.folder / "public" / "orders")).file_uris()) == 1
+    assert shop.files("public.orders") == 1
     assert shop.run().success
     assert all(each.passed for each in shop.verify())
 

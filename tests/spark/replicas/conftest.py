@@ -9,7 +9,13 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import Server
 from tests.support.databases import empty_database
-from tests.support.replication import DeltaReplication, PostgresReplication, Replication
+from tests.support.replication import (
+    DeltaReplication,
+    IcebergReplication,
+    LakeReplication,
+    PostgresReplication,
+    Replication,
+)
 
 
 @pytest.fixture
@@ -28,14 +34,27 @@ def delta(queue_url: str, spark: SparkSession, tmp_path: Path) -> DeltaReplicati
 
 
 @pytest.fixture
+def iceberg(queue_url: str, spark: SparkSession, tmp_path: Path) -> IcebergReplication:
+    """Replicas in Iceberg tables."""
+    return IcebergReplication(queue_url, spark, tmp_path / "lake")
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest) -> LakeReplication:
+    """Replicas in either format of the lake."""
+    found: LakeReplication = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
 def postgres(queue_url: str, spark: SparkSession, server: Server) -> Iterator[PostgresReplication]:
     """Replicas in another database, which has no queue."""
     with empty_database(server) as url:
         yield PostgresReplication(queue_url, spark, url)
 
 
-@pytest.fixture(params=["delta", "postgres"])
+@pytest.fixture(params=["delta", "iceberg", "postgres"])
 def replication(request: pytest.FixtureRequest) -> Replication:
-    """Replicas of either kind."""
+    """Replicas of each kind."""
     found: Replication = request.getfixturevalue(request.param)
     return found

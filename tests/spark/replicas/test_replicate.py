@@ -11,7 +11,7 @@ from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument, MalformedPayload
 from pgque_dagster.client.source_tables import capture_new, copy_again, request_copy
 from pgque_dagster.spark import SparkBatch
-from tests.support.replication import CONSUMER, QUEUE, DeltaReplication, Replication
+from tests.support.replication import CONSUMER, QUEUE, LakeReplication, Replication
 
 
 def test_a_table_is_copied_and_then_follows_each_change(replication: Replication) -> None:
@@ -227,16 +227,15 @@ def test_what_cannot_be_replicated_is_refused(
         replication.capture(name)
 
 
-def test_another_table_in_the_folder_is_not_overwritten(delta: DeltaReplication) -> None:
-    delta.sql("create table t (id int primary key); create table u (id int primary key)")
-    delta.capture("public.t")
-    delta.catch_up()
-    folder = delta.folder / "public"
-    (folder / "t").rename(folder / "u")
-    delta.capture("public.u")
-    delta.tick()
+def test_another_table_in_the_place_is_not_overwritten(lake: LakeReplication) -> None:
+    lake.sql("create table t (id int primary key); create table u (id int primary key)")
+    lake.capture("public.t")
+    lake.catch_up()
+    lake.rename("t", "u")
+    lake.capture("public.u")
+    lake.tick()
     with pytest.raises(InvalidArgument, match=r"the replica of changes/public\.t"):
-        delta.run()
+        lake.run()
 
 
 def test_columns_may_have_the_names_that_queries_use(replication: Replication) -> None:
@@ -301,19 +300,19 @@ def test_a_partition_that_was_detached_is_no_part_of_the_replica(replication: Re
     replication.check()
 
 
-def test_a_change_that_does_not_fit_is_passed_by_a_copy(delta: DeltaReplication) -> None:
-    delta.sql("create table t (id int primary key, d date)")
-    delta.capture("public.t")
-    delta.catch_up()
-    delta.sql("insert into t values (1, 'infinity')")
-    delta.tick()
+def test_a_change_that_does_not_fit_is_passed_by_a_copy(lake: LakeReplication) -> None:
+    lake.sql("create table t (id int primary key, d date)")
+    lake.capture("public.t")
+    lake.catch_up()
+    lake.sql("insert into t values (1, 'infinity')")
+    lake.tick()
     with pytest.raises(MalformedPayload, match=r"change of public\.t does not fit"):
-        delta.run()
-    delta.sql("update t set d = '2026-01-01'")
-    with Client(delta.url) as client:
+        lake.run()
+    lake.sql("update t set d = '2026-01-01'")
+    with Client(lake.url) as client:
         copy_again(client, QUEUE, CONSUMER, "public.t")
-    delta.catch_up()
-    delta.check()
+    lake.catch_up()
+    lake.check()
 
 
 def test_a_table_that_is_named_twice_is_refused(replication: Replication) -> None:

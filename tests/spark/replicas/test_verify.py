@@ -2,9 +2,7 @@
 
 import random
 
-from deltalake import CommitProperties, DeltaTable, write_deltalake
-
-from tests.support.replication import DeltaReplication, Replication
+from tests.support.replication import LakeReplication, Replication
 
 COLUMNS = "id int primary key, name text, v numeric(10,2), at timestamptz, data bytea"
 
@@ -66,14 +64,19 @@ def test_what_cannot_be_compared_says_why(replication: Replication) -> None:
     assert "disabled" in (replication.verify().why_not or "")
 
 
-def test_a_table_that_was_compacted_is_compared(delta: DeltaReplication) -> None:
-    delta.sql("create table t (id int primary key)")
-    delta.capture("public.t")
+def test_a_table_that_was_compacted_is_compared_and_followed(lake: LakeReplication) -> None:
+    lake.sql("create table t (id int primary key)")
+    lake.capture("public.t")
     for number in range(3):
-        delta.sql(f"insert into t values ({number})")
-        delta.catch_up()
-    DeltaTable(delta.location("public.t")).optimize.compact()
-    assert delta.verify().is_equal
+        lake.sql(f"insert into t values ({number})")
+        lake.catch_up()
+    assert lake.sink("public.t").maintain(lake.url).by == 1
+    assert len(lake.files("public.t")) == 1
+    assert lake.verify().is_equal
+    lake.sql("insert into t values (4); delete from t where id = 1")
+    lake.catch_up()
+    lake.check()
+    assert len(lake.copied) == 1
 
 
 def test_values_that_move_between_columns_are_found(replication: Replication) -> None:
@@ -91,17 +94,10 @@ def test_values_that_move_between_columns_are_found(replication: Replication) ->
     assert replication.verify().differences == 2
 
 
-def test_rows_that_are_there_twice_are_found(delta: DeltaReplication) -> None:
-    delta.sql("create table t (id int primary key); insert into t values (1)")
-    delta.capture("public.t")
-    delta.catch_up()
-    table = DeltaTable(delta.location("public.t"))
-    record = {"pgque": next(c["pgque"] for c in table.history() if c.get("pgque"))}
-    write_deltalake(
-        table,
-        table.to_pyarrow_table(),
-        mode="append",
-        commit_properties=CommitProperties(custom_metadata=record),
-    )
-    (found,) = delta.verify().examples
+def test_rows_that_are_there_twice_are_found(lake: LakeReplication) -> None:
+    lake.sql("create table t (id int primary key); insert into t values (1)")
+    lake.capture("public.t")
+    lake.catch_up()
+    lake.repeat_rows("public.t")
+    (found,) = lake.verify().examples
     assert (found.kind, found.key) == ("repeated", {"id": 1})

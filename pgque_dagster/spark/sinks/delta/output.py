@@ -11,7 +11,7 @@ unless somebody compacted them: then they are deleted by a commit of their own b
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -62,11 +62,6 @@ class DeltaOutput(TableOutput[DeltaTable]):
         self._key = key
         self._app_id = f"pgque/{self.batch.record}"
 
-    @property
-    def properties(self) -> dict[str, str]:
-        """The properties of a new table."""
-        return {INCARNATION: self.batch.incarnation}
-
     def load(self) -> DeltaTable:
         """Loads the newest version of the table."""
         return load_table(self.storage)
@@ -113,9 +108,9 @@ class DeltaOutput(TableOutput[DeltaTable]):
             with self._sink.errors(self.batch):
                 check_keys(self._sink.name, Rows(self.storage, self.files), self._key)
 
-    def incarnation(self, table: DeltaTable) -> str | None:
-        """Returns the property that the first write set, or None."""
-        return table.metadata().configuration.get(INCARNATION)
+    def stored_properties(self, table: DeltaTable) -> Mapping[str, str]:
+        """Returns the properties of the table."""
+        return table.metadata().configuration
 
     @property
     def adopt(self) -> str:

@@ -40,19 +40,35 @@ class ListedFile:
 
 
 def read_table_files(
-    spark: SparkSession, storage: Storage, files: Sequence[ListedFile], schema: StructType
+    spark: SparkSession,
+    storage: Storage,
+    files: Sequence[ListedFile],
+    schema: StructType,
+    file_column: str | None = None,
 ) -> DataFrame:
     """Returns the rows of files of a table, which Spark reads itself if they are in a directory.
 
     A file that lacks a column has null there. Executors need the same access as the driver.
+
+    Args:
+        spark: the session.
+        storage: where the files are.
+        files: the files.
+        schema: the columns of the table.
+        file_column: a further column that gets the name of each row's file.
     """
     if files and not storage.is_url:
         # Spark takes these characters for a pattern.
         paths = [re.sub(r"([][{}*?\\])", r"\\\1", f"{storage.location}/{x.path}") for x in files]
         with listed_by_driver(spark):
-            return spark.read.schema(schema).parquet(*paths)
+            rows = spark.read.schema(schema).parquet(*paths)
+        if file_column is None:
+            return rows
+        return rows.withColumn(file_column, rows.metadataColumn("_metadata")["file_name"])
     # Older files may lack columns.
     schema = nullable(schema)
+    if file_column is not None:
+        schema = schema.add(file_column, "string")
     nothing = spark.createDataFrame([], schema)
     if not files:
         return nothing
@@ -65,6 +81,9 @@ def read_table_files(
                 # The columns of a row group are then one request, or a few.
                 source = pq.ParquetFile(storage.source(file.path), pre_buffer=True)
                 for rows in source.iter_batches():
+                    if file_column is not None:
+                        name = pa.scalar(file.path.rpartition("/")[2])
+                        rows = rows.append_column(file_column, pa.repeat(name, rows.num_rows))
                     yield from fitted(rows, target)
 
     return read_in_tasks(spark, _packed(files), read, schema)

@@ -35,10 +35,12 @@ from ..files.storage import Storage
 from ..modes import TARGET_FILE_BYTES
 from ..tables import FOLDER, WRITTEN
 from .output import (
+    RECORD,
     entry_of,
     foreign_types,
     path_in,
     spark_columns,
+    summary_of,
     why_unreadable,
     without_retries,
 )
@@ -119,14 +121,16 @@ def _replace(
             datetime.now(UTC) - began > _LONGEST
         ):
             return False
-        change = table.transaction()
-        with change.update_snapshot().overwrite() as overwrite:
+        change, newest = table.transaction(), table.current_snapshot()
+        kept = summary_of(newest) if newest else {}
+        record = {key: value for key, value in kept.items() if key == RECORD}
+        with change.update_snapshot(snapshot_properties=record).overwrite() as overwrite:
             for file in files:
                 overwrite.delete_data_file(live[file.file_path])
             for copy in copies:
                 overwrite.append_data_file(entry_of(change, table.location(), copy))
         # Leaves out manifests of files that are gone, and merges the others.
-        with change.update_snapshot().merge_append():
+        with change.update_snapshot(snapshot_properties=record).merge_append():
             pass
         try:
             change.commit_transaction()

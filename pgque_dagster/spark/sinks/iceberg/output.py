@@ -6,7 +6,7 @@ switched off. Each snapshot names its batch and attempt in its summary.
 """
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
@@ -32,6 +32,7 @@ from pyspark.sql.types import StructType
 
 from ....client.read_batch import ReadBatch
 from ..files.data_files import ICEBERG_TYPES, DataFile, check_columns, stored_schema
+from ..files.file_reader import ListedFile
 from ..files.storage import Storage
 from ..modes import BATCH_ID
 from ..publication import WriteAttempt
@@ -42,6 +43,9 @@ _BATCH = "pgque.batch"
 _EPOCH = "pgque.epoch"
 _ATTEMPT = "pgque.attempt"
 _NAMES = "schema.name-mapping.default"
+FILES_SINCE = "pgque.schema"
+# What a compaction keeps of the summary of the snapshot before it.
+RECORD = "pgque.replica"
 _RETRIES = "commit.retry.num-retries"
 # The sequence number of the first commit to a table.
 _FIRST = 1
@@ -86,10 +90,7 @@ class IcebergOutput(TableOutput[Table]):
                 self._name,
                 schema=self._columns,
                 location=_new_location(self._sink.storage, self._name),
-                properties={
-                    INCARNATION: self.batch.incarnation,
-                    "commit.manifest-merge.enabled": "true",
-                },
+                properties={**self.properties, "commit.manifest-merge.enabled": "true"},
             )
         return self.load()
 
@@ -105,16 +106,16 @@ class IcebergOutput(TableOutput[Table]):
 
     def published(self, state: Table) -> WriteAttempt | None:
         """Returns the attempt at this batch whose snapshot is the newest one of the batch."""
-        for snapshot in _history(state):
-            summary = snapshot.summary.additional_properties if snapshot.summary else {}
+        for snapshot in history(state):
+            summary = summary_of(snapshot)
             if summary.get(_BATCH) == self.batch.record:
                 self.version = snapshot.snapshot_id
                 return WriteAttempt(int(summary[_EPOCH]), summary[_ATTEMPT])
         return None
 
-    def incarnation(self, table: Table) -> str | None:
-        """Returns the property that the first write set, or None."""
-        return table.properties.get(INCARNATION)
+    def stored_properties(self, table: Table) -> Mapping[str, str]:
+        """Returns the properties of the table."""
+        return table.properties
 
     @property
     def adopt(self) -> str:
@@ -142,10 +143,7 @@ class IcebergOutput(TableOutput[Table]):
         if lacks_columns:
             with change.update_schema() as update:
                 update.union_by_name(self._columns)
-        if change.table_metadata.name_mapping() is None:
-            # Files have no ids of columns, so readers find columns by this.
-            names = change.table_metadata.schema().name_mapping.model_dump_json()
-            change.set_properties({_NAMES: names})
+        name_columns(change)
         record = {
             _BATCH: self.batch.record,
             _EPOCH: str(self.attempt.epoch),
@@ -157,17 +155,14 @@ class IcebergOutput(TableOutput[Table]):
         with change.update_snapshot(snapshot_properties=record).merge_append() as append:
             for file in self.files:
                 append.append_data_file(entry_of(change, state.location(), file))
-        committed = change.commit_transaction()
-        snapshot = committed.current_snapshot()
-        assert snapshot is not None
-        self.version = snapshot.snapshot_id
+        self.version = committed_snapshot(change)
         return True
 
     def _may_have_rows(self, table: Table) -> bool:
         """Says whether an attempt at this batch was published, or its snapshot may have expired."""
         if self.published(table) is not None:
             return True
-        kept = list(_history(table))
+        kept = list(history(table))
         if not kept or kept[-1].sequence_number == _FIRST:
             return False
         oldest = datetime.fromtimestamp(kept[-1].timestamp_ms / 1000, UTC)
@@ -183,7 +178,26 @@ def without_retries(table: Table) -> None:
     table.metadata = table.metadata.model_copy(update={"properties": properties})
 
 
-def _history(table: Table) -> Iterator[Snapshot]:
+def name_columns(change: Transaction) -> None:
+    """Has readers find columns by their names, since files have no ids of them."""
+    if change.table_metadata.name_mapping() is None:
+        names = change.table_metadata.schema().name_mapping.model_dump_json()
+        change.set_properties({_NAMES: names})
+
+
+def committed_snapshot(change: Transaction) -> int:
+    """Commits a change. Returns the id of the newest snapshot."""
+    snapshot = change.commit_transaction().current_snapshot()
+    assert snapshot is not None
+    return snapshot.snapshot_id
+
+
+def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
+    """Returns the properties of a snapshot."""
+    return snapshot.summary.additional_properties if snapshot.summary else {}
+
+
+def history(table: Table) -> Iterator[Snapshot]:
     """Yields the snapshots of the branch `main` that the table still has, the newest first."""
     known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     snapshot = table.current_snapshot()
@@ -219,7 +233,14 @@ def iceberg_columns(spark: SparkSession, schema: StructType) -> pa.Schema:
     """Returns the columns of a DataFrame as its files have them, if Iceberg has their types."""
     check_columns(schema, ICEBERG_TYPES, "Iceberg")
     # Without rows by its plan, so that Spark runs no job.
-    return stored_schema(spark.createDataFrame([], schema).limit(0).toArrow().schema)
+    stored = stored_schema(spark.createDataFrame([], schema).limit(0).toArrow().schema)
+    comments = [column.metadata.get("comment") for column in schema]
+    return pa.schema(
+        [
+            field.with_metadata({"doc": comment}) if comment else field
+            for field, comment in zip(stored, comments, strict=True)
+        ]
+    )
 
 
 def spark_columns(table: Table) -> StructType:
@@ -236,7 +257,11 @@ def foreign_types(table: Table) -> list[str]:
 
 
 def why_unreadable(table: Table, tasks: Sequence[FileScanTask]) -> str | None:
-    """Returns what a reader of the files alone would read wrongly; None if there is nothing."""
+    """Returns what a reader of the files alone would read wrongly; None if there is nothing.
+
+    Columns count from the schema on that the property `FILES_SINCE` of the table names: all older
+    files were replaced.
+    """
     root = _root(table)
     foreign = [task.file.file_path for task in tasks if not task.file.file_path.startswith(root)]
     if foreign:
@@ -246,7 +271,13 @@ def why_unreadable(table: Table, tasks: Sequence[FileScanTask]) -> str | None:
     # Older files have these under another name, or another column under theirs.
     now = _ids(table.schema())
     names = {number: name for name, number in now.items()}
-    ever = [pair for schema in table.schemas().values() for pair in _ids(schema).items()]
+    since = int(table.properties.get(FILES_SINCE, 0))
+    ever = [
+        pair
+        for number, schema in table.schemas().items()
+        if number >= since
+        for pair in _ids(schema).items()
+    ]
     renamed = {names[number] for name, number in ever if names.get(number, name) != name}
     reused = {name for name, number in ever if now.get(name, number) != number}
     if changed := sorted(renamed | reused):
@@ -278,6 +309,11 @@ def _new_location(storage: Storage, name: str) -> str:
     folder = f"{storage.location}/{name.replace('.', '/')}-{uuid.uuid4().hex}"
     # Not Path.as_uri(): pyiceberg does not decode what that encodes.
     return folder if storage.is_url else f"file://{folder}"
+
+
+def listed(table: Table, files: Sequence[Entry]) -> list[ListedFile]:
+    """Returns files of a table as its reader takes them."""
+    return [ListedFile(path_in(table, file), file.file_size_in_bytes) for file in files]
 
 
 def path_in(table: Table, file: Entry) -> str:

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from ....client import Client, InvalidArgument
 from ...batch import SparkBatch, attempt_of
-from ..files.file_reader import ListedFile, read_table_files
+from ..files.file_reader import read_table_files
 from ..files.storage import Storage
 from ..modes import Maintained, SchemaEvolution, check_retention
 from ..publication import BatchIdentity
@@ -24,7 +24,7 @@ from .maintenance import compact, expire, of_dead_attempts, old_files, unreferen
 from .output import (
     IcebergOutput,
     adopting,
-    path_in,
+    listed,
     spark_columns,
     storage_of,
     why_unreadable,
@@ -105,31 +105,36 @@ class IcebergSink(TableSink):
     @contextmanager
     def attempt(self, batch: SparkBatch, schema: StructType) -> Iterator[IcebergOutput]:
         """Begins an attempt to store a batch."""
+        with self.catalog_for(batch) as catalog:
+            yield IcebergOutput(self, self.table, catalog, batch.claim, schema, batch.spark)
+
+    @contextmanager
+    def catalog_for(self, batch: SparkBatch) -> Iterator[Catalog]:
+        """Opens the catalog for the block, in which a batch is stored."""
         with ExitStack() as stack:
             with self.errors(BatchIdentity.of(batch.claim)):
                 catalog = stack.enter_context(self.open(attempt_of(batch).url))
-            yield IcebergOutput(self, self.table, catalog, batch.claim, schema, batch.spark)
+            yield catalog
 
-    def read(self, spark: SparkSession, url: str) -> DataFrame:
-        """Returns the table's newest snapshot, which executors read in parallel.
+    def read(self, spark: SparkSession, url: str, version: int | None = None) -> DataFrame:
+        """Returns a snapshot of the table, which executors read in parallel.
 
         Args:
             spark: the session.
             url: the queue's database, which has the catalog.
+            version: the snapshot's id; None for the newest.
 
         Raises:
             InvalidArgument: if there is no table, or it needs another reader.
         """
         with self.opened(url) as table:
-            tasks = list(table.scan().plan_files())
+            tasks = list(table.scan(snapshot_id=version).plan_files())
         if problem := why_unreadable(table, tasks):
             raise InvalidArgument(
                 f"{self.name} has {problem}",
                 "Read it by pyiceberg, or by Spark with the jar of Iceberg.",
             )
-        files = [
-            ListedFile(path_in(table, task.file), task.file.file_size_in_bytes) for task in tasks
-        ]
+        files = listed(table, [task.file for task in tasks])
         return read_table_files(spark, storage_of(table, self.storage), files, spark_columns(table))
 
     def maintain(self, url: str, *, retention: timedelta = timedelta(days=7)) -> Maintained:

@@ -1,0 +1,215 @@
+"""A replica of a table as an Iceberg table, whose files are replaced when their rows change.
+
+Tasks of Spark find the files that hold a key of the changes, and write their other rows and the new
+rows into new files. One commit removes the old files and adds the new ones, so that readers need no
+files of deletes. If somebody else committed meanwhile, such as a compaction, files are found and
+written anew.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.manifest import DataFile as Entry
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.snapshots import Operation
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from ...client.source_tables import SourceTable
+from ..batch import SparkBatch
+from ..cluster.executor_errors import clear_executor_errors
+from ..cluster.lost_lease import cancelled_without_lease
+from ..sinks.iceberg.output import (
+    FILES_SINCE,
+    RECORD,
+    IcebergOutput,
+    committed_snapshot,
+    entry_of,
+    history,
+    name_columns,
+    summary_of,
+    without_retries,
+)
+from ..sinks.iceberg.output import spark_columns as stored_columns
+from ..sinks.iceberg.sink import IcebergSink
+from ..sinks.modes import TARGET_FILE_BYTES
+from .lake import LakeReplica, ReplicaOutput
+from .source import DELETED, spark_columns
+from .target import IcebergReplicas
+from .touched import files_with_keys, rows_of
+
+# How many changes one task writes.
+_TASK_ROWS = 1_000_000
+
+
+class IcebergReplica(LakeReplica[Table]):
+    """The Iceberg table that is the replica of a table.
+
+    Args:
+        target: where replicas are.
+        source: the table.
+        url: the database of the table, which has the catalog.
+
+    Raises:
+        InvalidArgument: if a folder cannot have the table's name, or nothing can open the URL.
+    """
+
+    sink: IcebergSink
+
+    def __init__(self, target: IcebergReplicas, source: SourceTable, url: str) -> None:
+        self.location = ".".join(source.path)
+        self._url = url
+        sink = IcebergSink(
+            self.location,
+            warehouse=target.warehouse,
+            catalog=target.catalog,
+            catalog_schema=target.catalog_schema,
+            storage_options=target.storage_options,
+        )
+        super().__init__(source, sink)
+
+    def newest(self) -> tuple[int, dict[str, Any]] | None:
+        """Returns the newest version, and the record of the last commit that changed rows."""
+        with self.sink.open(self._url) as catalog:
+            try:
+                table = catalog.load_table(self.sink.table)
+            except NoSuchTableError:
+                return None
+        if _kinds(stored_columns(table)) != _kinds(lake_columns(self.source)):
+            return None
+        for snapshot in history(table):
+            if record := summary_of(snapshot).get(RECORD):
+                return table.metadata.current_snapshot_id or 0, json.loads(record)
+            # Another engine's compaction changes no row.
+            if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
+                break
+        return None
+
+    @contextmanager
+    def attempt(self, batch: SparkBatch, copied: str) -> Iterator["_Output"]:
+        """Begins an attempt to publish something in the replica."""
+        columns = lake_columns(self.source)
+        with self.sink.catalog_for(batch) as catalog:
+            output = _Output(self.sink, self.sink.table, catalog, batch.claim, columns, batch.spark)
+            output.replicate(self, batch, copied)
+            yield output
+
+    def read(self, spark: SparkSession, version: int) -> DataFrame:
+        """Returns the rows of a version."""
+        return self.sink.read(spark, self._url, version)
+
+
+class _Output(ReplicaOutput[Table], IcebergOutput):
+    """The files of an attempt, to be published in a replica."""
+
+    _changes: DataFrame | None = None
+    _count = 0
+
+    def write_copy(self, rows: DataFrame) -> None:
+        """Has tasks write the rows that are to be the whole content."""
+        self.write(self._spark_batch, rows.select(*self._cast()))
+
+    @contextmanager
+    def staged(self, changes: DataFrame) -> Iterator[int]:
+        """Keeps changes in executors for the block. Yields how many there are."""
+        self._changes = kept = changes.select(*self._cast(), DELETED).cache()
+        try:
+            with (
+                cancelled_without_lease(self._spark_batch.spark, self._claim),
+                clear_executor_errors(),
+            ):
+                self._count = self._changes.count()
+            yield self._count
+        finally:
+            kept.unpersist()
+
+    def records(self, state: Table) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yields the records of a table, the newest first, each with its version."""
+        for snapshot in history(state):
+            if record := summary_of(snapshot).get(RECORD):
+                yield snapshot.snapshot_id, json.loads(record)
+
+    def last_batch(self, state: Table) -> int | None:
+        """Returns the last batch of this consumer that a state has."""
+        mine = (x["batch_id"] for _, x in self.records(state) if x["app_id"] == self._app_id)
+        return next(mine, None)
+
+    def check(self, table: Table) -> list[str]:
+        """Refuses a table that is not this replica, or has rules that it does not keep."""
+        super().check(table)
+        self.check_rules(table)
+        return []
+
+    def commit(self, state: Table) -> bool:
+        """Commits the files, if `state` is the newest version still."""
+        without_retries(state)
+        self.check(state)
+        files = [task.file for task in state.scan().plan_files()]
+        if self._changes is not None:
+            files = self._write_merged(state, files, self._changes)
+        change = state.transaction()
+        if self._changes is None:
+            self._fit_columns(change, state)
+        name_columns(change)
+        record = {RECORD: json.dumps(self.record)}
+        with change.update_snapshot(snapshot_properties=record).overwrite() as overwrite:
+            for old in files:
+                overwrite.delete_data_file(old)
+            for new in self.files:
+                overwrite.append_data_file(entry_of(change, state.location(), new))
+        self.version = committed_snapshot(change)
+        return True
+
+    def _write_merged(self, state: Table, files: list[Entry], changes: DataFrame) -> list[Entry]:
+        """Has tasks write what replaces the files that hold a key. Returns these files."""
+        # Of an attempt on an older state.
+        self.remove_files()
+        spark, batch = self._spark_batch.spark, self._spark_batch
+        with cancelled_without_lease(spark, self._claim):
+            old = files_with_keys(spark, state, self.storage, files, changes, self._source.key)
+        names = [f.col(f"`{name}`") for name in self._schema.names]
+        rows = changes.where(f"not `{DELETED}`").select(*names)
+        if old:
+            kept = rows_of(spark, state, self.storage, old)
+            key = list(self._source.key)
+            rows = kept.join(changes.select(key), key, "left_anti").select(*names).unionAll(rows)
+        size = sum(file.file_size_in_bytes for file in old)
+        tasks = 1 + size // TARGET_FILE_BYTES + self._count // _TASK_ROWS
+        self.write(batch, rows.coalesce(tasks))
+        return old
+
+    def _fit_columns(self, change: Transaction, state: Table) -> None:
+        """Gives the table the columns of the source, as all of its files are replaced."""
+        wanted, found = _kinds(self._schema), _kinds(stored_columns(state))
+        odd = [name for name, kind in found.items() if wanted.get(name) != kind]
+        with change.update_schema(allow_incompatible_changes=True) as update:
+            for name in odd:
+                update.delete_column(name)
+        with change.update_schema() as update:
+            update.union_by_name(self._columns)
+        if wanted != found:
+            change.set_properties({FILES_SINCE: str(change.table_metadata.current_schema_id)})
+
+    def _cast(self) -> list[Any]:
+        return [f.col(f"`{x.name}`").cast(x.dataType).alias(x.name) for x in self._schema]
+
+
+def lake_columns(source: SourceTable) -> t.StructType:
+    """Returns the columns of a table as Iceberg has them, which knows no smallint."""
+    columns = spark_columns(source)
+    return t.StructType(
+        [
+            t.StructField(x.name, t.IntegerType(), metadata=x.metadata)
+            if isinstance(x.dataType, t.ShortType)
+            else x
+            for x in columns
+        ]
+    )
+
+
+def _kinds(columns: t.StructType) -> dict[str, str]:
+    return {column.name: column.dataType.simpleString() for column in columns}

@@ -1,0 +1,163 @@
+"""Replicas in the lake: one commit a batch, which replaces only files with changed rows."""
+
+from typing import Any
+
+import pytest
+
+from pgque_dagster.client.errors import InvalidArgument
+from tests.support.replication import IcebergReplication, LakeReplication
+
+TYPES = (
+    "create table t (id smallint primary key, b bigint, r real, f float8, n numeric(12,3),"
+    " s text, d date, ts timestamp, tz timestamptz, by bytea, bo bool, v int)"
+)
+ROW = (
+    "1e10::bigint, 0.5, 0.1::float8 + 0.2, 123456789.125, 'täb\t\\n', '1500-02-28',"
+    " '1500-01-01 01:02:03.456789', '2026-11-26 12:00:00.000001+01', '\\x00ff', true, n"
+)
+
+
+def test_values_of_each_type_survive_the_changes_of_others(lake: LakeReplication) -> None:
+    lake.sql(f"{TYPES}; insert into t select n, {ROW} from generate_series(1, 3) n")
+    lake.sql("insert into t (id) values (-4)")
+    lake.capture("public.t")
+    lake.catch_up()
+    lake.check()
+    lake.sql(
+        f"update t set v = 7 where id = 2; insert into t select n, {ROW} from (values (9)) x(n)"
+    )
+    lake.catch_up()
+    lake.check()
+    assert lake.verify().is_equal
+    assert len(lake.copied) == 1
+
+
+def test_only_files_with_changed_rows_are_replaced(lake: LakeReplication) -> None:
+    lake.sql("create table t (id bigint, name text, v int, primary key (id, name))")
+    lake.capture("public.t")
+    for first in (1, 101, 201):
+        lake.catch_up()
+        lake.sql(f"insert into t select n, 'n', n from generate_series({first}, {first} + 99) n")
+    lake.catch_up()
+    before = lake.files("public.t")
+    assert len(before) == 3
+    # Between the keys of two files, and within the bounds of one, but in none.
+    lake.sql("update t set v = 0 where id = 150; insert into t values (50, 'm', 1)")
+    lake.catch_up()
+    assert len(before & lake.files("public.t")) == 2
+    lake.check()
+    lake.sql("delete from t where id > 200")
+    lake.catch_up()
+    assert len(lake.files("public.t")) == 2
+    lake.check()
+    assert lake.verify().is_equal
+
+
+def test_a_batch_is_one_commit_which_names_it(lake: LakeReplication) -> None:
+    lake.sql("create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)")
+    lake.capture("public.t")
+    lake.catch_up()
+    before = len(lake.commits("public.t"))
+    lake.sql("update t set v = 3 where id = 1; delete from t where id = 2")
+    lake.sql("update t set id = 5; insert into t values (6, 6)")
+    lake.catch_up()
+    newest, *_ = found = lake.commits("public.t")
+    assert len(found) == before + 1
+    assert newest["app_id"].endswith("/changes/lake")
+    assert newest["batch_id"] > 0
+    assert newest["tick_id"] > 0
+
+
+def test_rows_of_a_batch_that_is_applied_ten_times_are_there_once(lake: LakeReplication) -> None:
+    lake.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    lake.capture("public.t")
+    lake.catch_up()
+    lake.sql("insert into t values (2, 2); update t set v = 5 where id = 1")
+    lake.tick()
+    for _ in range(10):
+        lake.run(ack=False)
+    lake.run()
+    lake.check()
+    assert lake.verify().is_equal
+
+
+def test_another_incarnation_stops_until_somebody_decides(lake: LakeReplication) -> None:
+    lake.sql("create table t (id int primary key); insert into t values (1)")
+    lake.capture("public.t")
+    lake.catch_up()
+    lake.sql("select pgque.renew_incarnation(); insert into t values (2)")
+    lake.tick()
+    with pytest.raises(InvalidArgument, match="incarnation"):
+        lake.run()
+    assert lake.replica("public.t") == [{"id": 1}]
+
+
+def test_a_replica_with_a_column_of_another_type_is_maintained(lake: LakeReplication) -> None:
+    lake.sql("create table t (id int primary key, v text); insert into t values (1, '1')")
+    lake.capture("public.t")
+    lake.catch_up()
+    lake.sql("alter table t alter v type int using v::int; insert into t values (2, 2)")
+    lake.catch_up()
+    lake.sql("insert into t values (3, 3)")
+    lake.catch_up()
+    assert lake.sink("public.t").maintain(lake.url).by == 1
+    assert lake.verify().is_equal
+    lake.sql("update t set v = 4 where id = 1")
+    lake.catch_up()
+    lake.check()
+    assert len(lake.copied) == 2
+
+
+def test_a_compaction_while_files_are_written_loses_nothing(
+    iceberg: IcebergReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pgque_dagster.spark.replicas import iceberg as replicas
+
+    iceberg.sql("create table t (id int primary key, v int)")
+    iceberg.capture("public.t")
+    for number in range(3):
+        iceberg.sql(f"insert into t values ({number}, 1)")
+        iceberg.catch_up()
+    find, calls = replicas.files_with_keys, []
+
+    def finding(*arguments: Any) -> Any:
+        found = find(*arguments)
+        calls.append(len(found))
+        if len(calls) == 1:
+            assert iceberg.sink("public.t").maintain(iceberg.url).by == 1
+        return found
+
+    monkeypatch.setattr(replicas, "files_with_keys", finding)
+    iceberg.sql("update t set v = 2 where id = 1; delete from t where id = 2")
+    iceberg.catch_up()
+    assert calls == [2, 1]
+    iceberg.check()
+    assert len(iceberg.copied) == 1
+    assert len(iceberg.files("public.t")) == 1
+
+
+@pytest.mark.parametrize("change", ["rows", "columns"])
+def test_a_replica_that_somebody_changed_is_copied_again(
+    iceberg: IcebergReplication, change: str
+) -> None:
+    iceberg.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    iceberg.capture("public.t")
+    iceberg.catch_up()
+    table = iceberg.table("public.t")
+    if change == "rows":
+        table.append(iceberg.arrow("public.t"))
+    else:
+        with table.update_schema() as update:
+            update.delete_column("v")
+    assert "somebody else changed" in (iceberg.verify().why_not or "")
+    iceberg.sql("insert into t values (2, 2)")
+    iceberg.catch_up()
+    iceberg.check()
+    assert len(iceberg.copied) == 2
+
+
+def test_comments_of_columns_are_those_of_the_source(iceberg: IcebergReplication) -> None:
+    iceberg.sql("create table t (id int primary key); comment on column t.id is 'a number'")
+    iceberg.capture("public.t")
+    iceberg.catch_up()
+    assert iceberg.table("public.t").schema().find_field("id").doc == "a number"
