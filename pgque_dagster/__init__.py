@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .replicas import DeltaReplicas as DeltaReplicas
     from .replicas import IcebergReplicas as IcebergReplicas
     from .replicas import PostgresReplicas as PostgresReplicas
+    from .replicas import TableSpec as TableSpec
     from .replicas import build_table_replicas as build_table_replicas
     from .sensors.batch_schedule import build_pgque_schedule as build_pgque_schedule
     from .sensors.batch_sensor import build_pgque_sensor as build_pgque_sensor
@@ -66,6 +67,7 @@ _MODULES = {
     "QueueComponent": "components",
     "SparkBatch": "spark",
     "TableReplicaComponent": "components",
+    "TableSpec": "replicas",
     "WindowComponent": "components",
     "batch_from_rows": "spark",
     "build_consumer_lag_checks": "checks.lag",

@@ -7,9 +7,17 @@ from .errors import InvalidArgument
 from .operation import Call, nothing
 from .producing import send
 from .session import Session
+from .table_spec import TableSpec
 
 # The type of an event after which a table is copied again.
 COPY = "copy"
+_MATCHING = """
+select format('%%I.%%I', n.nspname, c.relname)
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = %s and c.relname like %s and c.relkind in ('r', 'p')
+  and c.relpersistence = 'p' and not c.relispartition
+order by 1
+"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,9 @@ class SourceTable:
         path: the same without quotes.
         columns: its columns.
         key: the columns of its key.
-        shape: changes if anything happens to the table that its triggers do not report.
+        shape: changes if anything happens to the table that its triggers do not report, or if
+            something else of it is replicated.
+        spec: what of it is replicated. Its columns are those of the replica: masked ones are text.
     """
 
     name: str
@@ -44,19 +54,22 @@ class SourceTable:
     columns: tuple[SourceColumn, ...]
     key: tuple[str, ...]
     shape: str
+    spec: TableSpec
 
     @staticmethod
-    def find(session: Session, name: str) -> "SourceTable":
+    def find(session: Session, table: str | TableSpec) -> "SourceTable":
         """Looks at a table.
 
         Args:
             session: of its database.
-            name: its name, with a schema or without.
+            table: its name, with a schema or without, or what of it is replicated.
 
         Raises:
             InvalidArgument: if there is no such table, it has no key, or a key by which rows of
-                another system cannot be found.
+                another system cannot be found; or if its spec does not fit.
         """
+        spec = TableSpec.of(table)
+        name = spec.source
         full, path, shape, why = session.run(
             Call(
                 "select t.name, parse_ident(t.name), pgque.table_shape(to_regclass(t.name)), ("
@@ -106,8 +119,56 @@ class SourceTable:
                     "values of this type, or of its collation, may be printed differently",
                     "Use a key of integers, texts, uuid, dates, times, or numeric with a scale.",
                 )
-        described = tuple(SourceColumn(each[0], each[1], each[4]) for each in columns)
-        return SourceTable(full, tuple(path), described, key, shape)
+        spec.check(full, {name: kind for name, kind, *_ in columns}, key)
+        described = tuple(
+            SourceColumn(name, "text" if name in spec.mask else kind, comment)
+            for name, kind, _, _, comment in columns
+            if name not in spec.exclude
+        )
+        return SourceTable(full, tuple(path), described, key, shape + spec.shape(), spec)
+
+
+def expanded(session: Session, tables: Sequence[str | TableSpec]) -> list[TableSpec]:
+    """Replaces names with `*`, such as `billing.*`, by the tables that have such a name.
+
+    Views, foreign and unlogged tables and partitions do not count. A table that is named besides
+    is there once, as it is named.
+
+    Args:
+        session: of the database of the tables.
+        tables: the names, or what of the tables is replicated.
+
+    Raises:
+        InvalidArgument: if a name matches no table, or has `*` in the schema or in a spec.
+    """
+    specs = [TableSpec.of(each) for each in tables]
+    found = {spec.source: spec for spec in specs if "*" not in spec.source}
+    for spec in specs:
+        if "*" not in spec.source:
+            continue
+        schema, _, name = spec.source.partition(".")
+        if "*" in schema or not name or spec.exclude or spec.mask:
+            raise InvalidArgument(
+                f"{spec.source} does not name tables of one schema, or has columns of one table",
+                "Write * after the schema, as in billing.*; name tables with exclude or mask.",
+            )
+        matching = session.run(
+            Call(_MATCHING, (schema, like_pattern(name)), lambda rows: [table for (table,) in rows])
+        )
+        if not matching:
+            raise InvalidArgument(
+                f"no table of database {session.database} has a name like {spec.source}",
+                "Correct the name, or create the tables before.",
+            )
+        for table in matching:
+            found.setdefault(table, TableSpec(table))
+    return list(found.values())
+
+
+def like_pattern(name: str) -> str:
+    """Returns a name with `*` as a pattern of LIKE."""
+    literal = name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return literal.replace("*", "%")
 
 
 def captured_tables(session: Session, queue: str) -> dict[str, str | None]:
@@ -153,13 +214,13 @@ def capture(session: Session, queue: str, table: str) -> None:
     session.run(Call("select pgque.capture(%s::regclass, %s)", (table, queue), nothing))
 
 
-def capture_new(session: Session, queue: str, tables: Sequence[str]) -> list[str]:
+def capture_new(session: Session, queue: str, tables: Sequence[str | TableSpec]) -> list[str]:
     """Captures the tables that are not captured yet, and has the next batch copy each of them.
 
     Args:
         session: of the database, with a role that may create triggers on the tables.
         queue: the queue for their changes.
-        tables: their names.
+        tables: their names, or what of them is replicated.
 
     Returns:
         The tables that were not captured before.
@@ -170,8 +231,8 @@ def capture_new(session: Session, queue: str, tables: Sequence[str]) -> list[str
     """
     captured = captured_tables(session, queue)
     added = []
-    for name in tables:
-        source = SourceTable.find(session, name)
+    for table in tables:
+        source = SourceTable.find(session, table)
         if source.name not in captured:
             with session.transaction():
                 capture(session, queue, source.name)

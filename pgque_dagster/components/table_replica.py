@@ -1,17 +1,25 @@
 """`TableReplicaComponent`: verified replicas of tables of PostgreSQL, from one YAML file."""
 
-from typing import Annotated, Literal, Self
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 import dagster as dg
+from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
 from pydantic import Field, model_validator
 
+from ..client import Client, InvalidArgument
+from ..client.source_tables import expanded
 from ..replicas import (
     DeltaReplicas,
     IcebergReplicas,
     PostgresReplicas,
+    TableSpec,
     build_table_replicas,
 )
-from .options import built, mirror, one_of, option
+from .options import built, given_as, mirror, one_of, option
 from .scaffolding import TableReplicaScaffolder
 
 
@@ -50,8 +58,22 @@ class PostgresReplicaOptions(mirror(PostgresReplicas, leave_out=["schema"])):
         return self
 
 
+class TableOptions(mirror(TableSpec)):
+    """What of a table is replicated."""
+
+
+def _spec(context: dg.ResolutionContext, table: Any) -> str | TableSpec:
+    if isinstance(table, str):
+        return str(context.resolve_value(table))
+    spec: TableSpec
+    (spec,) = built(TableOptions.resolve_from_model(context, table))
+    return spec
+
+
 @dg.scaffold_with(TableReplicaScaffolder)
-class TableReplicaComponent(mirror(build_table_replicas, leave_out=["target"]), dg.Component):
+class TableReplicaComponent(
+    mirror(build_table_replicas, leave_out=["tables", "target"]), dg.StateBackedComponent
+):
     """Replicas of tables: their assets, sensors, checks and lineage.
 
     Example:
@@ -62,7 +84,9 @@ class TableReplicaComponent(mirror(build_table_replicas, leave_out=["target"]), 
               name: shop
               tables:
                 - public.orders
-                - public.customers
+                - source: public.customers
+                  exclude: [notes]
+                  mask: {email: sha256}
               target:
                 type: delta
                 base_dir: lake
@@ -76,6 +100,17 @@ class TableReplicaComponent(mirror(build_table_replicas, leave_out=["target"]), 
                     return spec.replace_attributes(owners=["team:shop"])
     """
 
+    tables: Annotated[
+        list[str | TableSpec],
+        given_as(
+            list[str | TableOptions.model()],
+            "The tables, such as public.orders, or billing.* for all of a schema; each needs a "
+            "primary key. An object with source, exclude and mask leaves out columns, or masks "
+            "them.",
+            resolve=lambda context, value: [_spec(context, each) for each in value],
+        ),
+    ]
+
     target: Annotated[
         DeltaReplicaOptions | IcebergReplicaOptions | PostgresReplicaOptions,
         one_of(
@@ -85,6 +120,17 @@ class TableReplicaComponent(mirror(build_table_replicas, leave_out=["target"]), 
             PostgresReplicaOptions,
         ),
     ]
+
+    url: Annotated[
+        str | None,
+        option(
+            "The database of the tables, only for names with *: it is asked by dg utils "
+            "refresh-defs-state, and each time that dg dev or dagster dev loads the project.",
+            "{{ env.PGQUE_URL }}",
+        ),
+    ] = None
+
+    defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
         """Returns the spec of an asset. Override this to change it.
@@ -96,6 +142,57 @@ class TableReplicaComponent(mirror(build_table_replicas, leave_out=["target"]), 
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds what `build_table_replicas` builds."""
+        return super().build_defs(context) if self._has_patterns else self._build(self.tables)
+
+    @property
+    def defs_state_config(self) -> DefsStateConfig:
+        """Where the tables are kept that names with `*` stand for."""
+        return DefsStateConfig.from_args(
+            self.defs_state,
+            default_key=f"TableReplicaComponent[{self.arguments()['name']}]",
+        )
+
+    def write_state_to_path(self, state_path: Path) -> None:
+        """Asks the database which tables there are.
+
+        Args:
+            state_path: the file for their names.
+
+        Raises:
+            PgqueError: if a name matches nothing, or the database cannot be asked.
+        """
+        specs = [TableSpec.of(each) for each in self.tables]
+        if self._has_patterns:
+            if self.url is None:
+                raise InvalidArgument(
+                    "names with * need a database to ask for the tables",
+                    "Write url: '{{ env.PGQUE_URL }}'.",
+                )
+            with Client(self.url) as client:
+                specs = expanded(client, specs)
+        state_path.write_text(json.dumps([asdict(spec) for spec in specs]))
+
+    def build_defs_from_state(
+        self, context: dg.ComponentLoadContext, state_path: Path | None
+    ) -> dg.Definitions:
+        """Builds the replicas of the tables that there were when the database was asked.
+
+        Args:
+            context: of the component.
+            state_path: the file that has their names.
+        """
+        if state_path is None:
+            raise InvalidArgument(
+                "nobody has asked the database which tables names with * stand for",
+                "Run dg utils refresh-defs-state, as for other components that keep a state.",
+            )
+        return self._build([TableSpec(**each) for each in json.loads(state_path.read_text())])
+
+    @property
+    def _has_patterns(self) -> bool:
+        return any("*" in TableSpec.of(each).source for each in self.tables)
+
+    def _build(self, tables: Sequence[str | TableSpec]) -> dg.Definitions:
         (target,) = built(self.target)
-        options = {**self.arguments(), "target": target}
+        options = {**self.arguments(), "tables": tables, "target": target}
         return build_table_replicas(**options).map_resolved_asset_specs(func=self.get_asset_spec)

@@ -17,6 +17,7 @@ from ..client.replicas.postgres import PostgresReplicas
 from ..client.replicas.standing import Log, Replicated
 from ..client.replicas.verification import Verification
 from ..client.source_tables import SourceTable, capture_new, captured_tables, copy_again
+from ..client.table_spec import TableSpec
 from ..jobs.table_jobs import build_table_maintenance_job
 from ..project.database import DEFAULT, Database
 from ..project.keys import ROWS, TABLE, identifier
@@ -41,7 +42,7 @@ _ROW_COUNT = "dagster/row_count"
 
 def build_table_replicas(
     name: str,
-    tables: Sequence[str],
+    tables: Sequence[str | TableSpec],
     *,
     target: Target,
     max_age: timedelta = timedelta(seconds=60),
@@ -61,7 +62,8 @@ def build_table_replicas(
 
     Args:
         name: the name of the queue and of the consumer, and the first part of the assets' keys.
-        tables: the tables, such as `public.orders`; each needs a primary key.
+        tables: the tables, such as `public.orders`; each needs a primary key. A `TableSpec` leaves
+            out columns, or masks them.
         target: where the replicas are: `DeltaReplicas`, `IcebergReplicas`, or `PostgresReplicas`
             for tables of the same schema in another database, or of another schema.
         max_age: how long a change waits for others before a run applies it.
@@ -94,10 +96,12 @@ def build_table_replicas(
                 dg.Definitions(resources={"pgque": PgqueResource(), "pyspark": pyspark}),
             )
     """
-    _check_tables(name, tables)
+    specs = [TableSpec.of(each) for each in tables] if not isinstance(tables, str) else []
+    names = [spec.source for spec in specs]
+    _check_tables(name, names)
     of = Database(database)
     prefix = of.named(identifier(name))
-    replicas = _replicas(of, name, tables, target, group_name)
+    replicas = _replicas(of, name, specs, target, group_name)
     sources = [
         dg.AssetSpec(
             _source_key(of, name, table),
@@ -106,10 +110,10 @@ def build_table_replicas(
             kinds={"postgres", "table"},
             metadata={TABLE: table},
         )
-        for table in tables
+        for table in names
     ]
     status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
-    verifying = [_verify_check(of, name, table, target) for table in tables]
+    verifying = [_verify_check(of, name, spec, target) for spec in specs]
     lag_checks = [] if max_lag is None else build_consumer_lag_checks([replicas], max_lag=max_lag)
     job = dg.define_asset_job(
         f"{prefix}_verify",
@@ -118,7 +122,7 @@ def build_table_replicas(
     )
     crons: list[tuple[Any, str | None]] = [(job, verify_cron)]
     if not isinstance(target, PostgresReplicas):
-        stored = partial(_stored_tables, target, tables=tables)
+        stored = partial(_stored_tables, target, tables=specs)
         maintenance = build_table_maintenance_job(
             stored, database=database, name=f"{prefix}_maintain"
         )
@@ -148,7 +152,7 @@ def build_table_replicas(
         ],
         asset_checks=[*verifying, *lag_checks],
         sensors=[
-            _capture_sensor(of, name, tables, status),
+            _capture_sensor(of, name, specs, status),
             build_pgque_sensor(
                 [replicas],
                 name=f"{prefix}_sensor",
@@ -162,13 +166,15 @@ def build_table_replicas(
 
 
 def _capture_sensor(
-    database: Database, name: str, tables: Sequence[str], status: dg.DefaultSensorStatus
+    database: Database, name: str, tables: Sequence[TableSpec], status: dg.DefaultSensorStatus
 ) -> dg.SensorDefinition:
+    names = ", ".join(table.source for table in tables)
+
     @dg.sensor(
         name=database.named(f"{identifier(name)}_capture"),
         minimum_interval_seconds=_CAPTURE_SECONDS,
         default_status=status,
-        description=f"Captures {', '.join(tables)} into the queue {name}, once for each table.",
+        description=f"Captures {names} into the queue {name}, once for each table.",
     )
     @takes_resource(database)
     def capture_sensor(context: dg.SensorEvaluationContext, pgque: PgqueResource) -> dg.SkipReason:
@@ -183,7 +189,7 @@ def _capture_sensor(
             return dg.SkipReason(str(error))
         if added:
             return dg.SkipReason(f"captured {', '.join(added)}; the next batch copies them")
-        return dg.SkipReason(f"all tables are captured: {', '.join(tables)}")
+        return dg.SkipReason(f"all tables are captured: {names}")
 
     return capture_sensor
 
@@ -224,12 +230,13 @@ def _copy_job(database: Database, name: str) -> dg.JobDefinition:
 
 
 def _check_tables(name: str, tables: Sequence[str]) -> None:
-    if not tables or isinstance(tables, str):
+    if not tables:
         raise dg.DagsterInvalidDefinitionError(f"replicas {name}: no list of tables is given")
     for table in tables:
         if "." not in table or "*" in table:
             raise dg.DagsterInvalidDefinitionError(
-                f"replicas {name}: {table!r} is no schema and table, such as public.orders"
+                f"replicas {name}: {table!r} is no schema and table, such as public.orders; "
+                "TableReplicaComponent takes names with *"
             )
         if list(tables).count(table) > 1:
             raise dg.DagsterInvalidDefinitionError(f"replicas {name}: {table} is there twice")
@@ -250,17 +257,17 @@ def _parts(table: str) -> list[str]:
 def _replicas(
     database: Database,
     name: str,
-    tables: Sequence[str],
+    tables: Sequence[TableSpec],
     target: Target,
     group_name: str,
 ) -> dg.AssetsDefinition:
     specs = [
         dg.AssetSpec(
-            _key(database, name, table),
-            description=f"The replica of the table {table}.",
+            _key(database, name, table.source),
+            description=f"The replica of the table {table.source}.",
             group_name=group_name,
             kinds={_KINDS[type(target)]},
-            metadata={TABLE: table},
+            metadata={TABLE: table.source},
         )
         for table in tables
     ]
@@ -278,15 +285,15 @@ def _replicas(
         done = _replicate(target, batch, tables, context.log.info)
         for table, replicated in zip(tables, done, strict=True):
             yield dg.MaterializeResult(
-                _key(database, name, table),
-                metadata=_metadata(_source_key(database, name, table), replicated, target),
+                _key(database, name, table.source),
+                metadata=_metadata(_source_key(database, name, table.source), replicated, target),
             )
 
     return replicas
 
 
 def _replicate(
-    target: Target, batch: "SparkBatch", tables: Sequence[str], log: Log
+    target: Target, batch: "SparkBatch", tables: Sequence[TableSpec], log: Log
 ) -> Iterable[Replicated]:
     if isinstance(target, PostgresReplicas):
         return postgres.replicate(batch.claim, tables, target, log)
@@ -297,7 +304,7 @@ def _replicate(
 
 
 def _stored_tables(
-    target: LakeReplicas, client: Client, tables: Sequence[str]
+    target: LakeReplicas, client: Client, tables: Sequence[TableSpec]
 ) -> "list[TableSink]":
     """Returns the tables that the replicas are, as far as there are some yet."""
     from ..spark.replicas.formats import replica_of
@@ -328,12 +335,12 @@ def _metadata(source: dg.AssetKey, replicated: Replicated, target: Target) -> di
 
 
 def _verify_check(
-    database: Database, name: str, table: str, target: Target
+    database: Database, name: str, table: TableSpec, target: Target
 ) -> dg.AssetChecksDefinition:
     @dg.asset_check(
-        asset=_key(database, name, table),
+        asset=_key(database, name, table.source),
         name="equals_source",
-        description=f"The replica has the rows of {table}, compared at one tick.",
+        description=f"The replica has the rows of {table.source}, compared at one tick.",
     )
     @takes_resource(database)
     def equals_source(

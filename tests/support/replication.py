@@ -18,6 +18,7 @@ from pgque_dagster.client.replicas.postgres import PostgresReplicas
 from pgque_dagster.client.replicas.standing import Replicated
 from pgque_dagster.client.replicas.verification import Verification
 from pgque_dagster.client.source_tables import SourceTable, capture_new
+from pgque_dagster.client.table_spec import TableSpec
 from pgque_dagster.spark import DatabaseAddress, SparkBatch
 from pgque_dagster.spark.replicas.formats import replica_of
 from pgque_dagster.spark.replicas.replica import replicate
@@ -35,13 +36,13 @@ class Replication:
 
     def __init__(self, url: str, spark: SparkSession) -> None:
         self.url, self.spark = url, spark
-        self.tables: list[str] = []
+        self.tables: list[str | TableSpec] = []
         self.copied: list[str] = []
 
-    def replicate(self, batch: SparkBatch, tables: Sequence[str]) -> list[Replicated]:
+    def replicate(self, batch: SparkBatch, tables: Sequence[str | TableSpec]) -> list[Replicated]:
         raise NotImplementedError
 
-    def verify(self, table: str = "public.t") -> Verification:
+    def verify(self, table: str | TableSpec = "public.t") -> Verification:
         raise NotImplementedError
 
     def replica(self, table: str) -> list[dict[str, Any]]:
@@ -56,7 +57,7 @@ class Replication:
         with self.connect() as db:
             db.execute(script.encode())
 
-    def capture(self, *tables: str) -> None:
+    def capture(self, *tables: str | TableSpec) -> None:
         self.tables = [*self.tables, *tables]
         with Client(self.url) as client:
             capture_new(client, QUEUE, tables)
@@ -92,7 +93,7 @@ class Replication:
         return rows_of(self.url, table)
 
     def check(self, *tables: str) -> None:
-        for table in tables or self.tables:
+        for table in tables or [TableSpec.of(each).source for each in self.tables]:
             assert self.replica(table) == self.source(table)
 
 
@@ -105,10 +106,10 @@ class LakeReplication(Replication):
         super().__init__(url, spark)
         self.folder = folder
 
-    def replicate(self, batch: SparkBatch, tables: Sequence[str]) -> list[Replicated]:
+    def replicate(self, batch: SparkBatch, tables: Sequence[str | TableSpec]) -> list[Replicated]:
         return list(replicate(batch, tables, self.target, log=self.copied.append))
 
-    def verify(self, table: str = "public.t") -> Verification:
+    def verify(self, table: str | TableSpec = "public.t") -> Verification:
         with Client(self.url) as client:
             address = DatabaseAddress(self.url)
             return verify(self.spark, client, QUEUE, CONSUMER, table, self.target, address)
@@ -209,10 +210,10 @@ class PostgresReplication(Replication):
         super().__init__(url, spark)
         self.target = PostgresReplicas(target_url)
 
-    def replicate(self, batch: SparkBatch, tables: Sequence[str]) -> list[Replicated]:
+    def replicate(self, batch: SparkBatch, tables: Sequence[str | TableSpec]) -> list[Replicated]:
         return postgres.replicate(batch.claim, tables, self.target, self.copied.append)
 
-    def verify(self, table: str = "public.t") -> Verification:
+    def verify(self, table: str | TableSpec = "public.t") -> Verification:
         with Client(self.url) as client:
             return postgres_verify.verify(client, QUEUE, CONSUMER, table, self.target)
 

@@ -23,7 +23,8 @@ from ..read_batch import ReadBatch
 from ..rights import Connection
 from ..session import Session
 from ..source_tables import SourceTable
-from .snapshot import SETTINGS, Snapshot, row_queries
+from ..table_spec import TableSpec
+from .snapshot import SETTINGS, Snapshot, kept_columns, row_queries
 from .standing import (
     REDELIVERED,
     Copied,
@@ -61,13 +62,16 @@ class PostgresReplicas:
 
 
 def replicate(
-    claim: ReadBatch, tables: Sequence[str], target: PostgresReplicas, log: Log = print
+    claim: ReadBatch,
+    tables: Sequence[str | TableSpec],
+    target: PostgresReplicas,
+    log: Log = print,
 ) -> list[Replicated]:
     """Applies a batch to the replicas of tables, in one transaction.
 
     Args:
         claim: a batch of the queue into which the tables are captured.
-        tables: the names of the tables.
+        tables: the names of the tables, or what of them is replicated.
         target: where the replicas are.
         log: is told about copies.
 
@@ -134,7 +138,7 @@ def _apply(
     session, owner = batch.session, f"{batch.queue}/{batch.consumer}"
     tables = replicas_of(there, target, [each.source for each in standings], owner)
     create_stages(there)
-    stage_events(session, there, read_plan(batch, 1).slices)
+    stage_events(session, there, read_plan(batch, 1).slices, [each.source for each in standings])
     kinds = staged_kinds(there)
     check_known(batch, standings, set(kinds))
     reasons = [
@@ -231,14 +235,26 @@ def replicas_of(
     ]
 
 
-def stage_events(session: Session, there: Connection, slices: Sequence[Slice]) -> None:
-    """Copies events into the temporary table for them."""
+def stage_events(
+    session: Session,
+    there: Connection,
+    slices: Sequence[Slice],
+    sources: Sequence[SourceTable],
+) -> None:
+    """Copies events of tables into the temporary table for them, with what replicas may have."""
     with connect(session.url) as here:
+        cases = [
+            sql.SQL("when ev_extra1 = {} then {}").format(each.name, kept_columns(each))
+            for each in sources
+        ]
+        data = sql.SQL(
+            "case when ev_type not in ('insert', 'update', 'delete') then '{{}}' {} end"
+        ).format(sql.SQL(" ").join(cases))
         for part in slices:
             _pipe(
                 here,
-                "select ev_id, ev_txid, ev_retry, ev_type, ev_extra1, ev_data "
-                f"from ({part.sql}) pgque_slice",
+                "select ev_id, ev_txid, ev_retry, ev_type, ev_extra1, "
+                f"{data.as_string(here)} from ({part.sql}) pgque_slice",
                 there,
                 CHANGES,
             )
@@ -259,7 +275,8 @@ def stage_rows(
 ) -> None:
     """Copies the rows of a table in a snapshot into the temporary table for them."""
     there.execute(sql.SQL("truncate {}").format(COPIED))
-    (query,) = row_queries(session, source, [""])
+    (rows,) = row_queries(session, source, [""])
+    query = f"select {kept_columns(source).as_string(None)} from ({rows}) pgque_rows"
     with snapshot.connected(session.url) as here:
         _pipe(here, query, there, COPIED)
 

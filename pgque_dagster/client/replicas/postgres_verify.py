@@ -9,6 +9,7 @@ from ..last_batch import LastBatch
 from ..plans import tick_range_plan
 from ..session import Session
 from ..source_tables import COPY
+from ..table_spec import TableSpec
 from .postgres import PostgresReplicas, connected_target, replicas_of, stage_events, stage_rows
 from .snapshot import Snapshot
 from .standing import TRUNCATE, find_standings
@@ -17,7 +18,11 @@ from .verification import ALTERED, NEXT_COPIES, REPLICA_GONE, Verification, last
 
 
 def verify(
-    session: Session, queue: str, consumer: str, table: str, target: PostgresReplicas
+    session: Session,
+    queue: str,
+    consumer: str,
+    table: str | TableSpec,
+    target: PostgresReplicas,
 ) -> Verification:
     """Compares a replica with its table at a new tick. The rows of the table pass through here.
 
@@ -25,7 +30,7 @@ def verify(
         session: of the table's database.
         queue: the queue of the table's changes.
         consumer: the consumer that replicates it.
-        table: the table's name.
+        table: the table's name, or what of it is replicated.
         target: where the replica is.
 
     Raises:
@@ -57,7 +62,7 @@ def verify(
             with Snapshot.of_tick(session.url, queue) as (tick_id, snapshot):
                 create_stages(there)
                 plan = session.run(tick_range_plan(queue, last.tick_id, tick_id, 1))
-                stage_events(session, there, plan.slices)
+                stage_events(session, there, plan.slices, [source])
                 if replica.later_kinds(copied) & {COPY, TRUNCATE} or replica.has_misfits(copied):
                     return unknown(NEXT_COPIES, tick_id)
                 stage_rows(session, snapshot, source, there)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from ..connection import connect
 from ..errors import TransactionOutdated, translated
@@ -92,6 +93,21 @@ def row_queries(session: Session, source: SourceTable, conditions: Iterable[str]
         f"from (select {columns} from {source.name}{where}) pgque_row"
         for where in conditions
     ]
+
+
+def kept_columns(source: SourceTable) -> sql.Composable:
+    """Returns the row in `ev_data` as its replica may have it, as JSON.
+
+    Its values pass no other database, and are written as they were.
+    """
+    spec = source.spec
+    if not spec.exclude and not spec.mask:
+        return sql.SQL("ev_data")
+    return sql.SQL(
+        "(select json_object_agg(key, case when key = any ({}::text[])"
+        " then to_json(encode(sha256(convert_to(value #>> '{{}}', 'UTF8')), 'hex')) else value end)"
+        "::text from json_each(ev_data::json) where key <> all ({}::text[]))"
+    ).format(list(spec.mask), list(spec.exclude))
 
 
 def _tick(url: str, queue: str, reader: psycopg.Connection[Any]) -> int:

@@ -17,6 +17,7 @@ from ..operation import Call
 from ..read_batch import ReadBatch
 from ..session import Session
 from ..source_tables import COPY, SourceTable, capture, captured_tables
+from ..table_spec import TableSpec
 
 # The event after which a table is copied again, as after `COPY`, which somebody sends.
 TRUNCATE = "truncate"
@@ -83,7 +84,7 @@ class Standing:
         if self.copied.shape != self.source.shape:
             return (
                 "it was altered: its columns, key, partitions or files changed in a way that "
-                "triggers do not report"
+                "triggers do not report, or other columns are left out or masked"
             )
         return None
 
@@ -129,11 +130,11 @@ class Standing:
         if self.problem is None:
             return self
         capture(session, self.queue, self.source.name)
-        return replace(self, source=SourceTable.find(session, self.source.name), problem=None)
+        return replace(self, source=SourceTable.find(session, self.source.spec), problem=None)
 
     def has_changed(self, session: Session) -> bool:
         """Whether the table was altered meanwhile."""
-        return SourceTable.find(session, self.source.name).shape != self.source.shape
+        return SourceTable.find(session, self.source.spec).shape != self.source.shape
 
     def check_unchanged(self, session: Session) -> None:
         """Checks, before a copy is published, that the table was not altered meanwhile.
@@ -151,7 +152,7 @@ class Standing:
 
 
 def find_standings(
-    session: Session, queue: str, consumer: str, tables: Sequence[str]
+    session: Session, queue: str, consumer: str, tables: Sequence[str | TableSpec]
 ) -> list[Standing]:
     """Looks at the tables that a consumer replicates.
 
@@ -159,12 +160,12 @@ def find_standings(
         session: of their database.
         queue: the queue into which they are captured.
         consumer: the consumer.
-        tables: their names.
+        tables: their names, or what of them is replicated.
 
     Raises:
         InvalidArgument: if a table cannot be replicated, or is named twice.
     """
-    sources = [SourceTable.find(session, name) for name in tables]
+    sources = [SourceTable.find(session, table) for table in tables]
     if len({source.name for source in sources}) < len(sources):
         raise InvalidArgument(
             f"two of the tables are one: {', '.join(source.name for source in sources)}",

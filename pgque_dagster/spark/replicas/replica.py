@@ -25,6 +25,7 @@ from ...client.replicas.standing import (
     remember,
 )
 from ...client.source_tables import SourceTable
+from ...client.table_spec import TableSpec
 from ..batch import DRIVER_SIDE_EVENTS, SparkBatch, attempt_of
 from .formats import replica_of
 from .lake import LakeReplica
@@ -34,7 +35,7 @@ from .target import LakeReplicas
 
 def replicate(
     batch: SparkBatch,
-    tables: Sequence[str],
+    tables: Sequence[str | TableSpec],
     target: LakeReplicas,
     log: Log = print,
 ) -> Iterator[Replicated]:
@@ -42,7 +43,7 @@ def replicate(
 
     Args:
         batch: a batch of the queue into which the tables are captured.
-        tables: the names of the tables.
+        tables: the names of the tables, or what of them is replicated.
         target: where the replicas are.
         log: is told about copies.
 

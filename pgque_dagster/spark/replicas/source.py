@@ -86,7 +86,7 @@ def net_changes(events: DataFrame, source: SourceTable) -> DataFrame:
     last = parsed.withColumn("__pgque_place", f.row_number().over(latest)).where(
         "__pgque_place = 1"
     )
-    return last.select("row.*", (f.col("operation") == "delete").alias(DELETED))
+    return _masked(last.select("row.*", (f.col("operation") == "delete").alias(DELETED)), source)
 
 
 def rows_at(
@@ -114,7 +114,12 @@ def rows_at(
     ]
     schema = arrow_schema(EVENT_COLUMNS)
     events = read_queries(spark, address, source.name, queries, schema, snapshot.id, SETTINGS)
-    return parse_events(events, _change_format(source)).select("row.*")
+    return _masked(parse_events(events, _change_format(source)).select("row.*"), source)
+
+
+def _masked(rows: DataFrame, source: SourceTable) -> DataFrame:
+    """Puts hashes in place of the values of masked columns, which are read as text."""
+    return rows.withColumns({name: f.sha2(f"`{name}`", 256) for name in source.spec.mask})
 
 
 def _change_format(source: SourceTable) -> ChangeFormat:

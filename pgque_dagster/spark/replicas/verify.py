@@ -23,6 +23,7 @@ from ...client.replicas.verification import (
 )
 from ...client.session import Session
 from ...client.source_tables import COPY, SourceTable
+from ...client.table_spec import TableSpec
 from ..address import DatabaseAddress
 from ..options import DEFAULT_SLICES
 from ..reading import arrow
@@ -42,7 +43,7 @@ def verify(
     session: Session,
     queue: str,
     consumer: str,
-    table: str,
+    table: str | TableSpec,
     target: LakeReplicas,
     address: DatabaseAddress,
 ) -> Verification:
@@ -53,7 +54,7 @@ def verify(
         session: of the table's database.
         queue: the queue of the table's changes.
         consumer: the consumer that replicates it.
-        table: the table's name.
+        table: the table's name, or what of it is replicated.
         target: where the replica is.
         address: how executors find the database.
 

@@ -13,11 +13,13 @@ from pyspark.sql import SparkSession
 
 import pgque_dagster
 from pgque_dagster import build_pgque_sensor, project_files
-from pgque_dagster.client import Client
+from pgque_dagster.client import Client, InvalidArgument
+from pgque_dagster.client.source_tables import expanded
 from pgque_dagster.spark import ParquetSink
 from tests.support.assets import revenue
 from tests.support.dg_project import DgProject
 from tests.support.events import publish
+from tests.support.queues import connect
 
 HEAD = {
     "pgque": "type: pgque_dagster.PgqueComponent\nattributes:\n",
@@ -298,3 +300,36 @@ def test_a_replica_names_its_target(project: DgProject) -> None:
     with pytest.raises(Exception, match="defs") as raised:
         project.load()
     assert "name the schema of the replicas" in str(raised.value.__cause__)
+
+
+def test_names_of_tables_may_be_patterns_and_tables_lack_columns(
+    project: DgProject, database_url: str
+) -> None:
+    with connect(database_url) as db:
+        db.execute(
+            "create schema billing; create table billing.a_1 (id int primary key);"
+            'create table billing."A2" (id int primary key) partition by range (id);'
+            'create table billing.part partition of billing."A2" default;'
+            "create view billing.seen as select 1; create unlogged table billing.u (id int);"
+            "create table billing.ab1 (id int primary key); create table other (id int)"
+        )
+    project.write("pgque", "type: pgque_dagster.PgqueComponent\n")
+
+    def keys(tables: str) -> set[str]:
+        project.write(
+            "shop",
+            "type: pgque_dagster.TableReplicaComponent\nattributes:\n  name: shop\n"
+            f"  tables: {tables}\n  url: {database_url}\n"
+            "  target: {type: iceberg, warehouse: lake}\n",
+        )
+        project.run("utils", "refresh-defs-state")
+        found = project.load().resolve_all_asset_specs()
+        return {".".join(x.key.path[1:]) for x in found if "iceberg" in x.kinds}
+
+    assert keys("['billing.*']") == {"billing.a_1", "billing.A2", "billing.ab1"}
+    spec = "{source: billing.ab1, exclude: [notes], mask: {email: sha256}}"
+    assert keys(f"['billing.a_*', {spec}]") == {"billing.a_1", "billing.ab1"}
+    with Client(database_url) as client:
+        for table, words in (("billing.z*", "no table of database"), ("*.t", "of one schema")):
+            with pytest.raises(InvalidArgument, match=words):
+                expanded(client, [table])

@@ -1,0 +1,80 @@
+"""What of a table is replicated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .errors import InvalidArgument
+
+SHA256 = "sha256"
+# Values of these print differently, or are guessed at once.
+_NOT_MASKED = ("boolean", "real", "double precision")
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table to replicate, without some of its columns or with hashes in them.
+
+    Attributes:
+        source: schema and name, such as `public.customers`.
+        exclude: columns that the replica does not have.
+        mask: columns of which the replica has only a hash, each with the name of the hash, which is
+            `sha256`: that of the text that PostgreSQL prints, in hexadecimal digits.
+    """
+
+    source: str
+    exclude: Sequence[str] = ()
+    mask: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(table: "str | TableSpec") -> "TableSpec":
+        """Returns the spec of a table that is only named, or the one that is given."""
+        return table if isinstance(table, TableSpec) else TableSpec(table)
+
+    def shape(self) -> str:
+        """Returns a text that differs if something else of the table is replicated."""
+        excluded, masked = ", ".join(sorted(self.exclude)), ", ".join(sorted(self.mask))
+        return f" without {excluded}; masked {masked}" if excluded or masked else ""
+
+    def check(self, table: str, kinds: Mapping[str, str], key: Sequence[str]) -> None:
+        """Refuses what cannot be left out or masked.
+
+        Args:
+            table: the table's name.
+            kinds: its columns, each with its type.
+            key: the columns of its key.
+
+        Raises:
+            InvalidArgument: if a column does not exist, is part of the key, is named twice, or
+                cannot be masked in this way.
+        """
+        if isinstance(self.exclude, str):
+            raise InvalidArgument(
+                f"exclude of {table} is the text {self.exclude!r}, not a list of columns",
+                f"Write exclude: [{self.exclude}].",
+            )
+        named = [*self.exclude, *self.mask]
+        for name in named:
+            if name not in kinds:
+                raise InvalidArgument(
+                    f"table {table} has no column {name}, which is to be left out or masked",
+                    f"It has: {', '.join(kinds)}.",
+                )
+            if name in key:
+                raise InvalidArgument(
+                    f"column {name} of {table} is part of the key, by which rows are found",
+                    "Only other columns can be left out or masked.",
+                )
+            if named.count(name) > 1:
+                raise InvalidArgument(
+                    f"column {name} of {table} is named twice in exclude and mask", "Name it once."
+                )
+        for name, hash_ in self.mask.items():
+            if hash_ != SHA256:
+                raise InvalidArgument(
+                    f"no mask {hash_!r} for column {name} of {table}", f"There is only {SHA256}."
+                )
+            if kinds[name] in _NOT_MASKED:
+                raise InvalidArgument(
+                    f"column {name} of {table} is of type {kinds[name]}, which cannot be masked",
+                    "Leave it out: exclude.",
+                )
