@@ -1252,16 +1252,22 @@ $$;
 
 -- Sets how long the calling function waits for a lock on a log: 10 ms, which nobody notices.
 -- Overlapping transactions may keep it taken for longer, so one attempt in ten waits for 100 ms, and
--- one in a hundred for a second.
+-- one in a hundred for 800, which is less than the time after which PostgreSQL looks for a deadlock.
+-- If this transaction has rotated, a consumer may wait for the event table, and have the lock on the log:
+-- then it waits for 1 ms.
 create or replace function pgque.set_lock_wait()
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_chance constant float := random();
 begin
-    perform set_config('lock_timeout', case when v_chance < 0.01 then '1s'
-                                            when v_chance < 0.1 then '100ms'
-                                            else '10ms' end, true);
+    perform set_config('lock_timeout', case
+        when exists (select from pgque.queue q
+                     where q.queue_switch_step1 = pg_current_xact_id_if_assigned()::text::bigint)
+        then '1ms'
+        when v_chance < 0.01 then '800ms'
+        when v_chance < 0.1 then '100ms'
+        else '10ms' end, true);
 end;
 $$;
 
@@ -6498,7 +6504,7 @@ where r.rotated_at is null
 
 -- Compaction of the logs of positions and ticks (schema/log.sql). It copies the rows that are still
 -- needed to the other half and makes that half current. A consumer waits a few milliseconds for it,
--- or up to a second, if others keep the lock (set_lock_wait). A snapshot older than the switch finds
+-- or up to 800, if others keep the lock (set_lock_wait). A snapshot older than the switch finds
 -- every row where it was.
 
 -- Moves the subscriptions that go on in the other half to half i_half: writes their newest positions to

@@ -1,5 +1,6 @@
 """What meets a compaction in READ COMMITTED goes on as if it had not been there."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ from tests.support.queues import (
     compact_ticks,
     last_tick,
     make_queue,
+    rows,
     send,
     tick,
     value,
+    wait_until_blocked,
 )
-from tests.support.races import Another, race
+from tests.support.races import Another, draw_next, race
 
 
 def compact(db: Connection) -> int:
@@ -44,6 +47,28 @@ def test_a_consumer_is_served(db: Connection, another: Another, call: str) -> No
     tick(db)
     bloat_positions(db)
     assert answer_during(another, call) == 1
+
+
+def test_a_consumer_that_rotation_holds_up_meets_no_deadlock(
+    db: Connection, another: Another
+) -> None:
+    """A transaction that rotates and compacts, as `maint` does, at its longest wait for a lock."""
+    make_queue(db, rotation_period="1 microsecond")
+    send(db, "a")
+    tick(db)
+    bloat_positions(db)
+    consumer, maintenance, watch = another(), another(), another()
+    draw_next(maintenance, 0, 0.01)
+    with ThreadPoolExecutor(1) as pool:
+        consumer.execute("begin")
+        batch = value(consumer, "select pgque.next_batch('q', 'c')")
+        maintenance.execute("begin")
+        assert value(maintenance, "select pgque.maint_rotate_tables_step1('q')") == 1
+        reading = pool.submit(rows, consumer, "select * from pgque.get_batch_events(%s)", batch)
+        wait_until_blocked(watch, consumer)
+        assert compact(maintenance) == 0
+        maintenance.execute("commit")
+        assert len(reading.result()) == 1
 
 
 def test_a_ticker_that_waited_goes_on_from_the_last_tick(db: Connection, another: Another) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.halves import catch_up, compact, is_one_half_empty
 from tests.support.queues import Connection, refused
-from tests.support.races import Another, race
+from tests.support.races import Another, draw_next, race
 
 Begin = Callable[..., Connection]
 TICKS_OF_A_DAY = 864_000
@@ -35,16 +35,6 @@ def old(another: Another) -> Begin:
 
 def empty_half(db: Connection, log: str) -> int:
     return db.value("select pgque.maint_empty_half(%s)", log)
-
-
-def draw_next(db: Connection, low: float, high: float) -> None:
-    """Lets the next random number of the session be between two."""
-    for number in range(1000):
-        db.value("select setseed(%s)::text", number / 1000)
-        if low <= db.value("select random()") < high:
-            db.value("select setseed(%s)::text", number / 1000)
-            return
-    raise AssertionError("no such number")
 
 
 def test_a_batch_that_is_finished_on_the_second_half_is_read_no_more(db: Connection) -> None:

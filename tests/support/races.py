@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from tests.support.queues import Another, Connection, wait_until_blocked
+from tests.support.queues import Another, Connection, value, wait_until_blocked
 
 Step = Callable[[Connection], Any]
 
@@ -22,3 +22,13 @@ def race(
         waiting = pool.submit(second, two)
         wait_until_blocked(watch, two)
     return answer, waiting
+
+
+def draw_next(db: Connection, low: float, high: float) -> None:
+    """Lets the next random number of the session be between two."""
+    for number in range(1000):
+        value(db, "select setseed(%s)::text", number / 1000)
+        if low <= value(db, "select random()") < high:
+            value(db, "select setseed(%s)::text", number / 1000)
+            return
+    raise AssertionError("no such number")

@@ -11,7 +11,7 @@ where r.rotated_at is null
 
 -- Compaction of the logs of positions and ticks (schema/log.sql). It copies the rows that are still
 -- needed to the other half and makes that half current. A consumer waits a few milliseconds for it,
--- or up to a second, if others keep the lock (set_lock_wait). A snapshot older than the switch finds
+-- or up to 800, if others keep the lock (set_lock_wait). A snapshot older than the switch finds
 -- every row where it was.
 
 -- Moves the subscriptions that go on in the other half to half i_half: writes their newest positions to

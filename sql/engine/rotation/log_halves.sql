@@ -19,16 +19,22 @@ as set_config('synchronous_commit', 'local', true) where current_setting('synchr
 
 -- Sets how long the calling function waits for a lock on a log: 10 ms, which nobody notices.
 -- Overlapping transactions may keep it taken for longer, so one attempt in ten waits for 100 ms, and
--- one in a hundred for a second.
+-- one in a hundred for 800, which is less than the time after which PostgreSQL looks for a deadlock.
+-- If this transaction has rotated, a consumer may wait for the event table, and have the lock on the log:
+-- then it waits for 1 ms.
 create or replace function pgque.set_lock_wait()
 returns void
 as $$
 declare
     v_chance constant float := random();
 begin
-    perform set_config('lock_timeout', case when v_chance < 0.01 then '1s'
-                                            when v_chance < 0.1 then '100ms'
-                                            else '10ms' end, true);
+    perform set_config('lock_timeout', case
+        when exists (select from pgque.queue q
+                     where q.queue_switch_step1 = pg_current_xact_id_if_assigned()::text::bigint)
+        then '1ms'
+        when v_chance < 0.01 then '800ms'
+        when v_chance < 0.1 then '100ms'
+        else '10ms' end, true);
 end;
 $$;
 
