@@ -72,9 +72,16 @@ def _of_upstream_run(context: dg.InputContext) -> list[int]:
     """Returns the batches that this run stored of the asset, or else those of its last run."""
     records = context.instance.fetch_materializations(context.asset_key, limit=_NEWEST).records
     runs = [record.run_id for record in records]
-    # Dagster also names this run if another one stored the asset.
-    this_run = context.upstream_output.run_id if context.upstream_output else None
+    this_run = _this_run(context)
     run_id = this_run if this_run in runs else next(iter(runs), None)
     made = [each.asset_materialization for each in records if each.run_id == run_id]
     found = [each.metadata[BATCH_ID].value for each in made if each and BATCH_ID in each.metadata]
     return [int(str(batch_id)) for batch_id in found]
+
+
+def _this_run(context: dg.InputContext) -> str | None:
+    """Returns the run's id, as far as Dagster tells it: before 1.13 only if it stored the asset."""
+    try:
+        return context.upstream_output.run_id if context.upstream_output else None
+    except dg.DagsterInvariantViolationError:
+        return None

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 import dagster as dg
 from docstring_parser import parse
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, create_model
+from pydantic.fields import FieldInfo
 
 from ..client import Position
 from ..client.ranges import parse_duration
@@ -114,7 +115,7 @@ def _parameters(
     """Returns name, type, default and description of each parameter that is not left out."""
     if isinstance(source, type) and issubclass(source, BaseModel):
         return [
-            (name, field.annotation, field, field.description or "")
+            (name, field.annotation, _without_factory(field), field.description or "")
             for name, field in source.model_fields.items()
             if name not in leave_out
         ]
@@ -141,6 +142,13 @@ def _default(parameter: inspect.Parameter) -> Any:
     if parameter.default is parameter.empty:
         return ...
     return Field(default=[]) if parameter.default == () else parameter.default
+
+
+def _without_factory(field: FieldInfo) -> FieldInfo:
+    """Returns the field with a default for its factory, which Dagster before 1.13 refuses."""
+    if field.default_factory is None:
+        return field
+    return FieldInfo(default=field.get_default(call_default_factory=True), repr=field.repr)
 
 
 def _resolver(hint: Any) -> Resolve:
