@@ -4,6 +4,7 @@ import socket
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psycopg
@@ -133,7 +134,7 @@ def read_slice(url: str, part: Slice, columns: Sequence[str]) -> Iterator[pa.Rec
     """
     # ADBC loads pandas, which takes as long as all of this package.
     import adbc_driver_manager
-    from adbc_driver_postgresql import StatementOptions, dbapi
+    from adbc_driver_postgresql import StatementOptions
 
     wanted = [c for c in columns if c not in _OFTEN_NULL or c in part.set_columns]
     # At least one column, to know the number of rows.
@@ -142,18 +143,29 @@ def read_slice(url: str, part: Slice, columns: Sequence[str]) -> Iterator[pa.Rec
     options = {StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(_BATCH_BYTES)}
     try:
         with (
-            dbapi.connect(url) as connection,
+            connected(url) as connection,
             connection.cursor(adbc_stmt_kwargs=options) as cursor,
         ):
             cursor.execute(query)
             for batch in cursor.fetch_record_batch():
                 yield _as_declared(batch, schema)
-    except (adbc_driver_manager.Error, OSError) as error:
+    except (adbc_driver_manager.Error, OSError, pa.ArrowInvalid) as error:
         _raise_cause(url, query)
         raise ConnectionFailed(
             f"{socket.gethostname()} lost the connection while it read events: {error}",
             "Read again: a slice has the same events each time.",
         ) from error
+
+
+@contextmanager
+def connected(url: str) -> Iterator[Any]:
+    """Opens a connection of ADBC with a transaction in UTF-8, which ADBC takes all texts for."""
+    from adbc_driver_postgresql import dbapi
+
+    with dbapi.connect(url) as connection:
+        with connection.cursor() as cursor:
+            cursor.execute("set local client_encoding to utf8")
+        yield connection
 
 
 def read_table(url: str, slices: Iterable[Slice], columns: Sequence[str]) -> pa.Table:

@@ -13,7 +13,7 @@ from ...client.connection import connect
 from ...client.errors import ConnectionFailed, InvalidArgument, translated
 from ..address import DatabaseAddress
 from ..cluster.executor_errors import clear_executor_errors
-from .arrow import read_in_tasks
+from .arrow import connected, read_in_tasks
 
 # 32 MB.
 _BLOCKS = 4096
@@ -107,10 +107,9 @@ def read_queries(
 
     def read(query: str) -> Iterator[pa.RecordBatch]:
         import adbc_driver_manager
-        from adbc_driver_postgresql import dbapi
 
         try:
-            with dbapi.connect(address.resolve()) as connection, connection.cursor() as cursor:
+            with connected(address.resolve()) as connection, connection.cursor() as cursor:
                 for statement in (*setup, query):
                     cursor.execute(statement)
                 for batch in cursor.fetch_record_batch():
@@ -126,10 +125,7 @@ def read_queries(
 
 
 def _schema(url: str, name: str, decimals: dict[str, pa.DataType]) -> pa.Schema:
-    # ADBC loads pandas, which is not needed before something is read.
-    from adbc_driver_postgresql import dbapi
-
-    with dbapi.connect(url) as connection, connection.cursor() as cursor:
+    with connected(url) as connection, connection.cursor() as cursor:
         cursor.execute(f"select * from {name} limit 0")
         found = cursor.fetch_arrow_table().schema
     plain = [

@@ -73,6 +73,20 @@ def test_all_columns_arrive_as_they_are_stored(
         claim(client).ack()
 
 
+def test_texts_arrive_as_they_are_where_sessions_have_another_encoding(
+    client: Client, database_url: str, read: Read
+) -> None:
+    """Twice: the bytes of `Ã©` in Latin-1 are those of `é` in UTF-8."""
+    publish(client, ["Ã©", "é"])
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "do $$ begin execute format('alter database %I set client_encoding to latin1',"
+            " current_database()); end $$"
+        )
+
+    assert sorted(read(("ev_data",))) == [("Ã©",), ("é",)]
+
+
 def test_an_event_that_is_delivered_again_has_its_count(client: Client, read: Read) -> None:
     (event_id,) = publish(client, ["again"])
     batch = claim(client)

@@ -1,7 +1,7 @@
 """A directory of Parquet is one table to all its readers, and on the disk before the ack."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -107,7 +108,7 @@ def test_readers_see_every_value_of_what_a_table_takes(
     for changed, _ in TAKEN:
         store(client, tmp_path / "table", frame(spark, changed))
     # This version has no option of a write for timestamps.
-    monkeypatch.setattr(SparkSession, "version", "4.1.0")
+    monkeypatch.setattr(spark, "version", "4.1.0")
     store(client, tmp_path / "table", frame(spark))
 
     for reader in READERS:
@@ -115,6 +116,28 @@ def test_readers_see_every_value_of_what_a_table_takes(
         at = table["at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         table = table.set_column(table.column_names.index("at"), "at", at)
         assert shown(table.to_pylist()) == shown([*(row for _, row in TAKEN), ROW]), reader
+
+
+def test_a_file_of_an_attempt_that_spark_did_not_accept_is_not_published(
+    client: Client, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task leaves files where it writes, as an attempt does that ends before it reports."""
+    monkeypatch.setattr(spark, "version", "4.1.0")
+    aside = tmp_path / ".table.pgque"
+
+    def leave_a_file(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for row in rows:
+            for folder in (*aside.glob("*/.writing-*/epoch-*"), *aside.glob("*/.writing-*_tasks")):
+                pq.write_table(pa.Table.from_batches([row]), folder / "part-left.parquet")
+                (folder / "part-torn.parquet").touch()
+            yield row
+
+    rows = frame(spark)
+    store(client, tmp_path / "table", rows.mapInArrow(leave_a_file, rows.schema))
+
+    for reader in READERS:
+        assert len(reader(spark, tmp_path / "table")) == 1, reader
+    assert not list(aside.rglob("*"))
 
 
 def test_columns_that_some_reader_would_not_see_are_refused_before_anything_is_written(

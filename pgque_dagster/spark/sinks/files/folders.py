@@ -9,7 +9,8 @@ a number there, from 1:
 Beside the table, where no pattern over the table's files looks, a batch has another directory,
 `.<table>.pgque/batch-<id>/`:
 
-    .writing-<epoch>.<attempt>/                 what an attempt is writing
+    .writing-<epoch>.<attempt>_tasks/           what its tasks are writing
+    .writing-<epoch>.<attempt>/                 what an attempt publishes of it
     .trash-<random>/                            rows that were replaced, or were never published
 
 An attempt publishes by the steps of `publication.py`. The state that it reads is the highest number
@@ -123,13 +124,25 @@ def beside(location: Path) -> Path:
 
 
 def write_rows(frame: DataFrame, rows: Path) -> None:
-    """Writes a DataFrame into a new directory, and has the disk keep it."""
-    # An older Spark has no such option for a single write.
-    if frame.sparkSession.version < "4.2" and '"timestamp"' in frame.schema.json():
+    """Writes a DataFrame into a new directory, and has the disk keep it.
+
+    Tasks write into another one, where the files of attempts that Spark did not accept are left.
+    """
+    tasks = rows.parent.with_name(f"{rows.parent.name}_tasks")
+    try:
+        # An older Spark has no such option for a single write.
+        if frame.sparkSession.version < "4.2" and '"timestamp"' in frame.schema.json():
+            tasks.mkdir()
+            files = write_files(frame, Storage.of(tasks.parent), tasks.name)
+            written = [tasks.parent / file.path for file in files]
+        else:
+            frame.write.options(**_MICROSECONDS).parquet(str(tasks))
+            written = [path for path in tasks.iterdir() if path.is_file()]
         rows.mkdir()
-        write_files(frame, Storage.of(rows.parent), rows.name)
-    else:
-        frame.write.options(**_MICROSECONDS).parquet(str(rows))
+        for path in written:
+            path.rename(rows / path.name)
+    finally:
+        shutil.rmtree(tasks, ignore_errors=True)
     with ThreadPoolExecutor() as pool:
         list(pool.map(sync, (*rows.iterdir(), rows, rows.parent)))
 
