@@ -1253,8 +1253,8 @@ $$;
 -- Sets how long the calling function waits for a lock on a log: 10 ms, which nobody notices.
 -- Overlapping transactions may keep it taken for longer, so one attempt in ten waits for 100 ms, and
 -- one in a hundred for 800, which is less than the time after which PostgreSQL looks for a deadlock.
--- If this transaction has rotated, a consumer may wait for the event table, and have the lock on the log:
--- then it waits for 1 ms.
+-- If this transaction has rotated, a consumer may wait for the event table and have the lock on the
+-- log: then it waits for 1 ms.
 create or replace function pgque.set_lock_wait()
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$

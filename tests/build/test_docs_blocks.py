@@ -5,10 +5,9 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 from typing import Any, ClassVar
 
 import dagster as dg
@@ -23,10 +22,9 @@ import pgque_dagster.client
 import pgque_dagster.spark
 from pgque_dagster.cli import main
 from pgque_dagster.cli.named import url_of
-from pgque_dagster.client import Ticker
 from pgque_dagster.installer import install
-from tests.client.examples import has_nothing_to_do, run
-from tests.support.queues import PATIENCE_SECONDS, connect
+from tests.client.examples import has_nothing_to_do, run, ticking
+from tests.support.queues import connect
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -116,18 +114,6 @@ def test_the_tests_that_execute_blocks_exist_and_name_their_page() -> None:
     for (page, language), test in ELSEWHERE.items():
         assert (page, language) in pages_of_blocks
         assert page in (ROOT / test).read_text()
-
-
-@contextmanager
-def ticking(url: str) -> Iterator[None]:
-    ticker = Ticker(url)
-    thread = Thread(target=ticker.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ticker.stop()
-        thread.join(PATIENCE_SECONDS)
 
 
 class Executor:

@@ -2,7 +2,8 @@
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 from django.conf import settings
 from django.db.utils import ConnectionHandler
 
-from pgque_dagster.client import Client, Consumer
+from pgque_dagster.client import Client, Consumer, Ticker
 from tests.client.consumer.support import wait_until
 from tests.support.queues import PATIENCE_SECONDS
 
@@ -82,3 +83,16 @@ def use_django(url: str) -> None:
         {"default": {"ENGINE": "django.db.backends.postgresql", **database, "OPTIONS": parts}}
     )
     django.db.connections["default"] = handler["default"]
+
+
+@contextmanager
+def ticking(url: str) -> Iterator[None]:
+    """Ticks in the background during the block."""
+    ticker = Ticker(url)
+    thread = threading.Thread(target=ticker.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ticker.stop()
+        thread.join(PATIENCE_SECONDS)

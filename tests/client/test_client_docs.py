@@ -2,9 +2,7 @@
 
 import asyncio
 import doctest
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import django.db
@@ -12,9 +10,16 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from pgque_dagster.client import AsyncClient, Client, Consumer, Event, Ticker
-from tests.client.examples import blocks, has_nothing_to_do, run, sqlalchemy_url, use_django
-from tests.support.queues import PATIENCE_SECONDS, Connection, connect, make_queue, rows, tick
+from pgque_dagster.client import AsyncClient, Client, Consumer, Event
+from tests.client.examples import (
+    blocks,
+    has_nothing_to_do,
+    run,
+    sqlalchemy_url,
+    ticking,
+    use_django,
+)
+from tests.support.queues import Connection, connect, make_queue, rows, tick
 
 
 def with_examples() -> Iterator[tuple[str, str]]:
@@ -27,18 +32,6 @@ def with_examples() -> Iterator[tuple[str, str]]:
 
 
 EXAMPLES = {name: doc for name, doc in with_examples() if ">>>" in doc}
-
-
-@contextmanager
-def ticking(url: str) -> Iterator[None]:
-    ticker = Ticker(url)
-    thread = threading.Thread(target=ticker.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ticker.stop()
-        thread.join(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
