@@ -30,7 +30,7 @@ Next:{enter}{install}
 While that runs, in a second terminal in the same folder:
   pgque send --wait 10m orders '{{"product": "tea", "total": 4.5}}'
 
-Within half a minute the revenue is stored below output/. The function is in
+Then a run stores the revenue below output/. The function is in
 {module}/defs/revenue/transform.py, and dagster.yaml and compose.yaml say what they are for."""
 
 
