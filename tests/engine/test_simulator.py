@@ -56,7 +56,7 @@ def test_each_fault_is_put_into_the_sql_of_today(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["other_queues", "rotation_without_look"])
 def test_a_fault_of_the_engine_is_found(database_url: str, name: str) -> None:
-    assert report_of(database_url, 1, 1000, name).failure
+    assert report_of(database_url, 1, 20_000, name).failure
 
 
 @pytest.mark.slow
