@@ -511,8 +511,10 @@ alter table pgque.rotation_floor
 -- The ticks: append-only, in two halves (schema/log.sql). The primary key serializes tickers: each
 -- computes last id + 1 in the snapshot that it stores, so only one of two concurrent tickers can
 -- insert, and the snapshots of a queue only grow with the id. For some time a tick is in both halves,
--- so a query that reads this table and not the view below has to take one of its rows. No autovacuum:
--- an analyze of a nearly empty half would leave sequential scans in cached plans.
+-- so a query that reads this table and not the view below has to take one of its rows. left_some says
+-- that the tick may have left behind events whose transactions were still running. If so, the next tick
+-- is due after the lag although no new event came. No autovacuum: an analyze of a nearly empty half would
+-- leave sequential scans in cached plans.
 create table if not exists pgque.tick_log (
     tick_queue      integer not null,
     tick_id         bigint not null,
@@ -520,6 +522,7 @@ create table if not exists pgque.tick_log (
     tick_snapshot   pg_snapshot not null,
     tick_event_seq  bigint not null,
     half            smallint not null,
+    left_some       boolean not null default true,
     primary key (tick_queue, tick_id, half)
 ) partition by list (half);
 
@@ -527,6 +530,16 @@ create table if not exists pgque.tick_log_0
 partition of pgque.tick_log for values in (0) with (autovacuum_enabled = false);
 create table if not exists pgque.tick_log_1
 partition of pgque.tick_log for values in (1) with (autovacuum_enabled = false);
+
+-- Version 0.3 has it in tick_state.
+do $$
+begin
+    if not exists (select from pg_attribute a
+                   where a.attrelid = to_regclass('pgque.tick_log') and a.attname = 'left_some') then
+        alter table pgque.tick_log add column left_some boolean not null default true;
+    end if;
+end;
+$$;
 
 -- Finds the farthest tick within a maximum count of events without reading the whole backlog.
 create index if not exists tick_log_event_seq_idx
@@ -546,9 +559,8 @@ create table if not exists pgque.tick_request (
     primary key (queue_id, request_id)
 );
 
--- One row per queue: whether its last tick may have left behind events whose transactions were still
--- running. If so, the next tick is due after the lag although no new event came. The row changes only
--- when a queue becomes quiet or stops being quiet.
+-- One row per queue, which its ticker locks. left_some is for tickers of version 0.3 alone, which may
+-- still run while this one is installed.
 create table if not exists pgque.tick_state (
     queue_id   integer primary key references pgque.queue on delete cascade,
     left_some  boolean not null default false
@@ -1828,8 +1840,8 @@ begin
     perform pgque.build_functions(v_id);
     perform pgque.check_tick_half();
     insert into pgque.tick_log (
-        tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half)
-    select v_id, 1, clock_timestamp(), pgque.tick_snapshot(), 0, l.half
+        tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half, left_some)
+    select v_id, 1, clock_timestamp(), pgque.tick_snapshot(), 0, l.half, false
     from pgque.log l
     where l.log_name = 'tick';
     insert into pgque.tick_state (queue_id) values (v_id);
@@ -3153,14 +3165,13 @@ $$;
 -- first event, or if the clock was set back behind the last tick.
 create or replace view pgque.tick_due as
 select q.queue_id, q.queue_name, last_tick.tick_id as last_tick_id, seq.last_event_id,
-       last_tick.tick_event_seq as last_tick_event_seq, q.queue_seq as event_seq, s.left_some,
+       last_tick.tick_event_seq as last_tick_event_seq, q.queue_seq as event_seq, last_tick.left_some,
        seq.last_event_id > last_tick.tick_event_seq as has_new,
        clock_timestamp() - last_tick.tick_time
            < greatest(q.queue_ticker_max_lag, interval '200 ms') as is_busy
 from pgque.queue q
-join pgque.tick_state s on s.queue_id = q.queue_id
 cross join lateral (
-    select t.tick_id, t.tick_time, t.tick_event_seq
+    select t.tick_id, t.tick_time, t.tick_event_seq, t.left_some
     from pgque.tick t
     where t.tick_queue = q.queue_id
     order by t.tick_id desc
@@ -3172,7 +3183,7 @@ cross join lateral (
 where not q.queue_external_ticker
   and not q.queue_ticker_paused
   and (seq.last_event_id - last_tick.tick_event_seq >= q.queue_ticker_max_count
-       or (seq.last_event_id > last_tick.tick_event_seq or s.left_some)
+       or (seq.last_event_id > last_tick.tick_event_seq or last_tick.left_some)
           and clock_timestamp() - last_tick.tick_time >= q.queue_ticker_max_lag
        or seq.last_event_id > 0 and last_tick.tick_event_seq = 0
        or clock_timestamp() - last_tick.tick_time >= q.queue_ticker_idle_period
@@ -3223,8 +3234,7 @@ $$;
 -- events for some time, and by the tick that is due after the lag without new events. A ticker that may
 -- have an older snapshot, or has events of its own, cannot tell either.
 -- Refuses a database that was restored and is not adopted, as check_adopted does.
--- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request, tick_state;
--- notifies.
+-- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request; notifies.
 create or replace function pgque.make_ticks(i_first_queue integer, i_last_queue integer)
 returns bigint[]
 language plpgsql set plan_cache_mode = force_generic_plan
@@ -3238,7 +3248,6 @@ declare
     v_unfinished  oid[];  -- null: they were not looked for
     v_ticks       bigint[];
     v_ticked      integer[];
-    v_changed     integer[];
 begin
     perform pgque.check_tick_half() where v_strict;
     select array_agg(d), bool_or(d.has_new <> d.left_some and (d.left_some or not d.is_busy)),
@@ -3263,26 +3272,23 @@ begin
         for update of s skip locked
     ), ticked as (
         insert into pgque.tick_log (
-            tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half)
+            tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half, left_some)
         select d.queue_id, d.last_tick_id + 1, clock_timestamp(),
                case when v_unsure then pgque.tick_snapshot() else pg_current_snapshot() end,
-               d.last_event_id, (select l.half from pgque.log l where l.log_name = 'tick')
+               d.last_event_id, (select l.half from pgque.log l where l.log_name = 'tick'),
+               (d.left_some or d.last_event_id > d.last_tick_event_seq)
+               and (coalesce(d.event_seq = any (v_unfinished), true)
+                    or d.last_event_id > d.seen_event_id)
         from due d
         on conflict (tick_queue, tick_id, half) do nothing
         returning tick_queue, tick_id
     )
     select array_agg(t.tick_id) filter (  -- of all: it returns no null
                where pg_notify('pgque_' || d.queue_name, t.tick_id::text) is not null),
-           array_agg(t.tick_queue), array_agg(t.tick_queue) filter (where d.left_some <> (
-               (d.left_some or d.last_event_id > d.last_tick_event_seq)
-               and (coalesce(d.event_seq = any (v_unfinished), true)
-                    or d.last_event_id > d.seen_event_id)))
-    into v_ticks, v_ticked, v_changed
+           array_agg(t.tick_queue)
+    into v_ticks, v_ticked
     from ticked t
     join due d on d.queue_id = t.tick_queue;
-    if v_changed is not null then
-        update pgque.tick_state s set left_some = not s.left_some where s.queue_id = any (v_changed);
-    end if;
     if v_requests <> '{}' then
         delete from pgque.tick_request r where r.queue_id = any (v_ticked) and r.request_id = any (v_requests);
     end if;
@@ -6130,7 +6136,7 @@ $$;
 -- itself. For a queue that is paused or has an external ticker, it makes no tick and waits for
 -- none. Returns how many events it moved.
 -- locks: the retries it moves, except those that another session moves; those of make_ticks.
--- writes: retry_queue, current event tables, tick, tick_request, tick_state.
+-- writes: retry_queue, current event tables, tick, tick_request.
 create or replace function pgque.maint_retry_events()
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
@@ -6637,7 +6643,8 @@ begin
     end if;
 
     insert into pgque.tick_log
-    select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 1 - v_half
+    select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 1 - v_half,
+           t.left_some
     from pgque.needed_tick n
     cross join lateral (
         select *
@@ -6680,7 +6687,8 @@ begin
         lock table only pgque.tick_log in exclusive mode;
         -- Adds the ticks that came since the copy, and earlier ones that a registration needs again.
         insert into pgque.tick_log
-        select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, v_other
+        select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, v_other,
+               t.left_some
         from (select n.queue_id, n.first_tick,
                      (select min(c.tick_id) from pgque.tick_log c
                       where c.half = v_other and c.tick_queue = n.queue_id) as first_copied,
@@ -6988,7 +6996,7 @@ declare
 begin
     v_ticks := array(
         select row(q.queue_id, q.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
-                   q.tick_event_seq, l.half)::pgque.tick_log
+                   q.tick_event_seq, l.half, true)::pgque.tick_log
         from pgque.queue_progress q
         join pgque.log l on l.log_name = 'tick');
     truncate pgque.tick_log;
@@ -7303,7 +7311,7 @@ begin
     return query
     select format('pgque.%I', t)
     from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request,'
-                      'tick_state,delayed_events,idem,staging,held_batch,'
+                      'delayed_events,idem,staging,held_batch,'
                       'set_aside,counter_log,history}'::text[]) t;
 end;
 $$;

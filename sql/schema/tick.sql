@@ -1,8 +1,10 @@
 -- The ticks: append-only, in two halves (schema/log.sql). The primary key serializes tickers: each
 -- computes last id + 1 in the snapshot that it stores, so only one of two concurrent tickers can
 -- insert, and the snapshots of a queue only grow with the id. For some time a tick is in both halves,
--- so a query that reads this table and not the view below has to take one of its rows. No autovacuum:
--- an analyze of a nearly empty half would leave sequential scans in cached plans.
+-- so a query that reads this table and not the view below has to take one of its rows. left_some says
+-- that the tick may have left behind events whose transactions were still running. If so, the next tick
+-- is due after the lag although no new event came. No autovacuum: an analyze of a nearly empty half would
+-- leave sequential scans in cached plans.
 create table if not exists pgque.tick_log (
     tick_queue      integer not null,
     tick_id         bigint not null,
@@ -10,6 +12,7 @@ create table if not exists pgque.tick_log (
     tick_snapshot   pg_snapshot not null,
     tick_event_seq  bigint not null,
     half            smallint not null,
+    left_some       boolean not null default true,
     primary key (tick_queue, tick_id, half)
 ) partition by list (half);
 
@@ -17,6 +20,16 @@ create table if not exists pgque.tick_log_0
 partition of pgque.tick_log for values in (0) with (autovacuum_enabled = false);
 create table if not exists pgque.tick_log_1
 partition of pgque.tick_log for values in (1) with (autovacuum_enabled = false);
+
+-- Version 0.3 has it in tick_state.
+do $$
+begin
+    if not exists (select from pg_attribute a
+                   where a.attrelid = to_regclass('pgque.tick_log') and a.attname = 'left_some') then
+        alter table pgque.tick_log add column left_some boolean not null default true;
+    end if;
+end;
+$$;
 
 -- Finds the farthest tick within a maximum count of events without reading the whole backlog.
 create index if not exists tick_log_event_seq_idx
@@ -36,9 +49,8 @@ create table if not exists pgque.tick_request (
     primary key (queue_id, request_id)
 );
 
--- One row per queue: whether its last tick may have left behind events whose transactions were still
--- running. If so, the next tick is due after the lag although no new event came. The row changes only
--- when a queue becomes quiet or stops being quiet.
+-- One row per queue, which its ticker locks. left_some is for tickers of version 0.3 alone, which may
+-- still run while this one is installed.
 create table if not exists pgque.tick_state (
     queue_id   integer primary key references pgque.queue on delete cascade,
     left_some  boolean not null default false

@@ -56,8 +56,8 @@ begin
     perform pgque.build_functions(v_id);
     perform pgque.check_tick_half();
     insert into pgque.tick_log (
-        tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half)
-    select v_id, 1, clock_timestamp(), pgque.tick_snapshot(), 0, l.half
+        tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half, left_some)
+    select v_id, 1, clock_timestamp(), pgque.tick_snapshot(), 0, l.half, false
     from pgque.log l
     where l.log_name = 'tick';
     insert into pgque.tick_state (queue_id) values (v_id);

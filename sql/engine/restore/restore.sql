@@ -173,7 +173,7 @@ declare
 begin
     v_ticks := array(
         select row(q.queue_id, q.tick_id + 1, clock_timestamp(), pgque.tick_snapshot(),
-                   q.tick_event_seq, l.half)::pgque.tick_log
+                   q.tick_event_seq, l.half, true)::pgque.tick_log
         from pgque.queue_progress q
         join pgque.log l on l.log_name = 'tick');
     truncate pgque.tick_log;

@@ -248,7 +248,7 @@ as select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_s
 -- itself. For a queue that is paused or has an external ticker, it makes no tick and waits for
 -- none. Returns how many events it moved.
 -- locks: the retries it moves, except those that another session moves; those of make_ticks.
--- writes: retry_queue, current event tables, tick, tick_request, tick_state.
+-- writes: retry_queue, current event tables, tick, tick_request.
 create or replace function pgque.maint_retry_events()
 returns integer security definer
 set lock_timeout = '1s'

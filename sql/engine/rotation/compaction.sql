@@ -144,7 +144,8 @@ begin
     end if;
 
     insert into pgque.tick_log
-    select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 1 - v_half
+    select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, 1 - v_half,
+           t.left_some
     from pgque.needed_tick n
     cross join lateral (
         select *
@@ -187,7 +188,8 @@ begin
         lock table only pgque.tick_log in exclusive mode;
         -- Adds the ticks that came since the copy, and earlier ones that a registration needs again.
         insert into pgque.tick_log
-        select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, v_other
+        select t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, v_other,
+               t.left_some
         from (select n.queue_id, n.first_tick,
                      (select min(c.tick_id) from pgque.tick_log c
                       where c.half = v_other and c.tick_queue = n.queue_id) as first_copied,

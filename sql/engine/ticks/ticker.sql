@@ -42,14 +42,13 @@ $$;
 -- first event, or if the clock was set back behind the last tick.
 create or replace view pgque.tick_due as
 select q.queue_id, q.queue_name, last_tick.tick_id as last_tick_id, seq.last_event_id,
-       last_tick.tick_event_seq as last_tick_event_seq, q.queue_seq as event_seq, s.left_some,
+       last_tick.tick_event_seq as last_tick_event_seq, q.queue_seq as event_seq, last_tick.left_some,
        seq.last_event_id > last_tick.tick_event_seq as has_new,
        clock_timestamp() - last_tick.tick_time
            < greatest(q.queue_ticker_max_lag, interval '200 ms') as is_busy
 from pgque.queue q
-join pgque.tick_state s on s.queue_id = q.queue_id
 cross join lateral (
-    select t.tick_id, t.tick_time, t.tick_event_seq
+    select t.tick_id, t.tick_time, t.tick_event_seq, t.left_some
     from pgque.tick t
     where t.tick_queue = q.queue_id
     order by t.tick_id desc
@@ -61,7 +60,7 @@ cross join lateral (
 where not q.queue_external_ticker
   and not q.queue_ticker_paused
   and (seq.last_event_id - last_tick.tick_event_seq >= q.queue_ticker_max_count
-       or (seq.last_event_id > last_tick.tick_event_seq or s.left_some)
+       or (seq.last_event_id > last_tick.tick_event_seq or last_tick.left_some)
           and clock_timestamp() - last_tick.tick_time >= q.queue_ticker_max_lag
        or seq.last_event_id > 0 and last_tick.tick_event_seq = 0
        or clock_timestamp() - last_tick.tick_time >= q.queue_ticker_idle_period
@@ -112,8 +111,7 @@ $$;
 -- events for some time, and by the tick that is due after the lag without new events. A ticker that may
 -- have an older snapshot, or has events of its own, cannot tell either.
 -- Refuses a database that was restored and is not adopted, as check_adopted does.
--- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request, tick_state;
--- notifies.
+-- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request; notifies.
 create or replace function pgque.make_ticks(i_first_queue integer, i_last_queue integer)
 returns bigint[]
 set plan_cache_mode = force_generic_plan
@@ -127,7 +125,6 @@ declare
     v_unfinished  oid[];  -- null: they were not looked for
     v_ticks       bigint[];
     v_ticked      integer[];
-    v_changed     integer[];
 begin
     perform pgque.check_tick_half() where v_strict;
     select array_agg(d), bool_or(d.has_new <> d.left_some and (d.left_some or not d.is_busy)),
@@ -152,26 +149,23 @@ begin
         for update of s skip locked
     ), ticked as (
         insert into pgque.tick_log (
-            tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half)
+            tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half, left_some)
         select d.queue_id, d.last_tick_id + 1, clock_timestamp(),
                case when v_unsure then pgque.tick_snapshot() else pg_current_snapshot() end,
-               d.last_event_id, (select l.half from pgque.log l where l.log_name = 'tick')
+               d.last_event_id, (select l.half from pgque.log l where l.log_name = 'tick'),
+               (d.left_some or d.last_event_id > d.last_tick_event_seq)
+               and (coalesce(d.event_seq = any (v_unfinished), true)
+                    or d.last_event_id > d.seen_event_id)
         from due d
         on conflict (tick_queue, tick_id, half) do nothing
         returning tick_queue, tick_id
     )
     select array_agg(t.tick_id) filter (  -- of all: it returns no null
                where pg_notify('pgque_' || d.queue_name, t.tick_id::text) is not null),
-           array_agg(t.tick_queue), array_agg(t.tick_queue) filter (where d.left_some <> (
-               (d.left_some or d.last_event_id > d.last_tick_event_seq)
-               and (coalesce(d.event_seq = any (v_unfinished), true)
-                    or d.last_event_id > d.seen_event_id)))
-    into v_ticks, v_ticked, v_changed
+           array_agg(t.tick_queue)
+    into v_ticks, v_ticked
     from ticked t
     join due d on d.queue_id = t.tick_queue;
-    if v_changed is not null then
-        update pgque.tick_state s set left_some = not s.left_some where s.queue_id = any (v_changed);
-    end if;
     if v_requests <> '{}' then
         delete from pgque.tick_request r where r.queue_id = any (v_ticked) and r.request_id = any (v_requests);
     end if;
