@@ -1,9 +1,10 @@
 """Measures the time from send to ack by the sensor: `make bench-latency`.
 
-In its project, Spark parses and sums up ten events at a time. It is
-measured with warm processes and with Dagster's default launcher, each with a Spark in the runs and
-with sessions of a Spark Connect server. The memory is the most that Dagster and its runs, the JVMs
-and Spark's Python workers held at a time, without what processes share.
+In its project, Spark parses and sums up ten events at a time. It is measured with warm processes
+and with Dagster's default launcher, each with a Spark in the runs and with sessions of a Spark
+Connect server, and with eight consumers that get the same events at once. The memory is the most
+that Dagster and its runs, the JVMs and Spark's Python workers held at a time, without what
+processes share.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from tests.support.clusters import connect_server
 _EVENTS = 10
 _PATIENCE = 600.0
 _EVALUATION_SECONDS = 5.0
+_CONSUMERS = 8
 
 _PROJECT = """
 import json, os
@@ -41,14 +43,18 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
 
-@pgque_asset(queue="orders")
-def revenue(context: dg.AssetExecutionContext, batch: SparkBatch) -> None:
-    rows = batch.payload("total double not null").groupBy().sum("total").collect()
-    context.log.info(str(rows))
+def revenue(number: int) -> dg.AssetsDefinition:
+    @pgque_asset(queue="orders", name=f"revenue_{number}")
+    def computed(context: dg.AssetExecutionContext, batch: SparkBatch) -> None:
+        rows = batch.payload("total double not null").groupBy().sum("total").collect()
+        context.log.info(str(rows))
 
+    return computed
+
+assets = [revenue(number) for number in range(int(os.environ["CONSUMERS"]))]
 defs = dg.Definitions(
-    assets=[revenue],
-    sensors=[build_pgque_sensor([revenue], default_status=dg.DefaultSensorStatus.RUNNING)],
+    assets=assets,
+    sensors=[build_pgque_sensor(assets, default_status=dg.DefaultSensorStatus.RUNNING)],
     resources={
         "pgque": PgqueResource(url=dg.EnvVar("PGQUE_URL"), deployment="benchmark"),
         "pyspark": LazyPySparkResource(spark_config=json.loads(os.environ["SPARK_CONFIG"])),
@@ -96,7 +102,7 @@ select pgque.send_batch('orders', array_fill('{"total": 1.5}'::text, array[%s]))
 """
 # Not by the ids of events: a tick that leaves events behind already counts their ids.
 _FINISHED = """
-select pg_visible_in_snapshot(%s::xid8, t.tick_snapshot)
+select count(*) filter (where pg_visible_in_snapshot(%s::xid8, t.tick_snapshot)), count(*)
 from pgque.subscription s
 join pgque.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
 """
@@ -123,6 +129,13 @@ def measure(rounds: int) -> Iterator[Result]:
             for name, (targets, settings) in launchers.items():
                 yield from sensor(f"sensor, {name}", targets, settings=settings)
             yield _bare_spark()
+            with _consumers(server.url, _CONSUMERS):
+                yield from sensor(
+                    f"sensor, warm processes, {_CONSUMERS} consumers",
+                    (None, None),
+                    settings=_WARM + _QUICK_QUEUE,
+                    consumers=_CONSUMERS,
+                )
             with connect_server(project) as spark:
                 for name, (targets, settings) in launchers.items():
                     yield from sensor(
@@ -156,9 +169,19 @@ def _queue(url: str) -> Iterator[None]:
     installer.install(url)
     with Client(url) as client:
         client.create_queue("orders", ticker_max_lag="0")
-        client.register_consumer("orders", "revenue")
-    with ticking(url):
+    with ticking(url), _consumers(url, 1):
         yield
+
+
+@contextmanager
+def _consumers(url: str, count: int) -> Iterator[None]:
+    """Has the queue this many consumers for the block, and one after it."""
+    with Client(url) as client:
+        for number in range(count):
+            client.register_consumer("orders", f"revenue_{number}")
+        yield
+        for number in range(1, count):
+            client.unregister_consumer("orders", f"revenue_{number}")
 
 
 def _latencies(
@@ -172,12 +195,14 @@ def _latencies(
     pause: float,
     settings: str = "",
     spark: str | None = None,
+    consumers: int = 1,
 ) -> list[Result]:
     home = Path(tempfile.mkdtemp(prefix="home-", dir=project))
     (home / "dagster.yaml").write_text(f"telemetry:\n  enabled: false\n{settings}")
     environment = {
         "PGQUE_URL": url,
         "SPARK_CONFIG": json.dumps(_LOCAL if spark is None else {"spark.remote": spark}),
+        "CONSUMERS": str(consumers),
     }
     seconds, memory = [], dict.fromkeys(_PARTS, 0.0)
     with daemon(project, home, environment) as session:
@@ -186,7 +211,7 @@ def _latencies(
             for part, megabytes in _memory(session).items():
                 memory[part] = max(memory[part], megabytes)
             if number >= warm_up:
-                seconds.append(taken)
+                seconds += taken
             # So that events come at any time between two evaluations of the sensor.
             time.sleep(random.uniform(0, pause))
     return [
@@ -224,16 +249,20 @@ def _percentile(values: Sequence[float], rank: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[rank - 1]
 
 
-def _one_batch(url: str) -> float:
-    """Sends events and returns the seconds until they are acked."""
+def _one_batch(url: str) -> list[float]:
+    """Sends events and returns the seconds until each consumer acked them."""
     with psycopg.connect(url, autocommit=True) as connection:
         start = time.monotonic()
         (_, transaction) = connection.execute(_SEND, [_EVENTS]).fetchone() or (None, None)
-        while connection.execute(_FINISHED, [transaction]).fetchone() != (True,):
+        seconds: list[float] = []
+        while True:
+            acked, all_ = connection.execute(_FINISHED, [transaction]).fetchone() or (0, 0)
+            seconds += [time.monotonic() - start] * (acked - len(seconds))
+            if acked == all_:
+                return seconds
             if time.monotonic() - start > _PATIENCE:
                 raise TimeoutError("the events are not acked")
             time.sleep(0.01)
-        return time.monotonic() - start
 
 
 def main() -> None:
