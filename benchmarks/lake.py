@@ -18,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import psycopg
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -27,7 +28,7 @@ from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
 from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink, SparkBatch
 from pgque_dagster.spark.sinks import publication
-from tests.support.events import make_queue, publish
+from tests.support.events import claim, make_queue, publish, tick
 
 EVENTS = 2_000_000
 BATCHES = 1_000
@@ -38,6 +39,13 @@ READING = 1.2
 
 _REPORT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 _SPARK = "Spark"
+_PAYLOAD = "id bigint, customer bigint, total decimal(12, 2), at timestamp, note string"
+_SEND = """
+select cardinality(pgque.send_batch('orders', 'order', array(
+    select format('{"id": %%s, "customer": %%s, "total": %%s.25, "at": "2026-01-01T00:00:00Z", '
+                  '"note": "%%s"}', x, x %% 1000, x %% 977, md5(x::text))
+    from generate_series(%s::integer, %s::integer) x)))
+"""
 
 Read = Callable[[], DataFrame]
 
@@ -58,6 +66,7 @@ def main() -> None:
     ):
         results = [
             *made.storing(given.events, given.rounds),
+            *made.storing_payloads(given.events, given.rounds),
             *made.publishing(given.rounds),
             *made.reading(given.batches, given.rounds),
         ]
@@ -107,6 +116,42 @@ class Bench:
             Result(
                 f"{kind}: store a batch of {events:,} events",
                 "Spark's Parquet writer",
+                found[kind] / found[_SPARK],
+                "<=",
+                target,
+                f"{found[kind]:.2f} against {found[_SPARK]:.2f} s",
+            )
+            for kind, target in TARGETS.items()
+        ]
+
+    def storing_payloads(self, events: int, rounds: int) -> list[Result]:
+        """Measures reading one batch from PostgreSQL, parsing its payloads, and storing them."""
+        with psycopg.connect(self._client.url, autocommit=True) as connection:
+            for first in range(1, events + 1, 100_000):
+                connection.execute(_SEND, [first, min(first + 99_999, events)])
+        tick(self._client)
+
+        def stored(kind: str) -> float:
+            claimed = claim(self._client)
+            batch = SparkBatch(self._spark, claimed, self._client.url)
+            payloads = batch.payload(_PAYLOAD, on_malformed="keep")
+            if kind == _SPARK:
+                seconds = self._by_spark(payloads)
+            else:
+                target = self._location()
+                seconds = timed(lambda: self._sink(kind, target).write(batch, payloads))
+                shutil.rmtree(target)
+            claimed.release()
+            return seconds
+
+        found = medians(
+            [Contender(kind, partial(stored, kind)) for kind in (_SPARK, *TARGETS)], rounds
+        )
+        claim(self._client).ack()
+        return [
+            Result(
+                f"{kind}: read, parse and store {events:,} events",
+                "the same with Spark's Parquet writer",
                 found[kind] / found[_SPARK],
                 "<=",
                 target,

@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from ...client.models import Slice
 from ..address import DatabaseAddress
 from ..reading import arrow
+from ..reading.in_tasks import read_in_tasks, renamed
 from .parsing import (
     ID,
     REASON,
@@ -153,7 +154,8 @@ class ParsedSlices:
         return pa.concat_tables([_REPORT.empty_table(), *found])
 
     def _rows(self, parse: _Parser) -> DataFrame:
-        return self._parsing.rows(self._read(parse, self._parsing.schema()))
+        parsed = self._read(parse, self._parsing.schema())
+        return renamed(parsed, self._parsing.rows(parsed))
 
     def _read(self, parse: _Parser, schema: t.StructType) -> DataFrame:
         address, parsing = self._address, self._parsing
@@ -163,7 +165,7 @@ class ParsedSlices:
             events = arrow.read_slice(address.resolve(), piece, parsing.needed)
             return parse(nr, parsing.batches(events))
 
-        return arrow.read_in_tasks(self._spark, list(enumerate(self._slices)), read, schema)
+        return read_in_tasks(self._spark, list(enumerate(self._slices)), read, schema)
 
 
 def _accumulator(context: SparkContext) -> Accumulator[Reported]:

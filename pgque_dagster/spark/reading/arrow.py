@@ -3,9 +3,9 @@
 import socket
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -17,8 +17,7 @@ from ...client.connection import connect
 from ...client.errors import ConnectionFailed, InvalidArgument, translated
 from ...client.models import Slice
 from ..address import DatabaseAddress
-
-Part = TypeVar("Part")
+from .in_tasks import read_in_tasks
 
 # The columns of a read plan's slice, in its order.
 _COLUMNS = {
@@ -70,31 +69,6 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 def spark_schema(columns: Sequence[str]) -> t.StructType:
     """Returns the Spark schema of some of the event columns."""
     return from_arrow_schema(arrow_schema(columns))
-
-
-def read_in_tasks(
-    spark: SparkSession,
-    parts: Sequence[Part],
-    read: Callable[[Part], Iterable[pa.RecordBatch]],
-    schema: t.StructType,
-) -> DataFrame:
-    """Returns the rows that a function reads for each part, in a task of its own.
-
-    Args:
-        spark: the session.
-        parts: what tasks read; sent to all of them.
-        read: reads one.
-        schema: the columns.
-    """
-
-    def read_here(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for nr in batch.column(0).to_pylist():
-                yield from read(parts[nr])
-
-    # Each task has one number of a part.
-    numbers = spark.range(0, len(parts), 1, max(1, len(parts)))
-    return numbers.mapInArrow(read_here, schema)
 
 
 def read_slices(

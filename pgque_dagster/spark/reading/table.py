@@ -13,7 +13,8 @@ from ...client.connection import connect
 from ...client.errors import ConnectionFailed, InvalidArgument, translated
 from ..address import DatabaseAddress
 from ..cluster.executor_errors import clear_executor_errors
-from .arrow import connected, read_in_tasks
+from .arrow import connected
+from .in_tasks import read_in_tasks
 
 # 32 MB.
 _BLOCKS = 4096

@@ -19,6 +19,7 @@ from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructFiel
 
 from ....client.errors import InvalidArgument
 from ...cluster.executor_errors import clear_executor_errors
+from ...reading.in_tasks import map_in_tasks
 from ..modes import BATCH_ID
 from .storage import Storage
 
@@ -91,7 +92,7 @@ def write_files(
 
     # The results of the accepted attempts at tasks. The files of others are in no list.
     with clear_executor_errors():
-        written = frame.mapInArrow(write, _RESULT).collect()
+        written = map_in_tasks(frame, write, _RESULT).collect()
     return [DataFile(row.path, row.rows, row.size, bytes(row.footer)) for row in written]
 
 

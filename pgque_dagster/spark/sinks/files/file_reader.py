@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from ...reading.arrow import nullable, read_in_tasks
+from ...reading.arrow import nullable
+from ...reading.in_tasks import read_in_tasks
 from .storage import Storage
 
 # As Spark packs files: so many bytes for a task, and opening a file costs as much as so many.

@@ -16,6 +16,7 @@ from ....client.errors import InvalidArgument, PgqueError, StagingLost, Transact
 from ....client.rights import Connection, needing
 from ...address import DatabaseAddress
 from ...cluster.executor_errors import clear_executor_errors
+from ...reading.in_tasks import map_in_tasks
 from ...writing.copying import copy_batches
 from .columns import StagedColumn
 from .merge import Merge, written_by
@@ -94,7 +95,7 @@ class Stage:
 
         # The results of the accepted attempts. The rows of other attempts are ignored.
         with clear_executor_errors():
-            written = frame.mapInArrow(copy, "txid string, rows bigint").collect()
+            written = map_in_tasks(frame, copy, "txid string, rows bigint").collect()
         self._txids = [row["txid"] for row in written]
         self._rows = sum(row["rows"] for row in written)
 
