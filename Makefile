@@ -64,6 +64,10 @@ docs: venv  ## Build the site of docs/ into site/, whose links must lead somewhe
 		--constraint constraints.txt --requirement docs/requirements.txt
 	@$(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going -d site/.doctrees docs site
 
+.PHONY: screenshots
+screenshots: archive  ## Take the pictures of docs/images from the running demo, 3 minutes (Chromium needed)
+	@$(PYTHON) -m tests.screenshots
+
 .PHONY: bench
 bench: bench-rivals  ## Run the benchmarks, about 15 minutes (Debian's postgresql-15-pgq3 needed)
 	@$(PYTHON) benchmarks/run.py $(ARGS)

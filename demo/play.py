@@ -62,7 +62,7 @@ def play(options: Options, place: Place, interrupts: Interrupts) -> Summary | No
     say(f"found Java {check_java()}")
     with ExitStack() as stack:
         try:
-            stage = _set_up(options, place, interrupts, stack)
+            stage = set_up(options, place, interrupts, stack)
             if options.interactive:
                 _play_on(stage, options)
                 return None
@@ -72,7 +72,8 @@ def play(options: Options, place: Place, interrupts: Interrupts) -> Summary | No
             say("stopping everything")
 
 
-def _set_up(options: Options, place: Place, interrupts: Interrupts, stack: ExitStack) -> Stage:
+def set_up(options: Options, place: Place, interrupts: Interrupts, stack: ExitStack) -> Stage:
+    """Starts the server, the load and Dagster, which the stack stops."""
     say(f"starting PostgreSQL {options.postgres} in {place.postgres}")
     server = EmbeddedPostgres(place.postgres, version=options.postgres)
     with interrupts.deferred():
@@ -111,7 +112,7 @@ def _play_once(stage: Stage, options: Options) -> Summary:
     chaos = Chaos(stage.dagster) if options.chaos else None
     watch = Watch(stage.client, stage.dagster, chaos)
 
-    _watch_load(stage, watch, options.seconds)
+    watch_load(stage, watch, options.seconds)
     say("the bank is closed; waiting until the queue is drained")
     watch.drain(stage.place.dagster_log)
     drained_seconds = time.monotonic() - stage.opened
@@ -142,7 +143,7 @@ def _play_on(stage: Stage, options: Options) -> None:
     chaos = Chaos(stage.dagster) if options.chaos else None
     watch = Watch(stage.client, stage.dagster, chaos, interval=15.0)
     say(f"look at {stage.dagster.url}; stop everything with Ctrl-C")
-    _watch_load(stage, watch, options.seconds)
+    watch_load(stage, watch, options.seconds)
 
 
 @contextmanager
@@ -165,7 +166,7 @@ def ticking(url: str) -> Iterator[None]:
         thread.join(10)
 
 
-def _watch_load(stage: Stage, watch: Watch, seconds: int) -> None:
+def watch_load(stage: Stage, watch: Watch, seconds: int) -> None:
     """Watches until the load ends, and sends the malformed events evenly over `seconds`."""
     waiting = list(MALFORMED)
     while stage.load.is_running:

@@ -33,6 +33,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DgProject:
         each for each in blocks("docs/components.md", "python") if "def revenue" in each
     )
     project.write("pgque", database.replace("attributes:", "attributes:\n  install: never"))
+    (project.defs / "pgque" / "alerts.py").write_text("to_slack = print\n")
     project.write("orders", "type: pgque_dagster.QueueComponent\nattributes:\n  queue: orders\n")
     project.write("revenue", consumer)
     (project.defs / "revenue" / "transform.py").write_text(transform)

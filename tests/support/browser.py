@@ -1,5 +1,6 @@
 """A page in Chromium, driven over its debugging pipe: what a person would see."""
 
+import base64
 import json
 import os
 import select
@@ -9,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -66,6 +68,12 @@ class Browser:
         answer = self._call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def photograph(self, path: Path, *, left: int, top: int, width: int, height: int) -> None:
+        """Writes a part of the window, in pixels, as PNG."""
+        clip = {"x": left, "y": top, "width": width, "height": height, "scale": 1}
+        answer = self._call("Page.captureScreenshot", format="png", clip=clip)
+        path.write_bytes(base64.b64decode(answer["data"]))
 
     def _call(self, method: str, **params: object) -> Any:
         self._number += 1

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.program("postgresql-15-pgq3")
 
 PAGE = Path(__file__).parents[3] / "docs" / "migrating.md"
 BLOCKS = re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
-UNREAD, CREATE, SWITCH_TRIGGERS, WHAT_IS_UNREAD, REPLACE, PRINT, CLOSE = BLOCKS
+UNREAD, CREATE, SWITCH_TRIGGERS, WHAT_IS_UNREAD, REPLACE, PRINT, DISABLE = BLOCKS
+CHECK, _, _ = REPLACE.partition("select pgq.drop_queue")
+CLOSE = CHECK + DISABLE + "commit;\n"
 
 BOOKS = """
 create table orders (id serial primary key, note text);

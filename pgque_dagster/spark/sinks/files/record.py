@@ -57,7 +57,7 @@ def check_layout(location: Path) -> None:
     if any(location.glob(f"{BATCH_ID}=*")):
         raise InvalidArgument(
             f"{location} has the layout of an earlier version (batch_id=…)",
-            "docs/writing.md says how to copy it; or write to another directory.",
+            "CHANGELOG.md, version 0.4.0, says how to copy it; or write to another directory.",
         )
 
 
