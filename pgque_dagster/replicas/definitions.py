@@ -157,6 +157,8 @@ def build_table_replicas(
                 [replicas],
                 name=f"{prefix}_sensor",
                 max_age=max_age,
+                # Each compares a whole table.
+                with_checks=False,
                 default_status=status,
             ),
         ],
