@@ -1,4 +1,4 @@
-"""Runs pgbench's bank, computes its balances with Dagster and Spark, and compares the two.
+"""Replicates pgbench's bank into Delta with Dagster and Spark, and compares the two.
 
-Run `python -m demo` or `make demo`. docs/architecture.md describes the parts that it uses.
+Run `python -m demo` or `make demo`. docs/replicas.md describes what it shows.
 """

@@ -1,6 +1,7 @@
-"""The bank: pgbench's tables and load, and a trigger that publishes each posting as an event."""
+"""The bank: pgbench's four tables, and its clients, which move money."""
 
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,35 +15,37 @@ from .console import DemoError
 from .interrupts import Interrupts
 
 QUEUE = "bank"
-SCALE = 4  # Branches; each has 10 tellers and 100,000 accounts.
+SCALE = 2  # Branches; each has 10 tellers and 100,000 accounts.
 _CLIENTS = 4
+_FOR_EVER = 10**9  # seconds
 
-_PUBLISH_HISTORY = """
-create function publish_history() returns trigger language plpgsql as $$
-begin
-    perform pgque.insert_event('bank', 'history', row_to_json(new)::text);
-    return null;
-end;
-$$;
-create trigger publish_history after insert on pgbench_history
-for each row execute function publish_history();
-"""
-
-# Events that are not postings of the bank. Each must become a dead letter of each consumer.
-MALFORMED = (
-    '{"tid": 1, "bid": 1, "aid": 1, "delta": 10',
-    "this is no JSON",
-    '[{"tid": 1, "bid": 1, "aid": 1, "delta": 1000}]',
-    '{"tid": "one", "bid": "one", "aid": "one", "delta": "plenty"}',
-    '{"tid": null, "bid": null, "aid": null, "mtime": "2000-01-01T00:00:00"}',
-)
+# A replica needs a key, and pgbench's history has none.
+_KEY = "alter table pgbench_history add column id bigint generated always as identity primary key"
+_CITY = "alter table pgbench_branches add column city text not null default 'Ulm'"
+_MOVE = "update pgbench_branches set city = 'Neu-Ulm' where bid = 1"
+# Writers wait behind an ALTER TABLE that waits.
+_LOCK_TIMEOUT = "set lock_timeout = '200ms'"
 
 
 def open_bank(server: EmbeddedPostgres, url: str, log: Path) -> None:
-    """Creates the bank's accounts in a database, and a trigger that publishes its postings."""
+    """Creates the bank's tables in a database."""
     _run_pgbench(server, log, "--initialize", f"--scale={SCALE}", "--quiet", url)
     with psycopg.connect(url) as connection:
-        connection.execute(_PUBLISH_HISTORY)
+        connection.execute(_KEY)
+
+
+def alter_branches(url: str) -> None:
+    """Adds a column to the branches while the bank is open, and changes it in one of them."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(_LOCK_TIMEOUT)
+        while True:
+            try:
+                connection.execute(_CITY)
+                break
+            except psycopg.errors.LockNotAvailable:
+                time.sleep(0.1)
+        connection.execute("reset lock_timeout")
+        connection.execute(_MOVE)
 
 
 class Load:
@@ -52,17 +55,14 @@ class Load:
         self._process = process
         self._log = log
 
-    @property
-    def is_running(self) -> bool:
-        """Whether pgbench is running.
+    def check(self) -> None:
+        """Checks that pgbench is running.
 
         Raises:
-            DemoError: if pgbench failed.
+            DemoError: if it has ended.
         """
-        code = self._process.poll()
-        if code:
-            raise DemoError(f"pgbench failed with exit code {code}: read {self._log}")
-        return code is None
+        if self._process.poll() is not None:
+            raise DemoError(f"pgbench has ended: read {self._log}")
 
 
 @contextmanager
@@ -72,17 +72,15 @@ def load(
     log: Path,
     interrupts: Interrupts,
     *,
-    seconds: int,
     rate: int,
 ) -> Iterator[Load]:
-    """Runs pgbench while the block runs, for at most `seconds`.
+    """Runs pgbench while the block runs.
 
     Args:
         server: the server whose pgbench to use.
         url: the bank's database.
         log: the file for pgbench's output.
         interrupts: the demo's signal handling.
-        seconds: the duration of the load.
         rate: transactions per second.
 
     Yields:
@@ -92,7 +90,7 @@ def load(
         server.binary("pgbench"),
         "--no-vacuum",
         f"--client={_CLIENTS}",
-        f"--time={seconds}",
+        f"--time={_FOR_EVER}",
         f"--rate={rate}",
         "--progress=5",
         url,

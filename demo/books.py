@@ -1,100 +1,71 @@
-"""Compares the balances that Spark computed from events with the bank's own balances."""
+"""Compares the bank's tables with their replicas, by what DuckDB adds up in these."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import psycopg
-import pyarrow.dataset as ds
+from deltalake import DeltaTable
 from psycopg import sql
 
-
-@dataclass(frozen=True)
-class Ledger:
-    """An asset that computes balances, and the bank's table with the same balances.
-
-    Attributes:
-        asset: the name of the asset and of its consumer.
-        key: the column of the history that identifies a balance.
-        table: the bank's table of balances.
-        balance: the column of the balance in this table.
-    """
-
-    asset: str
-    key: str
-    table: str
-    balance: str
-
-
-LEDGERS = (
-    Ledger("branch_balances", "bid", "pgbench_branches", "bbalance"),
-    Ledger("teller_balances", "tid", "pgbench_tellers", "tbalance"),
-    Ledger("account_balances", "aid", "pgbench_accounts", "abalance"),
-)
+# The bank's tables, each with its column of money.
+MONEY = {
+    "pgbench_accounts": "abalance",
+    "pgbench_tellers": "tbalance",
+    "pgbench_branches": "bbalance",
+    "pgbench_history": "delta",
+}
 
 
 @dataclass(frozen=True)
-class Account:
-    """A balance and its number of postings."""
+class Sum:
+    """The number of rows of a table, and the sum of its money."""
 
-    balance: int
-    postings: int
-
-
-Accounts = dict[int, Account]
-NOTHING = Account(balance=0, postings=0)
-
-
-@dataclass(frozen=True)
-class Mismatch:
-    """An account whose balances differ between the bank and Spark."""
-
-    key: int
-    booked: Account
-    derived: Account
+    rows: int
+    money: int
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How the accounts of one ledger compare."""
+    """A table of the bank, and its replica."""
 
-    ledger: Ledger
-    accounts: int
-    mismatches: tuple[Mismatch, ...]
+    table: str
+    bank: Sum
+    replica: Sum
 
-
-def compare(ledger: Ledger, booked: Accounts, derived: Accounts) -> Comparison:
-    """Compares all accounts of both sides; an account that a side lacks counts as empty."""
-    keys = sorted(booked.keys() | derived.keys())
-    pairs = ((key, booked.get(key, NOTHING), derived.get(key, NOTHING)) for key in keys)
-    mismatches = tuple(Mismatch(key, ours, theirs) for key, ours, theirs in pairs if ours != theirs)
-    return Comparison(ledger, len(keys), mismatches)
+    @property
+    def is_equal(self) -> bool:
+        """Whether both have as many rows and as much money."""
+        return self.bank == self.replica
 
 
-def booked_accounts(connection: psycopg.Connection[Any], ledger: Ledger) -> Accounts:
-    """Reads the bank's balances, and the number of postings of each in the bank's history."""
-    query = sql.SQL(
-        "select {key}, {balance}, coalesce(postings, 0) from {table}"
-        " left join (select {key}, count(*) as postings from pgbench_history group by {key}) h"
-        " using ({key})"
-    ).format(
-        key=sql.Identifier(ledger.key),
-        balance=sql.Identifier(ledger.balance),
-        table=sql.Identifier(ledger.table),
+def compare(connection: psycopg.Connection[Any], lake: Path) -> list[Comparison]:
+    """Compares all tables, which nobody may write to meanwhile.
+
+    Args:
+        connection: of the bank.
+        lake: where the replicas are.
+    """
+    return [
+        Comparison(table, bank_sum(connection, table), replica_sum(lake, table)) for table in MONEY
+    ]
+
+
+def bank_sum(connection: psycopg.Connection[Any], table: str) -> Sum:
+    """Adds up a table of the bank."""
+    query = sql.SQL("select count(*), coalesce(sum({}), 0)::bigint from {}").format(
+        sql.Identifier(MONEY[table]), sql.Identifier(table)
     )
-    return {key: Account(balance, postings) for key, balance, postings in connection.execute(query)}
+    ((rows, money),) = connection.execute(query).fetchall()
+    return Sum(rows, money)
 
 
-def derived_accounts(output: Path, ledger: Ledger) -> Accounts:
-    """Adds up what Spark stored for each batch."""
-    folder = output / ledger.asset
-    if not folder.exists():
-        return {}
-    batches = ds.dataset(folder, format="parquet")
-    sums = (
-        batches.to_table(columns=[ledger.key, "delta", "postings"])
-        .group_by(ledger.key)
-        .aggregate([("delta", "sum"), ("postings", "sum")])
-    )
-    columns = (sums[name].to_pylist() for name in (ledger.key, "delta_sum", "postings_sum"))
-    return {key: Account(*values) for key, *values in zip(*columns, strict=True)}
+def replica_sum(lake: Path, table: str) -> Sum:
+    """Adds up the replica of a table, by DuckDB."""
+    replica = DeltaTable(lake / "public" / table).to_pyarrow_dataset()
+    with duckdb.connect() as reader:
+        reader.register("replica", replica)
+        query = f"select count(*), coalesce(sum({MONEY[table]}), 0)::bigint from replica"
+        ((rows, money),) = reader.execute(query).fetchall()
+    return Sum(rows, money)

@@ -3,12 +3,11 @@
 import os
 import re
 import signal
-import time
 
 from .console import say
 from .graphql import Dagster, Run
 
-_WORKED_FOR = 4.0  # Seconds. By then the run has claimed its batch and has started Spark.
+_COPYING = "copying "  # What a run logs before it copies a table.
 _STARTED_PROCESS = re.compile(r"Started process for run \(pid: (\d+)\)")
 
 
@@ -20,21 +19,21 @@ class Chaos:
         self.killed: str | None = None
 
     def look(self, runs: list[Run]) -> None:
-        """Kills the process of a run that has worked for some seconds, unless it has killed one."""
+        """Kills the process of a run that copies a table, unless it has killed one."""
         if self.killed is not None:
             return
         for run in runs:
             if run.status == "STARTED" and (pid := self._worker(run)) is not None:
                 os.kill(pid, signal.SIGKILL)
                 self.killed = run.id
-                say(f"CHAOS: killed the process of run {run.id[:8]} ({run.consumer}, pid {pid})")
+                say(f"killed the process of run {run.id[:8]} (pid {pid}) while it copied a table")
                 return
 
     def _worker(self, run: Run) -> int | None:
         log = self._dagster.log(run.id)
-        started = [entry.time for entry in log if entry.kind == "ExecutionStepStartEvent"]
+        is_copying = any(entry.message.startswith(_COPYING) for entry in log)
         pids = [int(found[1]) for entry in log if (found := _STARTED_PROCESS.search(entry.message))]
-        if not started or not pids or time.time() - started[0] < _WORKED_FOR:
+        if not is_copying or not pids:
             return None
         try:
             ours = os.getsid(pids[-1]) == self._dagster.session

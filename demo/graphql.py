@@ -65,7 +65,9 @@ query Log($id: ID!) { logsForRun(runId: $id) {
         __typename
         ... on MessageEvent { message timestamp }
         ... on ExecutionStepFailureEvent { error { message causes { message } } }
-        ... on AssetCheckEvaluationEvent { evaluation { success checkName } }
+        ... on AssetCheckEvaluationEvent {
+            evaluation { success checkName description assetKey { path } }
+        }
     } }
 } }
 """
@@ -125,6 +127,16 @@ class LogEntry:
     message: str
     time: float
     fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of an asset check; the asset by the last part of its key."""
+
+    asset: str
+    name: str
+    passed: bool
+    description: str
 
 
 class Dagster:
@@ -213,10 +225,16 @@ class Dagster:
             raise DemoError(f"job {name} failed: {self.failure(run_id)}")
         return run_id
 
-    def check_results(self, run_id: str) -> dict[str, bool]:
-        """Returns, by name, whether each asset check of a run passed."""
+    def check_results(self, run_id: str) -> list[CheckResult]:
+        """Returns the results of the asset checks of a run."""
         evaluations = (entry.fields.get("evaluation") for entry in self.log(run_id))
-        return {x["checkName"]: x["success"] for x in evaluations if x}
+        return [
+            CheckResult(
+                x["assetKey"]["path"][-1], x["checkName"], x["success"], x["description"] or ""
+            )
+            for x in evaluations
+            if x
+        ]
 
     def ensure_sensor_runs(self, name: str) -> None:
         """Starts a sensor if it is not running."""

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 
 import psycopg
 
@@ -14,19 +13,20 @@ from pgque_dagster.client import Client, PgqueError, Ticker
 from pgque_dagster.embedded import EmbeddedPostgres
 from pgque_dagster.spark.cluster.java import check_java
 
-from .bank import MALFORMED, QUEUE, SCALE, Load, load, open_bank
-from .books import LEDGERS, Comparison, booked_accounts, compare, derived_accounts
+from .bank import QUEUE, SCALE, Load, alter_branches, load, open_bank
+from .books import MONEY, compare
 from .chaos import Chaos
 from .console import DemoError, elapsed, say
 from .dagster_dev import dagster_dev
-from .graphql import Dagster
+from .graphql import CheckResult, Dagster
 from .interrupts import Interrupts
 from .place import Place
 from .report import Summary
 from .watch import Watch
 
-CHECK_JOB = "bank_checks"
-_FOR_EVER = 10**9
+_VERIFY_JOB = "bank_verify"
+_CHECK = "equals_source"
+_SENSORS = "bank_capture", "bank_sensor"
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,8 @@ class Options:
     """The options of the command line."""
 
     interactive: bool
-    seconds: int
     rate: int
     postgres: int
-    chaos: bool
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,13 @@ class Stage:
     """The running parts of the demo."""
 
     place: Place
-    server: EmbeddedPostgres
     url: str
     client: Client
     dagster: Dagster
     load: Load
     opened: float
+    # Closes the bank.
+    close: ExitStack
 
 
 def play(options: Options, place: Place, interrupts: Interrupts) -> Summary | None:
@@ -64,9 +63,9 @@ def play(options: Options, place: Place, interrupts: Interrupts) -> Summary | No
         try:
             stage = set_up(options, place, interrupts, stack)
             if options.interactive:
-                _play_on(stage, options)
+                _play_on(stage)
                 return None
-            return _play_once(stage, options)
+            return _play_once(stage)
         finally:
             interrupts.ignore()
             say("stopping everything")
@@ -83,67 +82,62 @@ def set_up(options: Options, place: Place, interrupts: Interrupts, stack: ExitSt
     client = stack.enter_context(Client(url))
     client.create_queue(QUEUE)
     client.configure_queue(QUEUE, ticker_max_lag="1 second")
-    for ledger in LEDGERS:
-        client.register_consumer(QUEUE, ledger.asset)
     with interrupts.deferred():
         stack.enter_context(ticking(url))
-    say(f"installed pgque {client.version()}, with queue {QUEUE} and {len(LEDGERS)} consumers")
+    say(f"installed pgque {client.version()}")
 
-    say(f"pgbench opens a bank: {SCALE} branches, {SCALE * 100_000:,} accounts")
     open_bank(server, url, place.pgbench_log)
-    say("the bank's postings are sent to the queue")
-
-    seconds = _FOR_EVER if options.interactive else options.seconds
-    duration = "" if options.interactive else f" for {seconds} s"
-    say(f"the bank opens{duration}, {options.rate} transactions per second")
+    say(f"pgbench has made a bank: {SCALE} branches, {SCALE * 100_000:,} accounts")
     opened = time.monotonic()
-    running_load = stack.enter_context(
-        load(server, url, place.pgbench_log, interrupts, seconds=seconds, rate=options.rate)
+    close = stack.enter_context(ExitStack())
+    running_load = close.enter_context(
+        load(server, url, place.pgbench_log, interrupts, rate=options.rate)
     )
-    say("starting dagster dev, which loads the assets; the queue keeps the events until then")
+    say(f"the bank is open: {options.rate} transactions per second")
+    say("starting dagster dev, which captures the tables and replicates them into Delta")
     dagster = stack.enter_context(dagster_dev(place, url, interrupts))
-    for ledger in LEDGERS:
-        dagster.ensure_sensor_runs(f"{ledger.asset}_sensor")
+    for sensor in _SENSORS:
+        dagster.ensure_sensor_runs(sensor)
     say(f"Dagster is up: {dagster.url}")
-    return Stage(place, server, url, client, dagster, running_load, opened)
+    return Stage(place, url, client, dagster, running_load, opened, close)
 
 
-def _play_once(stage: Stage, options: Options) -> Summary:
-    chaos = Chaos(stage.dagster) if options.chaos else None
-    watch = Watch(stage.client, stage.dagster, chaos)
+def _play_once(stage: Stage) -> Summary:
+    chaos = Chaos(stage.dagster)
+    watch = Watch(stage.client, stage.dagster, stage.load, chaos)
 
-    watch_load(stage, watch, options.seconds)
-    say("the bank is closed; waiting until the queue is drained")
+    watch.wait("a run that copies", lambda: chaos.killed is not None)
+    watch.wait("another run to copy the tables", lambda: watch.succeeded > 0)
+    say("another run has copied the tables")
+    alter_branches(stage.url)
+    say("added a column to pgbench_branches, and changed it in a row")
+    before = watch.succeeded
+    watch.wait("the next run", lambda: watch.succeeded > before)
+    stage.close.close()
+    load_seconds = time.monotonic() - stage.opened
+    say("the bank is closed; waiting until all changes are applied")
     watch.drain(stage.place.dagster_log)
-    drained_seconds = time.monotonic() - stage.opened
-    say("the queue is drained")
-    if chaos is not None and chaos.killed is None:
-        raise DemoError("CHAOS found no run to kill: increase --seconds")
-
-    comparisons = _compare(stage)
-    dead_letters, purged = _settle_dead_letters(stage)
+    say("all changes are applied; comparing each table with its replica, row by row")
+    checks = verify(stage)
     with psycopg.connect(stage.url) as connection:
-        postings = connection.execute("select count(*) from pgbench_history").fetchone()
+        comparisons = compare(connection, stage.place.output)
     return Summary(
-        postings=postings[0] if postings else 0,
-        malformed=len(MALFORMED),
-        load_seconds=options.seconds,
-        drained_seconds=drained_seconds,
+        load_seconds=load_seconds,
         runs=watch.runs,
-        killed=chaos.killed if chaos else None,
-        dead_letters=dead_letters,
-        purged=purged,
+        killed=str(chaos.killed),
+        checks=checks,
         comparisons=comparisons,
         seconds=elapsed(),
         ui=stage.dagster.url,
     )
 
 
-def _play_on(stage: Stage, options: Options) -> None:
-    chaos = Chaos(stage.dagster) if options.chaos else None
-    watch = Watch(stage.client, stage.dagster, chaos, interval=15.0)
+def _play_on(stage: Stage) -> None:
+    watch = Watch(stage.client, stage.dagster, stage.load, None, interval=15.0)
     say(f"look at {stage.dagster.url}; stop everything with Ctrl-C")
-    watch_load(stage, watch, options.seconds)
+    while True:
+        watch.look()
+        time.sleep(0.5)
 
 
 @contextmanager
@@ -166,62 +160,14 @@ def ticking(url: str) -> Iterator[None]:
         thread.join(10)
 
 
-def watch_load(stage: Stage, watch: Watch, seconds: int) -> None:
-    """Watches until the load ends, and sends the malformed events evenly over `seconds`."""
-    waiting = list(MALFORMED)
-    while stage.load.is_running:
-        due = (len(MALFORMED) - len(waiting) + 1) * seconds / (len(MALFORMED) + 1)
-        if waiting and time.monotonic() - stage.opened >= due:
-            _send_malformed(stage, waiting.pop(0))
-        watch.look()
-        time.sleep(0.5)
-    for text in waiting:
-        _send_malformed(stage, text)
-
-
-def _send_malformed(stage: Stage, text: str) -> None:
-    stage.client.send(QUEUE, text, type="history")
-    say(f"sent a malformed event: {text}")
-
-
-def _compare(stage: Stage) -> list[Comparison]:
-    say("comparing Spark's balances with the bank's")
-    comparisons = []
-    with psycopg.connect(stage.url) as connection:
-        for ledger in LEDGERS:
-            booked = booked_accounts(connection, ledger)
-            comparisons.append(
-                compare(ledger, booked, derived_accounts(stage.place.output, ledger))
-            )
-    wrong = sum(len(comparison.mismatches) for comparison in comparisons)
-    say(f"compared Spark's balances with the bank's: {wrong} mismatches")
-    return comparisons
-
-
-def _settle_dead_letters(stage: Stage) -> tuple[int, int]:
-    """Shows that the check fails, purges the dead letters, and shows that it passes.
-
-    Returns:
-        The number of dead letters, and how many of them were purged.
+def verify(stage: Stage) -> list[CheckResult]:
+    """Runs the checks that compare tables with replicas.
 
     Raises:
-        DemoError: if their number differs from that of the malformed events, or the check's result
-            is wrong.
+        DemoError: if one of them has not run.
     """
-    found = sum(count.count for count in stage.client.dead_letter_counts(QUEUE))
-    expected = len(MALFORMED) * len(LEDGERS)
-    if found != expected:
-        raise DemoError(f"there are {found} dead letters, but {expected} were expected")
-    say("running the dead-letter check before and after the dead letters are purged")
-    _expect_check(stage, passed=False)
-    say(f"the dead-letter check fails as expected: {found} dead letters")
-    purged = stage.client.purge_dead_letters(QUEUE, timedelta())
-    _expect_check(stage, passed=True)
-    say(f"purged {purged}; the dead-letter check passes")
-    return found, purged
-
-
-def _expect_check(stage: Stage, *, passed: bool) -> None:
-    results = stage.dagster.check_results(stage.dagster.run_job(CHECK_JOB))
-    if results.get("dead_letters") is not passed:
-        raise DemoError(f"the dead-letter check should {'pass' if passed else 'fail'}: {results}")
+    results = stage.dagster.check_results(stage.dagster.run_job(_VERIFY_JOB))
+    checks = [each for each in results if each.name == _CHECK]
+    if {each.asset for each in checks} != set(MONEY):
+        raise DemoError(f"the job {_VERIFY_JOB} has not compared all tables: {results}")
+    return checks

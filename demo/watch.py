@@ -3,12 +3,13 @@
 import textwrap
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from pgque_dagster.client import Client
 from pgque_dagster.client.peeking import retained_ticks
 
-from .bank import QUEUE
+from .bank import QUEUE, Load
 from .chaos import Chaos
 from .console import DemoError, say
 from .graphql import Dagster, Run
@@ -24,23 +25,54 @@ class Watch:
     Args:
         client: a client of the queue's database.
         dagster: the Dagster with the runs.
+        load: checked at each look until the queue is to be drained.
         chaos: looks for a run to kill at each look, if given.
         interval: seconds between two lines of progress.
     """
 
     def __init__(
-        self, client: Client, dagster: Dagster, chaos: Chaos | None, *, interval: float = 5.0
+        self,
+        client: Client,
+        dagster: Dagster,
+        load: Load,
+        chaos: Chaos | None,
+        *,
+        interval: float = 5.0,
     ) -> None:
         self._client = client
         self._dagster = dagster
+        self._load: Load | None = load
         self._chaos = chaos
         self._interval = interval
         self._next_line = time.monotonic() + interval
         self._reported: set[str] = set()
         self.runs: list[Run] = []
 
+    @property
+    def succeeded(self) -> int:
+        """How many runs have succeeded."""
+        return sum(run.status == "SUCCESS" for run in self.runs)
+
+    def wait(self, what: str, has_happened: Callable[[], bool]) -> None:
+        """Looks until something has happened.
+
+        Raises:
+            DemoError: if it does not happen in a long time.
+        """
+        deadline = time.monotonic() + _STALLED_SECONDS
+        while not has_happened():
+            if time.monotonic() > deadline:
+                raise DemoError(
+                    f"waited {_STALLED_SECONDS:.0f} s for {what}: {self._behind()};"
+                    f" runs: {self._statuses()}"
+                )
+            time.sleep(0.5)
+            self.look()
+
     def look(self) -> None:
         """Reads the runs once, and prints new failures and, if it is time, a line of progress."""
+        if self._load is not None:
+            self._load.check()
         self.runs = self._dagster.runs({"pgque/queue": QUEUE})
         if self._chaos is not None:
             self._chaos.look(self.runs)
@@ -58,6 +90,7 @@ class Watch:
         Raises:
             DemoError: if for a long time neither events get fewer nor runs end.
         """
+        self._load = None
         last = _tick(self._client)
         left, progress_at = self._left(), time.monotonic()
         next_tick = time.monotonic() + _TICK_SECONDS

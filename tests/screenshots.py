@@ -6,13 +6,13 @@ from pathlib import Path
 
 from demo.interrupts import Interrupts
 from demo.place import Place
-from demo.play import CHECK_JOB, Options, Stage, set_up, watch_load
+from demo.play import Options, Stage, set_up, verify
 from demo.watch import Watch
 from tests.support.browser import Browser, browsing
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 WIDTH, HEIGHT = 1400, 1000
-OPTIONS = Options(interactive=False, seconds=30, rate=300, postgres=18, chaos=False)
+OPTIONS = Options(interactive=False, rate=300, postgres=18)
 
 
 def main() -> None:
@@ -20,10 +20,11 @@ def main() -> None:
     place = Place()
     with Interrupts() as interrupts, place.taken(), ExitStack() as stack:
         stage = set_up(OPTIONS, place, interrupts, stack)
-        watch = Watch(stage.client, stage.dagster, None)
-        watch_load(stage, watch, OPTIONS.seconds)
+        watch = Watch(stage.client, stage.dagster, stage.load, None)
+        watch.wait("a run to copy the tables", lambda: watch.succeeded > 0)
+        stage.close.close()
         watch.drain(place.dagster_log)
-        stage.dagster.run_job(CHECK_JOB)
+        verify(stage)
         with browsing(width=WIDTH, height=HEIGHT) as browser:
             photograph(stage, browser)
 
@@ -31,11 +32,12 @@ def main() -> None:
 def photograph(stage: Stage, browser: Browser) -> None:
     """Takes each picture."""
     assets = f"{stage.dagster.url}/assets"
-    lineage = "view=lineage&lineageScope=downstream&lineageDepth=5"
-    take(browser, f"{assets}/pgque/bank_queue?{lineage}", "lineage.png", "bank_dlq", "Passed")
+    lineage = "view=lineage&lineageScope=neighbors&lineageDepth=5"
+    take(browser, f"{assets}/pgque/bank_queue?{lineage}", "lineage.png", "pgbench_history", "Passed")
     take(browser, f"{assets}/pgque/bank_queue", "queue.png", "pgque/consumers")
-    take(browser, f"{assets}/branch_balances", "batch.png", "pgque/batch_id")
-    take(browser, f"{assets}/pgque/bank_dlq?view=checks", "checks.png", "Evaluation result")
+    take(browser, f"{assets}/bank/public/pgbench_accounts", "batch.png", "pgque/batch_id")
+    checks = "bank/public/pgbench_accounts?view=checks"
+    take(browser, f"{assets}/{checks}", "checks.png", "Evaluation result")
 
 
 def take(browser: Browser, url: str, name: str, *words: str) -> None:

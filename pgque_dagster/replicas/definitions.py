@@ -47,6 +47,7 @@ def build_table_replicas(
     target: Target,
     max_age: timedelta = timedelta(seconds=60),
     max_lag: timedelta | None = timedelta(minutes=5),
+    lease_ttl: timedelta = timedelta(minutes=1),
     verify_cron: str | None = "0 */6 * * *",
     maintain_cron: str | None = "30 * * * *",
     group_name: str = "replicas",
@@ -68,6 +69,8 @@ def build_table_replicas(
             for tables of the same schema in another database, or of another schema.
         max_age: how long a change waits for others before a run applies it.
         max_lag: beyond this lag, the check on the queue fails; None for no check.
+        lease_ttl: how long the lease of a run that died lasts. Until then no other run may apply
+            its batch.
         verify_cron: when each table is compared with its replica, row by row; None for a check
             that runs only by hand.
         maintain_cron: when small files of replicas in the lake are united, and files that nobody
@@ -101,7 +104,7 @@ def build_table_replicas(
     _check_tables(name, names)
     of = Database(database)
     prefix = of.named(identifier(name))
-    replicas = _replicas(of, name, specs, target, group_name)
+    replicas = _replicas(of, name, specs, target, group_name, lease_ttl)
     sources = [
         dg.AssetSpec(
             _source_key(of, name, table),
@@ -157,6 +160,8 @@ def build_table_replicas(
                 [replicas],
                 name=f"{prefix}_sensor",
                 max_age=max_age,
+                # Each compares a whole table.
+                with_checks=False,
                 default_status=status,
             ),
         ],
@@ -260,6 +265,7 @@ def _replicas(
     tables: Sequence[TableSpec],
     target: Target,
     group_name: str,
+    lease_ttl: timedelta,
 ) -> dg.AssetsDefinition:
     specs = [
         dg.AssetSpec(
@@ -277,6 +283,7 @@ def _replicas(
         database=database.name,
         consumer=name,
         specs=specs,
+        lease_ttl=lease_ttl,
         name=database.named(f"{identifier(name)}_replicas"),
     )
     def replicas(

@@ -36,6 +36,7 @@ def build_pgque_sensor(
     on_exhausted: OnExhausted = "park",
     tick_wait: timedelta = timedelta(seconds=5),
     minimum_interval_seconds: int = 1,
+    with_checks: bool = True,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
     """Builds the sensor that requests one run for each batch of the assets' consumers.
@@ -60,6 +61,8 @@ def build_pgque_sensor(
             a code location share this time, because Dagster evaluates them one after another.
         minimum_interval_seconds: the minimum time between the starts of two evaluations. Dagster's
             daemon starts one every 5 seconds at most.
+        with_checks: whether runs execute the checks that are defined on the assets, too. Those that
+            are a part of an asset are executed always.
         default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
@@ -80,9 +83,11 @@ def build_pgque_sensor(
         too_long if tick_wait > _LONGEST_WAIT else None,
     )
 
+    selection = dg.AssetSelection.assets(*assets)
+
     @dg.sensor(
         name=name or database.named("pgque_sensor"),
-        target=list(assets),
+        target=selection if with_checks else selection.without_checks(),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=_description(consumers, policy),

@@ -58,7 +58,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def watched(behind: Iterator[int]) -> Watch:
     dagster: Any = SimpleNamespace(runs=lambda tags: [])
     queue: Any = Queue(behind)
-    return Watch(queue, dagster, None, interval=1e9)
+    load: Any = SimpleNamespace(check=lambda: None)
+    return Watch(queue, dagster, load, None, interval=1e9)
 
 
 def test_it_waits_as_long_as_events_get_fewer(clock: Clock) -> None:
@@ -69,4 +70,10 @@ def test_it_waits_as_long_as_events_get_fewer(clock: Clock) -> None:
 def test_without_progress_it_gives_up_and_names_the_log(clock: Clock) -> None:
     with pytest.raises(DemoError, match=r"for 600 s: events behind: c 7.*; read dagster\.log"):
         watched(iter([9, 8, *[7] * 10_000])).drain(Path("dagster.log"))
+    assert clock.now < 700
+
+
+def test_what_does_not_happen_is_named(clock: Clock) -> None:
+    with pytest.raises(DemoError, match=r"waited 600 s for a run that copies"):
+        watched(iter([9] * 10_000)).wait("a run that copies", lambda: False)
     assert clock.now < 700

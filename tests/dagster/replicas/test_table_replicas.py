@@ -124,6 +124,13 @@ def test_tables_are_captured_copied_followed_and_verified(shop: Shop) -> None:
     assert all(each.passed for each in evaluations), evaluations
 
 
+def test_a_run_of_a_batch_compares_no_table(shop: Shop) -> None:
+    sensor = shop.repository.get_sensor_def("shop_sensor")
+    assert [node.name for node in shop.repository.get_job(sensor.job_name).nodes] == [
+        "shop_replicas"
+    ]
+
+
 def test_tables_are_replicated_into_a_schema_of_postgres(
     database_url: str, spark: SparkSession, tmp_path: Path, shop: Shop
 ) -> None:
