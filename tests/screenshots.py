@@ -32,8 +32,8 @@ def main() -> None:
 def photograph(stage: Stage, browser: Browser) -> None:
     """Takes each picture."""
     assets = f"{stage.dagster.url}/assets"
-    lineage = "view=lineage&lineageScope=neighbors&lineageDepth=5"
-    take(browser, f"{assets}/pgque/bank_queue?{lineage}", "lineage.png", "pgbench_history", "Passed")
+    lineage = "pgque/bank_queue?view=lineage&lineageScope=neighbors&lineageDepth=5"
+    take(browser, f"{assets}/{lineage}", "lineage.png", "pgbench_history", "Passed")
     take(browser, f"{assets}/pgque/bank_queue", "queue.png", "pgque/consumers")
     take(browser, f"{assets}/bank/public/pgbench_accounts", "batch.png", "pgque/batch_id")
     checks = "bank/public/pgbench_accounts?view=checks"
