@@ -6,17 +6,16 @@ from pathlib import Path
 
 from demo.interrupts import Interrupts
 from demo.place import Place
-from demo.play import Options, Stage, set_up, verify
+from demo.play import Options, set_up, verify
 from demo.watch import Watch
-from tests.support.browser import Browser, browsing
+from tests.support.browser import Browser, Part, browsing
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-WIDTH, HEIGHT = 1400, 1000
 OPTIONS = Options(interactive=False, rate=300, postgres=18)
 
 
 def main() -> None:
-    """Runs the demo until its queue is drained, and photographs its pages."""
+    """Runs the demo until its tables are replicated, and photographs its pages."""
     place = Place()
     with Interrupts() as interrupts, place.taken(), ExitStack() as stack:
         stage = set_up(OPTIONS, place, interrupts, stack)
@@ -25,27 +24,30 @@ def main() -> None:
         stage.close.close()
         watch.drain(place.dagster_log)
         verify(stage)
-        with browsing(width=WIDTH, height=HEIGHT) as browser:
-            photograph(stage, browser)
+        with browsing(width=1400, height=1100) as browser:
+            photograph(stage.dagster.url, browser)
 
 
-def photograph(stage: Stage, browser: Browser) -> None:
-    """Takes each picture."""
-    assets = f"{stage.dagster.url}/assets"
-    lineage = "pgque/bank_queue?view=lineage&lineageScope=neighbors&lineageDepth=5"
-    take(browser, f"{assets}/{lineage}", "lineage.png", "pgbench_history", "Passed")
-    take(browser, f"{assets}/pgque/bank_queue", "queue.png", "pgque/consumers")
-    take(browser, f"{assets}/bank/public/pgbench_accounts", "batch.png", "pgque/batch_id")
-    checks = "bank/public/pgbench_accounts?view=checks"
-    take(browser, f"{assets}/{checks}", "checks.png", "Evaluation result")
+def photograph(url: str, browser: Browser) -> None:
+    """Takes each picture, of the part of the window that has the subject."""
+    queue = f"{url}/assets/pgque/bank_queue"
+    lineage = f"{queue}?view=lineage&lineageScope=neighbors&lineageDepth=5"
+    replica = f"{url}/assets/bank/public/pgbench_accounts"
+    checks = f"{replica}?view=checks"
+    take(browser, lineage, "lineage.png", (290, 320, 1060, 610), "pgbench_history", "Passed")
+    take(browser, queue, "queue.png", (240, 0, 1160, 1000), "pgque/depth")
+    take(browser, replica, "batch.png", (240, 0, 1160, 1000), "pgque/batch_id")
+    take(browser, checks, "checks.png", (240, 0, 1160, 620), "Evaluation result", "equal at tick")
 
 
-def take(browser: Browser, url: str, name: str, *words: str) -> None:
-    """Opens a page, waits until it says these words, and takes a picture of it."""
+def take(browser: Browser, url: str, name: str, part: Part, *words: str) -> None:
+    """Opens a page, waits until it says these words and loads no more, and takes the picture."""
     browser.open(url)
     browser.wait_for(*words)
-    time.sleep(2)  # Animations.
-    browser.photograph(IMAGES / name, left=0, top=0, width=WIDTH, height=HEIGHT)
+    while "Loading" in browser.text():
+        time.sleep(0.5)
+    time.sleep(10)  # What comes after the words.
+    browser.photograph(IMAGES / name, part)
 
 
 if __name__ == "__main__":

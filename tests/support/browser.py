@@ -15,6 +15,8 @@ from typing import Any
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
 
+Part = tuple[int, int, int, int]  # Left, top, width and height, in pixels.
+
 _PATIENCE_SECONDS = 120.0
 _OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"),
@@ -69,9 +71,9 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def photograph(self, path: Path, *, left: int, top: int, width: int, height: int) -> None:
-        """Writes a part of the window, in pixels, as PNG."""
-        clip = {"x": left, "y": top, "width": width, "height": height, "scale": 1}
+    def photograph(self, path: Path, part: Part) -> None:
+        """Writes a part of the window as PNG."""
+        clip = dict(zip(("x", "y", "width", "height"), part, strict=True)) | {"scale": 1}
         answer = self._call("Page.captureScreenshot", format="png", clip=clip)
         path.write_bytes(base64.b64decode(answer["data"]))
 
