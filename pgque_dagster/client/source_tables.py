@@ -1,9 +1,9 @@
 """Tables whose changes are captured into a queue, as the source of replicas."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from .errors import InvalidArgument
+from .errors import DatabaseError, InvalidArgument, PermissionDenied, PgqueError
 from .operation import Call, nothing
 from .producing import send
 from .session import Session
@@ -14,8 +14,7 @@ COPY = "copy"
 _MATCHING = """
 select format('%%I.%%I', n.nspname, c.relname)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
-where n.nspname = %s and c.relname like %s and c.relkind in ('r', 'p')
-  and c.relpersistence = 'p' and not c.relispartition
+where n.nspname = %s and c.relname like %s and c.relkind in ('r', 'p') and not c.relispartition
 order by 1
 """
 
@@ -67,15 +66,20 @@ class SourceTable:
         Raises:
             InvalidArgument: if there is no such table, it has no key, or a key by which rows of
                 another system cannot be found; or if its spec does not fit.
+            PermissionDenied: if the role may not read it.
         """
         spec = TableSpec.of(table)
         name = spec.source
-        full, path, shape, why = session.run(
+        full, path, shape, why, grant = session.run(
             Call(
                 "select t.name, parse_ident(t.name), pgque.table_shape(to_regclass(t.name)), ("
-                " select case when c.relpersistence = 'u' then 'is unlogged'"
+                " select case when c.relkind not in ('r', 'p') then 'is a view or the like'"
+                " when c.relpersistence = 'u' then 'is unlogged'"
+                " when c.relpersistence = 't' then 'is temporary'"
                 " when c.relkind = 'r' and c.relhassubclass then 'has tables that inherit it' end"
-                " from pg_class c where c.oid = to_regclass(t.name)) "
+                " from pg_class c where c.oid = to_regclass(t.name)),"
+                " case when not has_table_privilege(to_regclass(t.name), 'select')"
+                " then format('grant select on %%s to %%I;', t.name, current_user) end "
                 "from (select pgque.capture_table(to_regclass(%s)) as name) t",
                 (name,),
                 lambda rows: rows[0],
@@ -92,6 +96,8 @@ class SourceTable:
                 "Create it, or correct its name; a name without a schema is looked up by the "
                 "search_path.",
             )
+        if grant is not None:
+            raise PermissionDenied(f"this role may not read table {full}", f"It needs: {grant}")
         columns = session.run(
             Call(
                 "select column_name, data_type, is_key, is_stable, description "
@@ -128,26 +134,46 @@ class SourceTable:
         return SourceTable(full, tuple(path), described, key, shape + spec.shape(), spec)
 
 
-def expanded(session: Session, tables: Sequence[str | TableSpec]) -> list[TableSpec]:
+@dataclass
+class Matching:
+    """The tables that names stand for.
+
+    Attributes:
+        specs: those that can be replicated.
+        left_out: those that a name with `*` matches and that cannot be, each with the reason.
+    """
+
+    specs: list[TableSpec] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def expanded(
+    session: Session,
+    tables: Sequence[str | TableSpec],
+    check: Callable[[TableSpec], object] = lambda spec: None,
+) -> Matching:
     """Replaces names with `*`, such as `billing.*`, by the tables that have such a name.
 
-    Views, foreign and unlogged tables and partitions do not count. A table that is named besides
+    Views, foreign tables and partitions do not count. A table that is named besides
     is there once, as it is named.
 
     Args:
         session: of the database of the tables.
         tables: the names, or what of the tables is replicated.
+        check: raises `InvalidArgument` for a table that cannot be replicated for another reason.
 
     Raises:
-        InvalidArgument: if a name matches no table, or has `*` in the schema or in a spec.
+        InvalidArgument: if a name matches no table, or has `*` in the schema or in a spec; or if no
+            table is left.
     """
     specs = [TableSpec.of(each) for each in tables]
-    found = {spec.source: spec for spec in specs if "*" not in spec.source}
+    named = {spec.source: spec for spec in specs if not spec.is_pattern}
+    found = Matching([*named.values()])
     for spec in specs:
-        if "*" not in spec.source:
+        if not spec.is_pattern:
             continue
-        schema, _, name = spec.source.partition(".")
-        if "*" in schema or not name or spec.exclude or spec.mask:
+        schema, name = spec.path
+        if "*" in schema or spec.exclude or spec.mask:
             raise InvalidArgument(
                 f"{spec.source} does not name tables of one schema, or has columns of one table",
                 "Write * after the schema, as in billing.*; name tables with exclude or mask.",
@@ -161,8 +187,19 @@ def expanded(session: Session, tables: Sequence[str | TableSpec]) -> list[TableS
                 "Correct the name, or create the tables before.",
             )
         for table in matching:
-            found.setdefault(table, TableSpec(table))
-    return list(found.values())
+            if table in named:
+                continue
+            named[table] = TableSpec(table)
+            try:
+                SourceTable.find(session, table)
+                check(named[table])
+            except InvalidArgument as error:
+                found.left_out[table] = str(error)
+            else:
+                found.specs.append(named[table])
+    if not found.specs:
+        raise InvalidArgument(f"no table can be replicated: {' '.join(found.left_out.values())}")
+    return found
 
 
 def like_pattern(name: str) -> str:
@@ -226,18 +263,26 @@ def capture_new(session: Session, queue: str, tables: Sequence[str | TableSpec])
         The tables that were not captured before.
 
     Raises:
-        InvalidArgument: if a table cannot be replicated.
-        PermissionDenied: if the role may not create triggers on a table.
+        InvalidArgument: if a table cannot be replicated. The others are captured nevertheless.
+        PermissionDenied: if the role may not create triggers on a table. The same holds.
     """
     captured = captured_tables(session, queue)
-    added = []
+    added: list[str] = []
+    refused: list[PgqueError] = []
     for table in tables:
-        source = SourceTable.find(session, table)
-        if source.name not in captured:
-            with session.transaction():
-                capture(session, queue, source.name)
-                request_copy(session, queue, source.name)
-            added.append(source.name)
+        try:
+            source = SourceTable.find(session, table)
+            if source.name not in captured:
+                with session.transaction():
+                    capture(session, queue, source.name)
+                    request_copy(session, queue, source.name)
+                added.append(source.name)
+        except (InvalidArgument, PermissionDenied, DatabaseError) as error:
+            refused.append(error)
+    if len(refused) > 1:
+        raise InvalidArgument(" ".join(map(str, refused)))
+    if refused:
+        raise refused[0]
     return added
 
 

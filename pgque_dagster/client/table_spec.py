@@ -1,5 +1,6 @@
 """What of a table is replicated."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -8,6 +9,10 @@ from .errors import InvalidArgument
 SHA256 = "sha256"
 # Values of these print differently, or are guessed at once.
 _NOT_MASKED = ("boolean", "real", "double precision")
+# A part of a name: in quotes, or plain.
+_PART = r'(?:"(?:[^"]|"")+"|[^".]+)'
+_NAME = re.compile(rf"({_PART})\.({_PART})")
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,30 @@ class TableSpec:
     def of(table: "str | TableSpec") -> "TableSpec":
         """Returns the spec of a table that is only named, or the one that is given."""
         return table if isinstance(table, TableSpec) else TableSpec(table)
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether the name has a `*` outside of quotes, and so stands for several tables."""
+        return "*" in _QUOTED.sub("", self.source)
+
+    @property
+    def path(self) -> tuple[str, str]:
+        """The schema and the name without quotes.
+
+        Raises:
+            InvalidArgument: if the name has not these two parts.
+        """
+        found = _NAME.fullmatch(self.source)
+        if found is None:
+            raise InvalidArgument(
+                f"{self.source!r} is no schema and table",
+                """Write them as in SQL: public.orders, or sales."Big One".""",
+            )
+        schema, name = (
+            part[1:-1].replace('""', '"') if part.startswith('"') else part
+            for part in found.groups()
+        )
+        return schema, name
 
     def shape(self) -> str:
         """Returns a text that differs if something else of the table is replicated."""

@@ -1,8 +1,10 @@
 """`TableReplicaComponent`: verified replicas of tables of PostgreSQL, from one YAML file."""
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,8 +21,11 @@ from ..replicas import (
     TableSpec,
     build_table_replicas,
 )
+from ..replicas.names import check_name
 from .options import built, given_as, mirror, one_of, option
 from .scaffolding import TableReplicaScaffolder
+
+_logger = logging.getLogger(__name__)
 
 
 class DeltaReplicaOptions(mirror(DeltaReplicas)):
@@ -72,7 +77,7 @@ def _spec(context: dg.ResolutionContext, table: Any) -> str | TableSpec:
 
 @dg.scaffold_with(TableReplicaScaffolder)
 class TableReplicaComponent(
-    mirror(build_table_replicas, leave_out=["tables", "target"]), dg.StateBackedComponent
+    mirror(build_table_replicas, leave_out=["tables", "target", "names"]), dg.StateBackedComponent
 ):
     """Replicas of tables: their assets, sensors, checks and lineage.
 
@@ -168,8 +173,12 @@ class TableReplicaComponent(
                     "names with * need a database to ask for the tables",
                     "Write url: '{{ env.PGQUE_URL }}'.",
                 )
+            (target,) = built(self.target)
             with Client(self.url) as client:
-                specs = expanded(client, specs)
+                found = expanded(client, specs, partial(check_name, target))
+            specs = found.specs
+            for table, why in found.left_out.items():
+                _logger.error("%s is left out: %s", table, why)
         state_path.write_text(json.dumps([asdict(spec) for spec in specs]))
 
     def build_defs_from_state(
@@ -190,9 +199,10 @@ class TableReplicaComponent(
 
     @property
     def _has_patterns(self) -> bool:
-        return any("*" in TableSpec.of(each).source for each in self.tables)
+        return any(TableSpec.of(each).is_pattern for each in self.tables)
 
     def _build(self, tables: Sequence[str | TableSpec]) -> dg.Definitions:
         (target,) = built(self.target)
-        options = {**self.arguments(), "tables": tables, "target": target}
+        names = self.tables if self._has_patterns else ()
+        options = {**self.arguments(), "tables": tables, "target": target, "names": names}
         return build_table_replicas(**options).map_resolved_asset_specs(func=self.get_asset_spec)

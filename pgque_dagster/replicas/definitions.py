@@ -13,6 +13,7 @@ from ..assets.step import executors_address
 from ..checks.lag import build_consumer_lag_checks
 from ..client import Client, InvalidArgument, PgqueError
 from ..client.replicas import postgres, postgres_verify
+from ..client.replicas.deletes import MARKS
 from ..client.replicas.postgres import PostgresReplicas
 from ..client.replicas.standing import Log, Replicated
 from ..client.replicas.verification import Verification
@@ -28,12 +29,17 @@ from ..project.step_errors import log_error_line
 from ..sensors.batch_sensor import build_pgque_sensor
 from ..spark.cluster.session import open_session
 from ..spark.replicas.target import DeltaReplicas, IcebergReplicas, LakeReplicas
+from .names import (
+    Target,
+    check_tables,
+    replica_key,
+    source_key,
+    wildcard_check,
+)
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
     from ..spark.sinks.tables import TableSink
-
-Target = LakeReplicas | PostgresReplicas
 
 _KINDS = {DeltaReplicas: "deltalake", IcebergReplicas: "iceberg", PostgresReplicas: "postgres"}
 _CAPTURE_SECONDS = 30
@@ -53,6 +59,7 @@ def build_table_replicas(
     group_name: str = "replicas",
     database: str = DEFAULT,
     running: bool = True,
+    names: Sequence[str | TableSpec] = (),
 ) -> dg.Definitions:
     """Builds replicas of tables: their assets, sensors, checks and lineage.
 
@@ -80,14 +87,16 @@ def build_table_replicas(
             keys of the assets begin with it, if it is not the default one.
         running: whether sensors and schedule are on from the start; else somebody switches them on
             in the UI.
+        names: the names with `*` from which the tables were found, with those of other tables. A
+            check fails if they stand for others now.
 
     Returns:
         The definitions. They need the resources of the database and `pyspark`. Their
         `map_resolved_asset_specs` gives the assets owners, tags, and the like.
 
     Raises:
-        DagsterInvalidDefinitionError: if there are no tables, or one is named twice or without its
-            schema.
+        DagsterInvalidDefinitionError: if there are no tables, or one is named twice, without its
+            schema, or in a way that the target cannot have.
 
     Example:
         .. code-block:: python
@@ -100,32 +109,34 @@ def build_table_replicas(
             )
     """
     specs = [TableSpec.of(each) for each in tables] if not isinstance(tables, str) else []
-    names = [spec.source for spec in specs]
-    _check_tables(name, names)
+    check_tables(name, specs, target)
     of = Database(database)
     prefix = of.named(identifier(name))
     replicas = _replicas(of, name, specs, target, group_name, lease_ttl)
     sources = [
         dg.AssetSpec(
-            _source_key(of, name, table),
-            description=f"The table {table} of PostgreSQL, whose changes the queue {name} gets.",
+            source_key(of, name, spec),
+            description=f"The table {spec.source} of PostgreSQL, whose changes the queue {name} "
+            "gets.",
             group_name=group_name,
             kinds={"postgres", "table"},
-            metadata={TABLE: table},
+            metadata={TABLE: spec.source},
         )
-        for table in names
+        for spec in specs
     ]
     status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
     verifying = [_verify_check(of, name, spec, target) for spec in specs]
-    lag_checks = [] if max_lag is None else build_consumer_lag_checks([replicas], max_lag=max_lag)
+    on_queue = [] if max_lag is None else build_consumer_lag_checks([replicas], max_lag=max_lag)
+    if names:
+        on_queue = [*on_queue, wildcard_check(of, name, names, specs, target)]
     job = dg.define_asset_job(
         f"{prefix}_verify",
-        dg.AssetSelection.checks(*verifying, *lag_checks),
+        dg.AssetSelection.checks(*verifying, *on_queue),
         description=f"Compares the tables of {name} with their replicas.",
     )
     crons: list[tuple[Any, str | None]] = [(job, verify_cron)]
     if not isinstance(target, PostgresReplicas):
-        stored = partial(_stored_tables, target, tables=specs)
+        stored = partial(_stored_tables, target, name, tables=specs)
         maintenance = build_table_maintenance_job(
             stored, database=database, name=f"{prefix}_maintain"
         )
@@ -153,7 +164,7 @@ def build_table_replicas(
             ),
             replicas,
         ],
-        asset_checks=[*verifying, *lag_checks],
+        asset_checks=[*verifying, *on_queue],
         sensors=[
             _capture_sensor(of, name, specs, status),
             build_pgque_sensor(
@@ -234,31 +245,6 @@ def _copy_job(database: Database, name: str) -> dg.JobDefinition:
     return copy_tables
 
 
-def _check_tables(name: str, tables: Sequence[str]) -> None:
-    if not tables:
-        raise dg.DagsterInvalidDefinitionError(f"replicas {name}: no list of tables is given")
-    for table in tables:
-        if "." not in table or "*" in table:
-            raise dg.DagsterInvalidDefinitionError(
-                f"replicas {name}: {table!r} is no schema and table, such as public.orders; "
-                "TableReplicaComponent takes names with *"
-            )
-        if list(tables).count(table) > 1:
-            raise dg.DagsterInvalidDefinitionError(f"replicas {name}: {table} is there twice")
-
-
-def _key(database: Database, name: str, table: str) -> dg.AssetKey:
-    return dg.AssetKey([*database.prefix, name, *_parts(table)])
-
-
-def _source_key(database: Database, name: str, table: str) -> dg.AssetKey:
-    return dg.AssetKey([*database.prefix, name, "source", *_parts(table)])
-
-
-def _parts(table: str) -> list[str]:
-    return [part.strip('"') for part in table.split(".", 1)]
-
-
 def _replicas(
     database: Database,
     name: str,
@@ -269,7 +255,7 @@ def _replicas(
 ) -> dg.AssetsDefinition:
     specs = [
         dg.AssetSpec(
-            _key(database, name, table.source),
+            replica_key(database, name, table),
             description=f"The replica of the table {table.source}.",
             group_name=group_name,
             kinds={_KINDS[type(target)]},
@@ -292,8 +278,8 @@ def _replicas(
         done = _replicate(target, batch, tables, context.log.info)
         for table, replicated in zip(tables, done, strict=True):
             yield dg.MaterializeResult(
-                _key(database, name, table.source),
-                metadata=_metadata(_source_key(database, name, table.source), replicated, target),
+                replica_key(database, name, table),
+                metadata=_metadata(source_key(database, name, table), replicated, target),
             )
 
     return replicas
@@ -311,19 +297,26 @@ def _replicate(
 
 
 def _stored_tables(
-    target: LakeReplicas, client: Client, tables: Sequence[TableSpec]
+    target: LakeReplicas, queue: str, client: Client, tables: Sequence[TableSpec]
 ) -> "list[TableSink]":
     """Returns the tables that the replicas are, as far as there are some yet."""
     from ..spark.replicas.formats import replica_of
 
-    replicas = [replica_of(target, SourceTable.find(client, table), client) for table in tables]
+    sources = [SourceTable.find(client, table) for table in tables]
+    replicas = [replica_of(target, source, queue, client) for source in sources]
     return [replica.sink for replica in replicas if replica.state() is not None]
 
 
 def _metadata(source: dg.AssetKey, replicated: Replicated, target: Target) -> dict[str, Any]:
     columns = [
-        dg.TableColumn(column.name, column.data_type, description=column.comment)
-        for column in replicated.source.columns
+        *(
+            dg.TableColumn(column.name, column.data_type, description=column.comment)
+            for column in replicated.source.columns
+        ),
+        *(
+            dg.TableColumn(mark, "bigint", description=comment)
+            for mark, comment in MARKS[target.deletes].items()
+        ),
     ]
     lineage = {
         column.name: [dg.TableColumnDep(source, column.name)]
@@ -345,7 +338,7 @@ def _verify_check(
     database: Database, name: str, table: TableSpec, target: Target
 ) -> dg.AssetChecksDefinition:
     @dg.asset_check(
-        asset=_key(database, name, table.source),
+        asset=replica_key(database, name, table),
         name="equals_source",
         description=f"The replica has the rows of {table.source}, compared at one tick.",
     )

@@ -121,6 +121,10 @@ class LakeReplication(Replication):
         """Gives a replica the place of another one."""
         raise NotImplementedError
 
+    def write_foreign(self, name: str) -> None:
+        """Makes a table of somebody else in the place of a replica."""
+        raise NotImplementedError
+
     def commits(self, table: str) -> list[dict[str, Any]]:
         """The records of commits, the newest first; an empty one for a commit without."""
         raise NotImplementedError
@@ -135,7 +139,7 @@ class LakeReplication(Replication):
 
     def sink(self, table: str) -> TableSink:
         with Client(self.url) as client:
-            return replica_of(self.target, SourceTable.find(client, table), client).sink
+            return replica_of(self.target, SourceTable.find(client, table), QUEUE, client).sink
 
     def replica(self, table: str) -> list[dict[str, Any]]:
         rows = self.arrow(table).to_pylist()
@@ -157,6 +161,9 @@ class DeltaReplication(LakeReplication):
 
     def rename(self, table: str, name: str) -> None:
         (self.folder / "public" / table).rename(self.folder / "public" / name)
+
+    def write_foreign(self, name: str) -> None:
+        write_deltalake(str(self.folder / "public" / name), pa.table({"id": [1]}))
 
     def commits(self, table: str) -> list[dict[str, Any]]:
         return [commit.get("pgque") or {} for commit in self.table(table).history()]
@@ -189,6 +196,12 @@ class IcebergReplication(LakeReplication):
 
     def rename(self, table: str, name: str) -> None:
         iceberg_catalog(self.url).rename_table(f"public.{table}", f"public.{name}")
+
+    def write_foreign(self, name: str) -> None:
+        catalog = iceberg_catalog(self.url)
+        catalog.create_namespace("public")
+        location = f"file://{self.folder}/foreign"
+        catalog.create_table(f"public.{name}", pa.schema({"id": pa.int64()}), location)
 
     def commits(self, table: str) -> list[dict[str, Any]]:
         summaries = (snapshot.summary for snapshot in reversed(self.table(table).snapshots()))

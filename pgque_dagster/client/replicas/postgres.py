@@ -24,6 +24,7 @@ from ..rights import Connection
 from ..session import Session
 from ..source_tables import SourceTable
 from ..table_spec import TableSpec
+from .deletes import HARD, Deletes, check_deletes
 from .snapshot import SETTINGS, Snapshot, kept_columns, row_queries
 from .standing import (
     REDELIVERED,
@@ -47,13 +48,17 @@ class PostgresReplicas:
         url: the database; None for that of the tables.
         schema: the schema of all replicas; None for that of each table. It is created if it is
             missing.
+        deletes: what becomes of rows that the table has no longer: `hard` deletes them, `soft`
+            keeps them with a mark, and `history` keeps each version of each row.
     """
 
     url: str | None = None
     schema: str | None = None
+    deletes: Deletes = HARD
 
     def __post_init__(self) -> None:
         """Refuses a place in which each table would be its own replica."""
+        check_deletes(self.deletes)
         if self.url is None and self.schema is None:
             raise InvalidArgument(
                 "each table would be its own replica",
@@ -155,21 +160,23 @@ def _apply(
                 for each, reason in zip(standings, reasons, strict=True)
             ]
             tables = replicas_of(there, target, [each.source for each in standings], owner)
-            snapshot = stack.enter_context(Snapshot.taken(session.url))
+            tick_id, snapshot = stack.enter_context(
+                Snapshot.of_copy(session.url, batch.queue, target.deletes)
+            )
         for standing, table, reason in zip(standings, tables, reasons, strict=True):
             source, last, rows = standing.source, standing.copied, 0
             if reason is not None:
                 log(f"copying {source.name}: {reason}")
                 stage_rows(session, snapshot, source, there)
                 with _refusing(table):
-                    rows = table.overwrite(snapshot.transactions)
+                    rows = table.overwrite(snapshot.transactions, tick_id)
                 last = Copied(snapshot.transactions, source.shape)
                 copied.append(standing)
             elif has_batch and table.mark is not None:
                 last = Copied(table.mark.copied, table.mark.shape)
             elif source.name in kinds and last is not None:
                 with _refusing(table):
-                    rows = table.apply(last.transactions)
+                    rows = table.apply(last.transactions, batch.lease.tick_id)
             if last is not None and last != standing.copied:
                 remember(batch, source.name, last)
             done.append(Replicated(source, table.location, None, rows, reason))
@@ -230,7 +237,7 @@ def replicas_of(
                 "Replicate them by two replicas with two schemas.",
             )
     return [
-        TargetTable(there, schema, source, owner)
+        TargetTable(there, schema, source, owner, target.deletes)
         for source, (schema, _) in zip(sources, places, strict=True)
     ]
 

@@ -13,6 +13,7 @@ from ..errors import TransactionOutdated, translated
 from ..operation import Call
 from ..session import Session
 from ..source_tables import SourceTable
+from .deletes import HARD, Deletes
 
 _TICK_ATTEMPTS = 5
 _BEGIN = "set transaction isolation level repeatable read, read only"
@@ -42,15 +43,6 @@ class Snapshot:
 
     @staticmethod
     @contextmanager
-    def taken(url: str) -> Iterator["Snapshot"]:
-        """Takes a snapshot, and keeps it while the block runs."""
-        with connect(url) as connection, translated(), connection.transaction():
-            connection.execute(_BEGIN)
-            ((found, transactions),) = connection.execute(_EXPORT).fetchall()
-            yield Snapshot(found, transactions)
-
-    @staticmethod
-    @contextmanager
     def of_tick(url: str, queue: str) -> Iterator[tuple[int, "Snapshot"]]:
         """Makes a tick of a queue, and keeps its snapshot while the block runs.
 
@@ -65,6 +57,26 @@ class Snapshot:
             tick_id = _tick(url, queue, reader)
             ((found, transactions),) = reader.execute(_EXPORT).fetchall()
             yield tick_id, Snapshot(found, transactions)
+
+    @staticmethod
+    @contextmanager
+    def of_copy(url: str, queue: str, deletes: Deletes) -> Iterator[tuple[int | None, "Snapshot"]]:
+        """Takes a snapshot for copies of tables, and keeps it while the block runs.
+
+        Yields:
+            The tick of the snapshot, which is only made where rows are kept: None otherwise.
+
+        Raises:
+            TransactionOutdated: as for `of_tick`.
+        """
+        if deletes != HARD:
+            with Snapshot.of_tick(url, queue) as found:
+                yield found
+            return
+        with connect(url) as connection, translated(), connection.transaction():
+            connection.execute(_BEGIN)
+            ((found_id, transactions),) = connection.execute(_EXPORT).fetchall()
+            yield None, Snapshot(found_id, transactions)
 
     @contextmanager
     def connected(self, url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:

@@ -3,20 +3,15 @@
 Rows come as the JSON of events, and PostgreSQL reads the texts in it again. All changes are plain
 DML, never TRUNCATE or a table in place of another one, so that readers with older snapshots see the
 old rows, and rights, views and indexes on the replica stay.
-
-The comment of the table says whose replica it is. So it goes where the table goes, and a table of
-somebody else is recognized.
 """
 
-import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable
 
 from psycopg import sql
 
-from ..errors import InvalidArgument
 from ..rights import Connection
-from ..source_tables import SourceTable
+from .deletes import FROM_TICK, HISTORY, MARKS, SOFT, end_mark
+from .target_definition import TargetDefinition, listed
 from .verification import SHOWN, Difference
 
 # Temporary tables: events of a batch; rows of a copy as JSON; typed rows of either.
@@ -28,101 +23,10 @@ _DELETED = sql.Identifier("__pgque_deleted")
 _CHANGE_COLUMNS = (
     "(ev_id bigint, ev_txid xid8, ev_retry integer, ev_type text, ev_extra1 text, ev_data text)"
 )
-_MARK = "pgque"
-# The others are text: those of another database, and those whose text means something there only.
-_TYPES = """
-select coalesce(case when t.typnamespace = 'pg_catalog'::regnamespace
-                      and t.typname !~ '^_?(reg|money|aclitem)' then c.type end, 'text')
-from unnest(%s::text[]) with ordinality c (type, number)
-left join pg_type t on t.oid = to_regtype(c.type)
-order by c.number
-"""
-_FOUND = """
-select coalesce(obj_description(c.oid, 'pg_class'), ''),
-       array(select array[a.attname::text, format_type(a.atttypid, a.atttypmod)]
-             from pg_attribute a
-             where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
-       array(select a.attname::text
-             from pg_index i, unnest(i.indkey::smallint[]) with ordinality k (attnum, number)
-             join pg_attribute a on a.attnum = k.attnum and a.attrelid = c.oid
-             where i.indrelid = c.oid and i.indisprimary order by k.number),
-       (select conname::text from pg_constraint p where p.conrelid = c.oid and p.contype = 'p')
-from pg_class c where c.oid = to_regclass(%s)
-"""
 
 
-@dataclass(frozen=True)
-class Mark:
-    """What the comment of a replica says.
-
-    Attributes:
-        replica_of: the queue, the consumer and the table.
-        copied: the snapshot of its last copy.
-        shape: the table's shape at the copy.
-    """
-
-    replica_of: str
-    copied: str
-    shape: str
-
-
-class TargetTable:
-    """The replica of a table.
-
-    Args:
-        connection: of the target, in a transaction.
-        schema: its schema.
-        source: the table.
-        owner: the queue and the consumer.
-
-    Attributes:
-        location: the database, the schema and the table, for people.
-        mark: of its last copy; None if the table does not exist.
-        fits: whether it has the columns and the key of the source.
-
-    Raises:
-        InvalidArgument: if the table is not this replica.
-    """
-
-    def __init__(
-        self, connection: Connection, schema: str, source: SourceTable, owner: str
-    ) -> None:
-        self._db, self._source = connection, source
-        self._schema = schema
-        self._table = sql.Identifier(schema, source.path[-1])
-        self.location = f"{connection.info.dbname}.{schema}.{source.path[-1]}"
-        self._replica_of = f"{owner}/{source.name}"
-        names = [column.name for column in source.columns]
-        types = connection.execute(_TYPES, ([c.data_type for c in source.columns],)).fetchall()
-        self._types = {name: kind for name, (kind,) in zip(names, types, strict=True)}
-        self._columns = _list(names)
-        self._key = _list(source.key)
-        found = connection.execute(_FOUND, (self._table.as_string(connection),)).fetchone()
-        self.mark = self._read_mark(found[0]) if found else None
-        has = {(name, kind) for name, kind in found[1]} if found else set()
-        wants = set(self._types.items())
-        self._odd = [sql.Identifier(name) for name, _ in has - wants]
-        self._missing = [name for name in names if (name, self._types[name]) in wants - has]
-        self._constraint = sql.Identifier(found[3]) if found and found[3] else None
-        self.fits = found is not None and has == wants and tuple(found[2]) == source.key
-
-    def _read_mark(self, comment: str) -> Mark:
-        try:
-            mark = Mark(**json.loads(comment)[_MARK])
-        except (ValueError, TypeError, KeyError):
-            raise InvalidArgument(
-                f"{self.location} is a table of somebody else, or the source itself, and no "
-                f"replica of {self._replica_of}",
-                "Name another schema or database for the replicas, or move that table away. The "
-                "comment of a replica says whose it is: do not change it.",
-            ) from None
-        if mark.replica_of != self._replica_of:
-            raise InvalidArgument(
-                f"{self.location} is the replica of {mark.replica_of}, and not of "
-                f"{self._replica_of}",
-                "Name another schema or database for the replicas, or drop that table.",
-            )
-        return mark
+class TargetTable(TargetDefinition):
+    """The replica of a table. Its arguments and attributes are those of its definition."""
 
     def later_kinds(self, copied: str) -> set[str]:
         """Returns the types of the staged events of the table that are not in a copy."""
@@ -142,39 +46,37 @@ class TargetTable:
         ((found,),) = self._db.execute(query).fetchall()
         return bool(found)
 
-    def apply(self, copied: str) -> int:
-        """Applies the staged events that are not in a copy. Returns how many keys changed."""
+    def apply(self, copied: str, tick_id: int) -> int:
+        """Applies the staged events that are not in a copy. Returns how many keys changed.
+
+        Args:
+            copied: the snapshot of the copy.
+            tick_id: the tick that ends the batch.
+        """
         count = self._read_changes(copied)
-        self._db.execute(
-            sql.SQL("delete from {} t using {} s where s.{} and {}").format(
-                self._table, _ROWS, _DELETED, self._matches("t", "s")
-            )
-        )
-        self._store()
+        gone = sql.SQL("exists (select from {} s where s.{} and {})")
+        self._end(gone.format(_ROWS, _DELETED, self._matches("t", "s")), tick_id)
+        self._store(tick_id)
         return count
 
-    def overwrite(self, copied: str) -> int:
+    def overwrite(self, copied: str, tick_id: int | None) -> int:
         """Makes the staged copy the content of the table, which is created if it is missing.
 
-        Only rows that differ are written. Returns how many rows the table has.
+        Only rows that differ are written. Returns how many rows the copy has.
 
         Args:
             copied: the snapshot in which the rows were read.
+            tick_id: the tick of the snapshot, if rows are kept.
         """
         count = self._read_copy(_ROWS)
         if self.mark is None:
             self._create()
         elif not self.fits:
             self._alter()
-        else:
-            self._db.execute(
-                sql.SQL("delete from {} t where not exists (select from {} s where {})").format(
-                    self._table, _ROWS, self._matches("t", "s")
-                )
-            )
-        self._store()
-        mark = json.dumps({_MARK: asdict(Mark(self._replica_of, copied, self._source.shape))})
-        self._db.execute(sql.SQL("comment on table {} is {}").format(self._table, mark))
+        gone = sql.SQL("not exists (select from {} s where {})")
+        self._end(gone.format(_ROWS, self._matches("t", "s")), tick_id)
+        self._store(tick_id)
+        self._set_mark(copied)
         return count
 
     def compare(self, copied: str) -> tuple[int, int, tuple[Difference, ...]]:
@@ -192,7 +94,7 @@ class TargetTable:
         found = self._db.execute(
             sql.SQL(
                 "with stored as (select {columns} from {table} t"
-                "  where not exists (select from {changed} s where {changes})"
+                "  where {live} and not exists (select from {changed} s where {changes})"
                 "  union all select {columns} from {changed} where not {deleted})"
                 " select count(*) over (), case when o.__pgque_here is null then 'extra'"
                 "  when s.__pgque_here is null then 'missing' else 'different' end, {keys}"
@@ -202,13 +104,14 @@ class TargetTable:
             ).format(
                 columns=self._columns,
                 table=self._table,
+                live=self._live(),
                 changed=_ROWS,
                 changes=self._matches("t", "s"),
                 deleted=_DELETED,
                 keys=keys,
                 rows=_SOURCE_ROWS,
                 matches=self._matches("o", "s"),
-                differs=self._differs("o", "s"),
+                differs=self._differs("o", "s", self._types),
                 shown=SHOWN,
             )
         ).fetchall()
@@ -277,57 +180,90 @@ class TargetTable:
             for name in self._source.key
         )
 
-    def _differs(self, one: str, other: str) -> sql.Composed:
+    @staticmethod
+    def _differs(one: str, other: str, names: Iterable[str]) -> sql.Composed:
         """Compares texts, because some types have no equality."""
         return sql.SQL("row({})::text is distinct from row({})::text").format(
-            *(_list(self._types, alias) for alias in (one, other))
+            *(listed(names, alias) for alias in (one, other))
         )
 
-    def _store(self) -> None:
-        values = [name for name in self._types if name not in self._source.key]
+    def _live(self) -> sql.Composable:
+        """Returns the condition that the source has a row t."""
+        mark = end_mark(self._deletes)
+        return sql.SQL("t.{} is null").format(sql.Identifier(mark)) if mark else sql.SQL("true")
+
+    def _end(self, gone: sql.Composable, tick_id: int | None) -> None:
+        """Deletes the rows t of the source that are gone, or marks them."""
+        mark = end_mark(self._deletes)
+        action = sql.SQL("delete from {} t").format(self._table)
+        if mark is not None:
+            action = sql.SQL("update {} t set {} = {}").format(
+                self._table, sql.Identifier(mark), self._end_tick(tick_id)
+            )
+        self._db.execute(sql.SQL("{} where {} and {}").format(action, self._live(), gone))
+
+    def _end_tick(self, tick_id: int | None) -> sql.Composable:
+        if self._deletes != HISTORY:
+            return sql.Literal(tick_id)
+        # A database that went back in time has ticks anew: a version lasts a tick at least.
+        return sql.SQL("greatest({}, t.{} + 1)").format(tick_id, sql.Identifier(FROM_TICK))
+
+    def _store(self, tick_id: int | None) -> None:
+        """Stores the rows that differ from those of the table."""
+        if self._deletes == HISTORY:
+            self._store_versions(tick_id)
+            return
+        is_soft = self._deletes == SOFT
+        names = [*self._types, *MARKS[self._deletes]]
+        mark = sql.SQL(", case when {} then {} end").format(_DELETED, tick_id)
         action: sql.Composable = sql.SQL("do nothing")
-        if values:
+        if values := [name for name in names if name not in self._source.key]:
             action = sql.SQL("do update set {} where {}").format(
                 sql.SQL(", ").join(
                     sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in values
                 ),
-                self._differs("t", "excluded"),
+                self._differs("t", "excluded", names),
             )
         self._db.execute(
             sql.SQL(
-                "insert into {} as t ({columns}) select {columns} from {} where not {}"
-                " on conflict ({}) {}"
-            ).format(self._table, _ROWS, _DELETED, self._key, action, columns=self._columns)
-        )
-
-    def _create(self) -> None:
-        found = self._db.execute("select to_regnamespace(quote_ident(%s))", (self._schema,))
-        if found.fetchone() == (None,):
-            self._db.execute(sql.SQL("create schema {}").format(sql.Identifier(self._schema)))
-        columns = sql.SQL(", ").join(
-            sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
-            for name, kind in self._types.items()
-        )
-        self._db.execute(
-            sql.SQL("create table {} ({}, primary key ({}))").format(
-                self._table, columns, self._key
+                "insert into {} as t ({}) select {}{} from {} where {} on conflict ({}) {}"
+            ).format(
+                self._table,
+                listed(names),
+                self._columns,
+                mark if is_soft else sql.SQL(""),
+                _ROWS,
+                sql.SQL("true" if is_soft else "not {}").format(_DELETED),
+                self._key,
+                action,
             )
         )
 
-    def _alter(self) -> None:
-        """Gives the table the columns and the key of the source, without its rows."""
-        self._db.execute(sql.SQL("delete from {}").format(self._table))
-        steps = [
-            *([sql.SQL("drop constraint {}").format(self._constraint)] if self._constraint else []),
-            *(sql.SQL("drop column {}").format(name) for name in self._odd),
-            *(
-                sql.SQL("add column {} {}").format(sql.Identifier(name), sql.SQL(self._types[name]))
-                for name in self._missing
-            ),
-            sql.SQL("add primary key ({})").format(self._key),
-        ]
-        for step in steps:
-            self._db.execute(sql.SQL("alter table {} ").format(self._table) + step)
+    def _store_versions(self, tick_id: int | None) -> None:
+        """Ends versions that differ from the rows, and begins those that the table lacks."""
+        same_key = self._matches("t", "s")
+        differs = sql.SQL("exists (select from {} s where {} and {})")
+        self._end(
+            differs.format(_ROWS, same_key, self._differs("t", "s", self._types)),
+            tick_id,
+        )
+        self._db.execute(
+            sql.SQL(
+                "insert into {table} ({columns}, {from_tick}) select {columns}, greatest({tick},"
+                " (select max(t.{from_tick}) + 1 from {table} t where {same_key}))"
+                " from {rows} s where not {deleted}"
+                " and not exists (select from {table} t where {live} and {same_key})"
+            ).format(
+                table=self._table,
+                columns=self._columns,
+                from_tick=sql.Identifier(FROM_TICK),
+                tick=tick_id,
+                rows=_ROWS,
+                deleted=_DELETED,
+                live=self._live(),
+                same_key=same_key,
+            )
+        )
 
 
 def create_stages(connection: Connection) -> None:
@@ -336,7 +272,3 @@ def create_stages(connection: Connection) -> None:
         f"create temporary table pgque_change {_CHANGE_COLUMNS} on commit drop".encode()
     )
     connection.execute("create temporary table pgque_copied (ev_data text) on commit drop")
-
-
-def _list(names: Any, alias: str | None = None) -> sql.Composed:
-    return sql.SQL(", ").join(sql.Identifier(*([alias] if alias else []), name) for name in names)

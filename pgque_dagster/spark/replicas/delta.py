@@ -19,7 +19,7 @@ from ..sinks.delta.output import DeltaOutput
 from ..sinks.delta.schema import delta_schema
 from ..sinks.delta.sink import DeltaSink
 from .lake import LakeReplica, ReplicaOutput
-from .source import DELETED, spark_columns
+from .source import DELETED
 from .target import DeltaReplicas
 
 _RECORD = "pgque"
@@ -38,6 +38,7 @@ class DeltaReplica(LakeReplica[DeltaTable]):
     Args:
         target: where replicas are.
         source: the table.
+        queue: the queue of its changes.
 
     Raises:
         InvalidArgument: if a folder cannot have the table's name, or nothing can open the URL.
@@ -45,31 +46,32 @@ class DeltaReplica(LakeReplica[DeltaTable]):
 
     sink: DeltaSink
 
-    def __init__(self, target: DeltaReplicas, source: SourceTable) -> None:
+    def __init__(self, target: DeltaReplicas, source: SourceTable, queue: str) -> None:
         location = "/".join((target.base_dir.rstrip("/"), *source.path))
         sink = DeltaSink(location, storage_options=dict(target.storage_options or {}))
-        super().__init__(source, sink)
+        super().__init__(source, sink, queue, target.deletes)
         self.location = sink.location
 
-    def newest(self) -> tuple[int, dict[str, Any]] | None:
+    def newest(self) -> tuple[int | None, dict[str, Any] | None] | None:
         """Returns the newest version, and the record of the last commit that changed rows."""
         try:
             table = self.sink.load()
         except TableNotFoundError:
             return None
+        self.check(table.metadata().configuration)
         for commit in table.history(_COMMITS):
             if record := commit.get(_RECORD):
                 return table.version(), record
             if commit.get("operation") not in _MAINTENANCE:
                 break
-        return None
+        return table.version(), None
 
     @contextmanager
-    def attempt(self, batch: SparkBatch, copied: str) -> Iterator["_Output"]:
+    def attempt(self, batch: SparkBatch, copied: str, columns: t.StructType) -> Iterator["_Output"]:
         """Begins an attempt to publish something in the replica."""
-        yield _Output(self, batch, copied)
+        yield _Output(self, batch, copied, columns)
 
-    def read(self, spark: SparkSession, version: int) -> DataFrame:
+    def read(self, spark: SparkSession, version: int | None) -> DataFrame:
         """Returns the rows of a version."""
         return self.sink.read(spark, version)
 
@@ -77,8 +79,9 @@ class DeltaReplica(LakeReplica[DeltaTable]):
 class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
     """The files of an attempt, to be published in a replica."""
 
-    def __init__(self, replica: DeltaReplica, batch: SparkBatch, copied: str) -> None:
-        columns = spark_columns(replica.source)
+    def __init__(
+        self, replica: DeltaReplica, batch: SparkBatch, copied: str, columns: t.StructType
+    ) -> None:
         super().__init__(replica.sink, batch.claim, columns, key=())
         self.replicate(replica, batch, copied)
         for field, column in zip(self.fields, columns, strict=True):
@@ -128,7 +131,7 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
         newest = state.version()
         if self._has_changes:
             rows = Rows(self.storage, self.files)
-            merge(state, rows, self._source.key, properties, DELETED)
+            merge(state, rows, self._row_key, properties, DELETED)
         else:
             state.create_write_transaction(
                 self.added(), "overwrite", delta_schema(self.fields), commit_properties=properties
@@ -138,6 +141,6 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
 
     def _lacks_feature(self, table: DeltaTable) -> bool:
         """Whether the source has a timestamp without a zone, and the table may have none."""
-        kinds = {type(field.dataType) for field in spark_columns(self._source)}
+        kinds = {type(field.dataType) for field in self._schema}
         features = table.protocol().writer_features or ()
         return t.TimestampNTZType in kinds and "timestampNtz" not in features

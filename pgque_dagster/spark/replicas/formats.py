@@ -8,12 +8,15 @@ from .lake import LakeReplica
 from .target import IcebergReplicas, LakeReplicas
 
 
-def replica_of(target: LakeReplicas, source: SourceTable, session: Session) -> LakeReplica[Any]:
+def replica_of(
+    target: LakeReplicas, source: SourceTable, queue: str, session: Session
+) -> LakeReplica[Any]:
     """Returns the replica of a table.
 
     Args:
         target: where replicas are.
         source: the table.
+        queue: the queue of its changes.
         session: of its database.
 
     Raises:
@@ -22,7 +25,7 @@ def replica_of(target: LakeReplicas, source: SourceTable, session: Session) -> L
     if isinstance(target, IcebergReplicas):
         from .iceberg import IcebergReplica
 
-        return IcebergReplica(target, source, session.url)
+        return IcebergReplica(target, source, queue, session.url)
     from .delta import DeltaReplica
 
-    return DeltaReplica(target, source)
+    return DeltaReplica(target, source, queue)

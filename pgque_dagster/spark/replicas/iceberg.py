@@ -7,7 +7,7 @@ written anew.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from ...client.replicas.deletes import HARD
 from ...client.source_tables import SourceTable
 from ..batch import SparkBatch
 from ..cluster.executor_errors import clear_executor_errors
@@ -38,7 +39,7 @@ from ..sinks.iceberg.output import spark_columns as stored_columns
 from ..sinks.iceberg.sink import IcebergSink
 from ..sinks.modes import TARGET_FILE_BYTES
 from .lake import LakeReplica, ReplicaOutput
-from .source import DELETED, spark_columns
+from .source import DELETED
 from .target import IcebergReplicas
 from .touched import files_with_keys, rows_of
 
@@ -52,6 +53,7 @@ class IcebergReplica(LakeReplica[Table]):
     Args:
         target: where replicas are.
         source: the table.
+        queue: the queue of its changes.
         url: the database of the table, which has the catalog.
 
     Raises:
@@ -60,7 +62,7 @@ class IcebergReplica(LakeReplica[Table]):
 
     sink: IcebergSink
 
-    def __init__(self, target: IcebergReplicas, source: SourceTable, url: str) -> None:
+    def __init__(self, target: IcebergReplicas, source: SourceTable, queue: str, url: str) -> None:
         self.location = ".".join(source.path)
         self._url = url
         sink = IcebergSink(
@@ -70,35 +72,47 @@ class IcebergReplica(LakeReplica[Table]):
             catalog_schema=target.catalog_schema,
             storage_options=target.storage_options,
         )
-        super().__init__(source, sink)
+        super().__init__(source, sink, queue, target.deletes)
 
-    def newest(self) -> tuple[int, dict[str, Any]] | None:
+    def newest(self) -> tuple[int | None, dict[str, Any] | None] | None:
         """Returns the newest version, and the record of the last commit that changed rows."""
         with self.sink.open(self._url) as catalog:
             try:
                 table = catalog.load_table(self.sink.table)
             except NoSuchTableError:
                 return None
-        if _kinds(stored_columns(table)) != _kinds(lake_columns(self.source)):
-            return None
+        self.check(table.properties)
+        version, stored = table.metadata.current_snapshot_id, stored_columns(table)
+        if _kinds(stored) != _kinds(self.columns(() if self.deletes == HARD else stored)):
+            return version, None
         for snapshot in history(table):
             if record := summary_of(snapshot).get(RECORD):
-                return table.metadata.current_snapshot_id or 0, json.loads(record)
+                return version, json.loads(record)
             # Another engine's compaction changes no row.
             if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
                 break
-        return None
+        return version, None
+
+    def columns(self, stored: Iterable[t.StructField] = ()) -> t.StructType:
+        """Returns the columns of the replica, as Iceberg has them, which knows no smallint."""
+        return t.StructType(
+            [
+                t.StructField(x.name, t.IntegerType(), metadata=x.metadata)
+                if isinstance(x.dataType, t.ShortType)
+                else x
+                for x in super().columns(stored)
+            ]
+        )
 
     @contextmanager
-    def attempt(self, batch: SparkBatch, copied: str) -> Iterator["_Output"]:
+    def attempt(self, batch: SparkBatch, copied: str, columns: t.StructType) -> Iterator["_Output"]:
         """Begins an attempt to publish something in the replica."""
-        columns = lake_columns(self.source)
         with self.sink.catalog_for(batch) as catalog:
             output = _Output(self.sink, self.sink.table, catalog, batch.claim, columns, batch.spark)
             output.replicate(self, batch, copied)
             yield output
 
-    def read(self, spark: SparkSession, version: int) -> DataFrame:
+    def read(self, spark: SparkSession, version: int | None) -> DataFrame:
         """Returns the rows of a version."""
         return self.sink.read(spark, self._url, version)
 
@@ -170,13 +184,13 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
         self.remove_files()
         spark, batch = self._spark_batch.spark, self._spark_batch
         with cancelled_without_lease(spark, self._claim):
-            old = files_with_keys(spark, state, self.storage, files, changes, self._source.key)
-        names = [f.col(f"`{name}`") for name in self._schema.names]
-        rows = changes.where(f"not `{DELETED}`").select(*names)
+            old = files_with_keys(spark, state, self.storage, files, changes, self._row_key)
+        rows = changes.where(f"not `{DELETED}`").drop(DELETED)
         if old:
-            kept = rows_of(spark, state, self.storage, old)
-            key = list(self._source.key)
-            rows = kept.join(changes.select(key), key, "left_anti").select(*names).unionAll(rows)
+            kept, key = rows_of(spark, state, self.storage, old), list(self._row_key)
+            kept = kept.join(changes.select(key), key, "left_anti")
+            # It may have columns that the source has no longer.
+            rows = kept.unionByName(rows, allowMissingColumns=True)
         size = sum(file.file_size_in_bytes for file in old)
         tasks = 1 + size // TARGET_FILE_BYTES + self._count // _TASK_ROWS
         self.write(batch, rows.coalesce(tasks))
@@ -196,19 +210,6 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
 
     def _cast(self) -> list[Any]:
         return [f.col(f"`{x.name}`").cast(x.dataType).alias(x.name) for x in self._schema]
-
-
-def lake_columns(source: SourceTable) -> t.StructType:
-    """Returns the columns of a table as Iceberg has them, which knows no smallint."""
-    columns = spark_columns(source)
-    return t.StructType(
-        [
-            t.StructField(x.name, t.IntegerType(), metadata=x.metadata)
-            if isinstance(x.dataType, t.ShortType)
-            else x
-            for x in columns
-        ]
-    )
 
 
 def _kinds(columns: t.StructType) -> dict[str, str]:

@@ -4,25 +4,36 @@ Each commit has a record of the consumer, the batch and the attempt. `sinks/publ
 proof that a stale attempt publishes nothing. Delta and Iceberg differ in how rows are committed.
 """
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
 
 from ...client.errors import InvalidArgument
+from ...client.replicas.deletes import (
+    HARD,
+    HISTORY,
+    Deletes,
+    check_kept_by,
+    kept_by,
+    stored_key,
+)
 from ...client.source_tables import SourceTable
 from ..batch import SparkBatch
 from ..sinks.publication import WriteAttempt
 from ..sinks.tables import TableOutput, TableSink
+from .kept import changed_rows, copied_rows, live_rows, mark_columns
+from .source import spark_columns
+from .target import check_path
 
 Table = TypeVar("Table")
 
 _SOURCE = "pgque.replica_of"
-_PATH_PART = re.compile(r"[\w$ -]+")
+_KEPT_BY = "pgque.deletes"
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,8 @@ class LakeReplica(ABC, Generic[Table]):
     Args:
         source: the table.
         sink: the table of the lake.
+        queue: the queue of the source's changes.
+        deletes: what becomes of rows that the source has no longer.
 
     Attributes:
         location: of the replica, for people.
@@ -56,23 +69,27 @@ class LakeReplica(ABC, Generic[Table]):
 
     location: str
 
-    def __init__(self, source: SourceTable, sink: TableSink) -> None:
-        for part in source.path:
-            if not _PATH_PART.fullmatch(part):
-                raise InvalidArgument(
-                    f"{source.name} has a name that a folder cannot have",
-                    "Rename the table, or leave it out.",
-                )
+    def __init__(self, source: SourceTable, sink: TableSink, queue: str, deletes: Deletes) -> None:
+        check_path(source.name, source.path)
         self.source = source
         self.sink = sink
+        self.deletes = deletes
+        # The properties of its table, which say whose it is, and what it keeps.
+        self.properties = {
+            _SOURCE: f"{queue}/{source.name}",
+            _KEPT_BY: kept_by(deletes, source.key),
+        }
 
-    def overwrite(self, batch: SparkBatch, rows: DataFrame, copied: str) -> tuple[int | None, int]:
-        """Makes rows the whole content of the replica, which is created if there is none.
+    def overwrite(
+        self, batch: SparkBatch, rows: DataFrame, copied: str, tick_id: int | None
+    ) -> tuple[int | None, int]:
+        """Makes rows the content of the replica, which is created if there is none.
 
         Args:
             batch: the batch in whose run the rows were copied.
             rows: the rows.
             copied: the snapshot in which they were read.
+            tick_id: the tick of the snapshot, if rows are kept.
 
         Returns:
             The version of the table, and how many rows it has.
@@ -83,7 +100,10 @@ class LakeReplica(ABC, Generic[Table]):
             BatchNotOpen: if the batch was acked meanwhile. The replica is as it was.
             StorageFailed: if files cannot be written. The replica is as it was.
         """
-        with self.attempt(batch, copied) as output:
+        old = None if self.deletes == HARD else self._rows(batch.spark)
+        columns = self.columns(old.schema if old is not None else ())
+        rows = copied_rows(rows, old, columns, self.source.key, self.deletes, tick_id)
+        with self.attempt(batch, copied, columns) as output:
             output.begin()
             output.write_copy(rows)
             output.publish()
@@ -98,44 +118,96 @@ class LakeReplica(ABC, Generic[Table]):
             copied: the snapshot of the last copy.
 
         Returns:
-            The version of the table, and the number of keys that were changed; the version is None
+            The version of the table, and the number of rows that were changed; the version is None
             if there was nothing to change.
 
         Raises:
             As for `overwrite`.
         """
-        with self.attempt(batch, copied) as output:
-            output.begin()
-            with output.staged(changes) as count:
-                if not count:
-                    return None, 0
-                output.publish()
-            return output.version, count
+        old = self._rows(batch.spark) if self.deletes == HISTORY else None
+        columns, tick_id = self.columns(), batch.claim.lease.tick_id
+        # Of history, they are read twice.
+        changes = changes if old is None else changes.cache()
+        rows = changed_rows(changes, old, columns, self.source.key, self.deletes, tick_id)
+        try:
+            with self.attempt(batch, copied, columns) as output:
+                output.begin()
+                with output.staged(rows) as count:
+                    if not count:
+                        return None, 0
+                    output.publish()
+                return output.version, count
+        finally:
+            changes.unpersist()
+
+    def columns(self, stored: Iterable[t.StructField] = ()) -> t.StructType:
+        """Returns the columns of the replica.
+
+        Args:
+            stored: the columns that it has. One that the source has no longer stays with the rows
+                that are kept.
+        """
+        columns = [*spark_columns(self.source), *mark_columns(self.deletes)]
+        names = {column.name for column in columns}
+        return t.StructType([*columns, *(x for x in stored if x.name not in names)])
+
+    def live_rows(self, spark: SparkSession, version: int) -> DataFrame:
+        """Returns the rows that the source had at a version."""
+        return live_rows(self.read(spark, version), self.deletes)
+
+    def _rows(self, spark: SparkSession) -> DataFrame | None:
+        """Returns the rows of the newest version; None if there is no table."""
+        found = self.newest()
+        return None if found is None else self.read(spark, found[0])
+
+    def check(self, properties: Mapping[str, str]) -> None:
+        """Refuses a table that is not this replica, or keeps rows in another way.
+
+        Args:
+            properties: those of the table.
+
+        Raises:
+            InvalidArgument: if it is none or does.
+        """
+        name, source, mine = self.sink.name, properties.get(_SOURCE), self.properties[_SOURCE]
+        if source != mine:
+            raise InvalidArgument(
+                f"{name} is {f'the replica of {source}' if source else 'no replica'}, and not of "
+                f"{mine}",
+                "Replicate to another place, or move that table away.",
+            )
+        check_kept_by(name, properties.get(_KEPT_BY, HARD), self.properties[_KEPT_BY])
 
     def state(self) -> ReplicaState | None:
         """Returns the newest version with what it has.
 
         None if there is no table, or rows in it may be somebody else's.
         """
-        found = self.newest()
-        if found is None:
+        version, record = self.newest() or (None, None)
+        if version is None or record is None:
             return None
-        version, record = found
         return ReplicaState(version, record["tick_id"], record["copied"])
 
     @abstractmethod
-    def newest(self) -> tuple[int, dict[str, Any]] | None:
-        """Returns the newest version, and the record of the last commit that changed rows."""
+    def newest(self) -> tuple[int | None, dict[str, Any] | None] | None:
+        """Returns the newest version, and the record of the last commit that changed rows.
+
+        None if there is no table. There is no version before the first commit of rows, and no
+        record if rows may be somebody else's.
+
+        Raises:
+            InvalidArgument: as for `check`.
+        """
 
     @abstractmethod
     def attempt(
-        self, batch: SparkBatch, copied: str
+        self, batch: SparkBatch, copied: str, columns: t.StructType
     ) -> AbstractContextManager["ReplicaOutput[Table]"]:
-        """Begins an attempt to publish something in the replica."""
+        """Begins an attempt to publish something in the replica, which has these columns."""
 
     @abstractmethod
-    def read(self, spark: SparkSession, version: int) -> DataFrame:
-        """Returns the rows of a version."""
+    def read(self, spark: SparkSession, version: int | None) -> DataFrame:
+        """Returns the rows of a version; None for the newest."""
 
 
 class ReplicaOutput(TableOutput[Table]):
@@ -150,16 +222,16 @@ class ReplicaOutput(TableOutput[Table]):
             copied: the snapshot of the last copy.
         """
         name = self.batch
-        self._source, self._spark_batch = replica.source, batch
+        self._replica, self._spark_batch = replica, batch
+        self._row_key = stored_key(replica.deletes, replica.source.key)
         self._app_id = f"pgque/{name.incarnation}/{name.queue}/{name.consumer}"
-        self._replica_of = f"{name.queue}/{replica.source.name}"
         self._tick_id = batch.claim.lease.tick_id
         self._copied = copied
 
     @property
     def properties(self) -> dict[str, str]:
         """The properties of a new table."""
-        return {**super().properties, _SOURCE: self._replica_of}
+        return {**super().properties, **self._replica.properties}
 
     @property
     def record(self) -> dict[str, Any]:
@@ -191,13 +263,7 @@ class ReplicaOutput(TableOutput[Table]):
 
     def check(self, table: Table) -> list[str]:
         """Refuses a table that is not this replica, or is one of another incarnation."""
-        name, source = self._sink.name, self.stored_properties(table).get(_SOURCE)
-        if source != self._replica_of:
-            raise InvalidArgument(
-                f"{name} is {f'the replica of {source}' if source else 'no replica'}, and not of "
-                f"{self._replica_of}",
-                "Replicate to another place, or move that table away.",
-            )
+        self._replica.check(self.stored_properties(table))
         self.check_incarnation(table)
         return []
 

@@ -67,13 +67,16 @@ def replicate(
         for row in events.select("ev_extra1", kind.alias("kind")).distinct().collect():
             kinds.setdefault(row.ev_extra1, set()).add(row.kind)
         check_known(claim, standings, set(kinds))
-        for standing in standings:
+        replicas = [
+            replica_of(target, each.source, claim.queue, claim.session) for each in standings
+        ]
+        # Whatever is wrong with one of them is found before anything is written.
+        states = [replica.state() for replica in replicas]
+        for standing, replica, state in zip(standings, replicas, states, strict=True):
             source, copied = standing.source, standing.copied
             mine = events.where(f.col("ev_extra1") == source.name)
             if copied is not None:
                 mine = mine.where(is_after(copied.transactions))
-            replica = replica_of(target, source, claim.session)
-            state = replica.state()
             reason = standing.copy_reason(
                 state.copied if state else None,
                 kinds.get(source.name, set()),
@@ -117,9 +120,9 @@ def _copy(
     claim, attempt = acked(batch.claim), attempt_of(batch)
     standing, session = standing.mended(claim.session), claim.session
     source = standing.source
-    with Snapshot.taken(attempt.url) as snapshot:
+    with Snapshot.of_copy(attempt.url, claim.queue, replica.deletes) as (tick_id, snapshot):
         rows = rows_at(batch.spark, session, attempt.address, source, snapshot)
         claim.before_publishing(partial(standing.check_unchanged, session))
-        version, count = replica.overwrite(batch, rows, snapshot.transactions)
+        version, count = replica.overwrite(batch, rows, snapshot.transactions, tick_id)
     remember(claim, source.name, Copied(snapshot.transactions, source.shape))
     return Replicated(source, replica.location, version, count, reason)

@@ -68,6 +68,11 @@ def spark_columns(source: SourceTable) -> t.StructType:
     )
 
 
+def as_compared(value: Column, kind: t.DataType) -> Column:
+    """Returns what is compared of a value: of a float its text, since Spark takes -0 for 0."""
+    return value.cast("string") if isinstance(kind, t.FloatType | t.DoubleType) else value
+
+
 def net_changes(events: DataFrame, source: SourceTable) -> DataFrame:
     """Returns what the events of a table come to: for each key the last row, or that it is gone.
 
@@ -76,9 +81,9 @@ def net_changes(events: DataFrame, source: SourceTable) -> DataFrame:
         source: the table.
 
     Returns:
-        The table's columns and `DELETED`, with one row for each key. Of a deleted row, only the
-        columns of the key mean anything. Spark raises an error whose cause is `MalformedPayload`
-        if an event does not fit the table.
+        The table's columns and `DELETED`, with one row for each key; a deleted one is as it was
+        when it was deleted. Spark raises an error whose cause is `MalformedPayload` if an event
+        does not fit the table.
     """
     parsed = parse_events(events, _change_format(source), keep=("ev_id",))
     keys = [f.col(f"key.`{name}`") for name in source.key]

@@ -7,7 +7,6 @@ to its rows here, and then both must have the same rows.
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import DoubleType, FloatType
 
 from ...client.plans import tick_range_plan
 from ...client.replicas.snapshot import Snapshot
@@ -28,7 +27,15 @@ from ..address import DatabaseAddress
 from ..options import DEFAULT_SLICES
 from ..reading import arrow
 from .formats import replica_of
-from .source import CHANGE_COLUMNS, DELETED, is_after, net_changes, rows_at, spark_columns
+from .source import (
+    CHANGE_COLUMNS,
+    DELETED,
+    as_compared,
+    is_after,
+    net_changes,
+    rows_at,
+    spark_columns,
+)
 from .target import LakeReplicas
 
 # Of the changes that wait, which are few compared with the table.
@@ -67,7 +74,7 @@ def verify(
     if standing.why_unknown is not None:
         return Verification(source.name, None, None, why_not=standing.why_unknown)
     acked = last_acked_tick(session, queue, consumer)
-    replica = replica_of(target, source, session)
+    replica = replica_of(target, source, queue, session)
     state = replica.state()
     if state is None:
         return Verification(source.name, None, None, why_not=REPLICA_GONE)
@@ -85,7 +92,7 @@ def verify(
             kinds = {row.ev_type for row in events.select("ev_type").distinct().collect()}
             if kinds & {COPY, TRUNCATE}:
                 return Verification(source.name, tick_id, state.version, why_not=NEXT_COPIES)
-            stored = _with_changes(replica.read(spark, state.version), events, source)
+            stored = _with_changes(replica.live_rows(spark, state.version), events, source)
             rows = rows_at(spark, session, address, source, snapshot)
             count, differences, examples = _compare(rows, stored, source)
         finally:
@@ -133,9 +140,9 @@ def _compare(
 def _hashed(rows: DataFrame, source: SourceTable, name: str) -> DataFrame:
     """Returns the keys, each with the hash of its row and the number of its rows."""
     columns = [f.col(f"`{field.name}`") for field in spark_columns(source)]
-    # Spark's hash passes over nulls, and takes -0 for 0.
+    # Spark's hash passes over nulls.
     values = [
-        column.cast("string") if isinstance(field.dataType, FloatType | DoubleType) else column
+        as_compared(column, field.dataType)
         for field, column in zip(spark_columns(source), columns, strict=True)
     ]
     hashed = f.xxhash64(*values, *(column.isNull() for column in columns))

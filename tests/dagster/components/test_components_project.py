@@ -303,15 +303,18 @@ def test_a_replica_names_its_target(project: DgProject) -> None:
 
 
 def test_names_of_tables_may_be_patterns_and_tables_lack_columns(
-    project: DgProject, database_url: str
+    project: DgProject, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with connect(database_url) as db:
         db.execute(
             "create schema billing; create table billing.a_1 (id int primary key);"
             'create table billing."A2" (id int primary key) partition by range (id);'
             'create table billing.part partition of billing."A2" default;'
-            "create view billing.seen as select 1; create unlogged table billing.u (id int);"
-            "create table billing.ab1 (id int primary key); create table other (id int)"
+            "create view billing.seen as select 1;"
+            "create unlogged table billing.u (id int primary key);"
+            "create table billing.ab1 (id int primary key); create table other (id int);"
+            "create table billing.keyless (id int);"
+            'create table billing."a.b" (id int primary key)'
         )
     project.write("pgque", "type: pgque_dagster.PgqueComponent\n")
 
@@ -326,10 +329,54 @@ def test_names_of_tables_may_be_patterns_and_tables_lack_columns(
         found = project.load().resolve_all_asset_specs()
         return {".".join(x.key.path[1:]) for x in found if "iceberg" in x.kinds}
 
-    assert keys("['billing.*']") == {"billing.a_1", "billing.A2", "billing.ab1"}
+    with caplog.at_level("ERROR"):
+        assert keys("['billing.*']") == {"billing.a_1", "billing.A2", "billing.ab1"}
+    assert "billing.keyless is left out: table billing.keyless has no key" in caplog.text
+    assert 'billing."a.b" is left out' in caplog.text
+    assert "billing.u is left out: table billing.u is unlogged" in caplog.text
     with Client(database_url) as client:
-        found = expanded(client, ["billing.a_*", "billing.ab1"])
+        found = expanded(client, ["billing.a_*", '"billing".*1', "billing.ab1"]).specs
         assert [each.source for each in found] == ["billing.ab1", "billing.a_1"]
-        for table, words in (("billing.z*", "no table of database"), ("*.t", "of one schema")):
+        for table, words in (
+            ("billing.z*", "no table of database"),
+            ("*.t", "of one schema"),
+            ("billing.key*", "no table can be replicated: .* no key"),
+            ("t*", "no schema and table"),
+        ):
             with pytest.raises(InvalidArgument, match=words):
                 expanded(client, [table])
+
+
+def test_a_table_that_comes_or_goes_under_a_wildcard_fails_a_check(
+    project: DgProject, database_url: str
+) -> None:
+    with connect(database_url) as db:
+        db.execute("create schema s; create table s.a (id int primary key)")
+    project.write(
+        "pgque", f"type: pgque_dagster.PgqueComponent\nattributes:\n  url: {database_url}\n"
+    )
+    project.write(
+        "shop",
+        "type: pgque_dagster.TableReplicaComponent\nattributes:\n  name: shop\n"
+        f"  tables: [s.*]\n  url: {database_url}\n  max_lag: null\n"
+        "  target: {type: postgres, schema: copies}\n",
+    )
+    project.run("utils", "refresh-defs-state")
+    check = dg.AssetCheckKey(dg.AssetKey(["shop_queue"]), "wildcard_tables")
+    job = dg.define_asset_job("check", dg.AssetSelection.checks(check))
+    definitions = dg.Definitions.merge(project.load(), dg.Definitions(jobs=[job]))
+
+    def found() -> tuple[bool, str]:
+        done = definitions.resolve_job_def("check").execute_in_process()
+        (evaluation,) = done.get_asset_check_evaluations()
+        return evaluation.passed, str(evaluation.description)
+
+    with connect(database_url) as db:
+        assert found() == (True, "s.* stands for the tables that are replicated.")
+        db.execute("create table s.b (id int primary key); create table s.c (id int)")
+        passed, told = found()
+        assert not passed
+        assert "s.b is not replicated. Run dg utils refresh-defs-state" in told
+        assert "s.c cannot be replicated: table s.c has no key" in told
+        db.execute("alter table s.a set schema public; drop table s.c")
+        assert "s.a has that name no longer" in found()[1]

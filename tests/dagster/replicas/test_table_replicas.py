@@ -1,6 +1,6 @@
 """Replicas in Dagster: captured by a sensor, followed by runs, and verified by checks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,21 @@ TABLES = ["public.orders", "public.items"]
 
 
 class Shop:
-    """A project that replicates two tables."""
+    """A project that replicates two tables, or others."""
 
-    def __init__(self, url: str, spark: SparkSession, folder: Path, **options: Any) -> None:
+    def __init__(
+        self,
+        url: str,
+        spark: SparkSession,
+        folder: Path,
+        tables: Sequence[str] = TABLES,
+        **options: Any,
+    ) -> None:
         self.url, self.folder = url, folder
         self.resources = {"pgque": PgqueResource(url=url), "pyspark": SessionHolder(spark)}
         target = options.pop("target", DeltaReplicas(str(folder)))
         self.is_iceberg = isinstance(target, IcebergReplicas)
-        self.defs = build_table_replicas("shop", TABLES, target=target, **options)
+        self.defs = build_table_replicas("shop", tables, target=target, **options)
         self.instance = dg.DagsterInstance.ephemeral()
         bound = dg.Definitions.merge(self.defs, dg.Definitions(resources=self.resources))
         self.repository = bound.get_repository_def()
@@ -51,9 +58,9 @@ class Shop:
             client.force_next_tick("shop")
             client.ticker()
         job = self.repository.get_implicit_global_asset_job_def()
-        keys = [dg.AssetKey(["shop", *table.split(".")]) for table in TABLES]
+        (replicas,) = [x for x in self.defs.assets or () if is_replica(x)]
         return job.execute_in_process(
-            instance=self.instance, asset_selection=keys, raise_on_error=False
+            instance=self.instance, asset_selection=list(replicas.keys), raise_on_error=False
         )
 
     def verify(self) -> list[dg.AssetCheckEvaluation]:
@@ -71,6 +78,10 @@ class Shop:
         if self.is_iceberg:
             return len(list(iceberg_catalog(self.url).load_table(table).scan().plan_files()))
         return len(DeltaTable(str(self.folder / table.replace(".", "/"))).file_uris())
+
+
+def is_replica(asset: Any) -> bool:
+    return isinstance(asset, dg.AssetsDefinition) and asset.op.name == "shop_replicas"
 
 
 @pytest.fixture
@@ -215,14 +226,61 @@ def test_a_run_that_fails_between_two_tables_is_done_again_whole(
 
 
 @pytest.mark.parametrize(
-    "tables", [[], ["orders"], ["public.*"], ["public.orders", "public.orders"]]
+    ("tables", "words"),
+    [
+        ([], "no list"),
+        (["orders"], "no schema and table"),
+        (["public.*"], "TableReplicaComponent"),
+        (["public.orders", "public.orders"], "twice"),
+        (['public."a.b"'], "a folder cannot have"),
+        (["""public."a""b" """.strip()], "a folder cannot have"),
+        (["public.a.b"], "no schema and table"),
+    ],
 )
-def test_names_that_mean_no_table_are_refused(tables: list[str]) -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError):
+def test_names_that_mean_no_table_are_refused(tables: list[str], words: str) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=words):
         build_table_replicas("shop", tables, target=DeltaReplicas("lake"))
 
 
-def test_a_table_that_cannot_be_replicated_is_told_by_the_sensor(shop: Shop) -> None:
+ODD = ['public."Big One"', 'public."a.b"', """public."it's ""x" """.strip()]
+
+
+@pytest.mark.parametrize(
+    ("names", "target"),
+    [
+        (ODD[:1], DeltaReplicas),
+        (ODD[:1], IcebergReplicas),
+        (ODD, lambda folder: PostgresReplicas(schema="copies")),
+    ],
+)
+def test_tables_with_names_in_quotes_are_replicated(
+    database_url: str,
+    spark: SparkSession,
+    tmp_path: Path,
+    names: list[str],
+    target: Callable[[str], Any],
+) -> None:
+    with connect(database_url) as db:
+        for name in names:
+            db.execute(f"create table {name} (id int primary key)".encode())
+        shop = Shop(database_url, spark, tmp_path, names, target=target(str(tmp_path)))
+        assert "captured" in shop.capture()
+        assert shop.run().success
+        for name in names:
+            db.execute(f"insert into {name} values (1)".encode())
+        assert shop.run().success
+        evaluations = shop.verify()
+        assert len(evaluations) == len(names) + 1
+        assert all(each.passed for each in evaluations), evaluations
+
+
+def test_a_table_that_cannot_be_replicated_is_told_and_stops_no_other(shop: Shop) -> None:
     with connect(shop.url) as db:
+        db.execute("alter table orders drop constraint orders_pkey")
+        assert "public.orders has no key" in shop.capture()
         db.execute("alter table items drop constraint items_pkey")
-    assert "public.items has no key" in shop.capture()
+        told = shop.capture()
+        assert "public.orders has no key" in told
+        assert "public.items has no key" in told
+        query = "select table_name from pgque.captured_tables('shop')"
+        assert db.execute(query).fetchall() == [("public.items",)]

@@ -4,13 +4,17 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
+import psycopg
 import pytest
+from deltalake.exceptions import TableNotFoundError
 from psycopg import errors as pg
+from pyiceberg.exceptions import NoSuchTableError
 
 from pgque_dagster.client import Client
-from pgque_dagster.client.errors import InvalidArgument, MalformedPayload
+from pgque_dagster.client.errors import InvalidArgument, MalformedPayload, PermissionDenied
 from pgque_dagster.client.source_tables import capture_new, copy_again, request_copy
 from pgque_dagster.spark import SparkBatch
+from tests.support.logins import as_login
 from tests.support.replication import CONSUMER, QUEUE, LakeReplication, Replication
 
 
@@ -211,7 +215,13 @@ def test_changes_of_a_table_that_is_not_replicated_are_not_dropped(
         ("create table t (id int)", "t", "no key"),
         ("create table t (id float8 primary key)", "t", "double precision"),
         ("create table t (id numeric primary key)", "t", "numeric"),
-        ("create view t as select 1 as id", "t", "key"),
+        ("create view t as select 1 as id", "t", "is a view"),
+        (
+            "create foreign data wrapper w; create server w foreign data wrapper w;"
+            "create foreign table t (id int) server w",
+            "t",
+            "is a view or the like",
+        ),
         ("create table t (id bpchar primary key)", "t", "bpchar"),
         ("create unlogged table t (id int primary key)", "t", "unlogged"),
         ("create table t (id int primary key); create table c () inherits (t)", "t", "inherit"),
@@ -236,6 +246,31 @@ def test_another_table_in_the_place_is_not_overwritten(lake: LakeReplication) ->
     lake.tick()
     with pytest.raises(InvalidArgument, match=r"the replica of changes/public\.t"):
         lake.run()
+
+
+def test_a_table_of_somebody_else_is_refused_before_any_is_written(lake: LakeReplication) -> None:
+    lake.sql("create table t (id int primary key); create table u (id int primary key)")
+    lake.capture("public.t", "public.u")
+    lake.write_foreign("u")
+    lake.tick()
+    with pytest.raises(InvalidArgument, match=r"is no replica, and not of changes/public\.u"):
+        lake.run()
+    with pytest.raises((TableNotFoundError, NoSuchTableError)):
+        lake.replica("public.t")
+
+
+def test_a_role_that_may_not_read_or_capture_is_told_what_it_needs(
+    replication: Replication,
+) -> None:
+    replication.sql("create table t (id int primary key)")
+    url = replication.url
+    replication.url = as_login(url, "pgque_reader", "pgque_writer")
+    with pytest.raises(PermissionDenied, match=r"grant select on public\.t to login_reader_writer"):
+        replication.capture("public.t")
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("grant select on t to login_reader_writer")
+    with pytest.raises(PermissionDenied, match="permission denied for table t"):
+        replication.capture("public.t")
 
 
 def test_columns_may_have_the_names_that_queries_use(replication: Replication) -> None:

@@ -1,0 +1,123 @@
+"""Names of tables: their keys in Dagster, and what names with `*` stand for."""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+
+import dagster as dg
+
+from ..client import InvalidArgument
+from ..client.replicas.postgres import PostgresReplicas
+from ..client.source_tables import expanded
+from ..client.table_spec import TableSpec
+from ..project.database import Database
+from ..project.keys import identifier
+from ..project.resource import PgqueResource, takes_resource
+from ..project.step_errors import log_error_line
+from ..spark.replicas.target import LakeReplicas, check_path
+
+Target = LakeReplicas | PostgresReplicas
+
+_KEY_PART = re.compile(r"[A-Za-z0-9_-]+")
+_REFRESH = "Run dg utils refresh-defs-state, or restart dg dev"
+
+
+def check_tables(name: str, tables: Sequence[TableSpec], target: Target) -> None:
+    """Refuses tables that cannot be the replicas `name`.
+
+    Raises:
+        DagsterInvalidDefinitionError: if there are none, or one is named twice or wrongly.
+    """
+    if not tables:
+        raise dg.DagsterInvalidDefinitionError(f"replicas {name}: no list of tables is given")
+    sources = [table.source for table in tables]
+    for table in tables:
+        try:
+            check_name(target, table)
+        except InvalidArgument as error:
+            raise dg.DagsterInvalidDefinitionError(f"replicas {name}: {error}") from None
+        if sources.count(table.source) > 1:
+            raise dg.DagsterInvalidDefinitionError(
+                f"replicas {name}: {table.source} is there twice"
+            )
+
+
+def check_name(target: Target, table: TableSpec) -> None:
+    """Refuses a table whose name the target cannot have.
+
+    Args:
+        target: where the replicas are.
+        table: the table.
+
+    Raises:
+        InvalidArgument: if it cannot, or the name stands for several tables.
+    """
+    if table.is_pattern:
+        raise InvalidArgument(
+            f"{table.source} names several tables",
+            "Name each, or use TableReplicaComponent, which takes names with *.",
+        )
+    path = table.path
+    if not isinstance(target, PostgresReplicas):
+        check_path(table.source, path)
+
+
+def replica_key(database: Database, name: str, table: TableSpec) -> dg.AssetKey:
+    """Returns the key of a replica."""
+    return dg.AssetKey([*database.prefix, name, *_parts(table)])
+
+
+def source_key(database: Database, name: str, table: TableSpec) -> dg.AssetKey:
+    """Returns the key of a table that is replicated."""
+    return dg.AssetKey([*database.prefix, name, "source", *_parts(table)])
+
+
+def _parts(table: TableSpec) -> list[str]:
+    """Returns schema and name as Dagster accepts them in a key."""
+    return [part if _KEY_PART.fullmatch(part) else identifier(part) for part in table.path]
+
+
+def wildcard_check(
+    database: Database,
+    queue: str,
+    names: Sequence[str | TableSpec],
+    tables: Sequence[TableSpec],
+    target: Target,
+) -> dg.AssetChecksDefinition:
+    """Returns the check `wildcard_tables` of a queue.
+
+    Args:
+        database: the tables' database.
+        queue: the queue of their changes.
+        names: the names, some of them with `*`.
+        tables: the tables that are replicated.
+        target: where the replicas are.
+    """
+    shown = ", ".join(spec.source for spec in map(TableSpec.of, names) if spec.is_pattern)
+
+    @dg.asset_check(
+        asset=database.queue_key(queue),
+        name="wildcard_tables",
+        description=f"The tables that are replicated are those that {shown} stands for now.",
+    )
+    @takes_resource(database)
+    def wildcard_tables(
+        context: dg.AssetCheckExecutionContext, pgque: PgqueResource
+    ) -> dg.AssetCheckResult:
+        with log_error_line(context.log), pgque.client() as client:
+            found = expanded(client, names, partial(check_name, target))
+        now, known = ({spec.source for spec in each} for each in (found.specs, tables))
+        problems = [
+            *(f"{table} is not replicated. {_REFRESH}." for table in sorted(now - known)),
+            *(
+                f"{table} has that name no longer. {_REFRESH}."
+                for table in sorted(known - now - set(found.left_out))
+            ),
+            *(f"{table} cannot be replicated: {why}" for table, why in found.left_out.items()),
+        ]
+        return dg.AssetCheckResult(
+            passed=not problems,
+            description=" ".join(problems) or f"{shown} stands for the tables that are replicated.",
+        )
+
+    return wildcard_tables

@@ -1,0 +1,168 @@
+"""What is written into a replica in the lake, with the rows that it keeps and the source has not.
+
+`client/replicas/deletes.py` says what is kept. Tasks join what is new with rows of the replica.
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from ...client.replicas.deletes import (
+    DELETED_TICK,
+    FROM_TICK,
+    HARD,
+    HISTORY,
+    MARKS,
+    SOFT,
+    TO_TICK,
+    Deletes,
+    end_mark,
+    unfit_type,
+)
+from .source import DELETED, as_compared
+
+_OLD, _NEW = "__pgque_old", "__pgque_new"
+
+
+def mark_columns(deletes: Deletes) -> list[t.StructField]:
+    """Returns the columns of a replica beside those of its source."""
+    return [
+        t.StructField(name, t.LongType(), metadata={"comment": comment})
+        for name, comment in MARKS[deletes].items()
+    ]
+
+
+def live_rows(rows: DataFrame, deletes: Deletes) -> DataFrame:
+    """Returns those rows of a replica that the source has."""
+    mark = end_mark(deletes)
+    return rows if mark is None else rows.where(f.col(mark).isNull())
+
+
+def copied_rows(
+    rows: DataFrame,
+    old: DataFrame | None,
+    columns: t.StructType,
+    key: Sequence[str],
+    deletes: Deletes,
+    tick_id: int | None,
+) -> DataFrame:
+    """Returns the rows of a replica after a copy.
+
+    Args:
+        rows: the rows of the copy.
+        old: those of the replica; None if there is none.
+        columns: the columns of the replica after the copy.
+        key: the columns of the source's key.
+        deletes: what is kept.
+        tick_id: the tick of the copy, if rows are kept.
+
+    Raises:
+        InvalidArgument: if a kept value does not fit the type that its column has now.
+    """
+    if deletes == HARD:
+        return rows
+    old = rows.sparkSession.createDataFrame([], columns) if old is None else _fitted(old, columns)
+    # What another program added twice is not kept twice.
+    live = live_rows(old, deletes).dropDuplicates(list(key))
+    ended = old.where(f.col(str(end_mark(deletes))).isNotNull())
+    if deletes == HISTORY:
+        new = rows.withColumn(DELETED, f.lit(False))
+        versions = _versions(new, live, "full", columns, key, tick_id)
+        return versions.unionByName(ended.dropDuplicates([*key, FROM_TICK]))
+    was = live.withColumn(DELETED_TICK, f.lit(tick_id).cast("long")).unionByName(ended)
+    both = _joined(rows, was.dropDuplicates(list(key)), "full", columns, key)
+    return both.select(f.inline(f.array(f.coalesce(_NEW, _OLD))))
+
+
+def changed_rows(
+    changes: DataFrame,
+    old: DataFrame | None,
+    columns: t.StructType,
+    key: Sequence[str],
+    deletes: Deletes,
+    tick_id: int,
+) -> DataFrame:
+    """Returns what of a replica changes by a batch, with `DELETED`.
+
+    Args:
+        changes: what `net_changes` returns.
+        old: the rows of the replica, for `history`.
+        columns: the columns of the replica.
+        key: the columns of the source's key.
+        deletes: what is kept.
+        tick_id: the tick that ends the batch.
+    """
+    if deletes == SOFT:
+        mark = f.when(f.col(DELETED), f.lit(tick_id).cast("long"))
+        changes = changes.withColumn(DELETED_TICK, mark)
+    elif old is not None:
+        keys = f.broadcast(changes.select(*_named(key)))
+        touched = live_rows(old, deletes).join(keys, list(key), "left_semi")
+        changes = _versions(changes, touched, "left", columns, key, tick_id)
+    else:
+        return changes
+    return changes.withColumn(DELETED, f.lit(False))
+
+
+def _versions(
+    new: DataFrame,
+    live: DataFrame,
+    how: str,
+    columns: t.StructType,
+    key: Sequence[str],
+    tick_id: int | None,
+) -> DataFrame:
+    """Returns versions that end and that begin at a tick and, of a full join, those that stay."""
+    names = [name for name in new.columns if name != DELETED]
+    both = _joined(new, live, how, columns, key)
+    old, row = f.col(_OLD), f.col(_NEW)
+    is_there = row.isNotNull() & ~f.coalesce(DELETED, f.lit(True))
+    stays = old.isNotNull() & is_there
+    for name in names:
+        kind = columns[name].dataType
+        stays &= as_compared(row[name], kind).eqNullSafe(as_compared(old[name], kind))
+    # A database that went back in time has ticks anew: a version lasts a tick at least.
+    tick = f.greatest(f.lit(tick_id).cast("long"), old[FROM_TICK] + 1)
+    before = f.when(old.isNotNull() & ~stays, old.withField(TO_TICK, tick))
+    if how == "full":
+        before = before.when(stays, old)
+    now = f.when(is_there & ~stays, row.withField(FROM_TICK, tick))
+    return both.select(f.inline(f.array_compact(f.array(before, now))))
+
+
+def _joined(
+    new: DataFrame, old: DataFrame, how: str, columns: t.StructType, key: Sequence[str]
+) -> DataFrame:
+    """Joins what is new with rows of the replica, as two structs with the replica's columns."""
+    deleted = [DELETED] if DELETED in new.columns else []
+    mine = new.select(*_named(key), *deleted, _row(new, columns).alias(_NEW))
+    its = old.select(*_named(key), _row(old, columns).alias(_OLD))
+    return mine.join(its, list(key), how)
+
+
+def _row(frame: DataFrame, columns: t.StructType) -> Column:
+    values = [_column(x.name) if x.name in frame.columns else f.lit(None) for x in columns]
+    return f.struct(
+        *(value.cast(x.dataType).alias(x.name) for value, x in zip(values, columns, strict=True))
+    )
+
+
+def _fitted(old: DataFrame, columns: t.StructType) -> DataFrame:
+    """Gives kept rows the types that the columns have now, if their values are the same then."""
+    now = {x.name: x.dataType for x in columns}
+    was = {x.name: x.dataType for x in old.schema}
+    for name in [name for name in was if name in now and now[name] != was[name]]:
+        there_and_back = _column(name).try_cast(now[name]).try_cast(was[name])
+        if old.where(~there_and_back.eqNullSafe(_column(name))).limit(1).count():
+            raise unfit_type(name, now[name].simpleString(), was[name].simpleString())
+    return old.select(_row(old, columns).alias(_OLD)).select(f"{_OLD}.*")
+
+
+def _named(names: Sequence[str]) -> list[Column]:
+    return [_column(name) for name in names]
+
+
+def _column(name: str) -> Column:
+    return f.col(f"`{name}`")

@@ -1,0 +1,284 @@
+"""Replicas that keep rows which their source has no longer: with a mark, or with each version."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pgque_dagster.client import Client
+from pgque_dagster.client.errors import InvalidArgument
+from pgque_dagster.client.replicas.deletes import DELETED_TICK, FROM_TICK, MARKS, TO_TICK
+from pgque_dagster.client.source_tables import copy_again
+from pgque_dagster.spark.replicas.target import DeltaReplicas
+from tests.support.replication import CONSUMER, QUEUE, IcebergReplication, Replication
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def soft(replication: Replication) -> Replication:
+    """Replicas that mark deleted rows."""
+    return keeping(replication, "soft")
+
+
+@pytest.fixture
+def history(replication: Replication) -> Replication:
+    """Replicas that keep each version."""
+    return keeping(replication, "history")
+
+
+def keeping(replication: Replication, deletes: str) -> Replication:
+    replication.target = replace(replication.target, deletes=deletes)  # type: ignore[attr-defined]
+    return replication
+
+
+def start(replication: Replication, script: str) -> None:
+    """Creates the source, and copies it for the first time."""
+    replication.sql(script)
+    replication.capture("public.t")
+    replication.catch_up()
+
+
+def last_tick(replication: Replication) -> int:
+    with replication.connect() as db:
+        query = "select last_tick from pgque.get_consumer_info('changes', 'lake')"
+        ((tick,),) = db.execute(query).fetchall()
+        return int(tick)
+
+
+def follow(replication: Replication, script: str) -> int:
+    """Changes the source, catches up, and returns the tick at which the replica is."""
+    replication.sql(script)
+    replication.catch_up()
+    assert replication.verify().is_equal
+    return last_tick(replication)
+
+
+def copy(replication: Replication) -> None:
+    with Client(replication.url) as client:
+        copy_again(client, QUEUE, CONSUMER, "public.t")
+
+
+def marks(replication: Replication) -> dict[int, int | None]:
+    return {row["id"]: row[DELETED_TICK] for row in replication.replica("public.t")}
+
+
+def at(replication: Replication, tick: int) -> list[Row]:
+    """The rows that a replica with history had at a tick, by the filter that the docs have."""
+    return plain(
+        row
+        for row in replication.replica("public.t")
+        if row[FROM_TICK] <= tick and (row[TO_TICK] is None or row[TO_TICK] > tick)
+    )
+
+
+def plain(rows: Any) -> list[Row]:
+    """Rows without marks, and without the columns that are null."""
+    return sorted(
+        ({k: v for k, v in row.items() if k not in (FROM_TICK, TO_TICK)} for row in rows), key=repr
+    )
+
+
+TABLE = "create table t (id int primary key, v text); insert into t values (1, 'a'), (2, 'b')"
+
+
+def test_a_deleted_row_stays_with_the_tick_and_comes_again(soft: Replication) -> None:
+    start(soft, TABLE)
+    follow(soft, "insert into t values (3, 'c')")
+    assert marks(soft) == {1: None, 2: None, 3: None}
+    gone = follow(soft, "update t set v = 'z' where id = 2; delete from t where id = 2")
+    again = follow(soft, "insert into t values (4, 'd'); delete from t where id = 4")
+    assert marks(soft) == {1: None, 2: gone, 3: None, 4: again}
+    values = {row["id"]: row["v"] for row in soft.replica("public.t")}
+    assert values == {1: "a", 2: "z", 3: "c", 4: "d"}
+    moved = follow(soft, "insert into t values (2, 'back'); update t set id = 5 where id = 1")
+    assert marks(soft) == {1: moved, 2: None, 3: None, 4: again, 5: None}
+    assert len(soft.copied) == 1
+
+
+def test_a_copy_marks_the_rows_that_are_gone_and_forgets_none(soft: Replication) -> None:
+    start(soft, TABLE)
+    first = follow(soft, "delete from t where id = 1")
+    follow(soft, "truncate t; insert into t values (3, 'c')")
+    found = marks(soft)
+    assert (found[1], found[3]) == (first, None)
+    assert found[2] is not None and found[2] > first
+    follow(soft, "alter table t drop column v; alter table t add column w int default 7")
+    assert {
+        row["id"]: (row["v"], row["w"]) for row in soft.replica("public.t") if row["id"] < 3
+    } == {
+        1: ("a", None),
+        2: ("b", None),
+    }
+    assert marks(soft) == found
+    follow(soft, "insert into t values (1, 1); delete from t where id = 3")
+    assert marks(soft) == {1: None, 2: found[2], 3: last_tick(soft)}
+    assert len(soft.copied) == 3
+
+
+def test_the_table_at_any_tick_can_be_asked_for(history: Replication) -> None:
+    start(history, TABLE)
+    seen = {}
+    for script in (
+        "select 1",
+        "update t set v = 'x' where id = 1; update t set v = 'y' where id = 1",
+        "update t set v = v; insert into t values (3, null)",
+        "delete from t where id = 2; insert into t values (9, ''); delete from t where id = 9",
+        "insert into t values (2, 'again'); update t set id = 4 where id = 3",
+        "truncate t; insert into t values (1, 'y'), (2, 'other')",
+        "delete from t",
+        "insert into t values (1, 'y')",
+    ):
+        tick = follow(history, script)
+        seen[tick] = plain(history.source("public.t"))
+    for tick, rows in seen.items():
+        assert at(history, tick) == rows, tick
+    versions = [row["id"] for row in history.replica("public.t")]
+    # An update that changes nothing makes no version, and what one batch makes and deletes none.
+    assert sorted(versions) == [1, 1, 1, 2, 2, 2, 3, 4]
+    assert len(history.copied) == 2
+
+
+def test_columns_that_go_and_come_take_no_version_away(history: Replication) -> None:
+    start(history, TABLE)
+    before = follow(history, "delete from t where id = 2")
+    follow(history, "alter table t add column w int default 7")
+    after = follow(history, "alter table t drop column v; insert into t values (3, 8)")
+    assert {row["v"] for row in at(history, before)} == {"a"}
+    assert {(row["id"], row["w"]) for row in at(history, after)} == {(1, 7), (3, 8)}
+    kept = {row["id"]: row["v"] for row in history.replica("public.t") if row[FROM_TICK] < before}
+    assert kept == {1: "a", 2: "b"}
+    follow(history, "update t set w = 9 where id = 3; delete from t where id = 1")
+    assert len(history.replica("public.t")) == 5
+    assert len(history.copied) == 3
+
+
+@pytest.mark.parametrize("deletes", ["soft", "history"])
+def test_a_batch_that_is_applied_ten_times_changes_nothing(
+    replication: Replication, deletes: str
+) -> None:
+    keeping(replication, deletes)
+    start(replication, TABLE)
+    replication.sql("update t set v = 'x' where id = 1; delete from t where id = 2")
+    replication.sql("insert into t values (3, 'c')")
+    replication.tick()
+    replication.run(ack=False)
+    once = replication.replica("public.t")
+    for _ in range(10):
+        replication.run(ack=False)
+    replication.run()
+    assert replication.replica("public.t") == once
+    assert replication.verify().is_equal
+
+
+def test_copies_that_find_nothing_else_make_no_version(history: Replication) -> None:
+    start(history, TABLE)
+    follow(history, "delete from t where id = 2")
+    before = history.replica("public.t")
+    for _ in range(2):
+        copy(history)
+        history.catch_up()
+    assert history.replica("public.t") == before
+    follow(
+        history, "set session_replication_role = replica; update t set v = 'unseen'"
+    ) if 0 else None
+    history.sql("set session_replication_role = replica; update t set v = 'unseen'")
+    assert history.verify().differences == 1
+    copy(history)
+    history.catch_up()
+    assert history.verify().is_equal
+    assert len(history.replica("public.t")) == 3
+
+
+@pytest.mark.parametrize(
+    ("deletes", "change"),
+    [
+        ("hard", "select 1"),
+        ("soft", "select 1"),
+        ("history", "alter table t drop constraint t_pkey; alter table t add primary key (v)"),
+    ],
+)
+def test_another_way_or_key_is_refused_and_changes_nothing(
+    history: Replication, deletes: str, change: str
+) -> None:
+    start(history, TABLE)
+    follow(history, "delete from t where id = 2")
+    before = history.replica("public.t")
+    keeping(history, deletes)
+    history.sql(f"{change}; insert into t values (3, 'c')")
+    history.tick()
+    with pytest.raises(InvalidArgument, match="was made with deletes: history, by id;"):
+        history.run()
+    assert history.replica("public.t") == before
+
+
+@pytest.mark.parametrize("deletes", ["soft", "history"])
+def test_a_type_that_cannot_hold_what_is_kept_is_refused(
+    replication: Replication, deletes: str
+) -> None:
+    keeping(replication, deletes)
+    table = "create table t (id int primary key, v text);"
+    start(replication, f"{table} insert into t values (1, '5'), (2, '6')")
+    follow(replication, "delete from t where id = 1")
+    follow(replication, "alter table t alter v type int using v::int")
+    assert {row["v"] for row in replication.replica("public.t")} == {5, 6}
+    follow(replication, "alter table t alter v type text; update t set v = '07'")
+    before = replication.replica("public.t")
+    replication.sql("alter table t alter v type int using v::int; insert into t values (3, 3)")
+    replication.tick()
+    with pytest.raises(InvalidArgument, match="column v is now of type int"):
+        replication.run()
+    assert replication.replica("public.t") == before
+
+
+@pytest.mark.parametrize("deletes", ["soft", "history"])
+def test_compaction_and_rows_of_others_take_nothing_away(
+    iceberg: IcebergReplication, deletes: str
+) -> None:
+    keeping(iceberg, deletes)
+    start(iceberg, TABLE)
+    for number in range(3, 6):
+        follow(
+            iceberg, f"insert into t values ({number}, 'n'); delete from t where id = {number - 2}"
+        )
+    before = iceberg.replica("public.t")
+    assert iceberg.sink("public.t").maintain(iceberg.url).by == 1
+    assert iceberg.replica("public.t") == before
+    iceberg.table("public.t").append(iceberg.arrow("public.t"))
+    follow(iceberg, "select pgque.send('changes', 'other', 'wakes the consumer')")
+    assert iceberg.replica("public.t") == before
+    assert len(iceberg.copied) == 2
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_changes_and_copies_are_all_in_the_history(history: Replication, seed: int) -> None:
+    chance = random.Random(seed)
+    start(history, "create table t (id int primary key, v int, f float8)")
+    seen = {}
+    for _ in range(8):
+        for _ in range(chance.randrange(4)):
+            key, value = chance.randrange(6), chance.randrange(3)
+            history.sql(
+                chance.choice(
+                    (
+                        f"insert into t values ({key}, {value}, '-0') on conflict do nothing",
+                        f"update t set v = {value}, f = 0 where id >= {key}",
+                        f"delete from t where id = {key}",
+                        f"update t set id = id + 6 where id = {key} and not exists"
+                        f" (select from t where id = {key} + 6)",
+                    )
+                )
+            )
+        if chance.random() < 0.3:
+            copy(history)
+        tick = follow(history, "select 1")
+        seen[tick] = plain(history.source("public.t"))
+    for tick, rows in seen.items():
+        assert at(history, tick) == rows, tick
+
+
+def test_what_is_no_way_to_delete_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="hard, soft, history"):
+        DeltaReplicas("lake", deletes="gently")  # type: ignore[arg-type]
+    assert list(MARKS) == ["hard", "soft", "history"]
