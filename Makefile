@@ -97,6 +97,10 @@ bench-latency: java venv  ## Measure the latency of the sensor, with and without
 bench-lake: java venv  ## Measure the sinks of Parquet, Delta and Iceberg, about 20 minutes
 	@$(PYTHON) -m benchmarks.lake $(ARGS)
 
+.PHONY: bench-replica
+bench-replica: java venv  ## Measure replicas and capture (Debian's postgresql-15, libpostgresql-jdbc-java needed)
+	@$(PYTHON) -m benchmarks.replicas $(ARGS)
+
 .PHONY: bench-drain
 bench-drain: java venv  ## Drain a backlog of 10,000,000 events into Parquet, minutes (ARGS="--events N")
 	@$(PYTHON) -m benchmarks.drain $(ARGS)

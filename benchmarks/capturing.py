@@ -1,0 +1,98 @@
+"""Measures what statements cost on a table whose changes are captured."""
+
+from benchmarks.measure import Contender, Result, medians, timed
+from benchmarks.servers import connect, value
+
+ROWS = 30_000
+_SMALL = 10_000
+_SINGLE = 300
+# Microseconds and milliseconds, and a ratio.
+_A_ROW, _A_STATEMENT, _BULK = 10, 0.3, 2
+_COLUMNS = "(id int primary key, customer int, total numeric(12, 2), at timestamptz, note text)"
+_KINDS = "plain", "captured", "row_trigger"
+_INSERT = "insert into {} select n, n, n, now(), md5(n::text) from generate_series({}, {}) n"
+
+
+def measure(url: str, *, rounds: int) -> list[Result]:
+    """Measures statements of many rows and of one, beside a row trigger of PL/pgSQL.
+
+    Args:
+        url: a database with the queue installed.
+        rounds: number of rounds after a warm-up.
+    """
+    with connect(url) as db:
+        value(db, "select pgque.create_queue('capturing')")
+        for kind in _KINDS:
+            db.execute(f"create table {kind} {_COLUMNS}".encode())
+        db.execute("select pgque.capture('captured', 'capturing')")
+        db.execute(
+            "create trigger changes after insert or update or delete on row_trigger"
+            " for each row execute function pgque.jsontriga('capturing')"
+        )
+
+        def cost(kind: str, rows: int, statement: str) -> float:
+            db.execute(f"truncate {kind}".encode())
+            if statement == "insert":
+                return timed(lambda: db.execute(_INSERT.format(kind, 1, rows).encode()))
+            db.execute(_INSERT.format(kind, 1, rows).encode())
+            return timed(lambda: db.execute(f"update {kind} set total = total + 1".encode()))
+
+        def single(kind: str) -> float:
+            db.execute(f"truncate {kind}".encode())
+            numbers = iter(range(1, _SINGLE + 1))
+
+            statement = f"insert into {kind} values (%s, 1, 1, now(), 'a note')".encode()
+
+            def insert() -> None:
+                db.execute(statement, (next(numbers),))
+
+            return timed(insert, _SINGLE)
+
+        results = []
+        for statement in ("insert", "update"):
+            found = medians(
+                [Contender(kind, lambda k=kind, s=statement: cost(k, ROWS, s)) for kind in _KINDS],
+                rounds,
+            )
+            added = {k: (found[k] - found["plain"]) / ROWS * 1e6 for k in _KINDS}
+            results.append(
+                Result(
+                    f"capture: {statement} of {ROWS:,} rows, microseconds added to a row",
+                    "jsontriga, a row trigger",
+                    added["captured"],
+                    "<=",
+                    _A_ROW,
+                    f"{added['captured']:.1f} against {added['row_trigger']:.1f} µs",
+                )
+            )
+        found = medians(
+            [
+                Contender(kind, lambda k=kind: cost(k, _SMALL, "update"))
+                for kind in ("plain", "captured")
+            ],
+            rounds,
+        )
+        results.append(
+            Result(
+                f"capture: update of {_SMALL:,} rows, time",
+                "the same without capture",
+                found["captured"] / found["plain"],
+                "<=",
+                _BULK,
+                f"{found['captured'] * 1e3:.0f} against {found['plain'] * 1e3:.0f} ms",
+            )
+        )
+        found = medians([Contender(k, lambda k=k: single(k)) for k in _KINDS], rounds)
+        added = {k: (found[k] - found["plain"]) * 1e3 for k in _KINDS}
+        results.append(
+            Result(
+                "capture: insert of one row, milliseconds added",
+                "jsontriga, a row trigger",
+                added["captured"],
+                "<=",
+                _A_STATEMENT,
+                f"{added['captured']:.2f} against {added['row_trigger']:.2f} ms; "
+                f"plain {found['plain'] * 1e3:.2f} ms",
+            )
+        )
+    return results
