@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 
 import pgque_dagster
 from pgque_dagster import build_pgque_sensor, project_files
-from pgque_dagster.client import Client, InvalidArgument
-from pgque_dagster.client.source_tables import expanded
+from pgque_dagster.client import Client
 from pgque_dagster.spark import ParquetSink
 from tests.support.assets import revenue
 from tests.support.dg_project import DgProject
@@ -289,12 +288,12 @@ def test_a_replica_names_its_target(project: DgProject) -> None:
         "  tables: [public.t]\n  target:\n    type: postgres\n"
     )
     project.write("pgque", "type: pgque_dagster.PgqueComponent\n")
-    project.write("shop", f"{head}    schema: copies\n")
+    project.write("shop", f"{head}    schema: copies\n    deletes: history\n")
     replicas = project.load().resolve_assets_def(["shop", "public", "t"])
     (spec,) = replicas.specs
     assert "postgres" in spec.kinds
     schema = pgque_dagster.TableReplicaComponent.get_model_cls().model_json_schema()
-    written = yaml.safe_load(f"{head}    schema: copies\n")
+    written = yaml.safe_load(f"{head}    schema: copies\n    deletes: history\n")
     Draft202012Validator(schema).validate(written["attributes"])
     project.write("bank", head)
     with pytest.raises(Exception, match="defs") as raised:
@@ -326,7 +325,10 @@ def test_names_of_tables_may_be_patterns_and_tables_lack_columns(
             "  target: {type: iceberg, warehouse: lake}\n",
         )
         project.run("utils", "refresh-defs-state")
-        found = project.load().resolve_all_asset_specs()
+        definitions = project.load()
+        checks = [key.name for each in definitions.asset_checks or () for key in each.check_keys]
+        assert "wildcard_tables" in checks
+        found = definitions.resolve_all_asset_specs()
         return {".".join(x.key.path[1:]) for x in found if "iceberg" in x.kinds}
 
     with caplog.at_level("ERROR"):
@@ -334,49 +336,3 @@ def test_names_of_tables_may_be_patterns_and_tables_lack_columns(
     assert "billing.keyless is left out: table billing.keyless has no key" in caplog.text
     assert 'billing."a.b" is left out' in caplog.text
     assert "billing.u is left out: table billing.u is unlogged" in caplog.text
-    with Client(database_url) as client:
-        found = expanded(client, ["billing.a_*", '"billing".*1', "billing.ab1"]).specs
-        assert [each.source for each in found] == ["billing.ab1", "billing.a_1"]
-        for table, words in (
-            ("billing.z*", "no table of database"),
-            ("*.t", "of one schema"),
-            ("billing.key*", "no table can be replicated: .* no key"),
-            ("t*", "no schema and table"),
-        ):
-            with pytest.raises(InvalidArgument, match=words):
-                expanded(client, [table])
-
-
-def test_a_table_that_comes_or_goes_under_a_wildcard_fails_a_check(
-    project: DgProject, database_url: str
-) -> None:
-    with connect(database_url) as db:
-        db.execute("create schema s; create table s.a (id int primary key)")
-    project.write(
-        "pgque", f"type: pgque_dagster.PgqueComponent\nattributes:\n  url: {database_url}\n"
-    )
-    project.write(
-        "shop",
-        "type: pgque_dagster.TableReplicaComponent\nattributes:\n  name: shop\n"
-        f"  tables: [s.*]\n  url: {database_url}\n  max_lag: null\n"
-        "  target: {type: postgres, schema: copies}\n",
-    )
-    project.run("utils", "refresh-defs-state")
-    check = dg.AssetCheckKey(dg.AssetKey(["shop_queue"]), "wildcard_tables")
-    job = dg.define_asset_job("check", dg.AssetSelection.checks(check))
-    definitions = dg.Definitions.merge(project.load(), dg.Definitions(jobs=[job]))
-
-    def found() -> tuple[bool, str]:
-        done = definitions.resolve_job_def("check").execute_in_process()
-        (evaluation,) = done.get_asset_check_evaluations()
-        return evaluation.passed, str(evaluation.description)
-
-    with connect(database_url) as db:
-        assert found() == (True, "s.* stands for the tables that are replicated.")
-        db.execute("create table s.b (id int primary key); create table s.c (id int)")
-        passed, told = found()
-        assert not passed
-        assert "s.b is not replicated. Run dg utils refresh-defs-state" in told
-        assert "s.c cannot be replicated: table s.c has no key" in told
-        db.execute("alter table s.a set schema public; drop table s.c")
-        assert "s.a has that name no longer" in found()[1]

@@ -16,6 +16,7 @@ from pgque_dagster import (
     PgqueResource,
     PostgresReplicas,
     build_table_replicas,
+    queue_key,
 )
 from pgque_dagster.client import Client
 from tests.dagster.support import SessionHolder
@@ -284,3 +285,31 @@ def test_a_table_that_cannot_be_replicated_is_told_and_stops_no_other(shop: Shop
         assert "public.items has no key" in told
         query = "select table_name from pgque.captured_tables('shop')"
         assert db.execute(query).fetchall() == [("public.items",)]
+
+
+def test_a_table_that_comes_or_goes_under_a_wildcard_fails_a_check(database_url: str) -> None:
+    key = dg.AssetCheckKey(queue_key("shop"), "wildcard_tables")
+    replicas = build_table_replicas(
+        "shop", ["s.a"], target=PostgresReplicas(schema="copies"), max_lag=None, names=["s.*"]
+    )
+    (check,) = [each for each in replicas.asset_checks or () if key in each.check_keys]
+    job = dg.define_asset_job("check", dg.AssetSelection.checks(check))
+    assets = [dg.AssetSpec(queue_key("shop"))]
+    resources = {"pgque": PgqueResource(url=database_url)}
+    definitions = dg.Definitions(assets, asset_checks=[check], jobs=[job], resources=resources)
+
+    def found() -> tuple[bool, str]:
+        done = definitions.resolve_job_def("check").execute_in_process()
+        (evaluation,) = done.get_asset_check_evaluations()
+        return evaluation.passed, str(evaluation.description)
+
+    with connect(database_url) as db:
+        db.execute("create schema s; create table s.a (id int primary key)")
+        assert found() == (True, "s.* stands for the tables that are replicated.")
+        db.execute("create table s.b (id int primary key); create table s.c (id int)")
+        passed, told = found()
+        assert not passed
+        assert "s.b is not replicated. Run dg utils refresh-defs-state" in told
+        assert "s.c cannot be replicated: table s.c has no key" in told
+        db.execute("alter table s.a set schema public; drop table s.c")
+        assert "s.a has that name no longer" in found()[1]
