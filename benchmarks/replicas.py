@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -143,20 +143,18 @@ class Bench:
 
     def sustained(self, kind: str, changes: int, rounds: int) -> Result:
         """Measures how many changes are applied while as many are made, after one such batch."""
-        apply = self._follow(kind)
+        target = self._follow(kind)
         self._change(changes)
         with ThreadPoolExecutor(1) as pool:
 
             def cycle() -> None:
                 self._tick()
                 changing = pool.submit(self._change, changes)
-                apply()
+                self._replicate(kind, target)
                 changing.result()
 
             cycle()
             seconds = timed(cycle, rounds)
-            self._tick()
-            apply()
         return Result(
             f"{kind}: changes a second, made and applied at once",
             f"batches of {changes:,}",
@@ -168,19 +166,18 @@ class Bench:
 
     def lag(self, kind: str, seconds: int) -> Result:
         """Measures the time from a change to the ack of the batch that has it."""
-        apply = self._follow(kind)
+        target = self._follow(kind)
         lags: list[float] = []
         with self._changing_rows():
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 start = time.monotonic()
                 self._tick()
-                sent = apply()
+                sent: list[float] = []
+                self._replicate(kind, target, sent)
                 now = time.time()
                 lags += [now - each for each in sent]
                 time.sleep(max(0.0, start + TICK_SECONDS - time.monotonic()))
-        self._tick()
-        apply()
         marks = statistics.quantiles(lags, n=100)
         return Result(
             f"{kind}: lag at {RATE} transactions/s, p50 (s)",
@@ -191,12 +188,12 @@ class Bench:
             f"p99 {marks[98]:.2f} s of {len(lags):,} changes",
         )
 
-    def _follow(self, kind: str) -> Callable[[], list[float]]:
-        """Returns what applies all batches to the replica that stays, and returns their times."""
+    def _follow(self, kind: str) -> Target:
+        """Returns the replica that stays, after it has been brought up to date."""
         target = self._targets.setdefault(kind, self._target(kind))
         self._tick()
         self._replicate(kind, target)
-        return partial(self._replicate, kind, target)
+        return target
 
     def _copy(self, kind: str) -> float:
         target = self._target(kind)
@@ -213,19 +210,17 @@ class Bench:
             return IcebergReplicas(str(self._folder / place), catalog_schema=place)
         return PostgresReplicas(self._copies_url(), schema=place)
 
-    def _replicate(self, kind: str, target: Target) -> list[float]:
-        """Applies all batches. Returns when each of few changes was made."""
-        sent: list[float] = []
+    def _replicate(self, kind: str, target: Target, sent: list[float] | None = None) -> None:
+        """Applies all batches, and adds to `sent` when each of their changes was made."""
         while (claim := self._client.claim(_QUEUE, kind, owner="benchmark")) is not None:
-            batch = SparkBatch(self._spark, claim, self._client.url)
-            if batch.event_count < _STATEMENT_ROWS:
+            if sent is not None:
                 sent += [each.created_at.timestamp() for each in claim.events()]
             if isinstance(target, PostgresReplicas):
                 postgres.replicate(claim, [_TABLE], target, log=_quiet)
             else:
+                batch = SparkBatch(self._spark, claim, self._client.url)
                 list(replicate(batch, [_TABLE], target, log=_quiet))
             claim.ack()
-        return sent
 
     def _copy_by_jdbc(self, kind: str) -> float:
         place = f"jdbc_{next(self._numbers)}"

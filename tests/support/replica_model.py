@@ -77,8 +77,7 @@ class Model:
             writers.grant(_TRANSACTIONS)
             self._step()
         self._check()
-        for table in TABLES:
-            assert self._replication.verify(table).is_equal
+        assert self._replication.verify(self._chance.choice(TABLES)).is_equal
         assert not self._broken
 
     def _check(self) -> None:
