@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -32,10 +31,10 @@ from tests.support.publishing_driver import (
 )
 from tests.support.queues import connect, rows, value
 from tests.support.s3 import S3
+from tests.support.signals import PATIENCE_SECONDS, go_on, has_ended, state_of, wait_until
 from tests.support.stored_tables import TABLES
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_SECONDS = 600
 EVENTS = 400
 WHILE_ANOTHER_WRITES = "while the later attempt writes"
 # Each starts a Spark of its own, so only these run each time.
@@ -175,25 +174,6 @@ def driver(
         process.wait()
 
 
-def state_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return "Z"
-
-
-def has_ended(pid: int) -> bool:
-    return state_of(pid) == "Z"
-
-
-def go_on(pid: int, signal: Signals) -> None:
-    """Sends a signal to a driver's process group, unless nothing is left of it."""
-    try:
-        os.killpg(pid, signal)
-    except ProcessLookupError:
-        return
-
-
 def ending(pid: int, signal: Signals) -> Callable[[str], None]:
     """Has a driver end between two files of another one's write."""
 
@@ -223,10 +203,3 @@ def somebody_waits(url: str) -> bool:
 def lease_is_live(client: Client) -> bool:
     lease = client.lease_info("orders", "revenue")
     return lease is not None and lease.is_live
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
