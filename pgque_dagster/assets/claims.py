@@ -27,7 +27,7 @@ def claim_batch(
     Returns:
         The batch; None if there is none for this run. The reason is logged.
     """
-    run = BatchRun.read(context.run.tags, consumption.holder)
+    run = BatchRun.read(context.run.tags, consumption.holder, consumption.shard)
     if run is not None and run.incarnation not in ("", str(client.incarnation())):
         context.log.warning(
             f"Skipped: this run was requested for batch {run.batch_id} of another database, or of "

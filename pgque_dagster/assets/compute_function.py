@@ -1,7 +1,7 @@
 """Wraps a function that takes a batch into a compute function that Dagster can run."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -17,7 +17,7 @@ from .outputs import StepResult
 
 def make_step(
     compute_fn: ComputeFunction,
-    database: Database,
+    databases: Sequence[Database],
     work: Callable[..., Iterator[StepResult]],
     required: Iterable[str],
 ) -> ComputeFunction:
@@ -28,9 +28,9 @@ def make_step(
     Args:
         compute_fn: takes a `SparkBatch` named `batch`, and optionally `context`, resources and
             upstream assets.
-        database: whose resource the step needs.
-        work: runs the step. It gets context, pgque, pyspark, and a function that calls
-            `compute_fn` with a batch.
+        databases: whose resources the step needs.
+        work: runs the step. It gets context, the resources by database, pyspark, and a function
+            that calls `compute_fn` with a batch.
         required: keys of further resources that the step needs.
 
     Raises:
@@ -47,24 +47,24 @@ def make_step(
             f"{compute_fn.__name__} has no parameter 'batch': add it, to get the SparkBatch"
         )
     # Dagster takes resources by parameter or by key, not both. So keys become parameters.
-    added = sorted(set(required) - set(wanted) - {database.name, "pyspark"})
+    names = [database.name for database in databases]
+    added = sorted(set(required) - set(wanted) - {*names, "pyspark"})
 
     def run(context: dg.AssetExecutionContext, pyspark: Any, **others: Any) -> Any:
-        pgque = others.pop(database.name)
+        resources = {name: others.pop(name) for name in names}
 
         def call(batch: "spark.SparkBatch") -> Any:
-            offered = {"context": context, "pyspark": pyspark, "batch": batch}
-            offered[database.name] = pgque
+            offered = {"context": context, "pyspark": pyspark, "batch": batch, **resources}
             mine = {key: value for key, value in others.items() if key in wanted}
             return compute_fn(**mine, **{key: offered[key] for key in offered if key in wanted})
 
         with log_error_line(context.log):
             _refuse_unrecorded(context)
-            yield from work(context, pgque, pyspark, call)
+            yield from work(context, resources, pyspark, call)
 
     parameters = {
         "context": dg.AssetExecutionContext,
-        database.name: PgqueResource,
+        **dict.fromkeys(names, PgqueResource),
         "pyspark": dg.ResourceParam[Any],  # type: ignore[misc]
         **dict.fromkeys(added, dg.ResourceParam[Any]),  # type: ignore[misc]
     }

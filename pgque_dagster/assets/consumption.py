@@ -2,9 +2,9 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, get_args, get_origin
+from typing import Any, Self, get_args, get_origin
 
 import dagster as dg
 from pyspark.sql import DataFrame
@@ -19,7 +19,7 @@ from ..client.ranges import (
     write_position,
 )
 from ..project.database import DEFAULT_DATABASE, Database
-from ..project.keys import CONSUMER, PARTITIONS, QUEUE, START_AT
+from ..project.keys import CONSUMER, PARTITIONS, QUEUE, SHARDS, START_AT
 
 ComputeFunction = Callable[..., Any]
 
@@ -41,6 +41,8 @@ class Consumption:
     start_at: Position | None = None
     partitions: int | None = None
     database: Database = DEFAULT_DATABASE
+    shards: tuple[Database, ...] = ()
+    shard: str | None = None
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
@@ -52,12 +54,38 @@ class Consumption:
             problems.append(count_problem("partitions", self.partitions, at_most=MOST_PARTITIONS))
             if "#" in self.consumer:
                 problems.append("the name of a consumer with partitions must not contain #")
+        if self.shards:
+            problems.append(self._problem_of_shards())
         try:
             self.metadata()
         except InvalidArgument as error:
             problems.append(f"start_at: {error}")
         for problem in filter(None, problems):
             raise dg.DagsterInvalidDefinitionError(f"consumer {self}: {problem}")
+
+    @property
+    def databases(self) -> tuple[Database, ...]:
+        """The databases whose resources it needs."""
+        return self.shards or (self.database,)
+
+    def of_shard(self, database: Database) -> Self:
+        """Returns what is consumed of one shard."""
+        return replace(self, database=database, shards=(), shard=database.name)
+
+    def _problem_of_shards(self) -> str | None:
+        names = [each.name for each in self.shards]
+        if len(set(names)) < len(names):
+            return f"databases names one twice: {', '.join(names)}"
+        if self.database != DEFAULT_DATABASE:
+            return "leave out database, or databases"
+        if self.partitions is not None:
+            return "leave out partitions, or databases: each shard has one sequence of batches"
+        if self.stores_itself:
+            return (
+                "with databases, an IO manager stores the result: Parquet or Delta. So return a "
+                "DataFrame"
+            )
+        return None
 
     @property
     def holder(self) -> Holder:
@@ -102,6 +130,7 @@ class Consumption:
         return {
             **{key: value for key, value in given.items() if value is not None},
             **self.database.tags,
+            **({SHARDS: ",".join(each.name for each in self.shards)} if self.shards else {}),
         }
 
 

@@ -18,6 +18,7 @@ from ..project.database import DEFAULT, Database
 from ..project.keys import QUEUE
 from .compute_function import make_step
 from .consumption import ComputeFunction, Consumption
+from .shards import consume_shards
 from .step import consume
 from .windows import compute_window
 
@@ -30,6 +31,7 @@ def pgque_asset(
     *,
     queue: str,
     database: str = DEFAULT,
+    databases: Sequence[str] = (),
     consumer: str | None = None,
     start_at: Position | None = None,
     partitions: int | None = None,
@@ -76,6 +78,9 @@ def pgque_asset(
     Args:
         queue: the queue's name.
         database: the key of the PgqueResource whose database has the queue.
+        databases: the keys of several, if the queue is sharded over their databases. A run has at
+            most one batch of each. Its DataFrames begin with the column `shard`, the name of the
+            database, and one commit stores them all, in a Parquet or Delta table.
         consumer: the consumer's name; by default the asset's name. Each asset needs its own.
         start_at: where the consumer starts when it is registered: `earliest`, the oldest tick that
             is retained; `latest`, the last tick; the number of a tick; or a time with a zone, from
@@ -132,6 +137,10 @@ def pgque_asset(
     """
 
     def decorate(compute_fn: ComputeFunction) -> dg.AssetsDefinition:
+        if isinstance(databases, str):
+            raise dg.DagsterInvalidDefinitionError(
+                f"{compute_fn.__name__}: databases is a text: write databases=['{databases}']"
+            )
         of_windows = partitions_def is not None
         of_consumers = {
             "consumer": consumer,
@@ -139,6 +148,7 @@ def pgque_asset(
             "partitions": partitions,
             "lease_ttl": None if lease_ttl == _LEASE_TTL else lease_ttl,
             "batch_safe": batch_safe or None,
+            "databases": databases or None,
         }
         if of_windows:
             _check_windows(compute_fn, partitions_def, of_consumers, asset_options)
@@ -158,7 +168,13 @@ def pgque_asset(
             start_at=start_at,
             partitions=partitions,
             database=Database(database),
+            shards=tuple(map(Database, databases)),
         )
+        if databases and any(spec.blocking for spec in check_specs):
+            raise dg.DagsterInvalidDefinitionError(
+                f"{compute_fn.__name__}: with databases, what is stored is final, so no check can "
+                "block its ack: raise in the function instead, or leave out blocking"
+            )
         if consumption.returns_nothing and io_manager_key is not None:
             _refuse_manager(compute_fn, io_manager_key)
         options = dict(asset_options)
@@ -171,12 +187,12 @@ def pgque_asset(
         if partitions_def is not None:
             work = partial(compute_window, consumption, partitions_def, leave_out_failed)
         else:
-            work = partial(consume, consumption)
+            work = partial(consume_shards if databases else consume, consumption)
         asset: dg.AssetsDefinition = dg.asset(
             name=name,
             key_prefix=key_prefix,
             partitions_def=partitions_def,
-            deps=[consumption.database.queue_key(queue), *deps],
+            deps=[*(each.queue_key(queue) for each in consumption.databases), *deps],
             description=description or inspect.getdoc(compute_fn),
             kinds={"pyspark"} if kinds is None else kinds,
             group_name=group_name,
@@ -197,7 +213,7 @@ def pgque_asset(
             # A run without a batch has no output.
             output_required=of_windows,
             **options,
-        )(make_step(compute_fn, consumption.database, work, required))
+        )(make_step(compute_fn, consumption.databases, work, required))
         if not of_windows:
             _refuse_partitions(asset)
         return asset
@@ -293,7 +309,7 @@ def pgque_multi_asset(
             description=description or inspect.getdoc(compute_fn),
             check_specs=list(check_specs),
             **options,
-        )(make_step(compute_fn, consumption.database, partial(consume, consumption), required))
+        )(make_step(compute_fn, consumption.databases, partial(consume, consumption), required))
         _refuse_partitions(assets)
         return assets.map_asset_specs(
             lambda spec: spec.merge_attributes(

@@ -49,6 +49,10 @@ class ParquetBatchIOManager(BatchIOManager):
         path = self._sink(context.asset_key).write(batch, counted)
         return {"path": dg.MetadataValue.path(path), ROWS: rows()}
 
+    def vector_sink(self, key: dg.AssetKey) -> "spark.ParquetSink":
+        """Returns the sink of an asset's table, which stores the batches of several shards."""
+        return self._sink(key)
+
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the batches stored so far, or those that the input wants, as one DataFrame.
 

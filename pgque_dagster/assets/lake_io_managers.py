@@ -60,6 +60,10 @@ class DeltaBatchIOManager(BatchIOManager):
         stored = self._sink(location).write(batch, frame)
         return {"path": dg.MetadataValue.path(location), **_facts(stored)}
 
+    def vector_sink(self, key: dg.AssetKey) -> "spark.DeltaSink":
+        """Returns the sink of an asset's table, which stores the batches of several shards."""
+        return self._sink(self._location(key))
+
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the table's newest version, or the batches of it that the input wants."""
         session = session_of(self.pyspark, context)

@@ -30,11 +30,12 @@ def batch_metadata(batch: ReadBatch, plan: ReadPlan, lag: timedelta) -> dict[str
         plan: how it is read.
         lag: from its last tick to the start of the work on it.
     """
-    times = {"pgque/oldest_event": plan.oldest, "pgque/newest_event": plan.newest}
     if isinstance(batch, Window):
         info = batch.info()
-        times |= {"pgque/window_start": info.start, "pgque/window_end": info.end}
-        of_claim: dict[str, Any] = {}
+        of_claim: dict[str, Any] = {
+            "pgque/window_start": dg.MetadataValue.timestamp(info.start),
+            "pgque/window_end": dg.MetadataValue.timestamp(info.end),
+        }
     else:
         of_claim = {
             CONSUMER: batch.consumer,
@@ -48,10 +49,18 @@ def batch_metadata(batch: ReadBatch, plan: ReadPlan, lag: timedelta) -> dict[str
         **of_claim,
         "pgque/prev_tick_id": batch.lease.prev_tick_id,
         "pgque/tick_id": batch.lease.tick_id,
+        **plan_metadata(plan),
+        **set_aside(batch),
+    }
+
+
+def plan_metadata(plan: ReadPlan) -> dict[str, Any]:
+    """Returns the sizes and times of what is read, as metadata."""
+    times = {"pgque/oldest_event": plan.oldest, "pgque/newest_event": plan.newest}
+    return {
         "pgque/events": plan.events,
         "pgque/bytes": plan.payload_bytes,
         **{key: dg.MetadataValue.timestamp(at) for key, at in times.items() if at is not None},
-        **set_aside(batch),
     }
 
 

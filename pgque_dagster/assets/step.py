@@ -5,7 +5,7 @@ The guarantee that each event counts once depends on this order. Dagster resumes
 function or the IO manager raises, the ack is never reached.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -53,13 +53,13 @@ class Step:
     def run(self, batch: Batch | None) -> Iterator[StepResult]:
         """Computes a batch, then acks or releases it. Without one, skips the assets."""
         if batch is None:
-            yield from self._skip()
+            yield from skip(self.context)
             return
         name = f"batch {batch.batch_id} of {self.consumption}"
         # BaseException, because Dagster raises GeneratorExit when storing the output failed.
         try:
             with batch.keep_alive() as keeper:
-                outputs = yield from self.compute(batch, name)
+                outputs = yield from self.compute(batch)
                 if failed := outputs.failed_checks():
                     # Dagster itself fails the step because of these checks.
                     self.context.log.error(f"{name} is not acked: {', '.join(failed)} failed")
@@ -76,13 +76,8 @@ class Step:
                 batch.release()
             raise
 
-    def compute(self, batch: ReadBatch, name: str) -> Generator[StepResult, None, Outputs]:
-        """Computes a batch and has Dagster store its outputs.
-
-        Args:
-            batch: the claim, or a window.
-            name: of the batch, in errors.
-        """
+    def compute(self, batch: ReadBatch) -> Generator[StepResult, None, Outputs]:
+        """Computes a claimed batch, or a window, and has Dagster store its outputs."""
         spark_batch = spark.SparkBatch(
             open_session(self.pyspark),
             batch,
@@ -90,36 +85,61 @@ class Step:
             slices=self.consumption.slices,
             address=self.address,
         )
-        spark_batch.settles_late = outputs_are_checked(self.context, self.consumption)
-        outputs = Outputs(self.context, self.consumption)
         lag, version = batch.info().lag, data_version(self.client, batch)
-        try:
-            with (
-                clear_executor_errors(),
-                working_on(self.context.run.run_id, outputs.keys.values(), spark_batch),
-            ):
-                for event in outputs.events(self.call(spark_batch)):
-                    metadata = batch_metadata(batch, spark_batch.plan, lag)
-                    metadata |= self.consumption.database.tags
-                    yield outputs.described(event, metadata, version)
-                # While the reports of tasks exist, which `close` drops.
-                batch.run_checks()
-        finally:
-            spark_batch.close()
-        return outputs
 
-    def _skip(self) -> Iterator[StepResult]:
-        """Skips the assets. Yields the outputs of their checks, because Dagster requires them."""
-        assets = self.context.assets_def
-        for spec in assets.check_specs:
-            name = assets.get_output_name_for_asset_check_key(spec.key)
-            yield dg.Output(None, output_name=name)
+        def metadata() -> dict[str, Any]:
+            found = batch_metadata(batch, spark_batch.plan, lag)
+            return found | self.consumption.database.tags
+
+        return compute(self.context, self.consumption, spark_batch, self.call, metadata, version)
+
+
+def compute(
+    context: dg.AssetExecutionContext,
+    consumption: Consumption,
+    batch: "spark.SparkBatch",
+    call: "Callable[[spark.SparkBatch], Any]",
+    metadata: Callable[[], dict[str, Any]],
+    version: dg.DataVersion,
+) -> Generator[StepResult, None, Outputs]:
+    """Computes a batch and has Dagster store its outputs.
+
+    Args:
+        context: of the step.
+        consumption: what is consumed.
+        batch: the batch.
+        call: the compute function.
+        metadata: returns those of an output that is about to be stored.
+        version: of the outputs.
+    """
+    batch.settles_late = outputs_are_checked(context, consumption)
+    outputs = Outputs(context, consumption)
+    try:
+        with (
+            clear_executor_errors(),
+            working_on(context.run.run_id, outputs.keys.values(), batch),
+        ):
+            for event in outputs.events(call(batch)):
+                yield outputs.described(event, metadata(), version)
+            # While the reports of tasks exist, which `close` drops.
+            batch.claim.run_checks()
+    finally:
+        batch.close()
+    return outputs
+
+
+def skip(context: dg.AssetExecutionContext) -> Iterator[StepResult]:
+    """Skips the assets. Yields the outputs of their checks, because Dagster requires them."""
+    assets = context.assets_def
+    for spec in assets.check_specs:
+        name = assets.get_output_name_for_asset_check_key(spec.key)
+        yield dg.Output(None, output_name=name)
 
 
 def consume(
     consumption: Consumption,
     context: dg.AssetExecutionContext,
-    pgque: PgqueResource,
+    resources: Mapping[str, PgqueResource],
     pyspark: Any,
     call: "Callable[[spark.SparkBatch], Any]",
 ) -> Iterator[StepResult]:
@@ -132,26 +152,37 @@ def consume(
         CallRefused: if the consumer belongs to another deployment of Dagster.
         LeaseLost: if another owner took over the batch.
     """
-    # In each run, because Dagster has no hook for when a code location loads.
-    refuse_shared(str(consumption), consumers_of_location(context))
+    (pgque,) = resources.values()
     _warn_of_late_checks(context)
     with pgque.client() as client:
-        consumption.database.refuse_second_name(client)
-        try:
-            _find_consumer(context, client, consumption)
-            deployment = pgque.deployment_of(context.instance)
-            if deployment is not None:
-                client.run(enter_deployment(consumption.queue, consumption.consumer, deployment))
-        except QueueNotFound as error:
-            declared = ", ".join(dict.fromkeys([*pgque.queues, *pgque.queue_options])) or "none"
-            raise QueueNotFound(
-                str(error.args[0]),
-                f"The resource {consumption.database.name} declares {declared}: add the queue to "
-                f"its `queues`, or correct queue= of {context.op_def.name}.",
-            ) from error
-        batch = claim_batch(context, client, consumption)
+        batch = claim_for_run(consumption, context, pgque, client)
         address = executors_address(pgque, client.url)
         yield from Step(context, client, address, consumption, pyspark, call).run(batch)
+
+
+def claim_for_run(
+    consumption: Consumption,
+    context: dg.AssetExecutionContext,
+    pgque: PgqueResource,
+    client: Client,
+) -> Batch | None:
+    """Claims the batch of a run; returns None if there is none. Raises as `consume` does."""
+    # In each run, because Dagster has no hook for when a code location loads.
+    refuse_shared(str(consumption), consumers_of_location(context))
+    consumption.database.refuse_second_name(client)
+    try:
+        _find_consumer(context, client, consumption)
+        deployment = pgque.deployment_of(context.instance)
+        if deployment is not None:
+            client.run(enter_deployment(consumption.queue, consumption.consumer, deployment))
+    except QueueNotFound as error:
+        declared = ", ".join(dict.fromkeys([*pgque.queues, *pgque.queue_options])) or "none"
+        raise QueueNotFound(
+            str(error.args[0]),
+            f"The resource {consumption.database.name} declares {declared}: add the queue to "
+            f"its `queues`, or correct queue= of {context.op_def.name}.",
+        ) from error
+    return claim_batch(context, client, consumption)
 
 
 def _warn_of_late_checks(context: dg.AssetExecutionContext) -> None:
@@ -183,7 +214,7 @@ def _find_consumer(
     context: dg.AssetExecutionContext, client: Client, consumption: Consumption
 ) -> None:
     """Registers a new consumer for a run by hand. A run for a batch requires the consumer."""
-    run = BatchRun.read(context.run.tags, consumption.holder)
+    run = BatchRun.read(context.run.tags, consumption.holder, consumption.shard)
     if run is None:
         ensure_consumer(
             client,

@@ -3,7 +3,7 @@
 A window is a partition. Its events are read as a range of ticks, and nothing is acked.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dagster as dg
@@ -23,7 +23,7 @@ def compute_window(
     partitions: dg.TimeWindowPartitionsDefinition,
     leave_out_failed: bool,
     context: dg.AssetExecutionContext,
-    pgque: PgqueResource,
+    resources: Mapping[str, PgqueResource],
     pyspark: Any,
     call: "Callable[[spark.SparkBatch], Any]",
 ) -> Iterator[StepResult]:
@@ -42,6 +42,7 @@ def compute_window(
             "BackfillPolicy.multi_run() also if other assets of the job have another policy.",
         )
     start, end = window_of(partitions, first)
+    (pgque,) = resources.values()
     with pgque.client() as client:
         try:
             window = Window(
@@ -51,6 +52,5 @@ def compute_window(
             raise InvalidArgument(f"partition {first}: {error.args[0]}", error.hint) from error
         address = executors_address(pgque, client.url)
         step = Step(context, client, address, consumption, pyspark, call)
-        name = f"the window from {window.info().start} of queue {window.queue}"
-        outputs = yield from step.compute(window, name)
+        outputs = yield from step.compute(window)
         outputs.failed_checks()

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import dagster as dg
 
-from ..client import Client, Limits
+from ..client import Client, ConnectionFailed, Limits
 from ..client.holder import Holder, consumer_states
 from ..client.ranges import duration_problem
 from ..project.consumers import AssetConsumer, consumers_of, database_of
@@ -27,10 +27,11 @@ def build_consumer_lag_checks(
     event waits. Otherwise the lag is the age of the tick at the consumer's position; the oldest
     waiting event may be younger, if the consumer was idle before. If all events that wait are in no
     tick yet, as on a paused queue, it is the time that the first of them has waited. A parked batch
-    fails the check, however short the lag is.
+    fails the check, however short the lag is, and so does a database that cannot be reached.
 
     Args:
-        assets: assets made by `@pgque_asset`, of one database, each with its own consumer.
+        assets: assets made by `@pgque_asset`, of one database, each with its own consumer; or one
+            with `databases`, which gets a check for each.
         max_lag: how far a consumer may be behind.
         automation_condition: when Dagster evaluates the checks by itself.
 
@@ -45,6 +46,16 @@ def build_consumer_lag_checks(
     if problem is not None:
         raise dg.DagsterInvalidDefinitionError(f"a check on the lag: {problem}")
     consumers = consumers_of(assets)
+    if consumers and consumers[0].shard is not None:
+        return [_check([each], max_lag, automation_condition) for each in consumers]
+    return [_check(consumers, max_lag, automation_condition)] if consumers else []
+
+
+def _check(
+    consumers: Sequence[AssetConsumer],
+    max_lag: timedelta,
+    automation_condition: dg.AutomationCondition[dg.AssetCheckKey] | None,
+) -> dg.AssetChecksDefinition:
     database = database_of(consumers)
     specs = [
         dg.AssetCheckSpec(
@@ -66,11 +77,23 @@ def build_consumer_lag_checks(
     def check_lag(
         context: dg.AssetCheckExecutionContext, pgque: PgqueResource
     ) -> Iterator[dg.AssetCheckResult]:
-        with pgque.client() as client:
-            for key in sorted(context.selected_asset_check_keys):
-                yield _result(client, key, consumer_of[key], max_lag)
+        keys = sorted(context.selected_asset_check_keys)
+        try:
+            with pgque.client() as client:
+                results = [_result(client, key, consumer_of[key], max_lag) for key in keys]
+        except ConnectionFailed as error:
+            results = [
+                dg.AssetCheckResult(
+                    asset_key=key.asset_key,
+                    check_name=key.name,
+                    passed=False,
+                    description=f"the lag is not known: {error}",
+                )
+                for key in keys
+            ]
+        yield from results
 
-    return [check_lag] if consumers else []
+    return check_lag
 
 
 def too_far_behind(lag: timedelta, max_lag: timedelta) -> str | None:

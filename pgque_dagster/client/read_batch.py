@@ -155,6 +155,11 @@ class ReadBatch(ABC):
         nacked = {msg_id for some in self._nacked for msg_id in some.msg_ids}
         return AckResult(len(nacked - given_up), len(given_up))
 
+    @property
+    def failures(self) -> list[Failures]:
+        """What was passed to `dead_letter` and `nack`. For sinks, not for users."""
+        return [*self._dead_lettered, *self._nacked]
+
     def before_publishing(self, check: Callable[[], object]) -> None:
         """Runs a function before results are published, at the latest before the ack.
 

@@ -14,6 +14,7 @@ from ..sensors.batch_sensor import build_pgque_sensor
 from .computed import Computed, Dependencies
 from .options import built, mirror, option
 from .scaffolding import BatchConsumerScaffolder
+from .sinks import OF_SHARDS
 
 
 class SensorOptions(mirror(build_pgque_sensor, leave_out=["assets"], named="<asset>_sensor")):
@@ -105,14 +106,22 @@ class BatchConsumerComponent(AssetOptions, Computed, dg.Component):
                 raise ValueError(f"{name} is empty: write a name, or leave it out")
         if self.schedule is not None and self.sensor not in (None, SensorOptions()):
             raise ValueError("`schedule` takes the place of `sensor`: leave one of them out")
+        if self.databases and self.sink is not None and self.sink.type not in OF_SHARDS:
+            raise ValueError(
+                f"with `databases`, a sink of type {' or '.join(OF_SHARDS)} stores the result, not "
+                f"{self.sink.type}"
+            )
         return self
 
     @property
-    def asset_consumer(self) -> AssetConsumer:
-        """The consumer, with the key of its asset."""
+    def asset_consumers(self) -> list[AssetConsumer]:
+        """The consumer, or that of each shard, with the key of its asset."""
         key = dg.AssetKey([*(self.key_prefix or ()), self.asset_name])
         name = self.consumer or self.asset_name
-        return AssetConsumer(self.queue, name, (key,), database=Database(self.database))
+        return [
+            AssetConsumer(self.queue, name, (key,), database=Database(each))
+            for each in self.databases or [self.database]
+        ]
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the asset, its check, sensor or schedule, and IO manager."""

@@ -159,7 +159,12 @@ def _check_consumers(
 ) -> None:
     """Refuses a queue that is not declared, and a consumer that two assets share."""
     found = all_components(context, BatchConsumerComponent)
-    consumers = [each.asset_consumer for each in found if each.database == database.name]
+    consumers = [
+        consumer
+        for each in found
+        for consumer in each.asset_consumers
+        if consumer.database == database
+    ]
     readers = [(f"consumer {each.name}", each.queue) for each in consumers]
     windows = [
         (f"asset {each.asset_name}", each.queue)

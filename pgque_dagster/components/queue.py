@@ -115,9 +115,10 @@ class QueueComponent(mirror(build_queue_assets, leave_out=["consumers"]), dg.Com
         """Builds the assets, their observation and checks, and the job and schedule for these."""
         database, queues = Database(self.database), [self.queue]
         consumers = [
-            each.asset_consumer
+            consumer
             for each in all_components(context, BatchConsumerComponent)
-            if (each.database, each.queue) == (self.database, self.queue)
+            for consumer in each.asset_consumers
+            if (consumer.database, consumer.queue) == (database, self.queue)
         ]
         assets = build_queue_assets(**self.arguments(), consumers=consumers)
         checks = built(self.dead_letter_checks, queues, database=self.database)

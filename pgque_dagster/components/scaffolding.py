@@ -13,26 +13,56 @@ from ..project_files import with_names
 _COMPONENTS = "shop/defs"
 
 
-class PgqueScaffolder(dg.Scaffolder[Any]):
+class DatabaseParams(BaseModel):
+    """Options of the commands that scaffold components of a database."""
+
+    database: str | None = Field(
+        default=None,
+        description="The key of the PgqueResource; by default that of the default one.",
+    )
+
+    def of_database(self) -> dict[str, str]:
+        """Returns the attribute that names the database, if it is not the default one."""
+        return {} if self.database is None else {"database": self.database}
+
+
+class PgqueScaffolder(dg.Scaffolder[DatabaseParams]):
     """Writes a PgqueComponent that ticks by itself, and the instance with warm processes."""
 
-    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
+    @classmethod
+    def get_scaffold_params(cls) -> type[DatabaseParams]:
+        """Returns the options of the command."""
+        return DatabaseParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[DatabaseParams]) -> None:
         """Writes it in the form asked for."""
         names = {"shop/defs/pgque": _folder(request)}
-        dg.scaffold_component(request, _attributes("pgque", names))
+        attributes = _attributes("pgque", names)
+        if database := request.params.database:
+            # The Spark session is that of the default database.
+            del attributes["spark_config"]
+            url = f"{{{{ env.PGQUE_URL_{database.upper()} }}}}"
+            attributes |= {"database": database, "url": url}
+        dg.scaffold_component(request, attributes)
         for path in ("dagster.yaml", "compose.yaml"):
             _write_new(request, path, with_names(path, names))
 
 
-class QueueScaffolder(dg.Scaffolder[Any]):
+class QueueScaffolder(dg.Scaffolder[DatabaseParams]):
     """Writes a QueueComponent for the queue with the name of the folder."""
 
-    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
+    @classmethod
+    def get_scaffold_params(cls) -> type[DatabaseParams]:
+        """Returns the options of the command."""
+        return DatabaseParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[DatabaseParams]) -> None:
         """Writes it in the form asked for."""
-        dg.scaffold_component(request, _attributes("orders", {"orders": request.target_path.name}))
+        attributes = _attributes("orders", {"orders": request.target_path.name})
+        dg.scaffold_component(request, attributes | request.params.of_database())
 
 
-class ConsumerParams(BaseModel):
+class ConsumerParams(DatabaseParams):
     """Options of the commands that scaffold a consumer, or an asset of windows."""
 
     queue: str | None = Field(
@@ -53,7 +83,8 @@ class BatchConsumerScaffolder(dg.Scaffolder[ConsumerParams]):
         folder = request.target_path.name
         name = folder.replace("-", "_").replace(".", "_")
         names = {"orders": request.params.queue or folder, "revenue": name}
-        dg.scaffold_component(request, self.attributes(_attributes("revenue", names)))
+        attributes = _attributes("revenue", names) | request.params.of_database()
+        dg.scaffold_component(request, self.attributes(attributes))
         if request.scaffold_format == "yaml":
             transform = with_names(f"{_COMPONENTS}/revenue/transform.py", names)
             (request.target_path / "transform.py").write_text(transform)
@@ -111,7 +142,7 @@ def _write_new(request: dg.ScaffoldRequest[Any], path: str, text: str) -> None:
         file.write_text(text)
 
 
-class TableReplicaParams(BaseModel):
+class TableReplicaParams(DatabaseParams):
     """Options of the command that scaffolds replicas."""
 
     tables: str = Field(description="The tables, with commas: public.orders,public.customers.")
@@ -131,6 +162,7 @@ class TableReplicaScaffolder(dg.Scaffolder[TableReplicaParams]):
         dg.scaffold_component(
             request,
             {
+                **request.params.of_database(),
                 "name": request.target_path.name,
                 "tables": [each for each in tables if each],
                 "target": {"type": "delta", "base_dir": "{{ context.project_root }}/lake"},

@@ -13,6 +13,8 @@ from .options import Options, mirror, option
 
 # What IO managers take from the project, and not from YAML.
 _RESOURCES = ["pgque", "pyspark"]
+# The types that store the batches of several shards by one commit.
+OF_SHARDS = ("parquet", "delta")
 
 
 class SinkOptions(Options):

@@ -12,7 +12,10 @@ from .options import Options, duration, mirror, option, template
 from .scaffolding import WindowScaffolder
 
 # What a window has not.
-OF_CONSUMERS = ["consumer", "start_at", "partitions", "lease_ttl", "batch_safe", "check_specs"]
+OF_CONSUMERS = [
+    *("consumer", "start_at", "partitions", "lease_ttl", "batch_safe", "check_specs"),
+    "databases",
+]
 
 
 class RetryOptions(Options):

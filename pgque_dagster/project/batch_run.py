@@ -6,7 +6,20 @@ from datetime import datetime
 from typing import Self
 
 from ..client.holder import Holder
-from .keys import ATTEMPT, BATCH_ID, CONSUMER, EPOCH, INCARNATION, QUEUE, REQUESTED_AT, SLOT
+from .keys import (
+    ATTEMPT,
+    BATCH_ID,
+    CONSUMER,
+    EPOCH,
+    INCARNATION,
+    QUEUE,
+    REQUESTED_AT,
+    SLOT,
+    of_shard,
+)
+
+# What a run for the batches of several shards has for each of them.
+_OF_BATCH = (BATCH_ID, INCARNATION, ATTEMPT, EPOCH, REQUESTED_AT)
 
 
 @dataclass(frozen=True)
@@ -20,6 +33,7 @@ class BatchRun:
         attempt: counts the runs of the batch from 1; 0 if the tag was lost.
         epoch: of the consumer when the run was requested; None if the tag was lost.
         requested_at: by the database's clock; None if the tag was lost.
+        shard: which the batch is of, if the run is for those of several databases; else None.
     """
 
     holder: Holder
@@ -28,16 +42,21 @@ class BatchRun:
     attempt: int = 0
     epoch: int | None = None
     requested_at: datetime | None = None
+    shard: str | None = None
 
     @classmethod
-    def read(cls, tags: Mapping[str, str], holder: Holder | None = None) -> Self | None:
+    def read(
+        cls, tags: Mapping[str, str], holder: Holder | None = None, shard: str | None = None
+    ) -> Self | None:
         """Reads what `tags` returned; None if the run is for no batch.
 
         Args:
             tags: of the run.
             holder: the consumer for which a step works, whatever the tags say; by default theirs.
+            shard: of whose batch to read; None for a run for one database.
         """
-        batch_id = _number(tags.get(BATCH_ID))
+        tags = {**tags, **{key: tags.get(of_shard(key, shard), "") for key in _OF_BATCH}}
+        batch_id = _number(tags[BATCH_ID])
         if batch_id is None:
             return None
         queue = holder.queue if holder else tags.get(QUEUE, "")
@@ -45,10 +64,11 @@ class BatchRun:
         return cls(
             Holder(queue, consumer, slot=tags.get(SLOT)),
             batch_id,
-            tags.get(INCARNATION, ""),
-            _number(tags.get(ATTEMPT)) or 0,
-            _number(tags.get(EPOCH)),
-            _time(tags.get(REQUESTED_AT)),
+            tags[INCARNATION],
+            _number(tags[ATTEMPT]) or 0,
+            _number(tags[EPOCH]),
+            _time(tags[REQUESTED_AT]),
+            shard,
         )
 
     @property
@@ -70,7 +90,11 @@ class BatchRun:
             EPOCH: None if self.epoch is None else str(self.epoch),
             REQUESTED_AT: None if self.requested_at is None else self.requested_at.isoformat(),
         }
-        return {key: value for key, value in tags.items() if value is not None}
+        return {
+            of_shard(key, self.shard if key in _OF_BATCH else None): value
+            for key, value in tags.items()
+            if value is not None
+        }
 
 
 def _number(text: str | None) -> int | None:

@@ -1,12 +1,12 @@
 """The consumers of assets, as `@pgque_asset` has noted them in their metadata."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import dagster as dg
 
 from .database import DEFAULT_DATABASE, Database
-from .keys import CONSUMER, PARTITIONS, QUEUE, START_AT
+from .keys import CONSUMER, PARTITIONS, QUEUE, SHARDS, START_AT
 
 _Context = (
     dg.AssetExecutionContext
@@ -25,6 +25,7 @@ class AssetConsumer:
         start_at: where it starts when it is registered; None for the default of `register`.
         partitions: the number of its slots; None without slots.
         database: which has the queue.
+        shard: the name of the database, if the asset's queue is sharded over several; else None.
     """
 
     queue: str
@@ -33,10 +34,11 @@ class AssetConsumer:
     start_at: str | None = None
     partitions: int | None = None
     database: Database = DEFAULT_DATABASE
+    shard: str | None = None
 
     @classmethod
-    def of(cls, asset: dg.AssetsDefinition) -> "AssetConsumer":
-        """Reads the consumer from an asset made by `@pgque_asset`.
+    def all_of(cls, asset: dg.AssetsDefinition) -> list["AssetConsumer"]:
+        """Reads the consumer from an asset made by `@pgque_asset`; of each shard, if it has any.
 
         Raises:
             DagsterInvalidDefinitionError: if the asset consumes no queue.
@@ -50,7 +52,7 @@ class AssetConsumer:
         metadata = specs[0].metadata
         keys = tuple(sorted((spec.key for spec in specs), key=lambda key: tuple(key.path)))
         partitions = metadata.get(PARTITIONS)
-        return cls(
+        consumer = cls(
             metadata[QUEUE],
             metadata[CONSUMER],
             keys,
@@ -58,6 +60,10 @@ class AssetConsumer:
             None if partitions is None else int(partitions),
             Database.of(metadata),
         )
+        shards = str(metadata.get(SHARDS, "")).split(",")
+        return [
+            replace(consumer, database=Database(name), shard=name) for name in filter(None, shards)
+        ] or [consumer]
 
     def __str__(self) -> str:
         return self.database.label(self.queue, self.name)
@@ -75,12 +81,12 @@ def is_consuming(asset: dg.AssetsDefinition) -> bool:
 
 
 def consumers_of(assets: Iterable[dg.AssetsDefinition]) -> list[AssetConsumer]:
-    """Returns the consumers of assets, in their order.
+    """Returns the consumers of assets, in their order; those of shards one after another.
 
     Raises:
         DagsterInvalidDefinitionError: if an asset consumes no queue, or two share a consumer.
     """
-    consumers = [AssetConsumer.of(asset) for asset in assets]
+    consumers = [consumer for asset in assets for consumer in AssetConsumer.all_of(asset)]
     for consumer in consumers:
         refuse_shared(str(consumer), consumers)
     return consumers
@@ -96,7 +102,8 @@ def database_of(consumers: Iterable[AssetConsumer]) -> Database:
     if others:
         raise dg.DagsterInvalidDefinitionError(
             f"these assets consume from the databases {first.name} and "
-            f"{', '.join(each.name for each in others)}: build one of each database"
+            f"{', '.join(each.name for each in others)}: build one of each database, or for an "
+            "asset with databases=[…] its sensor"
         )
     return first
 
@@ -123,7 +130,8 @@ def consumers_of_location(context: _Context) -> list[AssetConsumer]:
     repository = repository_of(context)
     assets = repository.assets_defs_by_key.values() if repository else ()
     # An asset with several keys is there several times.
-    return [AssetConsumer.of(each) for each in dict.fromkeys(assets) if is_consuming(each)]
+    consuming = [each for each in dict.fromkeys(assets) if is_consuming(each)]
+    return [consumer for each in consuming for consumer in AssetConsumer.all_of(each)]
 
 
 def repository_of(context: _Context) -> dg.RepositoryDefinition | None:

@@ -10,6 +10,8 @@ CONSUMER = "pgque/consumer"
 SLOT = "pgque/slot"
 PARTITIONS = "pgque/partitions"
 START_AT = "pgque/start_at"
+# The databases of a queue that is sharded over several, with commas.
+SHARDS = "pgque/shards"
 BATCH_ID = "pgque/batch_id"
 ATTEMPT = "pgque/attempt"
 EPOCH = "pgque/epoch"
@@ -30,6 +32,12 @@ SWITCHING_ON = (
     "Sensors are STOPPED until somebody switches them on: by Running on this page, by `dagster "
     "sensor start`, or by default_status=RUNNING in the code."
 )
+
+
+def of_shard(key: str, shard: str | None) -> str:
+    """Returns the key of the tag that says something of the batch of one shard."""
+    return key if shard is None else f"{key}.{shard}"
+
 
 _OWNER = re.compile(r"(?:step \w+ of )?dagster run (\S+)")
 

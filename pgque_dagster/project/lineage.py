@@ -82,13 +82,14 @@ def _consumer(
 ) -> AssetConsumer:
     if isinstance(consumer, str):
         return AssetConsumer(queue, consumer, (), database=database)
-    found = consumer if isinstance(consumer, AssetConsumer) else AssetConsumer.of(consumer)
-    if (found.database, found.queue) != (database, queue):
-        raise dg.DagsterInvalidDefinitionError(
-            f"consumer {found} is not on queue {queue} of database {database.name}: pass it to "
-            "build_queue_assets of its queue"
-        )
-    return found
+    given = [consumer] if isinstance(consumer, AssetConsumer) else AssetConsumer.all_of(consumer)
+    for found in given:
+        if (found.database, found.queue) == (database, queue):
+            return found
+    raise dg.DagsterInvalidDefinitionError(
+        f"consumer {given[0]} is not on queue {queue} of database {database.name}: pass it to "
+        "build_queue_assets of its queue"
+    )
 
 
 def _observable(database: Database, queue: str, spec: dg.AssetSpec) -> dg.AssetsDefinition:

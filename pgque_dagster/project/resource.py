@@ -4,7 +4,7 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
@@ -174,6 +174,30 @@ def takes_resource(database: Database) -> Callable[[Callable[..., Any]], Callabl
         # a single output.
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {each.name: each.annotation for each in parameters}
+        return call
+
+    return decorate
+
+
+def takes_resources(
+    databases: Sequence[str],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns a decorator for functions that get the PgqueResources of several databases.
+
+    They take `context`, and the resources by the name of the database. Dagster sees a parameter for
+    each of them.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(context: Any, **resources: Any) -> Any:
+            return function(context, resources)
+
+        first, _ = inspect.signature(function).parameters.values()
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        others = [inspect.Parameter(name, kind, annotation=PgqueResource) for name in databases]
+        call.__signature__ = inspect.Signature([first, *others])  # type: ignore[attr-defined]
+        call.__annotations__ = {each.name: each.annotation for each in (first, *others)}
         return call
 
     return decorate

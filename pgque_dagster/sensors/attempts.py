@@ -45,6 +45,7 @@ def next_attempt(
     policy: BatchPolicy,
     *,
     since: int = 0,
+    shard: str | None = None,
 ) -> int | str | Exhausted:
     """Decides whether an open batch gets a run now.
 
@@ -54,6 +55,7 @@ def next_attempt(
         policy: how many attempts, and the wait between them.
         since: the epoch from which attempts count. Earlier ones failed by events that the batch no
             longer has.
+        shard: which of a run's batches it is, if the run has those of several shards.
 
     Returns:
         The number of the run, which is never used twice; or the reason why there is none.
@@ -61,7 +63,7 @@ def next_attempt(
     batch = name_batch(state)
     unfinished = [each for each in runs if not each.dagster_run.is_finished]
     for record in unfinished:
-        reason = _why_busy(record, state)
+        reason = _why_busy(record, state, shard)
         if reason is not None:
             return f"{batch}: {reason}"
     if state.is_live:
@@ -69,14 +71,16 @@ def next_attempt(
     if not runs:
         return 1
 
-    newest = max(runs, key=lambda record: (_request(record).attempt, record.create_timestamp))
-    counted = [each for each in runs if (_request(each).epoch or 0) >= since]
-    attempts = _count_claims(counted, state)
+    newest = max(
+        runs, key=lambda record: (_request(record, shard).attempt, record.create_timestamp)
+    )
+    counted = [each for each in runs if (_request(each, shard).epoch or 0) >= since]
+    attempts = _count_claims(counted, state, shard)
     if attempts >= policy.max_attempts:
         lost = unfinished[0].dagster_run.run_id if unfinished else None
         return Exhausted(attempts, newest.dagster_run.run_id, lost)
     if counted and newest not in unfinished:
-        again_at = _last_active(newest, state) + policy.wait_after(len(counted))
+        again_at = _last_active(newest, state, shard) + policy.wait_after(len(counted))
         if state.read_at < again_at:
             return (
                 f"{batch}: run {newest.dagster_run.run_id[:8]} "
@@ -84,33 +88,33 @@ def next_attempt(
                 f"{policy.max_attempts} at {_clock(again_at)}"
                 f"{_unclaimed(len(counted) - attempts)}"
             )
-    return 1 + _request(newest).attempt
+    return 1 + _request(newest, shard).attempt
 
 
-def _last_active(newest: dg.RunRecord, state: ConsumerState) -> datetime:
+def _last_active(newest: dg.RunRecord, state: ConsumerState, shard: str | None) -> datetime:
     """Returns when the batch was last requested, claimed, renewed or released.
 
     A time in the future was written before the database's clock was set back. It is ignored, so
     that nothing waits for it.
     """
-    times = [state.active_at, _request(newest).requested_at]
+    times = [state.active_at, _request(newest, shard).requested_at]
     past = [time for time in times if time is not None and time <= state.read_at]
     return max(past, default=datetime.min.replace(tzinfo=UTC))
 
 
-def _request(record: dg.RunRecord) -> BatchRun:
-    found = BatchRun.read(record.dagster_run.tags)
+def _request(record: dg.RunRecord, shard: str | None) -> BatchRun:
+    found = BatchRun.read(record.dagster_run.tags, shard=shard)
     assert found is not None
     return found
 
 
-def _count_claims(runs: Iterable[dg.RunRecord], state: ConsumerState) -> int:
+def _count_claims(runs: Iterable[dg.RunRecord], state: ConsumerState, shard: str | None) -> int:
     """Returns how many of the runs claimed the batch. A run without an epoch counts as a claim.
 
     Runs requested at the same epoch count once, because the earlier one had not claimed the batch
     when the later one was requested.
     """
-    epochs = [_request(record).epoch for record in runs]
+    epochs = [_request(record, shard).epoch for record in runs]
     assert state.epoch is not None
     claimed_at = {each for each in epochs if each is not None and each < state.epoch}
     return epochs.count(None) + len(claimed_at)
@@ -121,7 +125,7 @@ def _unclaimed(runs: int) -> str:
     return f"; {ended} claimed the batch" if runs else ""
 
 
-def _why_busy(record: dg.RunRecord, state: ConsumerState) -> str | None:
+def _why_busy(record: dg.RunRecord, state: ConsumerState, shard: str | None) -> str | None:
     """Returns why an unfinished run keeps others from the batch; None if it lost its lease."""
     run = record.dagster_run
     if run_of_owner(state.owner) == run.run_id:
@@ -132,7 +136,7 @@ def _why_busy(record: dg.RunRecord, state: ConsumerState) -> str | None:
             if state.is_live
             else None
         )
-    if _has_claimed(record, state):
+    if _has_claimed(record, state, shard):
         return None
     status = run.status.value.lower().replace("_", " ")
     if_dead = " and has not claimed it: if the run is dead, cancel it in Dagster"
@@ -140,7 +144,7 @@ def _why_busy(record: dg.RunRecord, state: ConsumerState) -> str | None:
     return f"run {run.run_id[:8]} is {status} ({_age(record, state)}){if_dead if is_late else ''}"
 
 
-def _has_claimed(record: dg.RunRecord, state: ConsumerState) -> bool:
+def _has_claimed(record: dg.RunRecord, state: ConsumerState, shard: str | None) -> bool:
     """Whether a run without the lease has lost it, as far as the epoch tells.
 
     The tags of a run that somebody re-executed are those of the earlier run, and tell nothing.
@@ -149,7 +153,7 @@ def _has_claimed(record: dg.RunRecord, state: ConsumerState) -> bool:
     if run.status == dg.DagsterRunStatus.QUEUED or run.parent_run_id is not None:
         return False
     assert state.epoch is not None
-    return (_request(record).epoch or 0) < state.epoch
+    return (_request(record, shard).epoch or 0) < state.epoch
 
 
 def _ended(status: dg.DagsterRunStatus) -> str:

@@ -10,7 +10,7 @@ from ..client import Client, ConsumerInfo, Limits
 from ..client.holder import ConsumerState, Holder, consumer_states
 from ..client.registrations import repartition, subscribe_slots
 from ..project.consumers import AssetConsumer
-from ..project.keys import CONSUMER, INCARNATION, QUEUE
+from ..project.keys import CONSUMER, INCARNATION, QUEUE, of_shard
 from ..project.queue_report import CHECK_TICKS, waiting_for_tick
 from ..project.registration import how_to_create, how_to_register_again, register
 
@@ -144,7 +144,8 @@ def _register(
 ) -> str:
     """Registers a new consumer. Returns a message, also for a consumer that was removed."""
     # Without the incarnation, runs for another database would make a new consumer look removed.
-    tags = {QUEUE: state.queue, CONSUMER: state.consumer, INCARNATION: str(client.incarnation())}
+    incarnation = of_shard(INCARNATION, consumer.shard)
+    tags = {QUEUE: state.queue, CONSUMER: state.consumer, incarnation: str(client.incarnation())}
     if instance.get_run_records(dg.RunsFilter(tags=tags), limit=1):
         return (
             "the consumer was removed from its queue after it had runs, or the queue was dropped "

@@ -4,19 +4,23 @@ The sensor opens the batch and the run claims it. `run_requests.py` decides whic
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import fields
 from datetime import timedelta
+from functools import partial
 
 import dagster as dg
 
 from ..client import Client, PgqueError
 from ..client.ranges import DEFAULT_MAX_EVENTS, count_problem, duration_problem
 from ..project.consumers import AssetConsumer, consumers_of, database_of, repository_of
+from ..project.database import DEFAULT_DATABASE
 from ..project.keys import SWITCHING_ON
-from ..project.resource import PgqueResource, takes_resource
+from ..project.resource import PgqueResource, takes_resource, takes_resources
 from .batch_policy import BatchPolicy, OnExhausted
 from .run_requests import BatchFinder, Findings, without_step_process
+from .shards import ShardFinder
 from .tick_wait import WAITS, is_notified, listen, share_of_wait
 
 # Dagster ends an evaluation after a minute.
@@ -46,7 +50,8 @@ def build_pgque_sensor(
     doubles each time, up to `max_attempts` claims. The consumers take turns at being first.
 
     Args:
-        assets: assets made by `@pgque_asset`, of one database, each with its own consumer.
+        assets: assets made by `@pgque_asset`, of one database, each with its own consumer; or one
+            with `databases`, whose batches get a run together.
         name: the sensor's name; by default `pgque_sensor`, with the database in front.
         min_events: the minimum number of events for a run.
         max_events: the approximate maximum number of events in a run; a tick is never split.
@@ -73,7 +78,8 @@ def build_pgque_sensor(
             or an option is out of range.
     """
     consumers = consumers_of(assets)
-    database = database_of(consumers)
+    shards = [each.database.name for each in consumers if each.shard is not None]
+    database = DEFAULT_DATABASE if shards else database_of(consumers)
     policy = BatchPolicy(max_events, max_attempts, backoff, on_exhausted, min_events, max_age)
     too_long = f"tick_wait is {tick_wait}: it must be at most {_LONGEST_WAIT}"
     policy.check(
@@ -81,11 +87,11 @@ def build_pgque_sensor(
         count_problem("minimum_interval_seconds", minimum_interval_seconds),
         duration_problem("tick_wait", tick_wait),
         too_long if tick_wait > _LONGEST_WAIT else None,
+        _problem_of_shards(assets, policy) if shards else None,
     )
-
     selection = dg.AssetSelection.assets(*assets)
-
-    @dg.sensor(
+    as_sensor = partial(
+        dg.sensor,
         name=name or database.named("pgque_sensor"),
         target=selection if with_checks else selection.without_checks(),
         minimum_interval_seconds=minimum_interval_seconds,
@@ -93,6 +99,28 @@ def build_pgque_sensor(
         description=_description(consumers, policy),
         tags={WAITS: "true"} if tick_wait else None,
     )
+
+    if shards:
+
+        @as_sensor()
+        @takes_resources(shards)
+        def shards_sensor(
+            context: dg.SensorEvaluationContext, resources: Mapping[str, PgqueResource]
+        ) -> dg.SensorResult | dg.SkipReason:
+            repository = repository_of(context)
+            config = without_step_process(repository, shards_sensor.job_name)
+            ends_at = time.monotonic() + share_of_wait(tick_wait, repository)
+            with ExitStack() as stack:
+                finder = ShardFinder(context.instance, resources, consumers, policy, config, stack)
+                findings = finder.find()
+                while not findings.requests and (left := ends_at - time.monotonic()) > 0:
+                    time.sleep(min(left, _WAIT_FOR_RUNS))
+                    findings = finder.find()
+            return _result(context, findings)
+
+        return shards_sensor
+
+    @as_sensor()
     @takes_resource(database)
     def pgque_sensor(
         context: dg.SensorEvaluationContext, pgque: PgqueResource
@@ -118,14 +146,30 @@ def build_pgque_sensor(
             # Skip, because raising would record a failed evaluation every few seconds.
             context.log.warning(str(error))
             return dg.SkipReason(str(error))
-        if not findings.requests:
-            context.update_cursor(findings.next_first)
-            return dg.SkipReason("; ".join(findings.reasons))
-        for reason in findings.reasons:
-            context.log.info(reason)
-        return dg.SensorResult(run_requests=findings.requests, cursor=findings.next_first)
+        return _result(context, findings)
 
     return pgque_sensor
+
+
+def _result(
+    context: dg.SensorEvaluationContext, findings: Findings
+) -> dg.SensorResult | dg.SkipReason:
+    if not findings.requests:
+        context.update_cursor(findings.next_first)
+        return dg.SkipReason("; ".join(findings.reasons))
+    for reason in findings.reasons:
+        context.log.info(reason)
+    return dg.SensorResult(run_requests=findings.requests, cursor=findings.next_first)
+
+
+def _problem_of_shards(assets: Sequence[dg.AssetsDefinition], policy: BatchPolicy) -> str | None:
+    if len(assets) > 1:
+        return "asset with databases=[…] needs a sensor of its own"
+    if policy.max_attempts == 1:
+        return (
+            "max_attempts must be more than 1: after a failure, each shard's batch is tried alone"
+        )
+    return None
 
 
 def _find_within(

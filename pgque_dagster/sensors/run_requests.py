@@ -20,7 +20,7 @@ from ..client.holder import ConsumerState, Holder, consumer_states
 from ..client.registrations import enter_deployment
 from ..project.batch_run import BatchRun
 from ..project.consumers import AssetConsumer
-from ..project.keys import BATCH_ID, INCARNATION
+from ..project.keys import BATCH_ID, INCARNATION, WARM, of_shard
 from ..project.queue_report import name_batch
 from .attempts import Exhausted, next_attempt
 from .batch_opening import open_batches
@@ -164,9 +164,11 @@ class BatchFinder:
         if not opened:
             return runs
         ids = [str(state.batch_id) for _, state in opened]
-        tags = {BATCH_ID: ids, INCARNATION: incarnation}
+        # All of them are of one database.
+        shard = opened[0][0].shard
+        tags = {of_shard(BATCH_ID, shard): ids, of_shard(INCARNATION, shard): incarnation}
         for record in self.instance.get_run_records(dg.RunsFilter(tags=tags)):
-            run = BatchRun.read(record.dagster_run.tags)
+            run = BatchRun.read(record.dagster_run.tags, shard=shard)
             if run is not None:
                 runs.setdefault(run.batch_id, []).append(record)
         return runs
@@ -176,11 +178,12 @@ class BatchFinder:
     ) -> int | str:
         """Returns the number of the batch's next run, or why it gets none."""
         assert state.batch_id is not None
-        decision = next_attempt(state, runs, self.policy)
+        shard = consumer.shard
+        decision = next_attempt(state, runs, self.policy, shard=shard)
         if isinstance(decision, Exhausted) and state.parked_reason is None:
             since = self.client.run(set_aside_epoch(state.batch_id))
             if since is not None:
-                decision = next_attempt(state, runs, self.policy, since=since)
+                decision = next_attempt(state, runs, self.policy, since=since, shard=shard)
         if isinstance(decision, Exhausted):
             return self._end_attempts(consumer, state, decision)
         # A batch that already had a run has events.
@@ -195,13 +198,20 @@ class BatchFinder:
     ) -> dg.RunRequest:
         assert state.batch_id is not None
         run = BatchRun(
-            Holder.of(state), state.batch_id, incarnation, attempt, state.epoch, state.read_at
+            Holder.of(state),
+            state.batch_id,
+            incarnation,
+            attempt,
+            state.epoch,
+            state.read_at,
+            consumer.shard,
         )
+        of_database = consumer.database.tags if consumer.shard is None else {WARM: "true"}
         return dg.RunRequest(
             run_key=run.key,
             asset_selection=list(consumer.asset_keys),
             # Dagster's own retries would compete with the sensor's next attempt.
-            tags={**run.tags, **consumer.database.tags, "dagster/max_retries": "0"},
+            tags={**run.tags, **of_database, "dagster/max_retries": "0"},
             run_config=self.run_config,
         )
 

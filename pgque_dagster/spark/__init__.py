@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .cluster.shipping import ship as ship
     from .payload.changes import parse_changes as parse_changes
     from .payload.payloads import parse_payloads as parse_payloads
+    from .sharded import ShardedBatch as ShardedBatch
     from .sinks.delta.sink import DeltaSink as DeltaSink
     from .sinks.files.sink import ParquetSink as ParquetSink
     from .sinks.iceberg.sink import IcebergSink as IcebergSink
@@ -32,6 +33,7 @@ _MODULES = {
     "PackageMissing": "cluster.executor_errors",
     "ParquetSink": "sinks.files.sink",
     "PostgresSink": "sinks.postgres.sink",
+    "ShardedBatch": "sharded",
     "SparkBatch": "batch",
     "batch_from_rows": "testing",
     "clear_executor_errors": "cluster.executor_errors",

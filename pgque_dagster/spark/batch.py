@@ -19,6 +19,7 @@ from ..client.batch import Batch, read_plan
 from ..client.errors import InvalidArgument
 from ..client.models import ReadPlan
 from ..client.read_batch import ReadBatch
+from ..client.vector import Vector
 from . import failed_events
 from .address import DatabaseAddress
 from .options import DEFAULT_SLICES
@@ -335,5 +336,15 @@ class SparkBatch:
 
 
 def attempt_of(batch: SparkBatch) -> BatchAttempt:
-    """Returns what sinks need to know about a batch."""
+    """Returns what sinks need to know about a batch.
+
+    Raises:
+        InvalidArgument: if the batch is one of several shards.
+    """
+    if isinstance(batch.claim, Vector):
+        raise InvalidArgument(
+            "this sink does not store the batches of several shards",
+            "Return the DataFrame, and let ParquetBatchIOManager or DeltaBatchIOManager store it "
+            "(in YAML, a sink of type parquet or delta).",
+        )
     return batch._attempt  # noqa: SLF001 -- sinks are its friends, users are not

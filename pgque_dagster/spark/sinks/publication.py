@@ -21,6 +21,13 @@ A window of time (`client/window.py`) is a batch without a lease. Step 2 refuses
 each attempt has a higher epoch than those before it. After the step of S failed, S reads what L
 published, and is refused because of its lower epoch.
 
+A vector (`client/vector.py`) has a lease on each member, and its publication is final, because
+after the first ack it cannot be computed again. The table records which vector has which batch.
+Step 2 renews all leases, and an attempt is refused if step 1 finds one of its members published by
+another one. Take a stale attempt S and a later one L that claims a member of S. If S takes step 3
+before L does, L's step fails, or L has read what S published: L is refused, and whoever claims that
+member next acks it, with the failures that S has recorded. If L is first, the step of S fails.
+
 So nothing depends on a process noticing in time that it is stale, and files that were never
 published are never read.
 """
@@ -30,8 +37,12 @@ from typing import Protocol, TypeVar
 
 from ...client import InvalidArgument, installation
 from ...client.read_batch import ReadBatch
+from ...client.vector import Vector
 
 State = TypeVar("State")
+
+# In place of the incarnation, in tables of vectors.
+SHARDS = "shards"
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,9 @@ class BatchIdentity:
 
     @classmethod
     def of(cls, claim: ReadBatch) -> "BatchIdentity":
-        """Returns the identity of a claimed batch."""
+        """Returns the identity of a claimed batch, or of a vector."""
+        if isinstance(claim, Vector):
+            return cls(SHARDS, claim.queue, claim.consumer, claim.batch_id)
         incarnation = str(claim.session.run(installation.incarnation()))
         return cls(incarnation, claim.queue, claim.consumer, claim.batch_id)
 
@@ -116,9 +129,15 @@ def check_claim(claim: ReadBatch, earlier: WriteAttempt | None) -> None:
     Raises:
         LeaseLost: if another owner took the batch over.
         BatchNotOpen: if the batch was acked meanwhile.
-        InvalidArgument: if `earlier` has the epoch of this claim or a higher one.
+        InvalidArgument: if `earlier` has the epoch of this claim or a higher one; or, for a vector,
+            if one of its members is published.
     """
     claim.renew()
+    if isinstance(claim, Vector) and earlier is not None:
+        raise InvalidArgument(
+            f"another run has stored a batch of {', '.join(claim.members)} meanwhile",
+            "Nothing to do: later runs ack that batch, and store the others.",
+        )
     if earlier is not None and earlier.epoch >= claim.lease.epoch:
         raise InvalidArgument(
             f"epoch {earlier.epoch} of batch {claim.batch_id} is published, and its newest claim "

@@ -24,6 +24,7 @@ from ..batch import SparkBatch
 from ..cluster.lost_lease import cancelled_without_lease
 from .files.data_files import DataFile, with_batch_id, write_files
 from .files.storage import Storage, StorageFailed, way_out, written_for
+from .files.vectors import recorded
 from .modes import Maintained, SchemaEvolution
 from .publication import BatchIdentity, WriteAttempt, publish
 from .table_checks import check_fit, check_incarnation
@@ -267,7 +268,8 @@ class TableOutput(ABC, Generic[Table]):
         """Publishes the files as `publish` does, or removes them if that is refused."""
         try:
             self.check_files()
-            publish(self._claim, self)
+            with recorded(self._claim, self.storage):
+                publish(self._claim, self)
         except (LeaseLost, BatchNotOpen, InvalidArgument):
             self.remove_files()
             raise

@@ -40,10 +40,15 @@ def test_what_is_scaffolded_passes_the_checks_and_works(
     project: DgProject, database_url: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGQUE_URL", database_url)
+    monkeypatch.setenv("PGQUE_URL_BILLING", "postgresql://localhost/none")
+    of_billing = ["--database", "billing"]
     for kind, *arguments in (
         ["PgqueComponent", "pgque"],
+        ["PgqueComponent", "billing", *of_billing],
         ["QueueComponent", "orders"],
+        ["QueueComponent", "returns", *of_billing],
         ["BatchConsumerComponent", "revenue", "--queue", "orders"],
+        ["BatchConsumerComponent", "refunds", "--queue", "returns", *of_billing],
         ["WindowComponent", "days", "--queue", "orders"],
         ["TableReplicaComponent", "shop", "--tables", "public.orders, public.items"],
     ):
@@ -56,6 +61,7 @@ def test_what_is_scaffolded_passes_the_checks_and_works(
     definitions = project.load()
     assert definitions.resolve_assets_def("days").partitions_def is not None
     assert definitions.resolve_assets_def(["shop", "public", "items"])
+    assert definitions.get_sensor_def("billing__refunds_sensor").default_status.value == "RUNNING"
     assert definitions.get_sensor_def("shop_capture").default_status.value == "RUNNING"
     jobs = [dg.define_asset_job("revenue_job", "revenue")]
     job = dg.Definitions.merge(definitions, dg.Definitions(jobs=jobs)).resolve_job_def(

@@ -7,12 +7,14 @@ from repeating it on a newer version by itself.
 Each commit has an application transaction for its batch, whose version is the epoch. So versions
 need not grow from batch to batch, and several batches may be stored at once. The rows of an earlier
 attempt are those with the id of the batch in the column `batch_id`. Their files have no other rows,
-unless somebody compacted them: then they are deleted by a commit of their own before.
+unless somebody compacted them: then they are deleted by a commit of their own before. Of a vector
+there are none (`vectors.py`).
 """
 
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,15 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql.types import StructType
 
 from ....client.read_batch import ReadBatch
+from ....client.vector import Vector
 from ..files.storage import Storage
+from ..files.vectors import ids_of
 from ..modes import BATCH_ID
 from ..publication import WriteAttempt
 from ..tables import INCARNATION, TableOutput, TableSink
 from .merge import Rows, check_keys, merge
 from .schema import delta_fields, delta_schema, delta_statistics, spark_columns, stored_fields
+from .vectors import shard_properties, stored_in, transactions
 
 _RECORD = "pgque"
 _MAPPING = "delta.columnMapping.mode"
@@ -91,6 +96,8 @@ class DeltaOutput(TableOutput[DeltaTable]):
     def published(self, state: DeltaTable) -> WriteAttempt | None:
         """Returns the attempt at this batch whose commit is in a version of the table."""
         with self._sink.errors(self.batch):
+            if isinstance(self._claim, Vector):
+                return self._published_vector(state, self._claim)
             epoch = state.transaction_version(self._app_id)
             if epoch is None:
                 return None
@@ -102,6 +109,13 @@ class DeltaOutput(TableOutput[DeltaTable]):
                         return WriteAttempt(epoch, str(record.get("attempt")))
         return WriteAttempt(epoch, "")
 
+    def _published_vector(self, state: DeltaTable, claim: Vector) -> WriteAttempt | None:
+        found = ids_of(stored_in(state, self._sink.name, claim))
+        if found != {claim.batch_id}:
+            return WriteAttempt(0, "") if found else None
+        self.version = state.version()
+        return self.attempt
+
     def check_files(self) -> None:
         """Checks the keys of the rows before they are merged."""
         if self._key:
@@ -111,6 +125,19 @@ class DeltaOutput(TableOutput[DeltaTable]):
     def stored_properties(self, table: DeltaTable) -> Mapping[str, str]:
         """Returns the properties of the table."""
         return table.metadata().configuration
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of a new table."""
+        claim = self._claim
+        return shard_properties(claim) if isinstance(claim, Vector) else super().properties
+
+    def check_incarnation(self, table: DeltaTable) -> None:
+        """Refuses a table of another incarnation, or of none, by `InvalidArgument`."""
+        if isinstance(self._claim, Vector):
+            ids_of(stored_in(table, self._sink.name, self._claim))
+        else:
+            super().check_incarnation(table)
 
     @property
     def adopt(self) -> str:
@@ -150,6 +177,12 @@ class DeltaOutput(TableOutput[DeltaTable]):
         if added:
             state.alter.add_columns(delta_schema(added).fields, commit_properties=alone)
             return False
+        known, claim = self.stored_properties(state), self._claim
+        wanted = shard_properties(claim) if isinstance(claim, Vector) else {}
+        if new := {key: value for key, value in wanted.items() if key not in known}:
+            # Of shards that were added.
+            state.alter.set_table_properties(new, False, commit_properties=alone)
+            return False
         if self._key:
             merge(state, Rows(self.storage, self.files), self._key, self._properties())
         else:
@@ -180,10 +213,13 @@ class DeltaOutput(TableOutput[DeltaTable]):
     def _properties(self) -> Any:
         epoch, attempt = self.attempt.epoch, self.attempt.id
         record = {"app_id": self._app_id, "epoch": epoch, "attempt": attempt}
+        versions = {self._app_id: epoch}
+        if isinstance(self._claim, Vector):
+            versions = transactions(self._claim)
         return CommitProperties(
             custom_metadata={_RECORD: record},
             max_commit_retries=0,
-            app_transactions=[Transaction(self._app_id, epoch)],
+            app_transactions=list(starmap(Transaction, versions.items())),
         )
 
     def _earlier_files(self, table: DeltaTable) -> tuple[list[tuple[str, int]], bool]:

@@ -14,9 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from ....client import InvalidArgument
+from ....client.vector import Vector
 from ...batch import SparkBatch
 from ..files.file_reader import ListedFile, read_table_files
 from ..files.storage import Storage
+from ..files.vectors import Stored, forget, take_over
 from ..modes import (
     TARGET_FILE_BYTES,
     DeltaMode,
@@ -26,10 +28,12 @@ from ..modes import (
     check_retention,
     refuse_window,
 )
+from ..publication import BatchIdentity
 from ..tables import WRITTEN, TableSink
 from .merge import RESERVED
 from .output import DeltaOutput, load_table
 from .schema import spark_columns
+from .vectors import stored_in
 
 # The files that Delta's library writes when it unites or merges files.
 _BY_LIBRARY = re.compile(r"[^/]+\.parquet")
@@ -122,6 +126,29 @@ class DeltaSink(TableSink):
         yield output
         if self.mode != "append":
             output.remove_files()
+
+    def stored(self, vector: Vector) -> dict[str, Stored]:
+        """Finds the members of a vector that are stored, and gives them what failed in them.
+
+        Returns:
+            By shard, the id of the vector that has the batch, or why the shard is refused.
+
+        Raises:
+            InvalidArgument: if the table has batches of one database.
+            StorageFailed: if the table or the record of what failed cannot be read.
+        """
+        with self.errors(BatchIdentity.of(vector)):
+            try:
+                table = self.load()
+            except TableNotFoundError:
+                return {}
+            found = stored_in(table, self.name, vector)
+            take_over(self.storage, vector, found)
+            return found
+
+    def forget(self, vector: Vector) -> None:
+        """Removes the record of a vector whose members are all acked."""
+        forget(self.storage, vector.batch_id)
 
     def read(self, spark: SparkSession, version: int | None = None) -> DataFrame:
         """Returns a version of the table, which executors read in parallel.

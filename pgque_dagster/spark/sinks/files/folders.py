@@ -48,6 +48,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from pyspark.sql import DataFrame
 
@@ -58,8 +59,8 @@ from ..publication import WriteAttempt, check_claim, publish
 from .data_files import write_files
 from .record import entries
 from .storage import Storage, StorageFailed, sync
+from .vectors import recorded
 
-_PUBLICATION = re.compile(r"publication-(\d+)")
 _ROWS = re.compile(r"epoch-(\d+)\.(\w+)")
 _WRITING = re.compile(r"\.writing-(\d+)\.\w+")
 _TAKEN = "_taken"
@@ -87,12 +88,23 @@ def publish_folder(
     folder = location / f"{kind}-{claim.batch_id}"
     aside = beside(location) / folder.name
     output = FolderOutput(folder, aside, WriteAttempt(epoch, uuid.uuid4().hex), check)
+    return store_folder(output, claim, frame)
+
+
+def store_folder(output: "FolderOutput", claim: ReadBatch, frame: DataFrame) -> Path:
+    """Writes rows beside the table and publishes them; returns their directory.
+
+    Raises:
+        OSError: if the file system does not take it.
+    """
+    folder, aside, epoch = output.folder, output.aside, output.attempt.epoch
     check_claim(claim, output.published(output.read()))
     sweep(aside, epoch)
     try:
         output.begin()
         write_rows(frame, output.writing / output.name)
-        publish(claim, output)
+        with recorded(claim, Storage.of(folder)):
+            publish(claim, output)
         sync(folder, *folder.parents)
     except (LeaseLost, BatchNotOpen, InvalidArgument):
         raise
@@ -107,7 +119,7 @@ def publish_folder(
     finally:
         output.end()
     sweep(aside, epoch)
-    return folder / f"publication-{output.number}" / output.name
+    return folder / f"{output.kind}-{output.number}" / output.name
 
 
 def beside(location: Path) -> Path:
@@ -163,7 +175,12 @@ class FolderOutput:
         aside: where no reader of the table looks, on the same file system.
         attempt: the attempt.
         check: called before anything is replaced.
+
+    Attributes:
+        kind: what the directories of publications are called.
     """
+
+    kind: ClassVar[str] = "publication"
 
     def __init__(
         self,
@@ -176,15 +193,15 @@ class FolderOutput:
         self.name = f"epoch-{attempt.epoch}.{attempt.id}"
         self.writing = aside / f".writing-{attempt.epoch}.{attempt.id}"
         self.number = 0
-        self._folder = folder
+        self.folder = folder
+        self.aside = aside
         self._opened: int | None = None
-        self._aside = aside
         self._check = check
 
     def begin(self) -> None:
         """Opens the batch's directory, and creates the one that the attempt writes into."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._opened = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._opened = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         self.writing.mkdir(parents=True)
         (self.writing / _TAKEN).touch()
 
@@ -195,12 +212,11 @@ class FolderOutput:
             self._opened = None
         shutil.rmtree(self.writing, ignore_errors=True)
         with suppress(OSError):  # Not empty: another attempt works there.
-            self._aside.rmdir()
+            self.aside.rmdir()
 
     def read(self) -> FolderState:
         """Returns the highest number, and whose rows readers see under it."""
-        found = (_PUBLICATION.fullmatch(path.name) for path in entries(self._folder))
-        number = max((int(match[1]) for match in found if match), default=0)
+        number = newest(self.folder, self.kind)
         rows = [_ROWS.fullmatch(path.name) for path in self._publication(number)]
         attempts = [WriteAttempt(int(match[1]), match[2]) for match in rows if match]
         return FolderState(number, attempts[0] if attempts else None)
@@ -221,13 +237,10 @@ class FolderOutput:
                 f"{self.writing} was removed before it was published",
                 "Run the batch again. Sweep only files that are older than an attempt takes.",
             )
-        for path in self._publication(state.number):
-            if _ROWS.fullmatch(path.name):
-                discard(path, self._aside)
-        sync(*self._folder.glob(f"publication-{state.number}"))
+        self.prepare(state)
         self.number = state.number + 1
         try:
-            os.rename(self.writing, f"publication-{self.number}", dst_dir_fd=self._opened)
+            os.rename(self.writing, f"{self.kind}-{self.number}", dst_dir_fd=self._opened)
         except OSError as error:
             # A network file system may repeat a rename whose answer was lost.
             if error.errno in _EXISTS or self.read().attempt == self.attempt:
@@ -235,8 +248,22 @@ class FolderOutput:
             raise
         return True
 
+    def prepare(self, state: FolderState) -> None:
+        """Takes step a."""
+        for path in self._publication(state.number):
+            if _ROWS.fullmatch(path.name):
+                discard(path, self.aside)
+        sync(*self.folder.glob(f"publication-{state.number}"))
+
     def _publication(self, number: int) -> list[Path]:
-        return entries(self._folder / f"publication-{number}")
+        return entries(self.folder / f"publication-{number}")
+
+
+def newest(folder: Path, kind: str) -> int:
+    """Returns the highest number of a publication; 0 if there is none."""
+    numbered = re.compile(rf"{kind}-(\d+)")
+    found = (numbered.fullmatch(path.name) for path in entries(folder))
+    return max((int(match[1]) for match in found if match), default=0)
 
 
 def sweep(aside: Path, epoch: int) -> None:

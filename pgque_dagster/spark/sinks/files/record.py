@@ -17,13 +17,14 @@ from pyspark.sql.types import StructType
 from ....client import InvalidArgument, installation
 from ....client.session import Session
 from ..modes import BATCH_ID
+from ..publication import SHARDS
 from ..table_checks import check_fit, check_incarnation
 from .storage import sync
 
 # Spark warns of a root whose own name begins with an underscore, so that is its parent's.
 _MARKS = "_pgque/lineages"
 _SCHEMA = "_pgque/schema"
-_OF_BATCHES = ("batch-", "window-", "united-")
+_OF_BATCHES = ("batch-", "window-", "united-", "vector-")
 
 
 def check_owner(location: Path, session: Session) -> None:
@@ -35,13 +36,17 @@ def check_owner(location: Path, session: Session) -> None:
     """
     check_layout(location)
     own = str(session.run(installation.incarnation()))
-    # Looked for first: who is at the same location now marks it before it stores a batch.
-    has_batches = any(path.name.startswith(_OF_BATCHES) for path in entries(location))
-    if not has_batches and not incarnations(location):
+    if _is_new(location):
         now = datetime.now(UTC).isoformat(timespec="seconds")
         note = {"lineage": own, "database": session.database, "first_written_at": now}
         mark(location, own, json.dumps(note))
     found = incarnations(location)
+    if SHARDS in found:
+        raise InvalidArgument(
+            f"Parquet table {location} is of a queue over several databases, whose batches are "
+            "neither replaced nor united",
+            "Store into another directory. A Delta table of such a queue can be maintained.",
+        )
     check_incarnation(
         f"Parquet table {location}",
         ", ".join(sorted(found)) or None,
@@ -50,6 +55,29 @@ def check_owner(location: Path, session: Session) -> None:
         f"make {location}/{_MARKS}/{own}/ the only directory there, with a file in it that is not "
         "empty.",
     )
+
+
+def check_of_shards(location: Path) -> None:
+    """Marks a new location as one of vectors.
+
+    Raises:
+        InvalidArgument: if it holds batches of one database, and as for `check_owner`.
+    """
+    check_layout(location)
+    if _is_new(location):
+        mark(location, SHARDS, "{}")
+    if incarnations(location) != {SHARDS}:
+        raise InvalidArgument(
+            f"Parquet table {location} was not created for a queue over several databases",
+            "Store into another directory (for assets, by another base_dir or key), and copy the "
+            "rows from there if you need them.",
+        )
+
+
+def _is_new(location: Path) -> bool:
+    # Batches first: who is at the same location now marks it before it stores one.
+    has_batches = any(path.name.startswith(_OF_BATCHES) for path in entries(location))
+    return not has_batches and not incarnations(location)
 
 
 def check_layout(location: Path) -> None:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ....client import Client, InvalidArgument
+from ....client.vector import Vector
 from ...batch import SparkBatch
 from ...cluster.lost_lease import cancelled_without_lease
 from ..modes import BATCH_ID, Maintained, check_directory, check_retention
@@ -17,9 +18,11 @@ from ..publication import BatchIdentity
 from .compaction import check_not_united, compact, published_files
 from .data_files import with_batch_id
 from .file_reader import read_table_files
-from .folders import publish_folder
-from .record import check_columns, check_layout, check_owner, recorded_columns
+from .folders import newest, publish_folder
+from .record import check_columns, check_layout, check_of_shards, check_owner, recorded_columns
 from .storage import Storage, written_for
+from .vector_folders import VectorFolder, publish_vector, stored_in
+from .vectors import Stored, forget, take_over
 
 
 class ParquetSink:
@@ -93,12 +96,39 @@ class ParquetSink:
             cancelled_without_lease(batch.spark, claim),
         ):
             table = Path(self.location)
+            rows = frame.withColumn(BATCH_ID, f.lit(batch.batch_id).cast("bigint"))
+            check = partial(check_columns, table, frame.schema, record=True)
+            if isinstance(claim, Vector):
+                check_of_shards(table)
+                check_columns(table, frame.schema)
+                return str(publish_vector(table, claim, rows, check))
             check_owner(table, claim.session)
             check_not_united(table, claim.batch_id)
             check_columns(table, frame.schema)
-            rows = frame.withColumn(BATCH_ID, f.lit(batch.batch_id).cast("bigint"))
-            check = partial(check_columns, table, frame.schema, record=True)
             return str(publish_folder(table, claim, rows, check))
+
+    def stored(self, vector: Vector) -> dict[str, Stored]:
+        """Finds the members of a vector that are stored, and gives them what failed in them.
+
+        Returns:
+            By shard, the id of the vector that has the batch, or why the shard is refused.
+
+        Raises:
+            InvalidArgument: if the table has batches of one database.
+            StorageFailed: if the record of what failed cannot be read.
+        """
+        table = Path(self.location)
+        with self._storage.errors("cannot be read"):
+            if not table.exists():
+                return {}
+            check_of_shards(table)
+            found = stored_in(table, vector, newest(table, VectorFolder.kind))
+        take_over(self._storage, vector, found)
+        return found
+
+    def forget(self, vector: Vector) -> None:
+        """Removes the record of a vector whose members are all acked."""
+        forget(self._storage, vector.batch_id)
 
     def read(self, spark: SparkSession, *, batches: Collection[int] | None = None) -> DataFrame:
         """Returns batches as one table, with the column `batch_id`.
@@ -121,7 +151,8 @@ class ParquetSink:
         if batches is None:
             return read_table_files(spark, self._storage, files, schema)
         names = tuple(f"{kind}-{each}/" for kind in ("batch", "window") for each in batches)
-        files = [file for file in files if file.path.startswith((*names, "united-", "gathering-"))]
+        of_many = ("united-", "gathering-", "vector-")
+        files = [file for file in files if file.path.startswith((*names, *of_many))]
         table = read_table_files(spark, self._storage, files, schema)
         return table.where(f.col(BATCH_ID).isin(list(batches)))
 

@@ -1,0 +1,183 @@
+"""How a step consumes the batches of several shards: claim, store by one commit, ack one by one.
+
+What is stored is final (`spark/sinks/publication.py`). So a step first acks the batches that an
+earlier one stored, and computes the others. A shard that cannot be reached is left out.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import dagster as dg
+
+from .. import spark
+from ..client import Batch, InvalidArgument, PgqueError
+from ..client.vector import Vector
+from ..project.batch_run import BatchRun
+from ..project.database import Database
+from ..project.keys import BATCH_ID, CONSUMER, QUEUE
+from ..project.resource import PgqueResource
+from ..spark.address import DatabaseAddress
+from ..spark.cluster.session import open_session
+from .consumption import Consumption
+from .metadata import plan_metadata, set_aside
+from .outputs import StepResult
+from .step import claim_for_run, compute, executors_address, skip
+
+
+def consume_shards(
+    consumption: Consumption,
+    context: dg.AssetExecutionContext,
+    resources: Mapping[str, PgqueResource],
+    pyspark: Any,
+    call: "Callable[[spark.SparkBatch], Any]",
+) -> Iterator[StepResult]:
+    """Consumes the batches of a run in a step.
+
+    Raises:
+        InvalidArgument: if the IO manager does not store the batches of several shards.
+        PgqueError: as for `consume`, if no shard has a batch because of it.
+    """
+    sink = _sink_of(context)
+    with ExitStack() as stack:
+        claims: dict[str, Batch] = {}
+        addresses: dict[str, DatabaseAddress] = {}
+        errors: list[PgqueError] = []
+
+        for database in _of_run(consumption, context):
+            pgque = resources[database.name]
+            try:
+                client = stack.enter_context(pgque.client())
+                batch = claim_for_run(consumption.of_shard(database), context, pgque, client)
+            except PgqueError as error:
+                context.log.warning(f"Shard {database.name} is left out: {error}")
+                errors.append(error)
+                continue
+            if batch is not None:
+                claims[database.name] = batch
+                addresses[database.name] = executors_address(pgque, client.url)
+                stack.enter_context(batch.keep_alive())
+                stack.callback(_release, batch)
+        is_any_stored = False
+        if claims:
+            is_any_stored = yield from _ack_stored(context, sink, claims, errors)
+        if not claims:
+            if errors and not is_any_stored:
+                raise errors[0]
+            yield from skip(context)
+            return
+
+        vector = Vector(claims)
+        session = open_session(pyspark)
+        members = {
+            shard: spark.SparkBatch(
+                session,
+                batch,
+                batch.session.url,
+                slices=consumption.slices,
+                address=addresses[shard],
+            )
+            for shard, batch in claims.items()
+        }
+        sharded = spark.ShardedBatch(vector, members)
+
+        def metadata() -> dict[str, Any]:
+            return _metadata(vector, sharded)
+
+        version = dg.DataVersion(str(vector.batch_id))
+        outputs = yield from compute(context, consumption, sharded, call, metadata, version)
+        outputs.failed_checks()
+        if not vector.is_stored:
+            raise InvalidArgument(
+                "the batches of several shards were not stored by the IO manager",
+                "Return a DataFrame.",
+            )
+        acked = [_is_acked(context, shard, batch) for shard, batch in claims.items()]
+        if all(acked):
+            sink.forget(vector)
+
+
+def _sink_of(context: dg.AssetExecutionContext) -> Any:
+    ((name, key),) = context.assets_def.keys_by_output_name.items()
+    manager = getattr(context.resources, context.op_def.output_def_named(name).io_manager_key)
+    if not hasattr(manager, "vector_sink"):
+        raise InvalidArgument(
+            f"{type(manager).__name__} does not store the batches of several shards",
+            "Use ParquetBatchIOManager or DeltaBatchIOManager (in YAML, a sink of type parquet or "
+            "delta) for an asset with databases=[…].",
+        )
+    return manager.vector_sink(key)
+
+
+def _of_run(consumption: Consumption, context: dg.AssetExecutionContext) -> list[Database]:
+    """Returns the shards whose batches the run was requested for; all of them if for none."""
+    tags, shards = context.run.tags, consumption.shards
+    named = [each for each in shards if BatchRun.read(tags, consumption.holder, each.name)]
+    return named or list(shards)
+
+
+def _ack_stored(
+    context: dg.AssetExecutionContext,
+    sink: Any,
+    claims: dict[str, Batch],
+    errors: list[PgqueError],
+) -> Generator[StepResult, None, bool]:
+    """Acks the batches that an earlier run stored, and takes them and refused ones from `claims`.
+
+    Yields:
+        The materialization of each vector that an earlier run stored, which that run may not have
+        recorded.
+
+    Returns:
+        Whether there were any.
+    """
+    vectors = set()
+    for shard, found in sink.stored(Vector(claims)).items():
+        batch = claims.pop(shard)
+        if isinstance(found, InvalidArgument):
+            context.log.error(f"Shard {shard} is left out: {found}")
+            errors.append(found)
+            continue
+        context.log.info(f"An earlier run stored batch {batch.batch_id} of shard {shard}.")
+        vectors.add(found)
+        _is_acked(context, shard, batch)
+    for vector in vectors:
+        yield dg.AssetMaterialization(context.asset_key, metadata={BATCH_ID: str(vector)})
+    return bool(vectors)
+
+
+def _is_acked(context: dg.AssetExecutionContext, shard: str, batch: Batch) -> bool:
+    """Acks a batch that is stored. If that fails, the next run does it, so it fails no run."""
+    try:
+        result = batch.ack()
+    except PgqueError as error:
+        context.log.warning(
+            f"Batch {batch.batch_id} of shard {shard} is stored, and the next run acks it: {error}"
+        )
+        return False
+    context.log.info(
+        f"Acked batch {batch.batch_id} of shard {shard}: {result.nacked} events will be delivered "
+        f"again, {result.dead_lettered} became dead letters."
+    )
+    return True
+
+
+def _release(batch: Batch) -> None:
+    # A batch that is acked refuses it.
+    with suppress(PgqueError):
+        batch.release()
+
+
+def _metadata(vector: Vector, sharded: "spark.ShardedBatch") -> dict[str, Any]:
+    return {
+        QUEUE: vector.queue,
+        CONSUMER: vector.consumer,
+        # As text, because Dagster's pages round large numbers.
+        BATCH_ID: str(vector.batch_id),
+        "pgque/shards": {
+            shard: {"batch_id": member.batch_id, "events": member.event_count}
+            for shard, member in sharded.members.items()
+        },
+        **plan_metadata(sharded.plan),
+        **set_aside(vector),
+    }

@@ -1,0 +1,134 @@
+"""The batches of several shards as one DataFrame, which Spark reads side by side."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import reduce
+from typing import Any, NoReturn
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from ..client import InvalidArgument
+from ..client.models import ReadPlan
+from ..client.vector import Vector
+from .batch import SparkBatch
+
+SHARD = "shard"
+
+
+class ShardedBatch(SparkBatch):
+    """The batches of a run of an asset with `databases`, read as those of a `SparkBatch`.
+
+    All DataFrames begin with the column `shard`, the name of the database. Event ids are unique
+    within a shard. Options such as `max_malformed` are for the batch of each shard.
+
+    Args:
+        vector: the claims.
+        members: the batch of each claim.
+    """
+
+    def __init__(self, vector: Vector, members: Mapping[str, SparkBatch]) -> None:
+        self.spark = next(iter(members.values())).spark
+        self._batch = vector
+        self._members = members
+
+    @property
+    def members(self) -> Mapping[str, SparkBatch]:
+        """The batches, by the names of their shards."""
+        return self._members
+
+    @property
+    def event_count(self) -> int:
+        """How many events the batches have together."""
+        return sum(member.event_count for member in self._members.values())
+
+    @property
+    def plan(self) -> ReadPlan:
+        """The sizes and times of all batches, without slices."""
+        plans = [member.plan for member in self._members.values()]
+        return ReadPlan(
+            events=sum(each.events for each in plans),
+            payload_bytes=sum(each.payload_bytes for each in plans),
+            bytes=sum(each.bytes for each in plans),
+            oldest=min((each.oldest for each in plans if each.oldest), default=None),
+            newest=max((each.newest for each in plans if each.newest), default=None),
+        )
+
+    def events(self, columns: Sequence[str] | None = None) -> DataFrame:
+        """Returns the events of all shards, as `SparkBatch.events` does."""
+        return self._united(lambda member: member.events(columns))
+
+    def payload(self, schema: Any, **options: Any) -> DataFrame:
+        """Returns the payloads of all shards, as `SparkBatch.payload` does."""
+        return self._united(lambda member: member.payload(schema, **options))
+
+    def changes(self, schema: Any, **options: Any) -> DataFrame:
+        """Returns the changes of all shards, as `SparkBatch.changes` does."""
+        return self._united(lambda member: member.changes(schema, **options))
+
+    def nack(
+        self,
+        events: Any,
+        *,
+        retry_after: timedelta = timedelta(minutes=1),
+        reason: Column | str | None = None,
+    ) -> None:
+        """Schedules events for another delivery, as `SparkBatch.nack` does.
+
+        Args:
+            events: a DataFrame with the columns shard and ev_id, which is read once for each shard.
+            retry_after: how long to wait before the next delivery.
+            reason: a text, or a column of the DataFrame.
+
+        Raises:
+            InvalidArgument: if it is no such DataFrame.
+        """
+        for shard, member in self._members.items():
+            member.nack(_of(shard, events), retry_after=retry_after, reason=reason)
+
+    def dead_letter(self, events: Any, *, reason: Column | str | None) -> None:
+        """Makes events dead letters, as `SparkBatch.dead_letter` does.
+
+        Args:
+            events: a DataFrame with the columns shard and ev_id, which is read once for each shard.
+            reason: a text, or a column of the DataFrame.
+
+        Raises:
+            InvalidArgument: if it is no such DataFrame.
+        """
+        for shard, member in self._members.items():
+            member.dead_letter(_of(shard, events), reason=reason)
+
+    def before_ack(self, step: Any) -> NoReturn:
+        """Raises `InvalidArgument`: the shards are acked one by one, after the rows are stored."""
+        raise InvalidArgument(
+            "the batches of several shards are acked one by one",
+            "Store the rows by the sink alone.",
+        )
+
+    def close(self) -> None:
+        """Frees what the batches persisted."""
+        for member in self._members.values():
+            member.close()
+
+    def _united(self, read: Callable[[SparkBatch], DataFrame]) -> DataFrame:
+        frames = []
+        for shard, member in self._members.items():
+            member.settles_late = self.settles_late
+            frame = read(member)
+            if SHARD in map(str.lower, frame.columns):
+                raise InvalidArgument(
+                    f"a field has the name {SHARD}, which is that of the column with the database",
+                    "Leave it out of the schema, or read it from ev_data with Spark.",
+                )
+            frames.append(frame.select(f.lit(shard).alias(SHARD), "*"))
+        return reduce(DataFrame.union, frames)
+
+
+def _of(shard: str, events: Any) -> DataFrame:
+    if not isinstance(events, DataFrame) or SHARD not in events.columns:
+        raise InvalidArgument(
+            f"events of several shards are told by the columns {SHARD} and ev_id",
+            f"Pass a DataFrame with both: batch.payload(schema, keep=['ev_id']) has {SHARD}, too.",
+        )
+    return events.where(f.col(SHARD) == shard)
