@@ -275,7 +275,7 @@ def test_the_demo_is_right_in_every_component() -> None:
         _, name = component["type"].split(".")
         schema = getattr(pgque_dagster, name).get_model_cls().model_json_schema()
         Draft202012Validator(schema).validate(component["attributes"])
-    assert len(components) == 5
+    assert len(components) == 2
 
 
 def test_dagster_finds_no_components_where_spark_is_not_installed(
