@@ -199,7 +199,7 @@ class IcebergReplication(LakeReplication):
 
     def write_foreign(self, name: str) -> None:
         catalog = iceberg_catalog(self.url)
-        catalog.create_namespace("public")
+        catalog.create_namespace_if_not_exists("public")
         location = f"file://{self.folder}/foreign"
         catalog.create_table(f"public.{name}", pa.schema({"id": pa.int64()}), location)
 
