@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -147,14 +148,22 @@ def _train(archive: Path) -> None:
         "PYSPARK_PYTHON": sys.executable,
     }
     try:
-        # The JVM writes the file after Python has ended; run waits until it closes its output.
-        subprocess.run(
+        with subprocess.Popen(
             [sys.executable, "-c", _TRAINING],
             cwd=folder,
             env=environment,
-            capture_output=True,
-            timeout=_TRAINING_SECONDS,
-        )
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as training:
+            try:
+                # The JVM writes the file after Python has ended; this waits until it closes its
+                # output.
+                training.communicate(timeout=_TRAINING_SECONDS)
+            except BaseException:
+                with suppress(ProcessLookupError):
+                    os.killpg(training.pid, signal.SIGKILL)
+                raise
         if writing.exists():
             with writing.open("rb") as written:
                 os.fsync(written.fileno())

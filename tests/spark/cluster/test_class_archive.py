@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pgque_dagster.spark.cluster import class_archive
@@ -75,6 +76,17 @@ def test_what_the_user_passes_to_the_jvm_stays(monkeypatch: pytest.MonkeyPatch) 
     options = os.environ[class_archive.OPTIONS].split()
     assert options[0] == "-Dmine=1"
     assert len([each for each in options if "SharedArchiveFile" in each]) == 1
+
+
+def test_a_training_that_takes_too_long_leaves_no_jvm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(class_archive.SETTING, str(tmp_path))
+    monkeypatch.setattr(class_archive, "_TRAINING_SECONDS", 5)
+    assert class_archive.make() is None
+    commands = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
+    assert not [command for command in commands if str(tmp_path) in " ".join(command)]
+    assert not list(tmp_path.glob("*.making"))
 
 
 @pytest.mark.slow
