@@ -14,7 +14,7 @@ from pgque_dagster.client import Batch, Client, InvalidArgument
 from pgque_dagster.client.holder import ConsumerState, Holder, consumer_states
 from pgque_dagster.client.models import Limits
 from pgque_dagster.client.registrations import repartition, subscribe_slots
-from pgque_dagster.project.consumers import AssetConsumer
+from pgque_dagster.project.consumers import consumers_of
 from pgque_dagster.project.database import queue_key
 from pgque_dagster.project.queue_report import report_queues
 from tests.dagster.support import StoringIOManager, materialize
@@ -350,7 +350,7 @@ def test_events_are_not_retried_one_by_one(parted: Client) -> None:
 
 def test_the_page_of_the_queue_and_the_check_of_the_lag_show_each_slot(parted: Client) -> None:
     publish(parted, "x")
-    consumers = [AssetConsumer.of(totals)]
+    consumers = consumers_of([totals])
     page = report_queues(parted, ["orders"], consumers)[queue_key("orders")]
     checks = build_consumer_lag_checks([totals], max_lag=timedelta(microseconds=1))
     (evaluation,) = run_checks(checks, parted.url).values()
