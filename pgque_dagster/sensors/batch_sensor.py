@@ -116,7 +116,7 @@ def build_pgque_sensor(
                 while not findings.requests and (left := ends_at - time.monotonic()) > 0:
                     time.sleep(min(left, _WAIT_FOR_RUNS))
                     findings = finder.find()
-            return _result(context, findings)
+            return _result(context, findings, with_checks=with_checks)
 
         return shards_sensor
 
@@ -146,20 +146,24 @@ def build_pgque_sensor(
             # Skip, because raising would record a failed evaluation every few seconds.
             context.log.warning(str(error))
             return dg.SkipReason(str(error))
-        return _result(context, findings)
+        return _result(context, findings, with_checks=with_checks)
 
     return pgque_sensor
 
 
 def _result(
-    context: dg.SensorEvaluationContext, findings: Findings
+    context: dg.SensorEvaluationContext, findings: Findings, *, with_checks: bool
 ) -> dg.SensorResult | dg.SkipReason:
     if not findings.requests:
         context.update_cursor(findings.next_first)
         return dg.SkipReason("; ".join(findings.reasons))
     for reason in findings.reasons:
         context.log.info(reason)
-    return dg.SensorResult(run_requests=findings.requests, cursor=findings.next_first)
+    requests = findings.requests
+    if not with_checks:
+        # A run of some of the job's assets has all of their checks, although the job has none.
+        requests = [request.with_replaced_attrs(asset_check_keys=[]) for request in requests]
+    return dg.SensorResult(run_requests=requests, cursor=findings.next_first)
 
 
 def _problem_of_shards(assets: Sequence[dg.AssetsDefinition], policy: BatchPolicy) -> str | None:

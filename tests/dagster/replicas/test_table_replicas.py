@@ -137,10 +137,23 @@ def test_tables_are_captured_copied_followed_and_verified(shop: Shop) -> None:
 
 
 def test_a_run_of_a_batch_compares_no_table(shop: Shop) -> None:
+    shop.capture()
+    with Client(shop.url) as client:
+        client.force_next_tick("shop")
+        client.ticker()
     sensor = shop.repository.get_sensor_def("shop_sensor")
-    assert [node.name for node in shop.repository.get_job(sensor.job_name).nodes] == [
-        "shop_replicas"
-    ]
+    context = dg.build_sensor_context(
+        instance=shop.instance,
+        repository_def=shop.repository,
+        resources={"pgque": shop.resources["pgque"]},
+    )
+    (request,) = sensor.evaluate_tick(context).run_requests or ()
+    checks = request.asset_check_keys
+    job = shop.repository.get_job(sensor.job_name).get_subset(
+        asset_selection=set(request.asset_selection),
+        asset_check_selection=None if checks is None else set(checks),
+    )
+    assert [node.name for node in job.nodes] == ["shop_replicas"]
 
 
 def test_tables_are_replicated_into_a_schema_of_postgres(
