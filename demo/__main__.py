@@ -49,7 +49,7 @@ def _parse_options() -> Options:
     )
     parser.add_argument("--interactive", action="store_true", help="keep running until Ctrl-C")
     parser.add_argument(
-        "--rate", type=int, default=300, help="transactions per second (default: %(default)s)"
+        "--rate", type=int, default=100, help="transactions per second (default: %(default)s)"
     )
     parser.add_argument(
         "--pg",

@@ -15,7 +15,7 @@ from .console import DemoError
 from .interrupts import Interrupts
 
 QUEUE = "bank"
-SCALE = 2  # Branches; each has 10 tellers and 100,000 accounts.
+SCALE = 1  # Branches; each has 10 tellers and 100,000 accounts.
 _CLIENTS = 4
 _FOR_EVER = 10**9  # seconds
 

@@ -87,7 +87,7 @@ def set_up(options: Options, place: Place, interrupts: Interrupts, stack: ExitSt
     say(f"installed pgque {client.version()}")
 
     open_bank(server, url, place.pgbench_log)
-    say(f"pgbench has made a bank: {SCALE} branches, {SCALE * 100_000:,} accounts")
+    say(f"pgbench has made a bank with {SCALE * 100_000:,} accounts")
     opened = time.monotonic()
     close = stack.enter_context(ExitStack())
     running_load = close.enter_context(
