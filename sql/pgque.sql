@@ -7311,7 +7311,7 @@ begin
     return query
     select format('pgque.%I', t)
     from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request,'
-                      'delayed_events,idem,staging,held_batch,'
+                      'tick_state,delayed_events,idem,staging,held_batch,'
                       'set_aside,counter_log,history}'::text[]) t;
 end;
 $$;
