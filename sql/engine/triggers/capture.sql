@@ -15,12 +15,14 @@ declare
     c_table    constant regclass := coalesce(pg_partition_root(tg_relid), tg_relid);
     c_depth    constant text := format('%s:%s;', lpad(pg_trigger_depth()::text, 3, '0'),
                                        hashtext(tg_argv[1]));
+    c_events   constant text := 'select %L, row_to_json(pgque_row)::text, $1 '
+                                'from (select %s from %s) pgque_row';
     v_is_same  text;  -- the condition that two rows o and n have one key
     v_rows     text;
     v_gone     text;
     v_written  text := case when tg_op <> 'DELETE' then 'new_table' end;
     v_type     text := lower(tg_op);
-    v_send     text;
+    v_columns  text;
 begin
     if not pg_has_role('pgque_writer', 'usage') then
         raise exception 'role "%" may not send the changes of table % to queue "%"', current_user,
@@ -33,10 +35,12 @@ begin
         perform pgque.capture_truncate(tg_argv[0], tg_argv[1], tg_relid, tg_when);
         return null;
     end if;
-    v_is_same := pgque.capture_condition(tg_relid, tg_op);
-    if pgque.is_changed_within(c_depth) then
+    if coalesce(current_setting('pgque.changed_within', true), '') <> ''
+       and pgque.is_changed_within(c_depth)
+    then
         -- Triggers changed rows of this table within the statement, and their events are there
         -- already. So what counts is what the rows are now, and not what the statement made them.
+        v_is_same := pgque.capture_condition(tg_relid, tg_op);
         v_rows := case tg_op when 'INSERT' then 'new_table' when 'DELETE' then 'old_table'
                              else '(select * from old_table union all select * from new_table)' end;
         v_gone := format('%s o where not exists (select from %s n where %s)',
@@ -44,23 +48,23 @@ begin
         v_written := format('%s n where exists (select from %s o where %s)',
                             c_table, v_rows, v_is_same);
         v_type := 'update';
-    elsif tg_op <> 'INSERT' then
+    elsif tg_op = 'UPDATE' then
         -- Which old row became which new row is unknown, and does not matter.
-        v_gone := concat('old_table o', case tg_op when 'UPDATE' then format(
-            ' where not exists (select from new_table n where %s)', v_is_same) end);
+        v_gone := format('old_table o where not exists (select from new_table n where %s)',
+                         pgque.capture_condition(tg_relid, tg_op));
+    elsif tg_op = 'DELETE' then
+        v_gone := 'old_table o';
     end if;
-    v_send := format(
-        'insert into %s (ev_type, ev_data, ev_extra1) '
-        'select $2, row_to_json(pgque_row)::text, $1 from (select %s',
-        pgque.current_event_table(tg_argv[0]), pgque.capture_columns(tg_relid));
-    if v_gone is not null then
-        execute format('%s from %s) pgque_row', v_send, v_gone)  -- quoted: above
-        using tg_argv[1], 'delete';
-    end if;
-    if v_written is not null then
-        execute format('%s from %s) pgque_row', v_send, v_written)  -- quoted: above
-        using tg_argv[1], v_type;
-    end if;
+    v_columns := pgque.capture_columns(tg_relid);
+    execute format(
+        'insert into %s (ev_type, ev_data, ev_extra1) %s',  -- quoted: below
+        pgque.current_event_table(tg_argv[0]),
+        concat_ws(' union all ',  -- in this order
+            case when v_gone is not null then
+                format(c_events, 'delete', v_columns, v_gone) end,  -- quoted: above
+            case when v_written is not null then
+                format(c_events, v_type, v_columns, v_written) end))  -- quoted: above
+    using tg_argv[1];
     if pg_trigger_depth() > 1 then
         perform set_config('pgque.changed_within', replace(coalesce(
             current_setting('pgque.changed_within', true), ''), c_depth, '') || c_depth, true);
@@ -69,8 +73,7 @@ begin
 end;
 $$;
 
--- The condition that the rows o and n of a table have one key, as it is now; null for an insert, which
--- needs none. Refuses an update of a table that has lost its key.
+-- The condition that the rows o and n of a table have one key, as it is now. Refuses an update of a table that has lost its key.
 create or replace function pgque.capture_condition(i_relid oid, i_op text)
 returns text stable
 as $$
@@ -241,33 +244,39 @@ $$;
 
 -- The columns of a table's primary key, or else of its replica identity; null without either.
 create or replace function pgque.key_of_table(i_table regclass)
-returns text[]
-language sql stable
+returns text[] stable
 as $$
-    select array_agg(a.attname::text order by k.nr)
-    from (select i.* from pg_index i
-          where i.indrelid = i_table and (i.indisprimary or i.indisreplident) and i.indisvalid
-          order by i.indisprimary desc limit 1) i,
-         unnest(i.indkey::smallint[]) with ordinality k (attnum, nr)
-    join pg_attribute a on a.attnum = k.attnum and a.attrelid = i_table
-    where k.nr <= i.indnkeyatts;
+begin
+    -- Not in SQL, whose functions are planned at each call before PostgreSQL 18.
+    return (
+        select array_agg(a.attname::text order by k.nr)
+        from (select i.* from pg_index i
+              where i.indrelid = i_table and (i.indisprimary or i.indisreplident) and i.indisvalid
+              order by i.indisprimary desc limit 1) i,
+             unnest(i.indkey::smallint[]) with ordinality k (attnum, nr)
+        join pg_attribute a on a.attnum = k.attnum and a.attrelid = i_table
+        where k.nr <= i.indnkeyatts);
+end;
 $$;
 
 -- The columns of a table as events have them: integers, booleans, times and texts as they are, which
 -- JSON holds exactly, and everything else as the text that PostgreSQL prints.
 create or replace function pgque.capture_columns(i_relid oid)
-returns text
-language sql stable
+returns text stable
 as $$
-    select string_agg(case
-        when a.atttypid in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'bool'::regtype,
-                            'text'::regtype, 'varchar'::regtype, 'timestamp'::regtype,
-                            'timestamptz'::regtype) then quote_ident(a.attname)
-        -- concat, because a cast to text differs from what is printed: char, inet, domains.
-        else format('case num_nulls(%1$I) when 0 then concat(%1$I) end as %1$I', a.attname)
-        end, ', ' order by a.attnum)
-    from pg_attribute a
-    where a.attrelid = i_relid and a.attnum > 0 and not a.attisdropped and a.attgenerated <> 'v';
+begin
+    return (
+        select string_agg(case
+            when a.atttypid in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'bool'::regtype,
+                                'text'::regtype, 'varchar'::regtype, 'timestamp'::regtype,
+                                'timestamptz'::regtype) then quote_ident(a.attname)
+            -- concat, because a cast to text differs from what is printed: char, inet, domains.
+            else format('case num_nulls(%1$I) when 0 then concat(%1$I) end as %1$I', a.attname)
+            end, ', ' order by a.attnum)
+        from pg_attribute a
+        where a.attrelid = i_relid and a.attnum > 0 and not a.attisdropped
+          and a.attgenerated <> 'v');
+end;
 $$;
 
 -- A table and its partitions at all levels.
