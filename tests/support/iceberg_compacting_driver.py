@@ -15,15 +15,15 @@ from tests.support.lakes import TABLE
 
 def main() -> None:
     url, warehouse, reached, number = sys.argv[1:]
-    entry_of = maintenance.entry_of
+    entries_of = maintenance.entries_of
 
-    def entry(*arguments: Any) -> Any:
+    def entries(*arguments: Any) -> Any:
         if not Path(reached).exists():
             Path(reached).touch()
             os.kill(os.getpid(), int(number))
-        return entry_of(*arguments)
+        return entries_of(*arguments)
 
-    maintenance.entry_of = entry
+    maintenance.entries_of = entries
     IcebergSink(TABLE, warehouse=warehouse).maintain(url)
 
 

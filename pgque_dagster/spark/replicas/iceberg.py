@@ -29,11 +29,11 @@ from ..sinks.iceberg.output import (
     RECORD,
     IcebergOutput,
     committed_snapshot,
-    entry_of,
+    entries_of,
+    for_one_commit,
     history,
     name_columns,
     summary_of,
-    without_retries,
 )
 from ..sinks.iceberg.output import spark_columns as stored_columns
 from ..sinks.iceberg.sink import IcebergSink
@@ -160,7 +160,7 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
 
     def commit(self, state: Table) -> bool:
         """Commits the files, if `state` is the newest version still."""
-        without_retries(state)
+        for_one_commit(state)
         self.check(state)
         files = [task.file for task in state.scan().plan_files()]
         if self._changes is not None:
@@ -173,8 +173,8 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
         with change.update_snapshot(snapshot_properties=record).overwrite() as overwrite:
             for old in files:
                 overwrite.delete_data_file(old)
-            for new in self.files:
-                overwrite.append_data_file(entry_of(change, state.location(), new))
+            for new in entries_of(change, state.location(), self.files):
+                overwrite.append_data_file(new)
         self.version = committed_snapshot(change)
         return True
 

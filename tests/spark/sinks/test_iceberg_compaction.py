@@ -68,15 +68,15 @@ def test_a_batch_is_not_doubled_if_its_snapshot_is_forgotten_as_well(lake: Icebe
 
 def before_the_commit(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> list[int]:
     """Has something happen once when the copies are made. Returns the number of commits tried."""
-    entry_of, calls = maintenance.entry_of, []
+    entries_of, calls = maintenance.entries_of, []
 
-    def entry(*arguments: Any) -> Any:
+    def entries(*arguments: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:
             step()
-        return entry_of(*arguments)
+        return entries_of(*arguments)
 
-    monkeypatch.setattr(maintenance, "entry_of", entry)
+    monkeypatch.setattr(maintenance, "entries_of", entries)
     return calls
 
 
@@ -149,3 +149,50 @@ def test_a_table_that_is_not_understood_is_left_as_it_is(lake: IcebergLake) -> N
         lake.maintain()
 
     assert lake.numbers() == [1, 2]
+
+
+def test_as_many_snapshots_stay_as_commits_stay_quick_with(
+    lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "_SNAPSHOTS", 2)
+    lake.store(1)
+    (tagged,) = (each.snapshot_id for each in lake.table().snapshots())
+    for number in range(2, 6):
+        lake.store(number)
+    lake.table().manage_snapshots().create_tag(tagged, "kept").commit()
+    newest = [each.snapshot_id for each in lake.table().snapshots()[-2:]]
+    files = set(lake.folder.rglob("metadata/*.avro"))
+
+    lake.maintain()
+
+    table = lake.table()
+    assert {tagged, *newest} <= {each.snapshot_id for each in table.snapshots()}
+    assert lake.numbers() == [1, 2, 3, 4, 5]
+    then = table.scan(snapshot_id=tagged).to_arrow()
+    assert then["number"].to_pylist() == [1]
+    assert len(files - set(lake.folder.rglob("metadata/*.avro"))) >= 2
+    for each in table.snapshots():
+        assert each.manifests(table.io)
+
+
+def test_a_batch_that_comes_while_snapshots_are_forgotten_is_kept(
+    lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "_SNAPSHOTS", 1)
+    lake.store(1)
+    lake.store(2)
+    descriptions, calls = maintenance._descriptions, []
+
+    def described(*arguments: Any) -> set[str]:
+        calls.append(1)
+        if len(calls) == 1:
+            lake.store(3)
+        return descriptions(*arguments)
+
+    monkeypatch.setattr(maintenance, "_descriptions", described)
+
+    lake.maintain()
+
+    assert lake.numbers() == [1, 2, 3]
+    lake.store(4)
+    assert lake.numbers() == [1, 2, 3, 4]

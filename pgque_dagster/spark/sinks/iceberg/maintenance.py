@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile as Entry
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from ....client import BatchNotOpen, Client, InvalidArgument
 from ..files.data_files import DataFile, stored_schema, write_rows
@@ -36,19 +37,21 @@ from ..modes import TARGET_FILE_BYTES
 from ..tables import FOLDER, WRITTEN
 from .output import (
     RECORD,
-    entry_of,
+    entries_of,
+    for_one_commit,
     foreign_types,
     path_in,
     spark_columns,
     summary_of,
     why_unreadable,
-    without_retries,
 )
 
 # The names of copies.
 COMPACTED = re.compile(rf"{FOLDER}/compacted-[0-9a-f]{{32}}/part-[0-9a-f]{{32}}\.parquet")
 # Files of at least this size stay.
 _LARGE_BYTES = TARGET_FILE_BYTES // 2
+# How many snapshots stay.
+_SNAPSHOTS = 1_000
 # Sweeps remove copies that nobody published, if they are at least a day old.
 _LONGEST = timedelta(hours=12)
 
@@ -100,7 +103,9 @@ def _copied(table: Table, files: Sequence[Entry], storage: Storage) -> list[Data
 
     def rows() -> Iterator[pa.RecordBatch]:
         for file in files:
-            for batch in pq.ParquetFile(storage.source(path_in(table, file))).iter_batches():
+            for batch in pq.ParquetFile(
+                storage.source(path_in(table, file.file_path))
+            ).iter_batches():
                 yield from fitted(batch, target)
 
     return write_rows(rows(), storage, f"{FOLDER}/compacted-{uuid.uuid4().hex}", schema)
@@ -111,7 +116,7 @@ def _replace(
 ) -> bool:
     """Replaces files by copies of their rows. Returns False if one of them is gone."""
     while True:
-        without_retries(table.refresh())
+        for_one_commit(table.refresh())
         live = {
             task.file.file_path: task.file
             for task in table.scan().plan_files()
@@ -127,8 +132,8 @@ def _replace(
         with change.update_snapshot(snapshot_properties=record).overwrite() as overwrite:
             for file in files:
                 overwrite.delete_data_file(live[file.file_path])
-            for copy in copies:
-                overwrite.append_data_file(entry_of(change, table.location(), copy))
+            for copy in entries_of(change, table.location(), copies):
+                overwrite.append_data_file(copy)
         # Leaves out manifests of files that are gone, and merges the others.
         with change.update_snapshot(snapshot_properties=record).merge_append():
             pass
@@ -139,17 +144,52 @@ def _replace(
         return True
 
 
-def expire(table: Table, retention: timedelta) -> None:
-    """Forgets old snapshots. Each batch adds one, and each commit reads the list of them."""
-    before = datetime.now(UTC) - retention
-    while any(each.timestamp_ms < before.timestamp() * 1000 for each in table.snapshots()[:-1]):
+def expire(table: Table, storage: Storage, retention: timedelta) -> None:
+    """Forgets old snapshots, and those before the newest 1,000, with the files that describe them.
+
+    Each batch adds a snapshot, and each commit reads and writes the list of all.
+    """
+    while True:
+        snapshots = table.snapshots()
+        before = datetime.now(UTC) - retention
+        if len(snapshots) > _SNAPSHOTS:
+            first = snapshots[-_SNAPSHOTS].timestamp_ms / 1000
+            before = max(before, datetime.fromtimestamp(first, UTC))
+        kept_by_name = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        old = [
+            each
+            for each in snapshots
+            if each.timestamp_ms < before.timestamp() * 1000
+            and each.snapshot_id not in kept_by_name
+        ]
+        if not old:
+            return
+        described = _descriptions(table, old)
         try:
             table.maintenance.expire_snapshots().older_than(before).commit()
         except CommitFailedException:
             # A batch was committed meanwhile.
             table.refresh()
-        else:
-            return
+            continue
+        # A commit under way can only refer to what describes the newest snapshot.
+        described -= _descriptions(table, table.refresh().snapshots())
+        storage.remove(
+            path_in(table, path)
+            for path in described
+            if path.startswith(table.location().rstrip("/") + "/")
+        )
+
+
+def _descriptions(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
+    """Returns the files that list the manifests of snapshots, and these manifests."""
+    return {
+        path
+        for snapshot in snapshots
+        for path in (
+            snapshot.manifest_list,
+            *(manifest.manifest_path for manifest in snapshot.manifests(table.io)),
+        )
+    }
 
 
 def old_files(storage: Storage, older_than: timedelta) -> list[str]:

@@ -6,7 +6,7 @@ switched off. Each snapshot names its batch and attempt in its summary.
 """
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
@@ -47,6 +47,11 @@ FILES_SINCE = "pgque.schema"
 # What a compaction keeps of the summary of the snapshot before it.
 RECORD = "pgque.replica"
 _RETRIES = "commit.retry.num-retries"
+_NEW_TABLE = {
+    "commit.manifest-merge.enabled": "true",
+    # Each commit writes a file that lists all snapshots. By default, the newest 100 files stay.
+    "write.metadata.delete-after-commit.enabled": "true",
+}
 # The sequence number of the first commit to a table.
 _FIRST = 1
 # By how much the clocks of the database and of writers of the table may differ.
@@ -90,7 +95,7 @@ class IcebergOutput(TableOutput[Table]):
                 self._name,
                 schema=self._columns,
                 location=_new_location(self._sink.storage, self._name),
-                properties={**self.properties, "commit.manifest-merge.enabled": "true"},
+                properties={**self.properties, **_NEW_TABLE},
             )
         return self.load()
 
@@ -137,7 +142,8 @@ class IcebergOutput(TableOutput[Table]):
 
     def commit(self, state: Table) -> bool:
         """Commits the rows, with the columns that the table lacks."""
-        without_retries(state)
+        may_have_rows = self._may_have_rows(state)
+        for_one_commit(state)
         lacks_columns = self.check(state)
         change = state.transaction()
         if lacks_columns:
@@ -149,12 +155,12 @@ class IcebergOutput(TableOutput[Table]):
             _EPOCH: str(self.attempt.epoch),
             _ATTEMPT: self.attempt.id,
         }
-        if self._may_have_rows(state):
+        if may_have_rows:
             # Files that have other rows as well, because somebody compacted them, are rewritten.
             change.delete(f"{BATCH_ID} = {self.batch.batch_id}", snapshot_properties=record)
         with change.update_snapshot(snapshot_properties=record).merge_append() as append:
-            for file in self.files:
-                append.append_data_file(entry_of(change, state.location(), file))
+            for entry in entries_of(change, state.location(), self.files):
+                append.append_data_file(entry)
         self.version = committed_snapshot(change)
         return True
 
@@ -169,19 +175,29 @@ class IcebergOutput(TableOutput[Table]):
         return oldest > self._claim.info().end - _CLOCKS
 
 
-def without_retries(table: Table) -> None:
+def for_one_commit(table: Table) -> None:
     """Has commits fail if the newest snapshot is another one than that of this object.
 
-    The table's own property stays what it is.
+    The object also forgets the older snapshots, because pyiceberg copies all of them at each of the
+    many steps of a commit. The table itself stays what it is.
     """
-    properties = {**table.metadata.properties, _RETRIES: "0"}
-    table.metadata = table.metadata.model_copy(update={"properties": properties})
+    metadata = table.metadata
+    newest = [x for x in metadata.snapshots if x.snapshot_id == metadata.current_snapshot_id]
+    table.metadata = metadata.model_copy(
+        update={
+            "properties": {**metadata.properties, _RETRIES: "0"},
+            "snapshots": newest,
+            "snapshot_log": [],
+            "metadata_log": [],
+        }
+    )
 
 
 def name_columns(change: Transaction) -> None:
     """Has readers find columns by their names, since files have no ids of them."""
-    if change.table_metadata.name_mapping() is None:
-        names = change.table_metadata.schema().name_mapping.model_dump_json()
+    metadata = change.table_metadata
+    if metadata.name_mapping() is None:
+        names = metadata.schema().name_mapping.model_dump_json()
         change.set_properties({_NAMES: names})
 
 
@@ -207,26 +223,28 @@ def history(table: Table) -> Iterator[Snapshot]:
         snapshot = known.get(parent) if parent is not None else None
 
 
-def entry_of(change: Transaction, location: str, file: DataFile) -> Entry:
-    """Returns a file as the table at a location has it."""
-    schema = change.table_metadata.schema()
-    statistics = data_file_statistics_from_parquet_metadata(
-        file.metadata,
-        compute_statistics_plan(schema, change.table_metadata.properties),
-        parquet_path_to_id_mapping(schema),
-    )
-    return Entry.from_args(
-        content=DataFileContent.DATA,
-        file_path=f"{location.rstrip('/')}/{file.path}",
-        file_format=FileFormat.PARQUET,
-        partition=Record(),
-        file_size_in_bytes=file.size,
-        sort_order_id=None,
-        spec_id=change.table_metadata.default_spec_id,
-        equality_ids=None,
-        key_metadata=None,
-        **statistics.to_serialized_dict(),
-    )
+def entries_of(change: Transaction, location: str, files: Iterable[DataFile]) -> Iterator[Entry]:
+    """Yields files as the table at a location has them."""
+    # pyiceberg makes it anew for each caller.
+    metadata = change.table_metadata
+    schema = metadata.schema()
+    plan = compute_statistics_plan(schema, metadata.properties)
+    ids = parquet_path_to_id_mapping(schema)
+    for file in files:
+        yield Entry.from_args(
+            content=DataFileContent.DATA,
+            file_path=f"{location.rstrip('/')}/{file.path}",
+            file_format=FileFormat.PARQUET,
+            partition=Record(),
+            file_size_in_bytes=file.size,
+            sort_order_id=None,
+            spec_id=metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **data_file_statistics_from_parquet_metadata(
+                file.metadata, plan, ids
+            ).to_serialized_dict(),
+        )
 
 
 def iceberg_columns(spark: SparkSession, schema: StructType) -> pa.Schema:
@@ -313,12 +331,12 @@ def _new_location(storage: Storage, name: str) -> str:
 
 def listed(table: Table, files: Sequence[Entry]) -> list[ListedFile]:
     """Returns files of a table as its reader takes them."""
-    return [ListedFile(path_in(table, file), file.file_size_in_bytes) for file in files]
+    return [ListedFile(path_in(table, file.file_path), file.file_size_in_bytes) for file in files]
 
 
-def path_in(table: Table, file: Entry) -> str:
+def path_in(table: Table, path: str) -> str:
     """Returns the path of a file, relative to the location of its table."""
-    return file.file_path.removeprefix(_root(table))
+    return path.removeprefix(_root(table))
 
 
 def _root(table: Table) -> str:

@@ -140,8 +140,9 @@ class IcebergSink(TableSink):
     def maintain(self, url: str, *, retention: timedelta = timedelta(days=7)) -> Maintained:
         """Unites small files, and deletes files that nobody needs. Batches can be stored meanwhile.
 
-        Snapshots that are older than the retention are forgotten. Deleted are data files to which
-        no snapshot of the table refers, and whose attempts cannot publish them any more.
+        Snapshots that are older than the retention are forgotten, and those before the newest
+        1,000, because each commit reads and writes the list. Deleted are data files to which no
+        snapshot of the table refers, and whose attempts cannot publish them any more.
 
         Raises:
             InvalidArgument: if there is no table, if it is of another incarnation, whose leases
@@ -154,7 +155,7 @@ class IcebergSink(TableSink):
             found, own = table.properties.get(INCARNATION), str(client.incarnation())
             check_incarnation(self.name, found, own, client.database, adopting(own))
             storage = storage_of(table, self.storage)
-            expire(table, retention)
+            expire(table, storage, retention)
             dead = of_dead_attempts(client, old_files(storage, retention))
             # Loaded again: what was published since the files were listed is referenced.
             unused = unreferenced(table.refresh(), dead)
