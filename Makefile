@@ -101,6 +101,10 @@ bench-lake: java venv  ## Measure the sinks of Parquet, Delta and Iceberg, about
 bench-replica: java venv  ## Measure replicas and capture (Debian's postgresql-15, libpostgresql-jdbc-java needed)
 	@$(PYTHON) -m benchmarks.replicas $(ARGS)
 
+.PHONY: bench-shards
+bench-shards: java venv  ## Send to 1, 2 and 4 servers, and store from them by one run, 5 minutes
+	@$(PYTHON) -m benchmarks.shards $(ARGS)
+
 .PHONY: bench-drain
 bench-drain: java venv  ## Drain a backlog of 10,000,000 events into Parquet, minutes (ARGS="--events N")
 	@$(PYTHON) -m benchmarks.drain $(ARGS)

@@ -116,6 +116,17 @@ def measure(project: Path, events: int) -> str:
 
 def fill(url: str, events: int) -> int:
     """Creates the backlog; returns the id of its last event."""
+    send(url, events)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("vacuum")
+        connection.execute("checkpoint")
+        last = connection.execute("select max(ev_id) from pgque.event").fetchone()
+    assert last is not None
+    return int(last[0])
+
+
+def send(url: str, events: int) -> None:
+    """Sends events to the queue, which it creates if it is missing, and ticks it."""
     installer.install(url)
     step = _EVENTS_OF_A_TICK
     with Client(url) as client, psycopg.connect(url, autocommit=True) as connection:
@@ -125,11 +136,6 @@ def fill(url: str, events: int) -> int:
             connection.execute(_SEND, [first, min(first + step - 1, events)])
             connection.execute("select pgque.force_next_tick('orders')")
             connection.execute("select pgque.ticker('orders')")
-        connection.execute("vacuum")
-        connection.execute("checkpoint")
-        last = connection.execute("select max(ev_id) from pgque.event").fetchone()
-    assert last is not None
-    return int(last[0])
 
 
 def _wait(url: str, last: int) -> None:

@@ -64,12 +64,16 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="pgque-lake-", dir=given.folder) as folder,
         bench(Path(folder)) as made,
     ):
-        results = [
-            *made.storing(given.events, given.rounds),
-            *made.storing_payloads(given.events, given.rounds),
-            *made.publishing(given.rounds),
-            *made.reading(given.batches, given.rounds),
-        ]
+        results = []
+        for measured in (
+            partial(made.storing, given.events),
+            partial(made.storing_payloads, given.events),
+            made.publishing,
+            partial(made.reading, given.batches),
+        ):
+            for result in measured(given.rounds):
+                print(f"{result.what}: {result.figure:.2f}", file=sys.stderr)
+                results.append(result)
     table = to_markdown(results)
     print(table)
     if given.write:

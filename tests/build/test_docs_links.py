@@ -78,7 +78,7 @@ def test_the_runbook_has_every_error_alert_and_check() -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("page", ["compare.md", "sizing.md"])
+@pytest.mark.parametrize("page", ["compare.md", "scaling.md"])
 def test_figures_that_a_page_quotes_are_those_of_the_benchmarks(page: str) -> None:
     measured = "".join(
         path.read_text().replace(",", "")
