@@ -89,6 +89,9 @@ run_coordinator:
   class: QueuedRunCoordinator
   config:
     dequeue_interval_seconds: 1
+    tag_concurrency_limits:
+      - key: pgque/queue
+        limit: 2
 """
 _WARM = """
 run_launcher:
