@@ -44,8 +44,8 @@ def main() -> int:
 def _parse_options() -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m demo",
-        description="pgbench moves money, its tables are replicated into Delta, a run is killed, a"
-        " table is altered, and the demo compares the replicas with the bank.",
+        description="pgbench moves money, its tables are replicated into Delta, a table"
+        " is altered, a run is killed, and the demo compares the replicas with the bank.",
     )
     parser.add_argument("--interactive", action="store_true", help="keep running until Ctrl-C")
     parser.add_argument(

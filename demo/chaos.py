@@ -7,33 +7,38 @@ import signal
 from .console import say
 from .graphql import Dagster, Run
 
-_COPYING = "copying "  # What a run logs before it copies a table.
+_WORKING = "ExecutionStepStartEvent"
 _STARTED_PROCESS = re.compile(r"Started process for run \(pid: (\d+)\)")
 
 
 class Chaos:
-    """Kills one run. Call `look` repeatedly until `killed` is set."""
+    """Kills one run, once `begin` was called. Call `look` repeatedly until `killed` is set."""
 
     def __init__(self, dagster: Dagster) -> None:
         self._dagster = dagster
+        self._has_begun = False
         self.killed: str | None = None
 
+    def begin(self) -> None:
+        """Has the next look kill."""
+        self._has_begun = True
+
     def look(self, runs: list[Run]) -> None:
-        """Kills the process of a run that copies a table, unless it has killed one."""
-        if self.killed is not None:
+        """Kills the process of a run that works on its batch, unless it has killed one."""
+        if not self._has_begun or self.killed is not None:
             return
         for run in runs:
             if run.status == "STARTED" and (pid := self._worker(run)) is not None:
                 os.kill(pid, signal.SIGKILL)
                 self.killed = run.id
-                say(f"killed the process of run {run.id[:8]} (pid {pid}) while it copied a table")
+                say(f"killed the process of run {run.id[:8]} (pid {pid}) while it applied a batch")
                 return
 
     def _worker(self, run: Run) -> int | None:
         log = self._dagster.log(run.id)
-        is_copying = any(entry.message.startswith(_COPYING) for entry in log)
+        is_working = any(entry.kind == _WORKING for entry in log)
         pids = [int(found[1]) for entry in log if (found := _STARTED_PROCESS.search(entry.message))]
-        if not is_copying or not pids:
+        if not is_working or not pids:
             return None
         try:
             ours = os.getsid(pids[-1]) == self._dagster.session
