@@ -222,7 +222,10 @@ def one_of(description: str, *kinds: type[Options], or_null: bool = False) -> dg
 
     def type_of(value: Any) -> Any:
         first = next(iter(named))
-        return value.get("type", first) if isinstance(value, dict) else first
+        if isinstance(value, dict):
+            return value.get("type", first)
+        # An object whose class was found before.
+        return getattr(value, "type", first)
 
     def resolve(context: dg.ResolutionContext, model: BaseModel | None) -> Options | None:
         if model is None:

@@ -307,6 +307,7 @@ def test_a_replica_names_its_target(project: DgProject) -> None:
     assert "name the schema of the replicas" in str(raised.value.__cause__)
 
 
+@pytest.mark.filterwarnings("error:Pydantic serializer warnings")
 def test_names_of_tables_may_be_patterns_and_tables_lack_columns(
     project: DgProject, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
