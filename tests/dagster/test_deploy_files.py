@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import dagster as dg
+import kubernetes_validate
 import pytest
 import yaml
 from dagster_postgres import PostgresEventLogStorage, PostgresRunStorage, PostgresScheduleStorage
@@ -81,3 +82,14 @@ def test_the_services_of_the_compose_file_find_each_other() -> None:
     assert location["grpc_server"]["host"] in compose["services"]
     for config in compose["configs"].values():
         assert (DEPLOY / config["file"]).is_file()
+
+
+@pytest.mark.parametrize("version", ["1.31", "1.33"])
+def test_kubernetes_accepts_the_manifest_of_the_ticker(version: str) -> None:
+    manifest = yaml.safe_load((DEPLOY / "ticker.yaml").read_text())
+
+    kubernetes_validate.validate(manifest, version, strict=True)
+
+    manifest["spec"]["template"]["spec"]["containers"][0]["comand"] = ["pgque"]
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(manifest, version, strict=True)
