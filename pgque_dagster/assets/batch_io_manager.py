@@ -47,6 +47,15 @@ class BatchIOManager(dg.ConfigurableIOManager):
                 stored = self._store(context, batch, obj)
         context.add_output_metadata({**stored, **set_aside(batch.claim)})
 
+    def vector_sink(self, key: dg.AssetKey, metadata: Mapping[str, Any]) -> Any:
+        """Returns the sink of an asset's table, which stores the batches of several shards.
+
+        Args:
+            key: of the asset.
+            metadata: of the asset.
+        """
+        raise NotImplementedError
+
     def _store(
         self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:

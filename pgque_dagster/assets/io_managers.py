@@ -1,6 +1,6 @@
 """IO managers of Parquet directories and of tables in the queue's database."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import dagster as dg
@@ -10,8 +10,10 @@ from pyspark.sql import functions as f
 
 from .. import spark
 from ..client import InvalidArgument
+from ..client.vector import Vector
 from ..project.keys import BATCHES, ROWS, TABLE
 from ..project.resource import PgqueResource
+from ..spark.address import DatabaseAddress
 from ..spark.sinks.modes import check_directory
 from ..spark.sinks.postgres.merge import Mode
 from .batch_io_manager import BatchIOManager, named_table, upstream_table
@@ -49,7 +51,7 @@ class ParquetBatchIOManager(BatchIOManager):
         path = self._sink(context.asset_key).write(batch, counted)
         return {"path": dg.MetadataValue.path(path), ROWS: rows()}
 
-    def vector_sink(self, key: dg.AssetKey) -> "spark.ParquetSink":
+    def vector_sink(self, key: dg.AssetKey, metadata: Mapping[str, Any]) -> "spark.ParquetSink":
         """Returns the sink of an asset's table, which stores the batches of several shards."""
         return self._sink(key)
 
@@ -77,6 +79,9 @@ class PostgresBatchIOManager(BatchIOManager):
     asset's key. It must exist; `upsert` and `add` need a unique index on the key. The role needs
     INSERT on the table, also SELECT and UPDATE for `upsert` and `add`, and CREATE in the table's
     schema or in `stage_schema`.
+
+    The result of an asset over several databases is merged into a table of the database of `pgque`,
+    in one transaction, which records in the table `pgque_sink_ledger` what it stores.
 
     Example:
         .. code-block:: python
@@ -108,16 +113,33 @@ class PostgresBatchIOManager(BatchIOManager):
         self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
         counted, rows = _counted(frame)
-        table = named_table(context.definition_metadata) or context.asset_key.path[-1]
-        spark.PostgresSink(
-            table,
+        key, metadata = context.asset_key, context.definition_metadata
+        if isinstance(batch.claim, Vector):
+            sink = self.vector_sink(key, metadata)
+        else:
+            sink = self._sink(key, metadata)
+        sink.write(batch, counted)
+        return {TABLE: sink.table, ROWS: rows()}
+
+    def vector_sink(self, key: dg.AssetKey, metadata: Mapping[str, Any]) -> "spark.PostgresSink":
+        """Returns the sink of an asset's table, which stores the batches of several shards."""
+        return self._sink(key, metadata, executors_address(self.pgque, self.pgque.database_url()))
+
+    def _sink(
+        self,
+        key: dg.AssetKey,
+        metadata: Mapping[str, Any],
+        url: DatabaseAddress | None = None,
+    ) -> "spark.PostgresSink":
+        return spark.PostgresSink(
+            named_table(metadata) or key.path[-1],
             key=self.key,
             mode=self.mode,
+            url=url,
             stage_schema=self.stage_schema,
             # So that several assets of a batch can have one table.
-            name=context.asset_key.to_user_string(),
-        ).write(batch, counted)
-        return {TABLE: table, ROWS: rows()}
+            name=key.to_user_string(),
+        )
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the whole table as it is now, read by tasks in one snapshot.

@@ -1,5 +1,6 @@
 """IO managers of Delta and Iceberg tables."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
@@ -60,7 +61,7 @@ class DeltaBatchIOManager(BatchIOManager):
         stored = self._sink(location).write(batch, frame)
         return {"path": dg.MetadataValue.path(location), **_facts(stored)}
 
-    def vector_sink(self, key: dg.AssetKey) -> "spark.DeltaSink":
+    def vector_sink(self, key: dg.AssetKey, metadata: Mapping[str, Any]) -> "spark.DeltaSink":
         """Returns the sink of an asset's table, which stores the batches of several shards."""
         return self._sink(self._location(key))
 
@@ -87,8 +88,8 @@ class IcebergBatchIOManager(BatchIOManager):
 
     The table is named by the asset's metadata `dagster/table_name`, or else by `namespace` and the
     asset's key. It has the column `batch_id`. The metadata of each output has the id of the
-    snapshot. `IcebergSink` describes the catalog, and what remains when an attempt is killed or
-    stopped.
+    snapshot. The catalog is in the database of `pgque`, or another one. `IcebergSink` describes
+    what remains when an attempt is killed or stopped.
 
     A downstream asset gets the whole table, or the batches that the metadata of its input names, as
     for `ParquetBatchIOManager`.
@@ -124,9 +125,12 @@ class IcebergBatchIOManager(BatchIOManager):
     def _store(
         self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
-        table = named_table(context.definition_metadata) or self._default_table(context.asset_key)
-        stored = self._sink(table).write(batch, frame)
-        return {TABLE: table, **_facts(stored)}
+        sink = self.vector_sink(context.asset_key, context.definition_metadata)
+        return {TABLE: sink.table, **_facts(sink.write(batch, frame))}
+
+    def vector_sink(self, key: dg.AssetKey, metadata: Mapping[str, Any]) -> "spark.IcebergSink":
+        """Returns the sink of an asset's table, which also stores the batches of several shards."""
+        return self._sink(named_table(metadata) or self._default_table(key))
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the table's newest snapshot, or the batches of it that the input wants."""
@@ -140,6 +144,7 @@ class IcebergBatchIOManager(BatchIOManager):
             warehouse=self.warehouse,
             catalog=self.catalog,
             catalog_schema=self.catalog_schema,
+            catalog_url=self.pgque.database_url(),
             schema_evolution=self.schema_evolution,
             storage_options=self.storage_options,
         )

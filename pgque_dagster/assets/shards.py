@@ -19,6 +19,7 @@ from ..project.keys import BATCH_ID, CONSUMER, QUEUE
 from ..project.resource import PgqueResource
 from ..spark.address import DatabaseAddress
 from ..spark.cluster.session import open_session
+from .batch_io_manager import BatchIOManager
 from .consumption import Consumption
 from .metadata import plan_metadata, set_aside
 from .outputs import StepResult
@@ -92,21 +93,20 @@ def consume_shards(
                 "the batches of several shards were not stored by the IO manager",
                 "Return a DataFrame.",
             )
-        acked = [_is_acked(context, shard, batch) for shard, batch in claims.items()]
-        if all(acked):
-            sink.forget(vector)
+        for shard in claims:
+            _ack(context, sink, vector, shard, vector.batch_id)
 
 
 def _sink_of(context: dg.AssetExecutionContext) -> Any:
     ((name, key),) = context.assets_def.keys_by_output_name.items()
     manager = getattr(context.resources, context.op_def.output_def_named(name).io_manager_key)
-    if not hasattr(manager, "vector_sink"):
+    if not isinstance(manager, BatchIOManager):
         raise InvalidArgument(
             f"{type(manager).__name__} does not store the batches of several shards",
-            "Use ParquetBatchIOManager or DeltaBatchIOManager (in YAML, a sink of type parquet or "
-            "delta) for an asset with databases=[…].",
+            "Use one of this package, such as DeltaBatchIOManager, for an asset with "
+            "databases=[…].",
         )
-    return manager.vector_sink(key)
+    return manager.vector_sink(key, context.assets_def.metadata_by_key[key])
 
 
 def _of_run(consumption: Consumption, context: dg.AssetExecutionContext) -> list[Database]:
@@ -131,8 +131,8 @@ def _ack_stored(
     Returns:
         Whether there were any.
     """
-    vectors = set()
-    for shard, found in sink.stored(Vector(claims)).items():
+    claimed, vectors = Vector(claims), set()
+    for shard, found in sink.stored(claimed).items():
         batch = claims.pop(shard)
         if isinstance(found, InvalidArgument):
             context.log.error(f"Shard {shard} is left out: {found}")
@@ -140,26 +140,29 @@ def _ack_stored(
             continue
         context.log.info(f"An earlier run stored batch {batch.batch_id} of shard {shard}.")
         vectors.add(found)
-        _is_acked(context, shard, batch)
+        _ack(context, sink, claimed, shard, found)
     for vector in vectors:
         yield dg.AssetMaterialization(context.asset_key, metadata={BATCH_ID: str(vector)})
     return bool(vectors)
 
 
-def _is_acked(context: dg.AssetExecutionContext, shard: str, batch: Batch) -> bool:
-    """Acks a batch that is stored. If that fails, the next run does it, so it fails no run."""
+def _ack(
+    context: dg.AssetExecutionContext, sink: Any, claimed: Vector, shard: str, stored: int
+) -> None:
+    """Acks a member that the vector `stored` has. If that fails, the next run does it."""
+    batch = claimed.members[shard]
     try:
         result = batch.ack()
+        context.log.info(
+            f"Acked batch {batch.batch_id} of shard {shard}: {result.nacked} events will be "
+            f"delivered again, {result.dead_lettered} became dead letters."
+        )
+        sink.forget(claimed, shard, stored)
     except PgqueError as error:
         context.log.warning(
-            f"Batch {batch.batch_id} of shard {shard} is stored, and the next run acks it: {error}"
+            f"Batch {batch.batch_id} of shard {shard} is stored. If it is not acked, the next run "
+            f"acks it: {error}"
         )
-        return False
-    context.log.info(
-        f"Acked batch {batch.batch_id} of shard {shard}: {result.nacked} events will be delivered "
-        f"again, {result.dead_lettered} became dead letters."
-    )
-    return True
 
 
 def _release(batch: Batch) -> None:

@@ -4,7 +4,9 @@ A sink stores its members by one commit, which is final; then each one is acked 
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
+from datetime import timedelta
 
 from . import installation
 from .batch import Batch
@@ -63,6 +65,28 @@ class Vector(ReadBatch):
     def record_of(self, shard: str) -> str:
         """Returns the name of a member that no other batch has."""
         return f"{self.consumer_of(shard)}/{self.members[shard].batch_id}"
+
+    def dump_failures(self, shard: str) -> str:
+        """Returns what was passed to `nack` and `dead_letter` of a member, for `load_failures`."""
+        return json.dumps(
+            [
+                (
+                    list(each.msg_ids),
+                    list(each.reasons),
+                    None if each.retry_after is None else each.retry_after.total_seconds(),
+                )
+                for each in self.members[shard].failures
+            ]
+        )
+
+    def load_failures(self, shard: str, dumped: str) -> None:
+        """Gives a member the failures that the vector which stored it has recorded, for its ack."""
+        batch = self.members[shard]
+        for ids, reasons, after in json.loads(dumped):
+            if after is None:
+                batch.dead_letter(ids, reason=reasons)
+            else:
+                batch.nack(ids, reason=reasons, retry_after=timedelta(seconds=after))
 
     @property
     def requested(self) -> AckResult:

@@ -14,7 +14,6 @@ from ..sensors.batch_sensor import build_pgque_sensor
 from .computed import Computed, Dependencies
 from .options import built, mirror, option
 from .scaffolding import BatchConsumerScaffolder
-from .sinks import OF_SHARDS
 
 
 class SensorOptions(mirror(build_pgque_sensor, leave_out=["assets"], named="<asset>_sensor")):
@@ -106,11 +105,6 @@ class BatchConsumerComponent(AssetOptions, Computed, dg.Component):
                 raise ValueError(f"{name} is empty: write a name, or leave it out")
         if self.schedule is not None and self.sensor not in (None, SensorOptions()):
             raise ValueError("`schedule` takes the place of `sensor`: leave one of them out")
-        if self.databases and self.sink is not None and self.sink.type not in OF_SHARDS:
-            raise ValueError(
-                f"with `databases`, a sink of type {' or '.join(OF_SHARDS)} stores the result, not "
-                f"{self.sink.type}"
-            )
         return self
 
     @property

@@ -13,8 +13,6 @@ from .options import Options, mirror, option
 
 # What IO managers take from the project, and not from YAML.
 _RESOURCES = ["pgque", "pyspark"]
-# The types that store the batches of several shards by one commit.
-OF_SHARDS = ("parquet", "delta")
 
 
 class SinkOptions(Options):
@@ -58,7 +56,7 @@ class ParquetSinkOptions(SinkOptions, mirror(ParquetBatchIOManager, leave_out=_R
 
 
 class PostgresSinkOptions(SinkOptions, mirror(PostgresBatchIOManager, leave_out=_RESOURCES)):
-    """Options of `PostgresBatchIOManager`; its database is the queue's."""
+    """Options of `PostgresBatchIOManager`; its database is the queue's, or else the default one."""
 
     modes = get_args(Mode)
     type: Annotated[

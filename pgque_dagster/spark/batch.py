@@ -344,7 +344,6 @@ def attempt_of(batch: SparkBatch) -> BatchAttempt:
     if isinstance(batch.claim, Vector):
         raise InvalidArgument(
             "this sink does not store the batches of several shards",
-            "Return the DataFrame, and let ParquetBatchIOManager or DeltaBatchIOManager store it "
-            "(in YAML, a sink of type parquet or delta).",
+            "Return the DataFrame, and let an IO manager store it (in YAML, a sink).",
         )
     return batch._attempt  # noqa: SLF001 -- sinks are its friends, users are not

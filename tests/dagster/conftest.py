@@ -1,14 +1,26 @@
 """Fixtures of the tests that evaluate definitions against a real queue."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dagster as dg
 import psycopg
 import pytest
 
 from pgque_dagster.client import Client
+from tests.conftest import Server, new_database
 from tests.support.events import make_queue
 from tests.support.queues import connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.support.sharding import Sharded
+
+
+DEFAULT, BILLING = "pgque", "billing"
 
 
 @pytest.fixture
@@ -59,3 +71,52 @@ def one_event_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     from pgque_dagster.client import Limits
 
     monkeypatch.setattr(claims, "_AT_ONCE", Limits(max_count=1))
+
+
+@pytest.fixture
+def two_clients(
+    database_url: str, server: Server, template_database: str, administration: psycopg.Connection
+) -> Iterator[dict[str, Client]]:
+    """Clients of two databases of one server, by name; each has the queue orders and revenue."""
+    with (
+        new_database(server, template_database, administration) as billing_url,
+        Client(database_url) as default,
+        Client(billing_url) as billing,
+    ):
+        for client in (default, billing):
+            make_queue(client)
+        yield {DEFAULT: default, BILLING: billing}
+
+
+@pytest.fixture
+def shard_urls(
+    server: Server, template_database: str, administration: psycopg.Connection
+) -> Iterator[dict[str, str]]:
+    """Three databases of one server, each with the queue orders and its consumer revenue."""
+    with ExitStack() as stack:
+        databases = {
+            shard: stack.enter_context(new_database(server, template_database, administration))
+            for shard in ("eu", "us", "asia")
+        }
+        for url in databases.values():
+            with Client(url) as client:
+                make_queue(client)
+        yield databases
+
+
+@pytest.fixture(params=["parquet", "delta"])
+def sharded(
+    request: pytest.FixtureRequest,
+    shard_urls: dict[str, str],
+    database_url: str,
+    tmp_path: Path,
+    spark: "SparkSession",
+) -> "Sharded":
+    """An asset over two of the databases; what it stores that is no file, is in a further one."""
+    from tests.support.sharding import TABLE, Sharded
+
+    two = {shard: shard_urls[shard] for shard in ("eu", "us")}
+    if request.param == "postgres":
+        with connect(database_url) as db:
+            db.execute(TABLE)
+    return Sharded(two, request.param, tmp_path / "lake", spark, database_url)

@@ -1,14 +1,10 @@
-"""One queue over several databases: a run has a batch of each, stored once whatever happens."""
+"""One queue over several databases: a run has a batch of each, and one commit stores them."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import re
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from random import Random
-from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
 from traceback import format_exception
 from typing import Any
 
@@ -16,7 +12,6 @@ import dagster as dg
 import psycopg
 import pytest
 from deltalake import DeltaTable
-from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster import (
@@ -29,79 +24,21 @@ from pgque_dagster import (
 )
 from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.sensors import shards
-from tests.conftest import INSTALL_SQL, Server, new_database, new_server
+from tests.conftest import INSTALL_SQL, new_server
 from tests.dagster.support import StoringIOManager
 from tests.support.dg_project import DgProject
-from tests.support.events import make_queue, publish
-from tests.support.sharding import POINTS, STORED, Sharded, payloads, shards_of, watched
-from tests.support.signals import go_on, has_ended, state_of, wait_until
+from tests.support.events import make_queue
+from tests.support.sharding import Sharded, payloads, shards_of
+from tests.support.stored_tables import iceberg_catalog
 
-ROOT = Path(__file__).parents[2]
-
-
-class Died(Exception):
-    """Takes the place of a run's death."""
+EVERY_KIND = pytest.mark.parametrize(
+    "sharded", ["parquet", "delta", "iceberg", "postgres"], indirect=True
+)
 
 
-@pytest.fixture
-def urls(
-    server: Server, template_database: str, administration: psycopg.Connection
-) -> Iterator[dict[str, str]]:
-    """Three databases of one server, each with the queue orders and its consumer revenue."""
-    with ExitStack() as stack:
-        databases = {
-            shard: stack.enter_context(new_database(server, template_database, administration))
-            for shard in ("eu", "us", "asia")
-        }
-        for url in databases.values():
-            with Client(url) as client:
-                make_queue(client)
-        yield databases
-
-
-@pytest.fixture(params=["parquet", "delta"])
-def sharded(
-    request: pytest.FixtureRequest, urls: dict[str, str], tmp_path: Path, spark: SparkSession
-) -> Sharded:
-    """An asset over two of the databases."""
-    two = {shard: urls[shard] for shard in ("eu", "us")}
-    return Sharded(two, request.param, tmp_path / "lake", spark)
-
-
-def send(sharded: Sharded, **numbers: list[Any]) -> None:
-    """Publishes numbers in a batch of each of the shards."""
-    for shard, each in numbers.items():
-        with Client(sharded.urls[shard]) as client:
-            publish(client, [{"number": number} for number in each])
-
-
-def left(sharded: Sharded) -> list[str]:
-    """The shards that have a batch to deliver."""
-    found = []
-    for shard, url in sharded.urls.items():
-        with Client(url) as client:
-            if client.next_batch("orders", "revenue") is not None:
-                found.append(shard)
-    return found
-
-
-def dead_letters(sharded: Sharded, shard: str) -> int:
-    with Client(sharded.urls[shard]) as client:
-        return len(client.dead_letters("orders"))
-
-
-def consume(sharded: Sharded, **options: Any) -> list[list[str]]:
-    """Runs what the sensor requests until nothing is left; returns the shards of each run."""
-    done = []
-    while not isinstance(requests := sharded.evaluate(**options), str):
-        for request in requests:
-            done.append(shards_of(request))
-            assert sharded.run(request.tags).success
-    return done
-
-
+@EVERY_KIND
 def test_a_run_has_a_batch_of_each_shard_and_stores_them_by_one_commit(sharded: Sharded) -> None:
-    send(sharded, eu=[1, 2], us=[1, 3])
+    sharded.send(eu=[1, 2], us=[1, 3])
 
     (request,) = sharded.requests()
     assert shards_of(request) == ["eu", "us"]
@@ -109,48 +46,17 @@ def test_a_run_has_a_batch_of_each_shard_and_stores_them_by_one_commit(sharded: 
 
     assert done.success
     assert sharded.rows() == [("eu", 1), ("eu", 2), ("us", 1), ("us", 3)]
-    assert left(sharded) == []
+    assert sharded.left() == []
     (made,) = done.asset_materializations_for_node("revenue")
     assert made.metadata["pgque/events"].value == 4
     assert {
         shard: each["events"] for shard, each in made.metadata["pgque/shards"].value.items()
     } == {"eu": 2, "us": 2}
-    assert list((sharded.folder / "revenue" / "_pgque" / "vectors").iterdir()) == []
+    assert list(sharded.folder.rglob("_pgque/vectors/*")) == []
 
-    send(sharded, us=[4])
-    assert consume(sharded) == [["us"]]
+    sharded.send(us=[4])
+    assert sharded.consume() == [["us"]]
     assert sharded.rows()[2:] == [("us", 1), ("us", 3), ("us", 4)]
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_a_run_that_dies_is_completed_and_nothing_is_stored_twice(
-    sharded: Sharded, point: str
-) -> None:
-    send(sharded, eu=[1, "no number"], us=["no number", 2])
-    (request,) = sharded.requests()
-
-    def die(reached: str) -> None:
-        if reached == point:
-            raise Died
-
-    with watched(die):
-        assert not sharded.run(request.tags).success
-    expected = ["us"] if point == POINTS[-1] else ["eu", "us"]
-    assert left(sharded) == expected
-
-    if point in STORED:
-        # What is stored is not computed again.
-        def fail(batch: SparkBatch) -> DataFrame:
-            raise AssertionError
-
-        sharded.compute = fail
-    runs = consume(sharded)
-
-    assert runs == [[shard] for shard in expected]
-    assert sharded.rows() == [("eu", 1), ("us", 2)]
-    assert (dead_letters(sharded, "eu"), dead_letters(sharded, "us")) == (1, 1)
-    made = sharded.instance.fetch_materializations(dg.AssetKey("revenue"), limit=9).records
-    assert made, "no run recorded what was stored"
 
 
 def test_a_batch_that_fails_does_not_stop_those_of_other_shards(sharded: Sharded) -> None:
@@ -161,7 +67,7 @@ def test_a_batch_that_fails_does_not_stop_those_of_other_shards(sharded: Sharded
         return frame
 
     sharded.compute = picky
-    send(sharded, eu=[1], us=[13])
+    sharded.send(eu=[1], us=[13])
     (request,) = sharded.requests(max_attempts=2)
     assert not sharded.run(request.tags).success
 
@@ -173,132 +79,43 @@ def test_a_batch_that_fails_does_not_stop_those_of_other_shards(sharded: Sharded
     assert isinstance(told, str)
     assert "shard us: " in told
     assert "parked after 2 attempts" in told
-    send(sharded, eu=[2])
+    sharded.send(eu=[2])
     (request,) = sharded.requests(max_attempts=2)
     assert sharded.run(request.tags).success
     assert sharded.rows() == [("eu", 1), ("eu", 2)]
 
 
-def test_a_shard_is_added_and_removed(sharded: Sharded, urls: dict[str, str]) -> None:
-    send(sharded, eu=[1], us=[1])
-    consume(sharded)
+def test_a_shard_is_added_and_removed(sharded: Sharded, shard_urls: dict[str, str]) -> None:
+    sharded.send(eu=[1], us=[1])
+    sharded.consume()
 
-    sharded.urls = dict(urls)
-    send(sharded, asia=[1], us=[2])
-    assert consume(sharded) == [["asia", "us"]]
+    sharded.urls = dict(shard_urls)
+    sharded.send(asia=[1], us=[2])
+    assert sharded.consume() == [["asia", "us"]]
 
-    send(sharded, eu=[2], us=[3])
-    sharded.urls = {"asia": urls["asia"], "us": urls["us"]}
-    assert consume(sharded) == [["us"]]
+    sharded.send(eu=[2], us=[3])
+    sharded.urls = {"asia": shard_urls["asia"], "us": shard_urls["us"]}
+    assert sharded.consume() == [["us"]]
     assert sharded.rows() == [("asia", 1), ("eu", 1), ("us", 1), ("us", 2), ("us", 3)]
 
     # Nothing of it is lost.
-    sharded.urls = dict(urls)
-    assert consume(sharded) == [["eu"]]
+    sharded.urls = dict(shard_urls)
+    assert sharded.consume() == [["eu"]]
     assert ("eu", 2) in sharded.rows()
 
 
-def test_two_runs_with_one_batch_in_common_store_it_once(sharded: Sharded) -> None:
-    """The later one claims a batch of the earlier one, which publishes before it."""
-    send(sharded, eu=[1], us=[1])
-    (request,) = sharded.requests()
-    inner: list[dg.ExecuteInProcessResult] = []
-    overtaking = [POINTS[1]]
-
-    def overtaken(point: str) -> None:
-        # As after the lease has run out.
-        if point in overtaking:
-            overtaking.clear()
-            for url in sharded.urls.values():
-                with Client(url) as client:
-                    release(client)
-            inner.append(sharded.run(request.tags))
-
-    with watched(overtaken):
-        outer = sharded.run(request.tags)
-
-    assert inner[0].success
-    assert not outer.success
-    assert sharded.rows() == [("eu", 1), ("us", 1)]
-    assert left(sharded) == []
-
-
-def release(client: Client) -> None:
-    lease = client.lease_info("orders", "revenue")
-    assert lease is not None
-    with psycopg.connect(client.url, autocommit=True) as db:
-        db.execute(
-            "select pgque.release_batch(%s, %s, %s)", (lease.batch_id, lease.owner, lease.epoch)
-        )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("signal", [SIGKILL, SIGSTOP])
-def test_a_process_that_is_killed_or_paused_stores_nothing_twice(
-    sharded: Sharded, tmp_path: Path, signal: Signals, point: str
-) -> None:
-    send(sharded, eu=[1, 2], us=[3])
-    (request,) = sharded.requests()
-
-    with process(sharded, request, signal, point, tmp_path) as pid:
-        wait_until(lambda: not is_leased(sharded))
-        # With its shards alone, as the sensor requests them.
-        for shard in left(sharded):
-            tags = {key: value for key, value in request.tags.items() if key.endswith(shard)}
-            assert sharded.run(tags).success
-        go_on(pid, SIGCONT)
-        wait_until(lambda: has_ended(pid))
-
-    assert sharded.rows() == [("eu", 1), ("eu", 2), ("us", 3)]
-    assert left(sharded) == []
-
-
-@contextmanager
-def process(
-    sharded: Sharded, request: dg.RunRequest, signal: Signals, point: str, folder: Path
-) -> Iterator[int]:
-    """A process with a run, which got the signal at the point; killed at the end."""
-    given = [json.dumps(sharded.urls), sharded.kind, str(sharded.folder), json.dumps(request.tags)]
-    command = [sys.executable, "-m", "tests.support.sharding", *given, signal.name, point]
-    log = folder / "log"
-    with log.open("wb") as stderr:
-        started = subprocess.Popen(
-            [*command, str(folder / "signalled")], cwd=ROOT, stderr=stderr, start_new_session=True
-        )
-
-    def got_its_signal() -> bool:
-        ended_by_itself = started.poll() not in (None, -SIGKILL)
-        assert not ended_by_itself, f"the run ended: {log.read_text()}"
-        return state_of(started.pid) in "TZ"
-
-    try:
-        wait_until(got_its_signal)
-        yield started.pid
-    finally:
-        go_on(started.pid, SIGKILL)
-        started.wait()
-
-
-def is_leased(sharded: Sharded) -> bool:
-    found = []
-    for url in sharded.urls.values():
-        with Client(url) as client:
-            lease = client.lease_info("orders", "revenue")
-            found.append(lease is not None and lease.is_live)
-    return any(found)
-
-
 def test_a_server_that_is_down_is_left_out_and_named(
-    urls: dict[str, str], tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    shard_urls: dict[str, str], tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "_AGAIN_SECONDS", 0.0)
     with new_server() as other:
         install(other.url)
-        sharded = Sharded({"eu": urls["eu"], "us": other.url}, "delta", tmp_path / "lake", spark)
+        sharded = Sharded(
+            {"eu": shard_urls["eu"], "us": other.url}, "delta", tmp_path / "lake", spark
+        )
         with Client(other.url) as client:
             make_queue(client)
-        send(sharded, eu=[1], us=[1])
+        sharded.send(eu=[1], us=[1])
         (request,) = sharded.requests()
         other.stop()
 
@@ -310,7 +127,7 @@ def test_a_server_that_is_down_is_left_out_and_named(
         assert checks(sharded) == {"eu": True, "us": False}
 
         other.start()
-        assert consume(sharded) == [["us"]]
+        assert sharded.consume() == [["us"]]
         assert sharded.rows() == [("eu", 1), ("us", 1)]
         assert checks(sharded) == {"eu": True, "us": True}
 
@@ -336,42 +153,47 @@ def install(url: str) -> None:
         connection.execute(INSTALL_SQL.read_bytes())
 
 
+@EVERY_KIND
 def test_a_shard_of_another_incarnation_is_left_out_until_somebody_decides(
-    sharded: Sharded, urls: dict[str, str]
+    sharded: Sharded, shard_urls: dict[str, str]
 ) -> None:
-    send(sharded, eu=[1], us=[1])
-    consume(sharded)
+    sharded.send(eu=[1], us=[1])
+    sharded.consume()
 
     # As a database that was restored is another incarnation.
-    sharded.urls = {"eu": urls["eu"], "us": urls["asia"]}
-    send(sharded, eu=[2], us=[2])
+    sharded.urls = {"eu": shard_urls["eu"], "us": shard_urls["asia"]}
+    sharded.send(eu=[2], us=[2])
     (request,) = sharded.requests()
     assert sharded.run(request.tags).success
 
-    assert left(sharded) == ["us"]
+    assert sharded.left() == ["us"]
     assert sharded.rows() == [("eu", 1), ("eu", 2), ("us", 1)]
     (request,) = sharded.requests()
     (failure,) = [x for x in sharded.run(request.tags).all_events if x.is_step_failure]
     told = str(failure.step_failure_data.error)
     assert "holds batches of shard us of incarnation" in told
 
-    adopt(sharded)
-    assert consume(sharded) == [["us"]]
+    adopt(sharded, told)
+    assert sharded.consume() == [["us"]]
     assert sharded.rows() == [("eu", 1), ("eu", 2), ("us", 1), ("us", 2)]
 
 
-def adopt(sharded: Sharded) -> None:
-    with Client(sharded.urls["us"]) as client:
-        own = str(client.incarnation())
-    table = sharded.folder / "revenue"
-    if sharded.kind == "delta":
-        DeltaTable(table).alter.set_table_properties(
-            {"pgque.lineage.us": own}, raise_if_not_exists=False
-        )
-        return
-    newest = max(table.glob("vector-*/_shards.json"), key=lambda path: path.parent.name)
-    incarnations, batches = json.loads(newest.read_text())
-    newest.write_text(json.dumps([incarnations | {"us": own}, batches]))
+def adopt(sharded: Sharded, told: str) -> None:
+    """Does what the error says."""
+    what = told.partition("Then adopt it: ")[2].splitlines()[0]
+    match sharded.kind:
+        case "parquet":
+            own, file = re.fullmatch(r"write (\S+) in place of .* in (\S+)\.", what).groups()
+            incarnations, batches = json.loads(Path(file).read_text())
+            Path(file).write_text(json.dumps([incarnations | {"us": own}, batches]))
+        case "delta":
+            exec(what.removesuffix("."), {"DeltaTable": DeltaTable})
+        case "iceberg":
+            table = iceberg_catalog(sharded.target).load_table("pgque.revenue")
+            exec(what.removesuffix("."), {"table": table})
+        case "postgres":
+            with psycopg.connect(sharded.target) as db:
+                db.execute(what.encode())
 
 
 def test_a_table_is_either_of_shards_or_of_one_database(sharded: Sharded) -> None:
@@ -385,18 +207,18 @@ def test_a_table_is_either_of_shards_or_of_one_database(sharded: Sharded) -> Non
             str(each.step_failure_data.error) for each in done.all_events if each.is_step_failure
         )
 
-    send(sharded, eu=[1])
-    assert consume(sharded)
-    send(sharded, eu=[2])
+    sharded.send(eu=[1])
+    assert sharded.consume()
+    sharded.send(eu=[2])
     assert "over several databases" in run_alone() or "incarnation shards" in run_alone()
 
     sharded.folder = sharded.folder / "other"
     assert run_alone() == ""
-    send(sharded, eu=[3], us=[3])
+    sharded.send(eu=[3], us=[3])
     (request,) = sharded.requests()
     (failure,) = [x for x in sharded.run(request.tags).all_events if x.is_step_failure]
     assert "was not created for a queue over several" in str(failure.step_failure_data.error)
-    assert left(sharded) == ["eu", "us"]
+    assert sharded.left() == ["eu", "us"]
 
 
 def test_events_of_shards_are_nacked_and_dead_lettered_by_shard(sharded: Sharded) -> None:
@@ -410,13 +232,13 @@ def test_events_of_shards_are_nacked_and_dead_lettered_by_shard(sharded: Sharded
         return events.where("ev_data like '%1}%'").selectExpr("shard", "1 number")
 
     sharded.compute = fails
-    send(sharded, eu=[1, 13, 14], us=[14, 1])
+    sharded.send(eu=[1, 13, 14], us=[14, 1])
     (request,) = sharded.requests()
     done = sharded.run(request.tags)
 
     assert done.success
     assert sharded.rows() == [("eu", 1), ("us", 1)]
-    assert (dead_letters(sharded, "eu"), dead_letters(sharded, "us")) == (1, 0)
+    assert (sharded.dead_letters("eu"), sharded.dead_letters("us")) == (1, 0)
     (made,) = done.asset_materializations_for_node("revenue")
     assert (made.metadata["pgque/nacked"].value, made.metadata["pgque/dead_lettered"].value) == (
         *(1, 1),
@@ -448,12 +270,12 @@ def test_what_cannot_be_stored_by_one_commit_is_refused(sharded: Sharded) -> Non
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="or for an asset with databases"):
         build_pgque_schedule([sharded.asset], cron_schedule="@daily")
 
-    send(sharded, eu=[1])
+    sharded.send(eu=[1])
     sharded.compute = lambda batch: dg.MaterializeResult()
     (request,) = sharded.requests()
     (failure,) = [x for x in sharded.run(request.tags).all_events if x.is_step_failure]
     assert "were not stored by the IO manager" in str(failure.step_failure_data.error)
-    assert left(sharded) == ["eu"]
+    assert sharded.left() == ["eu"]
 
     resources = {**sharded.resources, "io_manager": StoringIOManager()}
     done = dg.materialize([sharded.asset], resources=resources, raise_on_error=False)
@@ -461,6 +283,7 @@ def test_what_cannot_be_stored_by_one_commit_is_refused(sharded: Sharded) -> Non
     assert "StoringIOManager does not store" in str(failure.step_failure_data.error)
 
 
+ICEBERG = "type: iceberg, warehouse: lake"
 TRANSFORM = """\
 def numbers(orders):
     return orders.select("shard", "number")
@@ -468,7 +291,7 @@ def numbers(orders):
 
 
 def test_shards_in_yaml(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, urls: dict[str, str], spark: SparkSession
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard_urls: dict[str, str], spark: SparkSession
 ) -> None:
     project = DgProject(tmp_path)
     monkeypatch.chdir(project.folder)
@@ -477,7 +300,7 @@ def test_shards_in_yaml(
         attributes = f"attributes:\n  database: {shard}\n"
         project.write(
             f"{shard}_db",
-            f"type: pgque_dagster.PgqueComponent\n{attributes}  url: '{urls[shard]}'\n",
+            f"type: pgque_dagster.PgqueComponent\n{attributes}  url: '{shard_urls[shard]}'\n",
         )
         project.write(
             f"{shard}_orders", f"type: pgque_dagster.QueueComponent\n{attributes}  queue: orders\n"
@@ -491,8 +314,10 @@ def test_shards_in_yaml(
         "  consumer_lag_checks: {max_lag: 1m}\n",
     )
     (project.defs / "revenue" / "transform.py").write_text(TRANSFORM)
-    sharded = Sharded({shard: urls[shard] for shard in ("eu", "us")}, "delta", tmp_path, spark)
-    send(sharded, eu=[1], us=[2])
+    sharded = Sharded(
+        {shard: shard_urls[shard] for shard in ("eu", "us")}, "delta", tmp_path, spark
+    )
+    sharded.send(eu=[1], us=[2])
 
     definitions = project.load()
     repository = definitions.get_repository_def()
@@ -511,66 +336,11 @@ def test_shards_in_yaml(
 
     stored = DeltaTable(tmp_path / "lake" / "numbers").to_pyarrow_table().to_pylist()
     assert sorted((row["shard"], row["number"]) for row in stored) == [("eu", 1), ("us", 2)]
-    project.replace("revenue", f"type: delta, base_dir: '{tmp_path}/lake'", "type: postgres")
+
+    # Where no shard has the catalog, the default database has it.
+    project.replace("revenue", f"type: delta, base_dir: '{tmp_path}/lake'", ICEBERG)
     with pytest.raises(Exception) as error:
-        project.load()
-    assert "a sink of type parquet or delta" in "".join(format_exception(error.value))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100))
-def test_any_sequence_of_faults_stores_each_event_once(
-    sharded: Sharded,
-    urls: dict[str, str],
-    administration: psycopg.Connection,
-    seed: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Runs die at any point, databases refuse connections, shards come and go."""
-    monkeypatch.setattr(shards, "_AGAIN_SECONDS", 0.0)
-    choose = Random(seed)
-    sent: list[tuple[str, int]] = []
-    everything = dict(urls)
-    closed: set[str] = set()
-    for number in range(40):
-        match choose.choice(("send", "send", "consume", "consume", "close", "shards")):
-            case "send":
-                if open_shards := sorted(set(everything) - closed):
-                    shard = choose.choice(open_shards)
-                    with Client(everything[shard]) as client:
-                        publish(client, [{"number": number}])
-                    sent.append((shard, number))
-            case "close":
-                shard = choose.choice(sorted(everything))
-                closed ^= {shard}
-                allow(administration, everything[shard], shard not in closed)
-            case "shards":
-                some = choose.sample(sorted(everything), choose.randint(1, len(everything)))
-                sharded.urls = {shard: everything[shard] for shard in some}
-            case "consume":
-                die_at = choose.choice((None, *POINTS))
-
-                def die(reached: str, die_at: str | None = die_at) -> None:
-                    if reached == die_at:
-                        raise Died
-
-                found = sharded.evaluate(max_attempts=1000)
-                for request in [] if isinstance(found, str) else found:
-                    with watched(die):
-                        sharded.run(request.tags)
-    for shard in closed:
-        allow(administration, everything[shard], True)
-    sharded.urls = everything
-    consume(sharded, max_attempts=1000)
-
-    assert sharded.rows() == sorted(sent)
-
-
-def allow(administration: psycopg.Connection, url: str, is_allowed: bool) -> None:
-    """Lets a database take connections, or ends them and refuses more."""
-    name = conninfo_to_dict(url)["dbname"]
-    administration.execute(f"alter database {name} allow_connections {is_allowed}".encode())
-    if not is_allowed:
-        administration.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,)
-        )
+        project.load().get_repository_def()
+    assert "'pgque'" in "".join(format_exception(error.value))
+    project.write("pgque_db", "type: pgque_dagster.PgqueComponent\n")
+    assert project.load().get_repository_def()

@@ -1,7 +1,7 @@
 """An asset over several databases, its sensor and its runs; also as a program that gets a signal.
 
-python -m tests.support.sharding <urls by shard, as JSON> <kind> <folder> <tags, as JSON> <signal>
-    <point> <file>
+python -m tests.support.sharding <urls by shard, as JSON> <kind> <folder> <url> <tags, as JSON>
+    <signal> <point> <file>
 
 Who starts it makes it the leader of a process group, so that its JVM gets the signal, too. The file
 is made when the signal is sent.
@@ -19,28 +19,32 @@ from signal import Signals
 from typing import Any
 
 import dagster as dg
+import psycopg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster import (
     DeltaBatchIOManager,
+    IcebergBatchIOManager,
     ParquetBatchIOManager,
     PgqueResource,
+    PostgresBatchIOManager,
     SparkBatch,
     build_pgque_sensor,
     pgque_asset,
 )
-from pgque_dagster.client import Batch
+from pgque_dagster.client import Batch, Client
 from pgque_dagster.client.vector import Vector
-from pgque_dagster.spark import DeltaSink, ParquetSink
+from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink
 from pgque_dagster.spark.sinks.files.folders import FolderOutput
 from pgque_dagster.spark.sinks.tables import TableOutput
 from tests.dagster.support import SessionHolder
+from tests.support.events import publish
 from tests.support.publishing_driver import signalling
 
 LEASE = timedelta(seconds=3)
-MANAGERS: dict[str, Any] = {"parquet": ParquetBatchIOManager, "delta": DeltaBatchIOManager}
-SINKS: dict[str, Any] = {"parquet": ParquetSink, "delta": DeltaSink}
+# In PostgreSQL, who stores the rows has created the table.
+TABLE = "create table revenue (shard text, number bigint, ev_id bigint)"
 POINTS = (
     "before the record of what failed",
     # The leases are renewed, and the state of the table is read.
@@ -65,9 +69,10 @@ class Sharded:
 
     Args:
         urls: of the databases, by shard.
-        kind: of the table: parquet or delta.
+        kind: of the table: parquet, delta, iceberg or postgres.
         folder: where it is.
         spark: the session.
+        target: the url of the database with the table, or with the catalog of Iceberg.
         compute: the function of the asset.
     """
 
@@ -75,6 +80,7 @@ class Sharded:
     kind: str
     folder: Path
     spark: SparkSession
+    target: str = ""
     compute: Callable[..., Any] = payloads
     instance: dg.DagsterInstance = field(default_factory=dg.DagsterInstance.ephemeral)
 
@@ -98,8 +104,48 @@ class Sharded:
         return {
             **self.databases,
             "pyspark": SessionHolder(self.spark),
-            "io_manager": MANAGERS[self.kind](base_dir=str(self.folder)),
+            "io_manager": self.io_manager,
         }
+
+    @property
+    def io_manager(self) -> Any:
+        folder, target = str(self.folder), PgqueResource(url=self.target)
+        match self.kind:
+            case "parquet":
+                return ParquetBatchIOManager(base_dir=folder)
+            case "delta":
+                return DeltaBatchIOManager(base_dir=folder)
+            case "iceberg":
+                return IcebergBatchIOManager(pgque=target, warehouse=folder)
+        return PostgresBatchIOManager(pgque=target)
+
+    def send(self, **numbers: list[Any]) -> None:
+        """Publishes numbers in a batch of each of the shards."""
+        for shard, each in numbers.items():
+            with Client(self.urls[shard]) as client:
+                publish(client, [{"number": number} for number in each])
+
+    def left(self) -> list[str]:
+        """The shards that have a batch to deliver."""
+        found = []
+        for shard, url in self.urls.items():
+            with Client(url) as client:
+                if client.next_batch("orders", "revenue") is not None:
+                    found.append(shard)
+        return found
+
+    def dead_letters(self, shard: str) -> int:
+        with Client(self.urls[shard]) as client:
+            return len(client.dead_letters("orders"))
+
+    def consume(self, **options: Any) -> list[list[str]]:
+        """Runs what the sensor requests until nothing is left; returns the shards of each run."""
+        done = []
+        while not isinstance(requests := self.evaluate(**options), str):
+            for request in requests:
+                done.append(shards_of(request))
+                assert self.run(request.tags).success
+        return done
 
     def evaluate(self, **options: Any) -> list[dg.RunRequest] | str:
         """The runs that the sensor asks for, or why it asks for none."""
@@ -127,8 +173,20 @@ class Sharded:
 
     def rows(self) -> list[tuple[str, int]]:
         """The shard and number of all rows, sorted."""
-        table = SINKS[self.kind](f"{self.folder}/revenue").read(self.spark)
-        return sorted((row.shard, row.number) for row in table.collect())
+        if self.kind == "postgres":
+            with psycopg.connect(self.target) as db:
+                rows = db.execute("select shard, number from revenue").fetchall()
+            return sorted((shard, number) for shard, number in rows)
+        return sorted((row.shard, row.number) for row in self._table().collect())
+
+    def _table(self) -> DataFrame:
+        location = f"{self.folder}/revenue"
+        match self.kind:
+            case "parquet":
+                return ParquetSink(location).read(self.spark)
+            case "delta":
+                return DeltaSink(location).read(self.spark)
+        return IcebergSink("pgque.revenue", warehouse=self.folder).read(self.spark, self.target)
 
 
 def shards_of(request: dg.RunRequest) -> list[str]:
@@ -174,10 +232,11 @@ def watched(at: At) -> Iterator[None]:
 
 
 def main() -> None:
-    urls, kind, folder, tags, signal, point, once = sys.argv[1:]
+    urls, kind, folder, target, tags, signal, point, once = sys.argv[1:]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    sharded = Sharded(json.loads(urls), kind, Path(folder), builder.getOrCreate())
+    session = builder.getOrCreate()
+    sharded = Sharded(json.loads(urls), kind, Path(folder), session, target)
     at = signalling(os.getpid(), Signals[signal], point, Path(once))
     with watched(at):
         done = sharded.run(json.loads(tags))

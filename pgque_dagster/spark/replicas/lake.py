@@ -263,7 +263,7 @@ class ReplicaOutput(TableOutput[Table]):
 
     def check(self, table: Table) -> list[str]:
         """Refuses a table that is not this replica, or is one of another incarnation."""
-        self._replica.check(self.stored_properties(table))
+        self._replica.check(self._sink.properties_of(table))
         self.check_incarnation(table)
         return []
 

@@ -117,6 +117,14 @@ def publish(claim: ReadBatch, output: Output[State]) -> None:
             return
 
 
+def stored_meanwhile(claim: Vector) -> InvalidArgument:
+    """Returns the error for a vector of which another run has stored a member."""
+    return InvalidArgument(
+        f"another run has stored a batch of {', '.join(claim.members)} meanwhile",
+        "Nothing to do: later runs ack that batch, and store the others.",
+    )
+
+
 def check_claim(claim: ReadBatch, earlier: WriteAttempt | None) -> None:
     """Refuses a claim that is stale, or that does not come after what is published.
 
@@ -134,10 +142,7 @@ def check_claim(claim: ReadBatch, earlier: WriteAttempt | None) -> None:
     """
     claim.renew()
     if isinstance(claim, Vector) and earlier is not None:
-        raise InvalidArgument(
-            f"another run has stored a batch of {', '.join(claim.members)} meanwhile",
-            "Nothing to do: later runs ack that batch, and store the others.",
-        )
+        raise stored_meanwhile(claim)
     if earlier is not None and earlier.epoch >= claim.lease.epoch:
         raise InvalidArgument(
             f"epoch {earlier.epoch} of batch {claim.batch_id} is published, and its newest claim "

@@ -9,7 +9,7 @@ format says how its table is loaded, checked and committed to.
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,18 +20,19 @@ from pyspark.sql.types import StructType
 
 from ...client import BatchNotOpen, InvalidArgument, LeaseLost, PgqueError
 from ...client.read_batch import ReadBatch
+from ...client.vector import Vector
 from ..batch import SparkBatch
 from ..cluster.lost_lease import cancelled_without_lease
 from .files.data_files import DataFile, with_batch_id, write_files
 from .files.storage import Storage, StorageFailed, way_out, written_for
-from .files.vectors import recorded
+from .files.vectors import ids_of, recorded
 from .modes import Maintained, SchemaEvolution
 from .publication import BatchIdentity, WriteAttempt, publish
 from .table_checks import check_fit, check_incarnation
+from .vector_tables import INCARNATION, VectorTable, of_shard
 
 Table = TypeVar("Table")
 
-INCARNATION = "pgque.lineage"
 FOLDER = "data"
 # The names of data files: batch, epoch and the file's own name.
 WRITTEN = re.compile(rf"{FOLDER}/(\d+)-(\d+)-[0-9a-f]{{32}}/(part-[0-9a-f]{{32}}\.parquet)")
@@ -50,7 +51,7 @@ class StoredBatch:
     rows: int
 
 
-class TableSink(ABC):
+class TableSink(VectorTable):
     """A table that batches are stored in.
 
     Args:
@@ -58,13 +59,11 @@ class TableSink(ABC):
         evolution: whether the table may get columns.
 
     Attributes:
-        not_found: the error of the format's library for a table that is missing.
         libraries: the modules whose errors are failures of the table's storage.
         maintained_by_spark: whether `maintain` needs a session of Spark.
     """
 
     maintained_by_spark: ClassVar[bool] = False
-    not_found: ClassVar[type[Exception]]
     libraries: ClassVar[tuple[str, ...]]
 
     def __init__(self, storage: Storage, evolution: SchemaEvolution) -> None:
@@ -74,11 +73,6 @@ class TableSink(ABC):
             )
         self.storage = storage
         self.evolution = evolution
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The table's name for errors."""
 
     @abstractmethod
     def attempt(
@@ -191,7 +185,10 @@ class TableOutput(ABC, Generic[Table]):
     @property
     def properties(self) -> dict[str, str]:
         """The properties of a new table."""
-        return {INCARNATION: self.batch.incarnation}
+        own = {INCARNATION: self.batch.incarnation}
+        if isinstance(self._claim, Vector):
+            own |= {of_shard(shard): each for shard, each in self._claim.incarnations.items()}
+        return own
 
     @abstractmethod
     def load(self) -> Table:
@@ -202,8 +199,12 @@ class TableOutput(ABC, Generic[Table]):
         """Creates the table, or loads the one that another attempt created at the same time."""
 
     @abstractmethod
-    def published(self, state: Table) -> WriteAttempt | None:
+    def published_batch(self, state: Table) -> WriteAttempt | None:
         """Returns the attempt at this batch whose rows are in a state of the table."""
+
+    @abstractmethod
+    def version_of(self, state: Table) -> int:
+        """Returns the version that a state of the table is."""
 
     @abstractmethod
     def commit(self, state: Table) -> bool:
@@ -215,15 +216,6 @@ class TableOutput(ABC, Generic[Table]):
     @abstractmethod
     def identity(self, table: Table) -> tuple[object, object]:
         """Returns the id of the table, and what tells its state from later ones."""
-
-    @abstractmethod
-    def stored_properties(self, table: Table) -> Mapping[str, str]:
-        """Returns the properties of the table, among them those that the first write set."""
-
-    @property
-    @abstractmethod
-    def adopt(self) -> str:
-        """The statement that sets it."""
 
     @abstractmethod
     def rules(self, table: Table) -> list[str]:
@@ -268,7 +260,7 @@ class TableOutput(ABC, Generic[Table]):
         """Publishes the files as `publish` does, or removes them if that is refused."""
         try:
             self.check_files()
-            with recorded(self._claim, self.storage):
+            with recorded(self._claim, self._sink.records):
                 publish(self._claim, self)
         except (LeaseLost, BatchNotOpen, InvalidArgument):
             self.remove_files()
@@ -293,6 +285,17 @@ class TableOutput(ABC, Generic[Table]):
             table = self.load()
         self.check_same(table)
         return table
+
+    def published(self, state: Table) -> WriteAttempt | None:
+        """Returns the attempt at this batch, or at a member of this vector, that a state has."""
+        with self._sink.errors(self.batch):
+            if not isinstance(self._claim, Vector):
+                return self.published_batch(state)
+            found = ids_of(self._sink.stored_in(state, self._claim))
+            if found != {self._claim.batch_id}:
+                return WriteAttempt(0, "") if found else None
+            self.version = self.version_of(state)
+            return self.attempt
 
     def replace(self, state: Table) -> bool:
         """Commits the rows in place of those that the table has of the batch."""
@@ -337,10 +340,14 @@ class TableOutput(ABC, Generic[Table]):
 
     def check_incarnation(self, table: Table) -> None:
         """Refuses a table of another incarnation, or of none, by `InvalidArgument`."""
+        sink, own = self._sink, self.batch.incarnation
+        if isinstance(self._claim, Vector):
+            ids_of(sink.stored_in(table, self._claim))
+            return
         check_incarnation(
-            self._sink.name,
-            self.stored_properties(table).get(INCARNATION),
-            self.batch.incarnation,
+            sink.name,
+            sink.properties_of(table).get(INCARNATION),
+            own,
             self._claim.session.database,
-            self.adopt,
+            sink.adopting(INCARNATION, own),
         )

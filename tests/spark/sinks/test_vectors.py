@@ -1,128 +1,34 @@
-"""Vectors in tables: attempts die or are overtaken at any point, and each event is stored once.
-
-Attempts write by Arrow in this process, and publish as those of Spark do.
-"""
+"""Vectors in tables: attempts die or are overtaken at any point, and each event is stored once."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import duckdb
 import psycopg
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
-from pyspark.sql.types import LongType, StringType, StructType
 
 from pgque_dagster.client import Batch, Client, InvalidArgument, PgqueError
 from pgque_dagster.client.vector import Vector
-from pgque_dagster.spark import DeltaSink, ParquetSink
-from pgque_dagster.spark.sinks.delta.output import DeltaOutput
-from pgque_dagster.spark.sinks.files import folders
-from pgque_dagster.spark.sinks.files.data_files import with_batch_id, write_rows
-from pgque_dagster.spark.sinks.files.record import check_of_shards
-from pgque_dagster.spark.sinks.files.vector_folders import VectorFolder
 from tests.conftest import Server, new_database
 from tests.support.events import make_queue, publish
+from tests.support.vector_tables import KINDS, ROWS, At, Table, write_by_arrow
 
 SHARDS = ("eu", "us", "asia")
-SCHEMA = StructType().add("shard", StringType()).add("number", LongType())
-ROWS = pa.schema([("shard", pa.string()), ("number", pa.int64())])
 POINTS = ("claimed", "checked", "read", "commit", "committed", "acked")
 SEEDS = 100
-
-At = Callable[[str], None]
 
 
 class Died(Exception):
     """Takes the place of a process's death."""
 
 
-class Table:
-    """A table of vectors.
-
-    Args:
-        kind: parquet or delta.
-        location: the directory.
-    """
-
-    def __init__(self, kind: str, location: Path) -> None:
-        self.kind, self.location = kind, location
-        self.sink: Any = (ParquetSink if kind == "parquet" else DeltaSink)(location)
-
-    def store(self, vector: Vector, rows: pa.Table, at: At) -> None:
-        """Writes and publishes rows, as the sink does with those of Spark."""
-        if self.kind == "parquet":
-            check_of_shards(self.location)
-            folder = Watched(self.location, vector, lambda: None)
-            folder.at = at
-            folders.store_folder(folder, vector, rows)
-            return
-        output = WatchedOutput(self.sink, vector, with_batch_id(SCHEMA), ())
-        output.at = at
-        output.begin()
-        output.files = write_rows(
-            iter(rows.to_batches()),
-            self.sink.storage,
-            f"data/{vector.batch_id}-{output.attempt.epoch}-{output.attempt.id}",
-            with_batch_id(SCHEMA),
-            batch_id=vector.batch_id,
-        )
-        output.publish()
-
-    def rows(self) -> list[tuple[str, int]]:
-        """All rows, as a program reads them that knows only the files."""
-        if self.kind == "delta":
-            stored = DeltaTable(self.location).to_pyarrow_table()
-            source = "stored"
-            assert stored.num_rows >= 0
-        else:
-            source = f"read_parquet('{self.location}/**/*.parquet')"
-        return duckdb.sql(f"select shard, number from {source} order by all").fetchall()
-
-
-class Watched(VectorFolder):
-    """Tells when the state is read, and when it is published."""
-
-    at: At
-
-    def read(self) -> folders.FolderState:
-        found = super().read()
-        self.at("read")
-        return found
-
-    def replace(self, state: folders.FolderState) -> bool:
-        self.at("commit")
-        return super().replace(state)
-
-
-class WatchedOutput(DeltaOutput):
-    """Tells when the state is read, and when it is published."""
-
-    at: At
-
-    def read(self) -> DeltaTable:
-        found = super().read()
-        self.at("read")
-        return found
-
-    def replace(self, state: DeltaTable) -> bool:
-        self.at("commit")
-        return super().replace(state)
-
-
 @pytest.fixture(autouse=True)
 def _write_by_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(rows: pa.Table, folder: Path) -> None:
-        folder.mkdir()
-        pq.write_table(rows, folder / "part-0.parquet")
-
-    monkeypatch.setattr(folders, "write_rows", write)
+    write_by_arrow(monkeypatch)
 
 
 @pytest.fixture
@@ -139,9 +45,20 @@ def clients(
         yield found
 
 
-@pytest.fixture(params=["parquet", "delta"])
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
-    return Table(request.param, tmp_path / "table")
+@pytest.fixture(params=KINDS)
+def table(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    server: Server,
+    template_database: str,
+    administration: psycopg.Connection,
+) -> Iterator[Table]:
+    """An empty table of each kind."""
+    with new_database(server, template_database, administration) as url:
+        if request.param == "postgres":
+            with psycopg.connect(url) as db:
+                db.execute("create table numbers (shard text, number bigint)")
+        yield KINDS[request.param](tmp_path / "table", url)
 
 
 def claim(client: Client) -> Batch | None:
@@ -167,9 +84,12 @@ def attempt(table: Table, clients: dict[str, Client], at: At = lambda point: Non
     if not claims:
         return
     at("claimed")
-    for shard in table.sink.stored(Vector(claims)):
+    claimed = Vector(claims)
+    for shard, stored in table.sink.stored(claimed).items():
+        assert isinstance(stored, int)
         claims.pop(shard).ack()
         at("acked")
+        table.sink.forget(claimed, shard, stored)
     if not claims:
         return
     at("checked")
@@ -186,10 +106,10 @@ def attempt(table: Table, clients: dict[str, Client], at: At = lambda point: Non
     given = pa.Table.from_arrays(columns, schema=ROWS)
     table.store(vector, given, at)
     at("committed")
-    for batch in claims.values():
+    for shard, batch in claims.items():
         batch.ack()
         at("acked")
-    table.sink.forget(vector)
+        table.sink.forget(vector, shard, vector.batch_id)
 
 
 def left(clients: dict[str, Client]) -> list[str]:
@@ -297,6 +217,7 @@ def test_a_vector_is_written_once(clients: dict[str, Client], table: Table) -> N
     assert table.rows() == [("eu", 1)]
 
 
+@pytest.mark.parametrize("table", ["parquet", "delta", "iceberg"], indirect=True)
 def test_a_record_that_is_gone_is_an_error(clients: dict[str, Client], table: Table) -> None:
     publish(clients["eu"], [1, -1])
     dying = {"committed": Died()}
@@ -307,12 +228,37 @@ def test_a_record_that_is_gone_is_an_error(clients: dict[str, Client], table: Ta
 
     with pytest.raises(Died):
         attempt(table, clients, die)
-    (record,) = (table.location / "_pgque" / "vectors").iterdir()
+    (record,) = table.records()
     record.unlink()
 
     with pytest.raises(PgqueError, match="cannot be read"):
         attempt(table, clients)
     assert claim(clients["eu"]) is not None
+
+
+@pytest.mark.parametrize("table", ["parquet", "delta", "iceberg"], indirect=True)
+def test_the_record_of_a_member_is_removed_by_whoever_acks_it(
+    clients: dict[str, Client], table: Table
+) -> None:
+    for client in clients.values():
+        publish(client, [1, -1])
+    acks = []
+
+    def die(reached: str) -> None:
+        if reached == "acked":
+            acks.append(reached)
+        if len(acks) == 2:
+            raise Died
+
+    with pytest.raises(Died):
+        attempt(table, clients, die)
+    assert len(table.records()) == 2
+
+    attempt(table, clients)
+
+    # That of the member after whose ack the first attempt died.
+    assert len(table.records()) == 1
+    assert dead(clients) == [(shard, "-1") for shard in sorted(SHARDS)]
 
 
 @pytest.mark.slow

@@ -7,12 +7,14 @@ from repeating it on a newer version by itself.
 Each commit has an application transaction for its batch, whose version is the epoch. So versions
 need not grow from batch to batch, and several batches may be stored at once. The rows of an earlier
 attempt are those with the id of the batch in the column `batch_id`. Their files have no other rows,
-unless somebody compacted them: then they are deleted by a commit of their own before. Of a vector
-there are none (`vectors.py`).
+unless somebody compacted them: then they are deleted by a commit of their own before.
+
+The commit of a vector has an application transaction for each member instead, whose version is the
+vector's id. There are no rows of an earlier attempt.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import starmap
 from pathlib import Path
@@ -28,13 +30,11 @@ from pyspark.sql.types import StructType
 from ....client.read_batch import ReadBatch
 from ....client.vector import Vector
 from ..files.storage import Storage
-from ..files.vectors import ids_of
 from ..modes import BATCH_ID
 from ..publication import WriteAttempt
-from ..tables import INCARNATION, TableOutput, TableSink
+from ..tables import TableOutput, TableSink
 from .merge import Rows, check_keys, merge
 from .schema import delta_fields, delta_schema, delta_statistics, spark_columns, stored_fields
-from .vectors import shard_properties, stored_in, transactions
 
 _RECORD = "pgque"
 _MAPPING = "delta.columnMapping.mode"
@@ -93,59 +93,28 @@ class DeltaOutput(TableOutput[DeltaTable]):
         """Returns the table's id, and the number of the version."""
         return table.metadata().id, table.version()
 
-    def published(self, state: DeltaTable) -> WriteAttempt | None:
+    def published_batch(self, state: DeltaTable) -> WriteAttempt | None:
         """Returns the attempt at this batch whose commit is in a version of the table."""
-        with self._sink.errors(self.batch):
-            if isinstance(self._claim, Vector):
-                return self._published_vector(state, self._claim)
-            epoch = state.transaction_version(self._app_id)
-            if epoch is None:
-                return None
-            if epoch == self.attempt.epoch:
-                for commit in state.history():
-                    record = commit.get(_RECORD) or {}
-                    if record.get("app_id") == self._app_id:
-                        self.version = int(commit["version"])
-                        return WriteAttempt(epoch, str(record.get("attempt")))
+        epoch = state.transaction_version(self._app_id)
+        if epoch is None:
+            return None
+        if epoch == self.attempt.epoch:
+            for commit in state.history():
+                record = commit.get(_RECORD) or {}
+                if record.get("app_id") == self._app_id:
+                    self.version = int(commit["version"])
+                    return WriteAttempt(epoch, str(record.get("attempt")))
         return WriteAttempt(epoch, "")
 
-    def _published_vector(self, state: DeltaTable, claim: Vector) -> WriteAttempt | None:
-        found = ids_of(stored_in(state, self._sink.name, claim))
-        if found != {claim.batch_id}:
-            return WriteAttempt(0, "") if found else None
-        self.version = state.version()
-        return self.attempt
+    def version_of(self, state: DeltaTable) -> int:
+        """Returns the number of the version."""
+        return state.version()
 
     def check_files(self) -> None:
         """Checks the keys of the rows before they are merged."""
         if self._key:
             with self._sink.errors(self.batch):
                 check_keys(self._sink.name, Rows(self.storage, self.files), self._key)
-
-    def stored_properties(self, table: DeltaTable) -> Mapping[str, str]:
-        """Returns the properties of the table."""
-        return table.metadata().configuration
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """The properties of a new table."""
-        claim = self._claim
-        return shard_properties(claim) if isinstance(claim, Vector) else super().properties
-
-    def check_incarnation(self, table: DeltaTable) -> None:
-        """Refuses a table of another incarnation, or of none, by `InvalidArgument`."""
-        if isinstance(self._claim, Vector):
-            ids_of(stored_in(table, self._sink.name, self._claim))
-        else:
-            super().check_incarnation(table)
-
-    @property
-    def adopt(self) -> str:
-        """The statement that sets it."""
-        return (
-            f"DeltaTable('{self.storage.location}').alter.set_table_properties("
-            f"{{'{INCARNATION}': '{self.batch.incarnation}'}}, raise_if_not_exists=False)."
-        )
 
     def columns(self, table: DeltaTable) -> StructType:
         """Returns the columns of the table."""
@@ -177,8 +146,7 @@ class DeltaOutput(TableOutput[DeltaTable]):
         if added:
             state.alter.add_columns(delta_schema(added).fields, commit_properties=alone)
             return False
-        known, claim = self.stored_properties(state), self._claim
-        wanted = shard_properties(claim) if isinstance(claim, Vector) else {}
+        known, wanted = self._sink.properties_of(state), self.properties
         if new := {key: value for key, value in wanted.items() if key not in known}:
             # Of shards that were added.
             state.alter.set_table_properties(new, False, commit_properties=alone)
@@ -213,9 +181,9 @@ class DeltaOutput(TableOutput[DeltaTable]):
     def _properties(self) -> Any:
         epoch, attempt = self.attempt.epoch, self.attempt.id
         record = {"app_id": self._app_id, "epoch": epoch, "attempt": attempt}
-        versions = {self._app_id: epoch}
-        if isinstance(self._claim, Vector):
-            versions = transactions(self._claim)
+        claim, versions = self._claim, {self._app_id: epoch}
+        if isinstance(claim, Vector):
+            versions = {app_id(claim, shard): claim.batch_id for shard in claim.members}
         return CommitProperties(
             custom_metadata={_RECORD: record},
             max_commit_retries=0,
@@ -238,6 +206,11 @@ class DeltaOutput(TableOutput[DeltaTable]):
         others = pc.any(pc.and_not(some, only)).as_py()
         paths, sizes = own["path"].to_pylist(), own["size_bytes"].to_pylist()
         return list(zip(paths, sizes, strict=True)), bool(others)
+
+
+def app_id(claim: Vector, shard: str) -> str:
+    """Returns the name of the application transaction of a member of a vector."""
+    return f"pgque/{claim.record_of(shard)}"
 
 
 def load_table(storage: Storage) -> DeltaTable:

@@ -18,7 +18,7 @@ from ....client.vector import Vector
 from ...batch import SparkBatch
 from ..files.file_reader import ListedFile, read_table_files
 from ..files.storage import Storage
-from ..files.vectors import Stored, forget, take_over
+from ..files.vectors import Stored
 from ..modes import (
     TARGET_FILE_BYTES,
     DeltaMode,
@@ -28,12 +28,10 @@ from ..modes import (
     check_retention,
     refuse_window,
 )
-from ..publication import BatchIdentity
 from ..tables import WRITTEN, TableSink
 from .merge import RESERVED
-from .output import DeltaOutput, load_table
+from .output import DeltaOutput, app_id, load_table
 from .schema import spark_columns
-from .vectors import stored_in
 
 # The files that Delta's library writes when it unites or merges files.
 _BY_LIBRARY = re.compile(r"[^/]+\.parquet")
@@ -127,28 +125,28 @@ class DeltaSink(TableSink):
         if self.mode != "append":
             output.remove_files()
 
-    def stored(self, vector: Vector) -> dict[str, Stored]:
-        """Finds the members of a vector that are stored, and gives them what failed in them.
+    @contextmanager
+    def newest(self) -> Iterator[DeltaTable]:
+        """Loads the newest version of the table for the block."""
+        yield self.load()
 
-        Returns:
-            By shard, the id of the vector that has the batch, or why the shard is refused.
+    def properties_of(self, table: DeltaTable) -> Mapping[str, str]:
+        """Returns the properties of the table."""
+        return table.metadata().configuration
 
-        Raises:
-            InvalidArgument: if the table has batches of one database.
-            StorageFailed: if the table or the record of what failed cannot be read.
-        """
-        with self.errors(BatchIdentity.of(vector)):
-            try:
-                table = self.load()
-            except TableNotFoundError:
-                return {}
-            found = stored_in(table, self.name, vector)
-            take_over(self.storage, vector, found)
-            return found
+    def adopting(self, key: str, incarnation: str) -> str:
+        """Returns the statement that sets a property of the table to an incarnation."""
+        return (
+            f"DeltaTable('{self.location}').alter.set_table_properties("
+            f"{{'{key}': '{incarnation}'}}, raise_if_not_exists=False)."
+        )
 
-    def forget(self, vector: Vector) -> None:
-        """Removes the record of a vector whose members are all acked."""
-        forget(self.storage, vector.batch_id)
+    def vectors_in(self, table: DeltaTable, claim: Vector) -> dict[str, Stored]:
+        """Returns which vectors have members of a vector, by shard, in a version of the table."""
+        versions = {
+            shard: table.transaction_version(app_id(claim, shard)) for shard in claim.members
+        }
+        return {shard: found for shard, found in versions.items() if found is not None}
 
     def read(self, spark: SparkSession, version: int | None = None) -> DataFrame:
         """Returns a version of the table, which executors read in parallel.

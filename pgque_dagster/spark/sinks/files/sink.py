@@ -126,9 +126,9 @@ class ParquetSink:
         take_over(self._storage, vector, found)
         return found
 
-    def forget(self, vector: Vector) -> None:
-        """Removes the record of a vector whose members are all acked."""
-        forget(self._storage, vector.batch_id)
+    def forget(self, vector: Vector, shard: str, stored: int) -> None:
+        """Removes what was recorded for the ack of a member, which the vector `stored` has."""
+        forget(self._storage, vector, shard, stored)
 
     def read(self, spark: SparkSession, *, batches: Collection[int] | None = None) -> DataFrame:
         """Returns batches as one table, with the column `batch_id`.

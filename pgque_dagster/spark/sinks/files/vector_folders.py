@@ -19,12 +19,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from ....client import InvalidArgument
 from ....client.vector import Vector
 from ..publication import WriteAttempt
 from .folders import FolderOutput, FolderState, beside, newest, store_folder
 from .storage import sync
-from .vectors import Stored, ids_of, refused_shards
+from .vectors import Stored, ids_of, newest_in, refused_shards
 
 _STATE = "_shards.json"
 
@@ -79,25 +78,11 @@ def stored_in(table: Path, claim: Vector, number: int) -> dict[str, Stored]:
         table: the directory of the table.
         claim: the vector.
         number: of the newest vector in the table; 0 if there is none.
-
-    Raises:
-        InvalidArgument: if a shard's database went back in time.
     """
     incarnations, batches = _state(table, number)
-    stored: dict[str, Stored] = {}
-    for shard, batch in claim.members.items():
-        newest_batch, vector = batches.get(claim.consumer_of(shard), (0, 0))
-        if newest_batch > batch.batch_id:
-            stored[shard] = InvalidArgument(
-                f"Parquet table {table} has batch {newest_batch} of shard {shard}, and batch "
-                f"{batch.batch_id} is claimed: its database went back in time",
-                "Store into another directory.",
-            )
-        elif newest_batch == batch.batch_id:
-            stored[shard] = int(vector)
-    file = table / f"vector-{number}" / _STATE
-    return stored | refused_shards(
-        f"Parquet table {table}",
+    file, name = table / f"vector-{number}" / _STATE, f"Parquet table {table}"
+    return newest_in(name, claim, batches) | refused_shards(
+        name,
         claim,
         incarnations,
         lambda shard, own: f"write {own} in place of the incarnation of {shard} in {file}.",

@@ -1,14 +1,13 @@
-"""What a table records of vectors: its shards, their newest stored batches, and what failed.
+"""What tables record of vectors: their shards, the newest stored batches, and what failed.
 
 A batch that is stored is not computed again. Whoever claims it acks it, with the failures that its
-vector recorded in `_pgque/vectors/<id>.json` before it was published. Ids are of one attempt each,
-so no other one writes that file. It is removed once all members are acked.
+vector recorded in `_pgque/vectors/<id>-<incarnation>.json` before it was published: a file for each
+member, which is removed after the ack of that member. Ids are of one attempt each, so no other one
+writes these files.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 
 import pyarrow as pa
 
@@ -34,17 +33,27 @@ def recorded(claim: ReadBatch, storage: Storage) -> Iterator[None]:
     if not isinstance(claim, Vector):
         yield
         return
+    with stored_once(claim):
+        claim.run_checks()
+        for shard in claim.members:
+            with storage.create(_path(claim, shard, claim.batch_id)) as file:
+                file.write(claim.dump_failures(shard).encode())
+        try:
+            yield
+        except (LeaseLost, BatchNotOpen, InvalidArgument):
+            for shard in claim.members:
+                forget(storage, claim, shard, claim.batch_id)
+            raise
+
+
+@contextmanager
+def stored_once(claim: Vector) -> Iterator[None]:
+    """Notes that the block stores a vector; refuses a second such block by `InvalidArgument`."""
     if claim.is_stored:
         raise InvalidArgument(
             "this run has stored its batches before", "Unite the DataFrames, and write them once."
         )
-    claim.run_checks()
-    _write(storage, claim)
-    try:
-        yield
-    except (LeaseLost, BatchNotOpen, InvalidArgument):
-        forget(storage, claim.batch_id)
-        raise
+    yield
     claim.is_stored = True
 
 
@@ -58,19 +67,45 @@ def take_over(storage: Storage, claim: Vector, stored: Mapping[str, Stored]) -> 
         if isinstance(vector, InvalidArgument):
             continue
         with storage.errors("cannot be read"):
-            text = pa.input_stream(storage.source(_path(vector)), compression=None).read()
-        failures = json.loads(text)[claim.record_of(shard)]
-        batch = claim.members[shard]
-        for ids, reasons, after in failures:
-            if after is None:
-                batch.dead_letter(ids, reason=reasons)
-            else:
-                batch.nack(ids, reason=reasons, retry_after=timedelta(seconds=after))
+            source = storage.source(_path(claim, shard, vector))
+            text = pa.input_stream(source, compression=None).read()
+        claim.load_failures(shard, text.decode())
 
 
-def forget(storage: Storage, vector: int) -> None:
-    """Removes the record of a vector that nobody has to ack any more, or that is not published."""
-    storage.remove([_path(vector)])
+def forget(storage: Storage, claim: Vector, shard: str, vector: int) -> None:
+    """Removes the record of what failed in a member of a claim, which nobody needs any more.
+
+    Args:
+        storage: where it is.
+        claim: the claim.
+        shard: the shard of the member.
+        vector: the id of the vector that recorded it.
+    """
+    storage.remove([_path(claim, shard, vector)])
+
+
+def newest_in(
+    table: str, claim: Vector, newest: Mapping[str, tuple[int, int]]
+) -> dict[str, Stored]:
+    """Returns which vectors have members of a vector, by shard, or why a shard is refused.
+
+    Args:
+        table: its name for errors.
+        claim: the vector.
+        newest: for each consumer, its newest batch in the table, and the id of its vector.
+    """
+    stored: dict[str, Stored] = {}
+    for shard, batch in claim.members.items():
+        found, vector = newest.get(claim.consumer_of(shard), (0, 0))
+        if found > batch.batch_id:
+            stored[shard] = InvalidArgument(
+                f"{table} has batch {found} of shard {shard}, and batch {batch.batch_id} is "
+                "claimed: its database went back in time",
+                "Store into another table.",
+            )
+        elif found == batch.batch_id:
+            stored[shard] = vector
+    return stored
 
 
 def refused_shards(
@@ -109,21 +144,5 @@ def ids_of(stored: Mapping[str, Stored]) -> set[int]:
     return {each for each in stored.values() if isinstance(each, int)}
 
 
-def _path(vector: int) -> str:
-    return f"{_RECORDS}/{vector}.json"
-
-
-def _write(storage: Storage, claim: Vector) -> None:
-    failures = {
-        claim.record_of(shard): [
-            (
-                list(each.msg_ids),
-                list(each.reasons),
-                None if each.retry_after is None else each.retry_after.total_seconds(),
-            )
-            for each in batch.failures
-        ]
-        for shard, batch in claim.members.items()
-    }
-    with storage.create(_path(claim.batch_id)) as file:
-        file.write(json.dumps(failures).encode())
+def _path(claim: Vector, shard: str, vector: int) -> str:
+    return f"{_RECORDS}/{vector}-{claim.incarnations[shard]}.json"

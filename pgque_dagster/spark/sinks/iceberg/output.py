@@ -3,6 +3,9 @@
 A commit demands of the catalog that the branch `main` is still at the snapshot that was read before
 the lease was renewed. The retries of pyiceberg, which would repeat it on a newer snapshot, are
 switched off. Each snapshot names its batch and attempt in its summary.
+
+The commit of a vector also sets a property of the table for the consumer of each shard: its newest
+batch, and the vector's id.
 """
 
 import uuid
@@ -31,17 +34,19 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from ....client.read_batch import ReadBatch
+from ....client.vector import Vector
 from ..files.data_files import ICEBERG_TYPES, DataFile, check_columns, stored_schema
 from ..files.file_reader import ListedFile
 from ..files.storage import Storage
 from ..modes import BATCH_ID
 from ..publication import WriteAttempt
-from ..tables import INCARNATION, TableOutput, TableSink
+from ..tables import TableOutput, TableSink
 from .catalog import file_options
 
 _BATCH = "pgque.batch"
 _EPOCH = "pgque.epoch"
 _ATTEMPT = "pgque.attempt"
+_NEWEST = "pgque.newest."
 _NAMES = "schema.name-mapping.default"
 FILES_SINCE = "pgque.schema"
 # What a compaction keeps of the summary of the snapshot before it.
@@ -109,7 +114,7 @@ class IcebergOutput(TableOutput[Table]):
         """Returns the table's id, which a commit demands as well, and its newest metadata file."""
         return table.metadata.table_uuid, table.metadata_location
 
-    def published(self, state: Table) -> WriteAttempt | None:
+    def published_batch(self, state: Table) -> WriteAttempt | None:
         """Returns the attempt at this batch whose snapshot is the newest one of the batch."""
         for snapshot in history(state):
             summary = summary_of(snapshot)
@@ -118,14 +123,9 @@ class IcebergOutput(TableOutput[Table]):
                 return WriteAttempt(int(summary[_EPOCH]), summary[_ATTEMPT])
         return None
 
-    def stored_properties(self, table: Table) -> Mapping[str, str]:
-        """Returns the properties of the table."""
-        return table.properties
-
-    @property
-    def adopt(self) -> str:
-        """The statement that sets it."""
-        return adopting(self.batch.incarnation)
+    def version_of(self, state: Table) -> int:
+        """Returns the id of the newest snapshot."""
+        return newest_snapshot(state)
 
     def columns(self, table: Table) -> StructType:
         """Returns the columns of the table."""
@@ -150,6 +150,8 @@ class IcebergOutput(TableOutput[Table]):
             with change.update_schema() as update:
                 update.union_by_name(self._columns)
         name_columns(change)
+        if isinstance(self._claim, Vector):
+            change.set_properties({**self.properties, **newest_batches(self._claim)})
         record = {
             _BATCH: self.batch.record,
             _EPOCH: str(self.attempt.epoch),
@@ -166,6 +168,8 @@ class IcebergOutput(TableOutput[Table]):
 
     def _may_have_rows(self, table: Table) -> bool:
         """Says whether an attempt at this batch was published, or its snapshot may have expired."""
+        if isinstance(self._claim, Vector):
+            return False
         if self.published(table) is not None:
             return True
         kept = list(history(table))
@@ -203,9 +207,32 @@ def name_columns(change: Transaction) -> None:
 
 def committed_snapshot(change: Transaction) -> int:
     """Commits a change. Returns the id of the newest snapshot."""
-    snapshot = change.commit_transaction().current_snapshot()
+    return newest_snapshot(change.commit_transaction())
+
+
+def newest_snapshot(table: Table) -> int:
+    """Returns the id of the newest snapshot of a table that has one."""
+    snapshot = table.current_snapshot()
     assert snapshot is not None
     return snapshot.snapshot_id
+
+
+def newest_batches(claim: Vector) -> dict[str, str]:
+    """Returns the properties of a table that has a vector, for the consumers of its members."""
+    return {
+        f"{_NEWEST}{claim.consumer_of(shard)}": f"{batch.batch_id} {claim.batch_id}"
+        for shard, batch in claim.members.items()
+    }
+
+
+def vectors_in(table: Table) -> dict[str, tuple[int, int]]:
+    """Returns for each consumer of a shard its newest batch, and the id of the batch's vector."""
+    found = {}
+    for key, value in table.properties.items():
+        if key.startswith(_NEWEST):
+            batch, vector = map(int, value.split())
+            found[key.removeprefix(_NEWEST)] = (batch, vector)
+    return found
 
 
 def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
@@ -301,12 +328,6 @@ def why_unreadable(table: Table, tasks: Sequence[FileScanTask]) -> str | None:
     if changed := sorted(renamed | reused):
         return f"columns that were renamed, or dropped and added again: {', '.join(changed)}"
     return None
-
-
-def adopting(incarnation: str) -> str:
-    """Returns the statement that makes a table one of an incarnation."""
-    properties = f"{{'{INCARNATION}': '{incarnation}'}}"
-    return f"with table.transaction() as change: change.set_properties({properties})."
 
 
 def storage_of(table: Table, storage: Storage) -> Storage:

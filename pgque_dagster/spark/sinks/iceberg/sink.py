@@ -12,21 +12,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ....client import Client, InvalidArgument
+from ....client.vector import Vector
 from ...batch import SparkBatch, attempt_of
 from ..files.file_reader import read_table_files
 from ..files.storage import Storage
+from ..files.vectors import Stored, newest_in
 from ..modes import Maintained, SchemaEvolution, check_retention
-from ..publication import BatchIdentity
+from ..publication import SHARDS, BatchIdentity
 from ..table_checks import check_incarnation
-from ..tables import INCARNATION, TableSink
-from .catalog import open_catalog
+from ..tables import TableSink
+from ..vector_tables import INCARNATION
+from .catalog import file_options, open_catalog
 from .maintenance import compact, expire, of_dead_attempts, old_files, unreferenced
 from .output import (
     IcebergOutput,
-    adopting,
     listed,
     spark_columns,
     storage_of,
+    vectors_in,
     why_unreadable,
 )
 
@@ -54,6 +57,8 @@ class IcebergSink(TableSink):
         catalog: properties of another catalog, as pyiceberg takes them, such as
             `{"type": "rest", "uri": "https://…"}`.
         catalog_schema: the schema of the catalog in the queue's own database.
+        catalog_url: another database that has the catalog. A queue over several databases needs
+            it, or `catalog`.
         schema_evolution: `fail` refuses a DataFrame with other columns than the table; with
             `add_columns`, the table gets columns that it lacks, and columns that the DataFrame
             lacks are null.
@@ -78,6 +83,7 @@ class IcebergSink(TableSink):
         warehouse: str | Path,
         catalog: Mapping[str, str] | None = None,
         catalog_schema: str = "iceberg_catalog",
+        catalog_url: str | None = None,
         schema_evolution: SchemaEvolution = "fail",
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
@@ -96,6 +102,7 @@ class IcebergSink(TableSink):
         self.table = table
         self._catalog = dict(catalog or {})
         self._catalog_schema = catalog_schema
+        self._catalog_url = catalog_url
 
     @property
     def name(self) -> str:
@@ -113,8 +120,33 @@ class IcebergSink(TableSink):
         """Opens the catalog for the block, in which a batch is stored."""
         with ExitStack() as stack:
             with self.errors(BatchIdentity.of(batch.claim)):
-                catalog = stack.enter_context(self.open(attempt_of(batch).url))
+                url = None if isinstance(batch.claim, Vector) else attempt_of(batch).url
+                catalog = stack.enter_context(self.open(url))
             yield catalog
+
+    @property
+    def records(self) -> Storage:
+        """Where vectors record what failed in them: beside the tables, in the warehouse."""
+        return Storage.of(self.storage.location, file_options(self.storage))
+
+    @contextmanager
+    def newest(self) -> Iterator[Table]:
+        """Loads the newest state of the table for the block."""
+        with self.open(None) as catalog:
+            yield catalog.load_table(self.table)
+
+    def properties_of(self, table: Table) -> Mapping[str, str]:
+        """Returns the properties of the table."""
+        return table.properties
+
+    def adopting(self, key: str, incarnation: str) -> str:
+        """Returns the statement that sets a property of the table to an incarnation."""
+        properties = f"{{'{key}': '{incarnation}'}}"
+        return f"with table.transaction() as change: change.set_properties({properties})."
+
+    def vectors_in(self, table: Table, claim: Vector) -> dict[str, Stored]:
+        """Returns which vectors have members of a vector, by shard, in a state of the table."""
+        return newest_in(self.name, claim, vectors_in(table))
 
     def read(self, spark: SparkSession, url: str, version: int | None = None) -> DataFrame:
         """Returns a snapshot of the table, which executors read in parallel.
@@ -142,7 +174,8 @@ class IcebergSink(TableSink):
 
         Snapshots that are older than the retention are forgotten, and those before the newest
         1,000, because each commit reads and writes the list. Deleted are data files to which no
-        snapshot of the table refers, and whose attempts cannot publish them any more.
+        snapshot of the table refers, and whose attempts cannot publish them any more. In a table of
+        a queue over several databases, as for Delta, their age alone says so.
 
         Raises:
             InvalidArgument: if there is no table, if it is of another incarnation, whose leases
@@ -150,13 +183,17 @@ class IcebergSink(TableSink):
             StorageFailed: if files cannot be written or removed.
         """
         check_retention(retention)
-        with self.opened(url) as table, Client(url) as client:
-            # Only its own database knows whose leases are live.
-            found, own = table.properties.get(INCARNATION), str(client.incarnation())
-            check_incarnation(self.name, found, own, client.database, adopting(own))
-            storage = storage_of(table, self.storage)
+        with self.opened(url) as table:
+            found, storage = table.properties.get(INCARNATION), storage_of(table, self.storage)
+            dead = old_files(storage, retention)
+            if found != SHARDS:
+                with Client(url) as client:
+                    # Only its own database knows whose leases are live.
+                    own = str(client.incarnation())
+                    adopt = self.adopting(INCARNATION, own)
+                    check_incarnation(self.name, found, own, client.database, adopt)
+                    dead = of_dead_attempts(client, dead)
             expire(table, storage, retention)
-            dead = of_dead_attempts(client, old_files(storage, retention))
             # Loaded again: what was published since the files were listed is referenced.
             unused = unreferenced(table.refresh(), dead)
             storage.remove(unused)
@@ -170,6 +207,20 @@ class IcebergSink(TableSink):
                 table = catalog.load_table(self.table)
             yield table
 
-    def open(self, url: str) -> AbstractContextManager[Catalog]:
-        """Opens the catalog for the block."""
-        return open_catalog(url, self._catalog_schema, self._catalog, self.storage)
+    def open(self, url: str | None) -> AbstractContextManager[Catalog]:
+        """Opens the catalog for the block.
+
+        Args:
+            url: the queue's database, which has it by default; None if there are several.
+
+        Raises:
+            InvalidArgument: if nothing says where the catalog is.
+        """
+        url = self._catalog_url or url
+        if url is None and not self._catalog:
+            raise InvalidArgument(
+                f"{self.name} is of a queue over several databases, so the database that has its "
+                "catalog must be named",
+                "Pass its catalog_url, or another catalog.",
+            )
+        return open_catalog(url or "", self._catalog_schema, self._catalog, self.storage)

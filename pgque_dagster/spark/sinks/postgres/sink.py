@@ -11,15 +11,18 @@ from ....client.connection import connect
 from ....client.errors import InvalidArgument, TransactionOutdated, translated
 from ....client.ledger import AlreadyApplied, Ledger
 from ....client.rights import Connection, needing
+from ....client.vector import Vector
 from ...address import DatabaseAddress
 from ...batch import SparkBatch, attempt_of
 from ...cluster.lost_lease import cancelled_without_lease
 from ...written import Written
+from ..files.vectors import Stored, stored_once
 from ..modes import check_mode, refuse_window
 from .columns import fit
 from .merge import Merge, Mode
 from .once import micro_batch, written_of
 from .stage import Stage
+from .vectors import VectorLedger
 
 _ANOTHER_NAME = (
     "Unite the DataFrames and write them once, or give this write its own name: "
@@ -59,6 +62,9 @@ class PostgresSink:
         name: distinguishes this write of a batch from others to the same table; all but one need a
             name. A batch is written only once under a name, so do not change it.
 
+    Attributes:
+        table: the table's name.
+
     Raises:
         InvalidArgument: if `mode` needs a key and `key` is empty, or the reverse; if `key` is a
             text.
@@ -75,7 +81,7 @@ class PostgresSink:
         name: str | None = None,
     ) -> None:
         check_mode(mode, key, get_args(Mode), "the columns of a unique index")
-        self._table = table
+        self.table = table
         self._key = tuple(key)
         self._mode: Mode = mode
         self._stage_schema = stage_schema
@@ -99,16 +105,60 @@ class PostgresSink:
             TransactionOutdated: if the merge into another database conflicted with another
                 transaction; nothing was stored, so run the batch again.
         """
-        attempt, claim = attempt_of(batch), batch.claim
+        claim = batch.claim
+        if isinstance(claim, Vector):
+            with cancelled_without_lease(batch.spark, claim), stored_once(claim):
+                self._write_vector(claim, frame)
+            return
+        attempt = attempt_of(batch)
         refuse_window(claim, "a table of PostgreSQL")
         with cancelled_without_lease(batch.spark, claim):
             if self._address is not None:
-                names, written = (attempt.identity,), attempt.written
+                names, ledger_of = (attempt.identity,), self._ledger_of(attempt.written)
                 self._write_once(
-                    self._address, names, frame, written, claim.lease.epoch, claim.run_checks
+                    self._address, ledger_of, names, frame, claim.lease.epoch, claim.run_checks
                 )
             else:
                 batch.before_ack(self._staged(batch, frame))
+
+    def stored(self, vector: Vector) -> dict[str, Stored]:
+        """Finds the members of a vector that are stored, and gives them what failed in them.
+
+        Returns:
+            By shard, the id of the vector that has the batch, or why the shard is refused.
+
+        Raises:
+            InvalidArgument: if the table does not exist, or the sink has no `url`.
+            PermissionDenied: if the role may not create the ledger, or may not write to it.
+        """
+        with connect(self._for_shards().resolve()) as connection, translated():
+            target = self._resolve(connection)
+            return VectorLedger(target[0], self._sink(target), vector).stored(connection)
+
+    def forget(self, vector: Vector, shard: str, stored: int) -> None:
+        """Does nothing: the next batch of a shard takes the place of what is recorded."""
+
+    def _write_vector(self, claim: Vector, frame: DataFrame) -> None:
+        def check() -> None:
+            claim.run_checks()
+            claim.renew()
+
+        ledger_of = partial(VectorLedger, claim=claim)
+        names = (f"vector {claim.batch_id}",)
+        self._write_once(self._for_shards(), ledger_of, names, frame, 0, check)
+
+    def _for_shards(self) -> DatabaseAddress:
+        if self._address is None:
+            raise InvalidArgument(
+                "a sink for a queue over several databases needs the url of its own database"
+            )
+        return self._address
+
+    @staticmethod
+    def _ledger_of(written: Written) -> Callable[[str, str], Ledger]:
+        return lambda schema, sink: Ledger(
+            schema, sink, partial(written.add, sink, hint=_ANOTHER_NAME)
+        )
 
     def _staged(self, batch: SparkBatch, frame: DataFrame) -> Callable[[Connection], None]:
         """Stages the rows in the queue's own database; returns what merges them."""
@@ -151,24 +201,24 @@ class PostgresSink:
 
         def write(frame: DataFrame, batch_id: int) -> None:
             batch = micro_batch(frame, batch_id, query)
-            self._write_once(address, batch, frame, written_of(frame, batch[0]), 0)
+            ledger_of = self._ledger_of(written_of(frame, batch[0]))
+            self._write_once(address, ledger_of, batch, frame, 0)
 
         return write
 
     def _write_once(
         self,
         address: DatabaseAddress,
+        ledger_of: Callable[[str, str], Ledger | VectorLedger],
         batch: tuple[str, ...],
         frame: DataFrame,
-        written: Written,
         epoch: int,
         run_checks: Callable[[], object] = lambda: None,
     ) -> None:
         url = address.resolve()
         with connect(url) as connection:
             target = self._resolve(connection)
-            sink = self._sink(target)
-            ledger = Ledger(target[0], sink, partial(written.add, sink, hint=_ANOTHER_NAME))
+            ledger = ledger_of(target[0], self._sink(target))
             if ledger.has(connection, batch):
                 return
             stage = self._stage(connection, batch[0], frame, target, epoch)
@@ -200,7 +250,7 @@ class PostgresSink:
         if missing:
             raise InvalidArgument(
                 f"the DataFrame has no column {', '.join(missing)}",
-                f"Rows for {self._table} need the key; there is: {', '.join(frame.columns)}.",
+                f"Rows for {self.table} need the key; there is: {', '.join(frame.columns)}.",
             )
         table = sql.Identifier(*target)
         merge = Merge(table, self._mode, self._key, fit(connection, table, frame.schema))
@@ -211,14 +261,14 @@ class PostgresSink:
     def _resolve(self, connection: Connection) -> tuple[str, str]:
         """Returns schema and name of the table."""
         ((schema,),) = connection.execute(
-            "select quote_ident((parse_ident(%s))[1])", (self._table,)
+            "select quote_ident((parse_ident(%s))[1])", (self.table,)
         ).fetchall()
-        with needing(connection, "usage", f"schema {schema}", f"where {self._table} is"):
+        with needing(connection, "usage", f"schema {schema}", f"where {self.table} is"):
             row = connection.execute(
                 "select n.nspname::text, c.relname::text from pg_class c"
                 " join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)",
-                (self._table,),
+                (self.table,),
             ).fetchone()
         if row is None:
-            raise InvalidArgument(f"there is no table {self._table}", "Create the table first.")
+            raise InvalidArgument(f"there is no table {self.table}", "Create the table first.")
         return row[0], row[1]

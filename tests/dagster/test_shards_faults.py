@@ -1,0 +1,211 @@
+"""Runs with a batch of each shard die, pause or overtake each other, and each event counts once."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
+
+import dagster as dg
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+from pyspark.sql import DataFrame
+
+from pgque_dagster import SparkBatch
+from pgque_dagster.client import Client
+from pgque_dagster.sensors import shards
+from tests.support.events import publish
+from tests.support.sharding import POINTS, STORED, Sharded, watched
+from tests.support.signals import go_on, has_ended, state_of, wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+class Died(Exception):
+    """Takes the place of a run's death."""
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_run_that_dies_is_completed_and_nothing_is_stored_twice(
+    sharded: Sharded, point: str
+) -> None:
+    sharded.send(eu=[1, "no number"], us=["no number", 2])
+    (request,) = sharded.requests()
+
+    def die(reached: str) -> None:
+        if reached == point:
+            raise Died
+
+    with watched(die):
+        assert not sharded.run(request.tags).success
+    expected = ["us"] if point == POINTS[-1] else ["eu", "us"]
+    assert sharded.left() == expected
+
+    if point in STORED:
+        # What is stored is not computed again.
+        def fail(batch: SparkBatch) -> DataFrame:
+            raise AssertionError
+
+        sharded.compute = fail
+    runs = sharded.consume()
+
+    assert runs == [[shard] for shard in expected]
+    assert sharded.rows() == [("eu", 1), ("us", 2)]
+    assert (sharded.dead_letters("eu"), sharded.dead_letters("us")) == (1, 1)
+    made = sharded.instance.fetch_materializations(dg.AssetKey("revenue"), limit=9).records
+    assert made, "no run recorded what was stored"
+
+
+def test_two_runs_with_one_batch_in_common_store_it_once(sharded: Sharded) -> None:
+    """The later one claims a batch of the earlier one, which publishes before it."""
+    sharded.send(eu=[1], us=[1])
+    (request,) = sharded.requests()
+    inner: list[dg.ExecuteInProcessResult] = []
+    overtaking = [POINTS[1]]
+
+    def overtaken(point: str) -> None:
+        # As after the lease has run out.
+        if point in overtaking:
+            overtaking.clear()
+            for url in sharded.urls.values():
+                with Client(url) as client:
+                    release(client)
+            inner.append(sharded.run(request.tags))
+
+    with watched(overtaken):
+        outer = sharded.run(request.tags)
+
+    assert inner[0].success
+    assert not outer.success
+    assert sharded.rows() == [("eu", 1), ("us", 1)]
+    assert sharded.left() == []
+
+
+def release(client: Client) -> None:
+    lease = client.lease_info("orders", "revenue")
+    assert lease is not None
+    with psycopg.connect(client.url, autocommit=True) as db:
+        db.execute(
+            "select pgque.release_batch(%s, %s, %s)", (lease.batch_id, lease.owner, lease.epoch)
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("signal", [SIGKILL, SIGSTOP])
+def test_a_process_that_is_killed_or_paused_stores_nothing_twice(
+    sharded: Sharded, tmp_path: Path, signal: Signals, point: str
+) -> None:
+    sharded.send(eu=[1, 2], us=[3])
+    (request,) = sharded.requests()
+
+    with process(sharded, request, signal, point, tmp_path) as pid:
+        wait_until(lambda: not is_leased(sharded))
+        # With its shards alone, as the sensor requests them.
+        for shard in sharded.left():
+            tags = {key: value for key, value in request.tags.items() if key.endswith(shard)}
+            assert sharded.run(tags).success
+        go_on(pid, SIGCONT)
+        wait_until(lambda: has_ended(pid))
+
+    assert sharded.rows() == [("eu", 1), ("eu", 2), ("us", 3)]
+    assert sharded.left() == []
+
+
+@contextmanager
+def process(
+    sharded: Sharded, request: dg.RunRequest, signal: Signals, point: str, folder: Path
+) -> Iterator[int]:
+    """A process with a run, which got the signal at the point; killed at the end."""
+    place = [sharded.kind, str(sharded.folder), sharded.target]
+    given = [json.dumps(sharded.urls), *place, json.dumps(request.tags)]
+    command = [sys.executable, "-m", "tests.support.sharding", *given, signal.name, point]
+    log = folder / "log"
+    with log.open("wb") as stderr:
+        started = subprocess.Popen(
+            [*command, str(folder / "signalled")], cwd=ROOT, stderr=stderr, start_new_session=True
+        )
+
+    def got_its_signal() -> bool:
+        ended_by_itself = started.poll() not in (None, -SIGKILL)
+        assert not ended_by_itself, f"the run ended: {log.read_text()}"
+        return state_of(started.pid) in "TZ"
+
+    try:
+        wait_until(got_its_signal)
+        yield started.pid
+    finally:
+        go_on(started.pid, SIGKILL)
+        started.wait()
+
+
+def is_leased(sharded: Sharded) -> bool:
+    found = []
+    for url in sharded.urls.values():
+        with Client(url) as client:
+            lease = client.lease_info("orders", "revenue")
+            found.append(lease is not None and lease.is_live)
+    return any(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100))
+def test_any_sequence_of_faults_stores_each_event_once(
+    sharded: Sharded,
+    shard_urls: dict[str, str],
+    administration: psycopg.Connection,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Runs die at any point, databases refuse connections, shards come and go."""
+    monkeypatch.setattr(shards, "_AGAIN_SECONDS", 0.0)
+    choose = Random(seed)
+    sent: list[tuple[str, int]] = []
+    everything = dict(shard_urls)
+    closed: set[str] = set()
+    for number in range(40):
+        match choose.choice(("send", "send", "consume", "consume", "close", "shards")):
+            case "send":
+                if open_shards := sorted(set(everything) - closed):
+                    shard = choose.choice(open_shards)
+                    with Client(everything[shard]) as client:
+                        publish(client, [{"number": number}])
+                    sent.append((shard, number))
+            case "close":
+                shard = choose.choice(sorted(everything))
+                closed ^= {shard}
+                allow(administration, everything[shard], shard not in closed)
+            case "shards":
+                some = choose.sample(sorted(everything), choose.randint(1, len(everything)))
+                sharded.urls = {shard: everything[shard] for shard in some}
+            case "consume":
+                die_at = choose.choice((None, *POINTS))
+
+                def die(reached: str, die_at: str | None = die_at) -> None:
+                    if reached == die_at:
+                        raise Died
+
+                found = sharded.evaluate(max_attempts=1000)
+                for request in [] if isinstance(found, str) else found:
+                    with watched(die):
+                        sharded.run(request.tags)
+    for shard in closed:
+        allow(administration, everything[shard], True)
+    sharded.urls = everything
+    sharded.consume(max_attempts=1000)
+
+    assert sharded.rows() == sorted(sent)
+
+
+def allow(administration: psycopg.Connection, url: str, is_allowed: bool) -> None:
+    """Lets a database take connections, or ends them and refuses more."""
+    name = conninfo_to_dict(url)["dbname"]
+    administration.execute(f"alter database {name} allow_connections {is_allowed}".encode())
+    if not is_allowed:
+        administration.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,)
+        )
