@@ -13,17 +13,20 @@ import psycopg
 from psycopg import errors as pg
 
 from pgque_dagster.client import Client, InvalidArgument
+from pgque_dagster.client.replicas.deletes import HARD, HISTORY
 from pgque_dagster.client.source_tables import copy_again
 from pgque_dagster.spark import SparkBatch
 from tests.client.consumer.support import expire_leases
 from tests.support.replica_faults import Faults, Killed
-from tests.support.replica_writers import APPLICATION, SCHEMA, TABLES, Writers, altering
+from tests.support.replica_writers import APPLICATION, KEYS, SCHEMA, TABLES, Writers, altering
 from tests.support.replication import (
     CONSUMER,
     QUEUE,
     LakeReplication,
     PostgresReplication,
     Replication,
+    Row,
+    with_columns_of,
 )
 
 # A copy begins anew if the table was altered or truncated meanwhile, which writers may do.
@@ -55,6 +58,8 @@ class Model:
         self._seed, self._chance = seed, random.Random(seed)
         self._numbers = iter(range(2, 10**6))
         self._broken: list[Exception] = []
+        # What tables had at ticks of this life of the database.
+        self._seen: list[tuple[int, str, list[Row]]] = []
         self.happened: Counter[str] = Counter()
 
     def run(self, steps: int) -> None:
@@ -62,6 +67,10 @@ class Model:
         self._replication.sql(SCHEMA)
         self._replication.capture(*TABLES)
         self.go_on(steps)
+
+    def forget(self) -> None:
+        """Compares no more with what tables had at ticks until now."""
+        self._seen = []
 
     def go_on(self, steps: int) -> None:
         """Does the same with tables that are there."""
@@ -81,8 +90,21 @@ class Model:
         assert not self._broken
 
     def _check(self) -> None:
+        """Compares all rows, and with those that are kept what tables had before."""
         self._settle()
-        self._replication.check()
+        replication, deletes = self._replication, self._replication.target.deletes
+        tick = replication.last_tick()
+        for table in TABLES:
+            rows = replication.source(table)
+            live = replication.live(table)
+            assert (live if deletes == HARD else with_columns_of(live, rows)) == rows
+            self._seen.append((tick, table, rows))
+        for tick, table, rows in self._seen if deletes != HARD else ():
+            if deletes == HISTORY:
+                assert with_columns_of(replication.at(table, tick), rows) == rows, tick
+            keys = [tuple(row[name] for name in KEYS[table]) for row in replication.replica(table)]
+            assert {tuple(row[name] for name in KEYS[table]) for row in rows} <= set(keys)
+            assert deletes == HISTORY or len(set(keys)) == len(keys)
 
     def _step(self) -> None:
         """Makes an attempt at the next batch, in which something happens."""

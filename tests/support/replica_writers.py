@@ -9,7 +9,12 @@ from contextlib import ExitStack, contextmanager, suppress
 import psycopg
 from psycopg import errors as pg
 
-TABLES = ("public.accounts", "public.entries", "public.places")
+KEYS = {
+    "public.accounts": ("id",),
+    "public.entries": ("account", "nr"),
+    "public.places": ("id", "region"),
+}
+TABLES = tuple(KEYS)
 SCHEMA = """
 create table accounts (
     id int primary key deferrable, balance bigint not null, note text);

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
 from pgque_dagster.client.replicas import postgres, postgres_verify
+from pgque_dagster.client.replicas.deletes import FROM_TICK, HISTORY, TO_TICK, Deletes, end_mark
 from pgque_dagster.client.replicas.postgres import PostgresReplicas
 from pgque_dagster.client.replicas.standing import Replicated
-from pgque_dagster.client.replicas.verification import Verification
+from pgque_dagster.client.replicas.verification import Verification, last_acked_tick
 from pgque_dagster.client.source_tables import SourceTable, capture_new
 from pgque_dagster.client.table_spec import TableSpec
 from pgque_dagster.spark import DatabaseAddress, SparkBatch
@@ -31,8 +33,13 @@ from tests.support.lakes import iceberg_catalog
 QUEUE, CONSUMER = "changes", "lake"
 
 
+Row = dict[str, Any]
+
+
 class Replication:
     """A consumer that replicates tables."""
+
+    target: LakeReplicas | PostgresReplicas
 
     def __init__(self, url: str, spark: SparkSession) -> None:
         self.url, self.spark = url, spark
@@ -45,8 +52,31 @@ class Replication:
     def verify(self, table: str | TableSpec = "public.t") -> Verification:
         raise NotImplementedError
 
-    def replica(self, table: str) -> list[dict[str, Any]]:
+    def replica(self, table: str) -> list[Row]:
         raise NotImplementedError
+
+    def keep(self, deletes: Deletes) -> None:
+        """Has the replicas treat deleted rows so."""
+        self.target = replace(self.target, deletes=deletes)
+
+    def live(self, table: str) -> list[Row]:
+        """The rows of a replica that its source has, by the filter that the docs have."""
+        mark = end_mark(self.target.deletes)
+        return [row for row in self.replica(table) if mark is None or row[mark] is None]
+
+    def at(self, table: str, tick: int) -> list[Row]:
+        """The rows that a replica with history had at a tick, by the filter that the docs have."""
+        assert self.target.deletes == HISTORY
+        return [
+            row
+            for row in self.replica(table)
+            if row[FROM_TICK] <= tick and (row[TO_TICK] is None or row[TO_TICK] > tick)
+        ]
+
+    def last_tick(self) -> int:
+        """The tick up to which batches are acked."""
+        with Client(self.url) as client:
+            return last_acked_tick(client, QUEUE, CONSUMER)
 
     @contextmanager
     def connect(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
@@ -89,7 +119,7 @@ class Replication:
                 self.replicate(batch, self.tables)
                 batch.claim.ack()
 
-    def source(self, table: str) -> list[dict[str, Any]]:
+    def source(self, table: str) -> list[Row]:
         return rows_of(self.url, table)
 
     def check(self, *tables: str) -> None:
@@ -125,7 +155,7 @@ class LakeReplication(Replication):
         """Makes a table of somebody else in the place of a replica."""
         raise NotImplementedError
 
-    def commits(self, table: str) -> list[dict[str, Any]]:
+    def commits(self, table: str) -> list[Row]:
         """The records of commits, the newest first; an empty one for a commit without."""
         raise NotImplementedError
 
@@ -141,7 +171,7 @@ class LakeReplication(Replication):
         with Client(self.url) as client:
             return replica_of(self.target, SourceTable.find(client, table), QUEUE, client).sink
 
-    def replica(self, table: str) -> list[dict[str, Any]]:
+    def replica(self, table: str) -> list[Row]:
         rows = self.arrow(table).to_pylist()
         return sorted((dict(sorted(row.items())) for row in rows), key=repr)
 
@@ -165,7 +195,7 @@ class DeltaReplication(LakeReplication):
     def write_foreign(self, name: str) -> None:
         write_deltalake(str(self.folder / "public" / name), pa.table({"id": [1]}))
 
-    def commits(self, table: str) -> list[dict[str, Any]]:
+    def commits(self, table: str) -> list[Row]:
         return [commit.get("pgque") or {} for commit in self.table(table).history()]
 
     def files(self, table: str) -> set[str]:
@@ -203,7 +233,7 @@ class IcebergReplication(LakeReplication):
         location = f"file://{self.folder}/foreign"
         catalog.create_table(f"public.{name}", pa.schema({"id": pa.int64()}), location)
 
-    def commits(self, table: str) -> list[dict[str, Any]]:
+    def commits(self, table: str) -> list[Row]:
         summaries = (snapshot.summary for snapshot in reversed(self.table(table).snapshots()))
         found = [each.additional_properties.get(RECORD) if each else None for each in summaries]
         return [json.loads(record) if record else {} for record in found]
@@ -236,12 +266,18 @@ class PostgresReplication(Replication):
             cursor = db.execute(script.encode())
             return cursor.fetchall() if cursor.description else []
 
-    def replica(self, table: str) -> list[dict[str, Any]]:
+    def replica(self, table: str) -> list[Row]:
         schema, name = table.split(".")
         return rows_of(self.target.url or self.url, f'{self.target.schema or schema}."{name}"')
 
 
-def rows_of(url: str, table: str) -> list[dict[str, Any]]:
+def with_columns_of(rows: list[Row], others: list[Row]) -> list[Row]:
+    """Rows with only those columns that other rows have, if there are any."""
+    names = others[0].keys() if others else set().union(*rows)
+    return sorted(({name: row[name] for name in names} for row in rows), key=repr)
+
+
+def rows_of(url: str, table: str) -> list[Row]:
     with psycopg.connect(url) as db:
         cursor = db.execute(f"select * from {table}".encode())
         names = [column.name for column in cursor.description or ()]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from psycopg import sql
 
 from ..rights import Connection
-from .deletes import FROM_TICK, HISTORY, MARKS, SOFT, end_mark
+from .deletes import FROM_TICK, HISTORY, MARKS, SOFT, TO_TICK, end_mark
 from .target_definition import TargetDefinition, listed
 from .verification import SHOWN, Difference
 
@@ -34,17 +34,6 @@ class TargetTable(TargetDefinition):
             CHANGES, self._later(copied)
         )
         return {kind for (kind,) in self._db.execute(query)}
-
-    def has_misfits(self, copied: str) -> bool:
-        """Whether staged events that are not in a copy have other columns than the table."""
-        query = sql.SQL(
-            "select exists (select from {} e where {} and case"
-            " when e.ev_type in ('insert', 'update', 'delete') then {}::text[] is distinct from"
-            ' array(select k from json_object_keys(e.ev_data::json) k order by k collate "C")'
-            " else true end)"
-        ).format(CHANGES, self._later(copied), sorted(self._types))
-        ((found,),) = self._db.execute(query).fetchall()
-        return bool(found)
 
     def apply(self, copied: str, tick_id: int) -> int:
         """Applies the staged events that are not in a copy. Returns how many keys changed.
@@ -217,7 +206,9 @@ class TargetTable(TargetDefinition):
         names = [*self._types, *MARKS[self._deletes]]
         mark = sql.SQL(", case when {} then {} end").format(_DELETED, tick_id)
         action: sql.Composable = sql.SQL("do nothing")
-        if values := [name for name in names if name not in self._source.key]:
+        # A kept column that the source has no longer is null in a row that changes.
+        there = {**self._wants, **(self._has if is_soft else {})}
+        if values := [name for name in there if name not in self._source.key]:
             action = sql.SQL("do update set {} where {}").format(
                 sql.SQL(", ").join(
                     sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in values
@@ -250,13 +241,15 @@ class TargetTable(TargetDefinition):
         self._db.execute(
             sql.SQL(
                 "insert into {table} ({columns}, {from_tick}) select {columns}, greatest({tick},"
-                " (select max(t.{from_tick}) + 1 from {table} t where {same_key}))"
+                " (select max(greatest(t.{from_tick} + 1, t.{to_tick})) from {table} t"
+                "  where {same_key}))"
                 " from {rows} s where not {deleted}"
                 " and not exists (select from {table} t where {live} and {same_key})"
             ).format(
                 table=self._table,
                 columns=self._columns,
                 from_tick=sql.Identifier(FROM_TICK),
+                to_tick=sql.Identifier(TO_TICK),
                 tick=tick_id,
                 rows=_ROWS,
                 deleted=_DELETED,

@@ -86,7 +86,6 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
         self.replicate(replica, batch, copied)
         for field, column in zip(self.fields, columns, strict=True):
             field["metadata"] = column.metadata
-        self._has_changes = False
 
     def write_copy(self, rows: DataFrame) -> None:
         """Has tasks write the rows that are to be the whole content."""
@@ -95,7 +94,7 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
     @contextmanager
     def staged(self, changes: DataFrame) -> Iterator[int]:
         """Keeps changes in files for the block. Yields how many there are."""
-        self._has_changes = True
+        self.merges = True
         self.write(self._spark_batch, changes)
         try:
             yield self.rows
@@ -129,7 +128,7 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
             app_transactions=[Transaction(self._app_id, self.batch.batch_id)],
         )
         newest = state.version()
-        if self._has_changes:
+        if self.merges:
             rows = Rows(self.storage, self.files)
             merge(state, rows, self._row_key, properties, DELETED)
         else:

@@ -130,6 +130,7 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
     @contextmanager
     def staged(self, changes: DataFrame) -> Iterator[int]:
         """Keeps changes in executors for the block. Yields how many there are."""
+        self.merges = True
         self._changes = kept = changes.select(*self._cast(), DELETED).cache()
         try:
             with (

@@ -64,16 +64,21 @@ def copied_rows(
     if deletes == HARD:
         return rows
     old = rows.sparkSession.createDataFrame([], columns) if old is None else _fitted(old, columns)
-    # What another program added twice is not kept twice.
-    live = live_rows(old, deletes).dropDuplicates(list(key))
-    ended = old.where(f.col(str(end_mark(deletes))).isNotNull())
     if deletes == HISTORY:
+        ended = old.where(f.col(TO_TICK).isNotNull())
         new = rows.withColumn(DELETED, f.lit(False))
-        versions = _versions(new, live, "full", columns, key, tick_id)
+        versions = _versions(new, old, "full", columns, key, tick_id)
+        # What another program added twice is not kept twice.
         return versions.unionByName(ended.dropDuplicates([*key, FROM_TICK]))
-    was = live.withColumn(DELETED_TICK, f.lit(tick_id).cast("long")).unionByName(ended)
-    both = _joined(rows, was.dropDuplicates(list(key)), "full", columns, key)
-    return both.select(f.inline(f.array(f.coalesce(_NEW, _OLD))))
+    stored = old.dropDuplicates(list(key)).select(*_named(key), _row(old, columns).alias(_OLD))
+    both = _with_new(rows, columns, key).join(stored, list(key), "full")
+    was, row = f.col(_OLD), f.col(_NEW)
+    gone = was.withField(DELETED_TICK, f.coalesce(was[DELETED_TICK], f.lit(tick_id).cast("long")))
+    # It may have values of columns that the source has no longer.
+    stays = was[DELETED_TICK].isNull() & _are_same(was, row, rows.columns, columns)
+    return both.select(
+        f.inline(f.array(f.when(row.isNull(), gone).when(stays, was).otherwise(row)))
+    )
 
 
 def changed_rows(
@@ -99,7 +104,7 @@ def changed_rows(
         changes = changes.withColumn(DELETED_TICK, mark)
     elif old is not None:
         keys = f.broadcast(changes.select(*_named(key)))
-        touched = live_rows(old, deletes).join(keys, list(key), "left_semi")
+        touched = old.join(keys, list(key), "left_semi")
         changes = _versions(changes, touched, "left", columns, key, tick_id)
     else:
         return changes
@@ -108,38 +113,51 @@ def changed_rows(
 
 def _versions(
     new: DataFrame,
-    live: DataFrame,
+    old: DataFrame,
     how: str,
     columns: t.StructType,
     key: Sequence[str],
     tick_id: int | None,
 ) -> DataFrame:
-    """Returns versions that end and that begin at a tick and, of a full join, those that stay."""
-    names = [name for name in new.columns if name != DELETED]
-    both = _joined(new, live, how, columns, key)
-    old, row = f.col(_OLD), f.col(_NEW)
+    """Returns versions that end and that begin at a tick and, of a full join, those that stay.
+
+    Args:
+        new: the rows that there are, or changes, with `DELETED`.
+        old: all versions of their keys.
+        how: the join.
+        columns: the columns of the replica.
+        key: the columns of the source's key.
+        tick_id: the tick.
+    """
+    last = f.max_by(_row(old, columns), FROM_TICK).alias(_OLD)
+    both = _with_new(new, columns, key).join(old.groupBy(*_named(key)).agg(last), list(key), how)
+    was, row = f.col(_OLD), f.col(_NEW)
+    is_live = was.isNotNull() & was[TO_TICK].isNull()
     is_there = row.isNotNull() & ~f.coalesce(DELETED, f.lit(True))
-    stays = old.isNotNull() & is_there
-    for name in names:
-        kind = columns[name].dataType
-        stays &= as_compared(row[name], kind).eqNullSafe(as_compared(old[name], kind))
-    # A database that went back in time has ticks anew: a version lasts a tick at least.
-    tick = f.greatest(f.lit(tick_id).cast("long"), old[FROM_TICK] + 1)
-    before = f.when(old.isNotNull() & ~stays, old.withField(TO_TICK, tick))
+    names = [name for name in new.columns if name != DELETED]
+    stays = is_live & is_there & _are_same(was, row, names, columns)
+    # A database that went back in time has ticks anew: no version begins before another one ends.
+    tick = f.greatest(f.lit(tick_id).cast("long"), was[FROM_TICK] + 1, was[TO_TICK])
+    before = f.when(is_live & ~stays, was.withField(TO_TICK, tick))
     if how == "full":
-        before = before.when(stays, old)
+        before = before.when(stays, was)
     now = f.when(is_there & ~stays, row.withField(FROM_TICK, tick))
     return both.select(f.inline(f.array_compact(f.array(before, now))))
 
 
-def _joined(
-    new: DataFrame, old: DataFrame, how: str, columns: t.StructType, key: Sequence[str]
-) -> DataFrame:
-    """Joins what is new with rows of the replica, as two structs with the replica's columns."""
+def _are_same(old: Column, row: Column, names: Sequence[str], columns: t.StructType) -> Column:
+    """Returns whether two rows are there, and have the same values in some columns."""
+    same = old.isNotNull() & row.isNotNull()
+    for name in names:
+        kind = columns[name].dataType
+        same &= as_compared(row[name], kind).eqNullSafe(as_compared(old[name], kind))
+    return same
+
+
+def _with_new(new: DataFrame, columns: t.StructType, key: Sequence[str]) -> DataFrame:
+    """Returns the key of each row, the row with the replica's columns, and whether it is gone."""
     deleted = [DELETED] if DELETED in new.columns else []
-    mine = new.select(*_named(key), *deleted, _row(new, columns).alias(_NEW))
-    its = old.select(*_named(key), _row(old, columns).alias(_OLD))
-    return mine.join(its, list(key), how)
+    return new.select(*_named(key), *deleted, _row(new, columns).alias(_NEW))
 
 
 def _row(frame: DataFrame, columns: t.StructType) -> Column:

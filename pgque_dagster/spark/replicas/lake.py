@@ -211,7 +211,13 @@ class LakeReplica(ABC, Generic[Table]):
 
 
 class ReplicaOutput(TableOutput[Table]):
-    """What an attempt publishes in a replica; beside the output of a format."""
+    """What an attempt publishes in a replica; beside the output of a format.
+
+    Attributes:
+        merges: whether it is changes to the rows of a copy, and not all rows.
+    """
+
+    merges = False
 
     def replicate(self, replica: LakeReplica[Table], batch: SparkBatch, copied: str) -> None:
         """Says what is replicated.
@@ -268,8 +274,19 @@ class ReplicaOutput(TableOutput[Table]):
         return []
 
     def published(self, state: Table) -> WriteAttempt | None:
-        """Returns the attempt at this batch whose commit is in a version of the table."""
+        """Returns the attempt at this batch whose commit is in a version of the table.
+
+        Raises:
+            InvalidArgument: if the table has a later batch, or changes would be merged into another
+                copy than the one that they follow.
+        """
         with self._sink.errors(self.batch):
+            newest = next(self.records(state), (None, None))[1]
+            if self.merges and newest is not None and newest["copied"] != self._copied:
+                raise InvalidArgument(
+                    f"a stale attempt has copied {self._sink.name} meanwhile",
+                    "Run the batch again: it copies the table as it is then.",
+                )
             stored = self.last_batch(state)
             if stored is None or stored < self.batch.batch_id:
                 return None

@@ -88,18 +88,35 @@ as $$
     order by b.attnum;
 $$;
 
--- A text that changes if anything happens to a table that its triggers do not report: other columns,
--- another key, other partitions, files that were written anew (by ALTER TABLE, but also by TRUNCATE and
--- VACUUM FULL), triggers of capture() that were made anew, disabled or enabled, or labels of an enum.
+-- A text that changes if anything happens to a table that its triggers do not report: other columns, or
+-- columns that were altered or renamed and are as before, another key, other partitions, files that were
+-- written anew (by ALTER TABLE, but also by TRUNCATE and VACUUM FULL), triggers of capture() that were
+-- made anew, disabled or enabled, or another definition of an enum or of a composite type.
 -- Null if there is no such table.
 create or replace function pgque.table_shape(i_table regclass)
 returns text
 language sql stable
 as $$
+    with recursive kind as (  -- the types that the columns' values are made of
+        select a.atttypid as type
+        from pg_attribute a
+        where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped
+        union
+        select part.type
+        from kind k
+        join pg_type t on t.oid = k.type
+        cross join lateral (
+            select t.typelem as type
+            union all select t.typbasetype
+            union all select r.rngsubtype from pg_range r where t.oid in (r.rngtypid, r.rngmultitypid)
+            union all select a.atttypid from pg_attribute a
+                      where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped) part
+        where part.type <> 0
+    )
     select md5(concat_ws(E'\n',
         pgque.key_of_table(i_table)::text,
-        (select string_agg(format('%s %s %s %s', a.attnum, a.attname, a.atttypid, a.atttypmod), ','
-                           order by a.attnum)
+        (select string_agg(format('%s %s %s %s %s', a.attnum, a.attname, a.atttypid, a.atttypmod, a.xmin),
+                           ',' order by a.attnum)
          from pg_attribute a
          where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped),
         (select string_agg(format('%s %s', c.oid, pg_relation_filenode(c.oid)), ',' order by c.oid)
@@ -108,8 +125,12 @@ as $$
          from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
          where t.tgfoid = 'pgque.capture_change()'::regprocedure),
         (select string_agg(format('%s %L', e.oid, e.enumlabel), ',' order by e.oid)
-         from pg_attribute a join pg_enum e on e.enumtypid = a.atttypid
-         where a.attrelid = i_table)))
+         from kind k join pg_enum e on e.enumtypid = k.type),
+        (select string_agg(format('%s %s %s', a.attrelid, a.attnum, a.xmin), ','
+                           order by a.attrelid, a.attnum)
+         from kind k
+         join pg_type t on t.oid = k.type and t.typrelid <> 0
+         join pg_attribute a on a.attrelid = t.typrelid and a.attnum > 0)))
     from pg_class where oid = i_table;
 $$;
 

@@ -1,19 +1,33 @@
 """Replicas that keep rows which their source has no longer: with a mark, or with each version."""
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import types as t
 
 from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument
-from pgque_dagster.client.replicas.deletes import DELETED_TICK, FROM_TICK, MARKS, TO_TICK
+from pgque_dagster.client.replicas.deletes import (
+    DELETED_TICK,
+    FROM_TICK,
+    HISTORY,
+    MARKS,
+    TO_TICK,
+    Deletes,
+)
 from pgque_dagster.client.source_tables import copy_again
+from pgque_dagster.spark.replicas.kept import changed_rows, copied_rows, mark_columns
 from pgque_dagster.spark.replicas.target import DeltaReplicas
-from tests.support.replication import CONSUMER, QUEUE, IcebergReplication, Replication
-
-Row = dict[str, Any]
+from tests.support.replication import (
+    CONSUMER,
+    QUEUE,
+    IcebergReplication,
+    PostgresReplication,
+    Replication,
+    Row,
+)
 
 
 @pytest.fixture
@@ -28,8 +42,8 @@ def history(replication: Replication) -> Replication:
     return keeping(replication, "history")
 
 
-def keeping(replication: Replication, deletes: str) -> Replication:
-    replication.target = replace(replication.target, deletes=deletes)  # type: ignore[attr-defined]
+def keeping(replication: Replication, deletes: Deletes) -> Replication:
+    replication.keep(deletes)
     return replication
 
 
@@ -40,19 +54,12 @@ def start(replication: Replication, script: str) -> None:
     replication.catch_up()
 
 
-def last_tick(replication: Replication) -> int:
-    with replication.connect() as db:
-        query = "select last_tick from pgque.get_consumer_info('changes', 'lake')"
-        ((tick,),) = db.execute(query).fetchall()
-        return int(tick)
-
-
 def follow(replication: Replication, script: str) -> int:
     """Changes the source, catches up, and returns the tick at which the replica is."""
     replication.sql(script)
     replication.catch_up()
     assert replication.verify().is_equal
-    return last_tick(replication)
+    return replication.last_tick()
 
 
 def copy(replication: Replication) -> None:
@@ -65,12 +72,7 @@ def marks(replication: Replication) -> dict[int, int | None]:
 
 
 def at(replication: Replication, tick: int) -> list[Row]:
-    """The rows that a replica with history had at a tick, by the filter that the docs have."""
-    return plain(
-        row
-        for row in replication.replica("public.t")
-        if row[FROM_TICK] <= tick and (row[TO_TICK] is None or row[TO_TICK] > tick)
-    )
+    return plain(replication.at("public.t", tick))
 
 
 def plain(rows: Any) -> list[Row]:
@@ -113,8 +115,19 @@ def test_a_copy_marks_the_rows_that_are_gone_and_forgets_none(soft: Replication)
     }
     assert marks(soft) == found
     follow(soft, "insert into t values (1, 1); delete from t where id = 3")
-    assert marks(soft) == {1: None, 2: found[2], 3: last_tick(soft)}
+    assert marks(soft) == {1: None, 2: found[2], 3: soft.last_tick()}
     assert len(soft.copied) == 3
+
+
+def test_values_of_a_column_that_is_dropped_stay_until_the_row_changes(soft: Replication) -> None:
+    start(soft, "create table t (id int primary key, v text, w int)")
+    follow(soft, "insert into t values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
+    follow(soft, "alter table t drop column v; update t set w = 4 where id = 2")
+    values = {row["id"]: row["v"] for row in soft.replica("public.t")}
+    assert values == {1: "a", 2: None, 3: "c"}
+    follow(soft, "update t set w = 5 where id = 1; delete from t where id = 3")
+    values = {row["id"]: row["v"] for row in soft.replica("public.t")}
+    assert (values[1], values[2]) == (None, None)
 
 
 def test_the_table_at_any_tick_can_be_asked_for(history: Replication) -> None:
@@ -156,7 +169,7 @@ def test_columns_that_go_and_come_take_no_version_away(history: Replication) -> 
 
 @pytest.mark.parametrize("deletes", ["soft", "history"])
 def test_a_batch_that_is_applied_ten_times_changes_nothing(
-    replication: Replication, deletes: str
+    replication: Replication, deletes: Deletes
 ) -> None:
     keeping(replication, deletes)
     start(replication, TABLE)
@@ -180,9 +193,6 @@ def test_copies_that_find_nothing_else_make_no_version(history: Replication) -> 
         copy(history)
         history.catch_up()
     assert history.replica("public.t") == before
-    follow(
-        history, "set session_replication_role = replica; update t set v = 'unseen'"
-    ) if 0 else None
     history.sql("set session_replication_role = replica; update t set v = 'unseen'")
     assert history.verify().differences == 1
     copy(history)
@@ -200,7 +210,7 @@ def test_copies_that_find_nothing_else_make_no_version(history: Replication) -> 
     ],
 )
 def test_another_way_or_key_is_refused_and_changes_nothing(
-    history: Replication, deletes: str, change: str
+    history: Replication, deletes: Deletes, change: str
 ) -> None:
     start(history, TABLE)
     follow(history, "delete from t where id = 2")
@@ -215,7 +225,7 @@ def test_another_way_or_key_is_refused_and_changes_nothing(
 
 @pytest.mark.parametrize("deletes", ["soft", "history"])
 def test_a_type_that_cannot_hold_what_is_kept_is_refused(
-    replication: Replication, deletes: str
+    replication: Replication, deletes: Deletes
 ) -> None:
     keeping(replication, deletes)
     table = "create table t (id int primary key, v text);"
@@ -234,7 +244,7 @@ def test_a_type_that_cannot_hold_what_is_kept_is_refused(
 
 @pytest.mark.parametrize("deletes", ["soft", "history"])
 def test_compaction_and_rows_of_others_take_nothing_away(
-    iceberg: IcebergReplication, deletes: str
+    iceberg: IcebergReplication, deletes: Deletes
 ) -> None:
     keeping(iceberg, deletes)
     start(iceberg, TABLE)
@@ -281,3 +291,29 @@ def test_what_is_no_way_to_delete_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="hard, soft, history"):
         DeltaReplicas("lake", deletes="gently")  # type: ignore[arg-type]
     assert list(MARKS) == ["hard", "soft", "history"]
+
+
+def test_versions_of_ticks_that_come_anew_do_not_overlap(spark: SparkSession) -> None:
+    source = [t.StructField("id", t.IntegerType()), t.StructField("v", t.StringType())]
+    columns = t.StructType([*source, *mark_columns(HISTORY)])
+    old = spark.createDataFrame([(7, "a", 20, 22), (8, "b", 25, None)], columns)
+    changes = spark.createDataFrame(
+        [(7, "n", False), (8, "m", False)], "id int, v string, __pgque_deleted boolean"
+    )
+    found = changed_rows(changes, old, columns, ["id"], HISTORY, 20).drop("__pgque_deleted")
+    assert set(found.collect()) == {(7, "n", 22, None), (8, "b", 25, 26), (8, "m", 26, None)}
+    rows = spark.createDataFrame([(7, "n"), (8, "b")], "id int, v string")
+    found = copied_rows(rows, old, columns, ["id"], HISTORY, 20)
+    assert set(found.collect()) == {(7, "a", 20, 22), (7, "n", 22, None), (8, "b", 25, None)}
+
+
+def test_versions_in_postgres_of_ticks_that_come_anew_do_not_overlap(
+    postgres: PostgresReplication,
+) -> None:
+    keeping(postgres, "history")
+    start(postgres, TABLE)
+    later = postgres.last_tick() + 9
+    postgres.there(f"insert into t values (7, 'old', {later - 2}, {later})")
+    follow(postgres, "insert into t values (7, 'new')")
+    found = postgres.there(f"select {FROM_TICK} from t where v = 'new'")
+    assert found == [(later,)]

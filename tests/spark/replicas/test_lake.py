@@ -1,11 +1,17 @@
 """Replicas in the lake: one commit a batch, which replaces only files with changed rows."""
 
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
+from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument
-from tests.support.replication import IcebergReplication, LakeReplication
+from pgque_dagster.spark.replicas import delta, replica
+from pgque_dagster.spark.replicas import iceberg as replicas
+from tests.client.consumer.support import expire_leases
+from tests.support.queues import PATIENCE_SECONDS
+from tests.support.replication import DeltaReplication, IcebergReplication, LakeReplication
 
 TYPES = (
     "create table t (id smallint primary key, b bigint, r real, f float8, n numeric(12,3),"
@@ -111,8 +117,6 @@ def test_a_replica_with_a_column_of_another_type_is_maintained(lake: LakeReplica
 def test_a_compaction_while_files_are_written_loses_nothing(
     iceberg: IcebergReplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pgque_dagster.spark.replicas import iceberg as replicas
-
     iceberg.sql("create table t (id int primary key, v int)")
     iceberg.capture("public.t")
     for number in range(3):
@@ -161,3 +165,47 @@ def test_comments_of_columns_are_those_of_the_source(iceberg: IcebergReplication
     iceberg.capture("public.t")
     iceberg.catch_up()
     assert iceberg.table("public.t").schema().find_field("id").doc == "a number"
+
+
+def test_a_copy_that_a_stale_attempt_publishes_late_is_not_built_upon(
+    lake: LakeReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.sql("create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)")
+    lake.capture("public.t")
+    lake.catch_up()
+    output: Any = delta._Output if isinstance(lake, DeltaReplication) else replicas._Output
+    commit, net_changes = output.commit, replica.net_changes
+    reached, go_on = Event(), Event()
+
+    def commit_late(self: Any, state: Any) -> bool:
+        if not reached.is_set():
+            reached.set()
+            assert go_on.wait(PATIENCE_SECONDS)
+        return bool(commit(self, state))
+
+    def apply_stale() -> None:
+        with Client(lake.url) as client:
+            batch = lake.claim(client)
+            assert batch is not None
+            lake.replicate(batch, lake.tables)
+
+    def meanwhile(*arguments: Any) -> Any:
+        go_on.set()
+        stale.join()
+        return net_changes(*arguments)
+
+    monkeypatch.setattr(output, "commit", commit_late)
+    # Only the stale attempt sees the column, and copies the table.
+    lake.sql("alter table t add column c int; update t set v = 3 where id = 1")
+    lake.tick()
+    stale = Thread(target=apply_stale)
+    stale.start()
+    assert reached.wait(PATIENCE_SECONDS)
+    lake.sql("alter table t drop column c")
+    with lake.connect() as db:
+        expire_leases(db)
+    monkeypatch.setattr(replica, "net_changes", meanwhile)
+    with pytest.raises(InvalidArgument, match="stale attempt has copied"):
+        lake.run()
+    lake.catch_up()
+    lake.check()

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from pgque_dagster.client.replicas.deletes import MARKS
 from tests.support.replica_faults import Faults
 from tests.support.replica_model import Model
 from tests.support.replication import Replication
@@ -18,6 +19,8 @@ SEEDS = range(100, 100 + int(os.environ.get("PGQUE_MODEL_SEEDS") or 5))
 def happened(
     replication: Replication, patch: pytest.MonkeyPatch, seed: int, steps: int
 ) -> Counter[str]:
+    # Deletes of each kind in turn.
+    replication.keep(list(MARKS)[seed % len(MARKS)])
     model = Model(replication, Faults(replication, patch), seed)
     model.run(steps)
     return model.happened
