@@ -8,7 +8,7 @@ import pytest
 from psycopg.pq import ExecStatus
 
 from tests.client.consumer.support import Queue, wait_until
-from tests.support.queues import PATIENCE_SECONDS, Connection, rows, value
+from tests.support.queues import PATIENCE_SECONDS, Connection
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ class TestPython:
             published.nack(message.batch_id, message, retry_after=0, reason="no such customer")
             published.ack(message.batch_id)
             q.client.maint()
-        letters = rows(q.db, "select ev_data, dl_reason from pgque.dlq_inspect('q')")
+        letters = q.db.rows("select ev_data, dl_reason from pgque.dlq_inspect('q')")
         assert letters == [('{"n": 1}', "no such customer")]
 
     def test_its_consumer_is_woken_by_notify(self, q: Queue, published: pgque.PgqueClient) -> None:
@@ -158,7 +158,7 @@ class TestOtherLanguages:
         assert run(db, nack, first[1], *first, "0 seconds", "a reason") == [["1"]]
         assert run(db, "select pgque.ack($1)", first[1]) == [["1"]]
 
-        value(db, "select pgque.maint_retry_events()")
+        db.value("select pgque.maint_retry_events()")
         q.tick()
-        ((again, *_),) = rows(db, "select msg_id from pgque.receive('q', 'new')")
+        ((again, *_),) = db.rows("select msg_id from pgque.receive('q', 'new')")
         assert str(again) == first[0]

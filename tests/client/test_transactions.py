@@ -28,7 +28,7 @@ from pgque_dagster.client import (
 )
 from tests.client.consumer.support import Queue, wait_until
 from tests.client.examples import sqlalchemy_url, use_django
-from tests.support.queues import PATIENCE_SECONDS, tick, value
+from tests.support.queues import PATIENCE_SECONDS, Connection
 
 
 class Undo(Exception):
@@ -325,7 +325,7 @@ class TestTasks:
                         call.cancel()
                     with suppress(asyncio.CancelledError):
                         await call
-                    wait_until(lambda: value(q.db, left) == 0)
+                    wait_until(lambda: q.db.value(left) == 0)
                     await client.send("q", "after")
 
         run(main())
@@ -435,7 +435,7 @@ class TestFaces:
                 await client.send("q", {"a": 1})
                 with pytest.raises(QueueNotFound, match=r"Did you mean q\?"):
                     await client.send("qq", "x")
-                await asyncio.to_thread(tick, q.db)
+                await asyncio.to_thread(Connection.tick, q.db)
                 batch = await client.claim("q", "c", owner="me")
                 assert batch is not None
                 batch.before_ack(insert)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.queues import Connection, refused
-from tests.support.races import Another, race
+from tests.support.races import race
 
 
 def test_events_arrive_exactly_once_and_not_before_a_tick(q: Connection) -> None:
@@ -22,8 +22,8 @@ def test_each_consumer_gets_each_event(db: Connection) -> None:
     assert (fast, db.drain(consumer="slow")) == (["a"], ["a", "b"])
 
 
-def test_events_come_in_order_of_their_ids(q: Connection, another: Another) -> None:
-    late = another()
+def test_events_come_in_order_of_their_ids(q: Connection) -> None:
+    late = q.another()
     with late.transaction():
         late.send("first id, last commit")
         q.send("second id")
@@ -51,10 +51,8 @@ def test_events_of_many_subtransactions_arrive_together(q: Connection) -> None:
     assert q.payloads(q.open_batch()) == texts
 
 
-def test_a_long_transaction_across_many_ticks_arrives_whole_and_once(
-    q: Connection, another: Another
-) -> None:
-    long = another()
+def test_a_long_transaction_across_many_ticks_arrives_whole_and_once(q: Connection) -> None:
+    long = q.another()
     short = []
     with long.transaction():
         for number in range(10):
@@ -66,10 +64,8 @@ def test_a_long_transaction_across_many_ticks_arrives_whole_and_once(
     assert q.drain() == [f"long {n}" for n in range(10)]
 
 
-def test_a_batch_is_the_same_until_it_is_finished_whatever_others_do(
-    q: Connection, another: Another
-) -> None:
-    late = another()
+def test_a_batch_is_the_same_until_it_is_finished_whatever_others_do(q: Connection) -> None:
+    late = q.another()
     with late.transaction():
         late.send("late")
         batch = q.open_batch("a", "b")
@@ -79,7 +75,7 @@ def test_a_batch_is_the_same_until_it_is_finished_whatever_others_do(
     with q.transaction(force_rollback=True):
         q.finish(batch)
     assert q.next_batch() == batch
-    assert q.events(batch) == another().events(batch) == first
+    assert q.events(batch) == q.another().events(batch) == first
 
 
 def test_a_batch_can_be_opened_and_read_in_one_statement(q: Connection) -> None:
@@ -89,20 +85,16 @@ def test_a_batch_can_be_opened_and_read_in_one_statement(q: Connection) -> None:
 
 
 @pytest.mark.parametrize("rollback", [False, True])
-def test_two_sessions_at_once_get_the_same_batch(
-    q: Connection, another: Another, rollback: bool
-) -> None:
+def test_two_sessions_at_once_get_the_same_batch(q: Connection, rollback: bool) -> None:
     q.publish("a")
-    batch, answer = race(another, Connection.next_batch, Connection.next_batch, rollback=rollback)
+    batch, answer = race(q, Connection.next_batch, Connection.next_batch, rollback=rollback)
     assert rollback or answer.result() == batch
     assert q.payloads(answer.result()) == ["a"]
 
 
-def test_of_two_sessions_that_finish_one_batch_the_second_is_refused(
-    q: Connection, another: Another
-) -> None:
+def test_of_two_sessions_that_finish_one_batch_the_second_is_refused(q: Connection) -> None:
     batch = q.open_batch("a")
-    _, answer = race(another, lambda one: one.finish(batch), lambda two: two.finish(batch))
+    _, answer = race(q, lambda one: one.finish(batch), lambda two: two.finish(batch))
     with refused("PQ003"):
         answer.result()
 

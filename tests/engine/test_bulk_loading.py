@@ -3,16 +3,15 @@
 import pytest
 
 from tests.support.queues import Connection, refused
-from tests.support.races import Another
 
 RAW = "select pgque.insert_event_raw('q', null, null, null, null, 't', 'x', null, null, null, null)"
 
 
 @pytest.fixture
-def producer(db: Connection, another: Another) -> Connection:
+def producer(db: Connection) -> Connection:
     """May write to the queue, and nothing else."""
     db.make_queue()
-    connection = another()
+    connection = db.another()
     connection.execute("set role pgque_writer")
     return connection
 
@@ -114,10 +113,8 @@ class TestLoaderThatAskedOnce:
             q.rotate()
         assert q.value(f"select count(*) from {stale}") == 0
 
-    def test_a_transaction_in_one_table_keeps_no_other_from_rotation(
-        self, q: Connection, another: Another
-    ) -> None:
-        using = another()
+    def test_a_transaction_in_one_table_keeps_no_other_from_rotation(self, q: Connection) -> None:
+        using = q.another()
         with using.transaction():
             using.rows(f"select from {tables(q)[1]}")
             assert (q.rotate(), q.value("select queue_cur_table from pgque.queue")) == (1, 2)

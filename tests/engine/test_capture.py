@@ -2,14 +2,13 @@
 
 import json
 import random
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
 
-from tests.support.queues import Another, Connection, refused
+from tests.support.queues import Connection, refused
 
 # The events of a queue in the order of their ids, as a consumer reads them.
 EVENTS = """
@@ -363,14 +362,12 @@ def test_a_role_without_the_right_cannot_change_the_table_unseen(db: Connection)
     assert kinds(db) == ["insert", "update", "delete", "truncate"]
 
 
-def test_writers_hold_up_the_triggers_for_a_bounded_time(
-    db: Connection, another: Another, blocked: Callable[..., Any]
-) -> None:
+def test_writers_hold_up_the_triggers_for_a_bounded_time(db: Connection) -> None:
     run(db, "create table t (id int primary key)")
-    writer = another()
+    writer = db.another()
     run(writer, "begin; insert into t values (1)")
 
-    answer = blocked(lambda session: session.value("select pgque.capture('t', 'q')"))
+    answer = db.blocked(lambda session: session.value("select pgque.capture('t', 'q')"))
     run(writer, "commit")
 
     assert answer.result(60) == 1
@@ -421,14 +418,14 @@ def test_any_sequence_of_statements_makes_a_replica_equal_to_the_table(
 
 
 def test_writers_at_the_same_time_are_in_the_order_in_which_their_changes_took_effect(
-    db: Connection, another: Another
+    db: Connection,
 ) -> None:
     run(db, "create table t (id int primary key, a int, b text)")
     run(db, "select pgque.capture('t', 'q')")
     run(db, "insert into t select n, 0 from generate_series(1, 12) n")
 
     def write(seed: int) -> None:
-        chance, session = random.Random(seed), another()
+        chance, session = random.Random(seed), db.another()
         for n in range(150):
             one, two = chance.sample(range(1, 13), 2)
             statement = chance.choice(

@@ -19,7 +19,7 @@ from pgque_dagster.embedded import EmbeddedPostgres
 from tests.conftest import INSTALL_SQL, administer, new_server, server_version
 from tests.support import chaos, crowd
 from tests.support.debian import DebianPostgres
-from tests.support.queues import PATIENCE_SECONDS, connect, value
+from tests.support.queues import PATIENCE_SECONDS, connect
 from tests.support.replicas import Replica, Replicas, cut_off, replicas, wait_for
 
 Server = EmbeddedPostgres | DebianPostgres
@@ -58,7 +58,7 @@ def restored(cluster: Server, dump: Path) -> str:
     restoring = [cluster.binary("pg_restore"), "--exit-on-error", f"--dbname={url}", dump]
     subprocess.run(restoring, check=True)
     with connect(url) as db:
-        value(db, "select pgque.adopt_restored_database()")
+        db.value("select pgque.adopt_restored_database()")
     return url
 
 
@@ -84,7 +84,7 @@ def run(folder: Path, cuts: int, dumps: int) -> None:
         for copy in [url, *(restored(cluster, file) for file in files)]:
             crowd.drain(copy)
             with connect(copy) as db:
-                sent = value(db, "select count(*) from ledger")
+                sent = db.value("select count(*) from ledger")
                 print(f"seed {seed}, {copy}: {sent} events, {disturbed} sessions disturbed")
                 books = crowd.books(db)
             lost, doubled, invented = books["parted"]
@@ -118,7 +118,7 @@ def fail_over(servers: Replicas, primary: Replica, random: Random) -> Replica:
     if random.random() < 0.8:
         cut_off(standby, primary)
         with connect(primary.url()) as db:
-            end = value(db, "select last_value from pgque.batch_id_seq")
+            end = db.value("select last_value from pgque.batch_id_seq")
             end += random.randint(*LOST_BATCHES)
             wait_for(db, f"select last_value >= {end} from pgque.batch_id_seq")
     primary.stop("immediate")
@@ -152,11 +152,11 @@ def run_and_fail_over(server: Any, meanings: Path, failovers: int, cuts: int) ->
                     point_to(current, primary)
                 crowd.disturb(url, random, cuts)
                 with connect(url) as db:  # asked last, since it begins the new life if nobody did
-                    lineages.add(value(db, "select pgque.incarnation()"))
+                    lineages.add(db.value("select pgque.incarnation()"))
             codes = crowd.send_home(url, running)
         crowd.drain(url)
         with connect(url) as db:
-            sent = value(db, "select count(*) from ledger")
+            sent = db.value("select count(*) from ledger")
             known = {int(file.name) for file in meanings.iterdir()}
             lost = len(known - {row[0] for row in db.execute("select batch_id from sink")})
             books = crowd.books(db)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.queues import PATIENCE_SECONDS, Connection, refused
-from tests.support.races import Another, race
+from tests.support.races import race
 from tests.support.replicas import wait_for
 from tests.support.workers import next_of, queue_with_ticks
 
@@ -92,7 +92,7 @@ class TestSlots:
 
     @pytest.mark.parametrize("loop", ["ticker_loop", "maint_loop"])
     def test_a_slot_ends_when_the_jobs_are_taken_back(
-        self, db: Connection, another: Another, background: ThreadPoolExecutor, loop: str
+        self, db: Connection, background: ThreadPoolExecutor, loop: str
     ) -> None:
         for slot in ("'-1 second'", "null"):
             with refused("PQ005", "no slot"):
@@ -103,7 +103,7 @@ class TestSlots:
         pause = "create or replace function pgque.maint_pause() returns interval language sql"
         db.execute(f"{pause} return interval '100 ms'".encode())
         db.execute("update pgque.config set ticker_job_id = 1")
-        call = background.submit(another().execute, f"call pgque.{loop}('1 minute')".encode())
+        call = background.submit(db.another().execute, f"call pgque.{loop}('1 minute')".encode())
         wait_for(db, "select count(*) = 1 from pg_stat_activity where wait_event = 'PgSleep'")
         assert not call.done()
         db.execute("update pgque.config set ticker_job_id = null")
@@ -210,7 +210,7 @@ class TestUninstalling:
         with refused("PQ020"):
             self.uninstall(q)
 
-    def test_a_producer_in_the_middle_is_waited_for(self, q: Connection, another: Another) -> None:
-        _, answer = race(another, lambda one: one.send("a"), self.uninstall)
+    def test_a_producer_in_the_middle_is_waited_for(self, q: Connection) -> None:
+        _, answer = race(q, lambda one: one.send("a"), self.uninstall)
         with refused("PQ020"):
             answer.result()

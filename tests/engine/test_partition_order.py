@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.queues import Connection, rows, send, tick, value
+from tests.support.queues import Connection
 from tests.support.slots import (
     ack,
     drain_slot,
@@ -28,7 +28,7 @@ def one(db: Connection) -> Connection:
 
 
 def configure(db: Connection, parameter: str, setting: str) -> None:
-    value(db, "select pgque.set_queue_config('q', %s, %s)", parameter, setting)
+    db.value("select pgque.set_queue_config('q', %s, %s)", parameter, setting)
 
 
 def page_of(db: Connection, most: int = 100) -> list[str]:
@@ -54,7 +54,7 @@ def send_older(db: Connection) -> None:
     db.execute(
         "select pgque.insert_event_raw('q', 1, now(), null, null, 't', 'k1', 'k', null, null, null)"
     )
-    tick(db)
+    db.tick()
 
 
 class TestSharing:
@@ -83,9 +83,9 @@ class TestSharing:
 
     def test_events_without_a_key_are_in_the_first_slot(self, db: Connection) -> None:
         queue_with_slots(db, 3)
-        send(db, "a", "b")
+        db.send("a", "b")
         for _ in range(3):
-            tick(db)
+            db.tick()
         assert [drain_slot(db, slot, 3) for slot in range(3)] == [["a", "b"], [], []]
         assert statuses(db, "last_tick") == [(4,)] * 3
 
@@ -122,7 +122,7 @@ class TestFailures:
         fail(db, "a", HOUR)
         publish_keyed(db, ("k", "c"))
         assert page_acked(db) == ["c"]
-        assert value(db, "select ev_data from pgque.retry_queue") == "a"
+        assert db.value("select ev_data from pgque.retry_queue") == "a"
 
     def test_a_failed_event_comes_again_to_its_slot_only(self, db: Connection) -> None:
         queue_with_slots(db, 3)
@@ -131,8 +131,8 @@ class TestFailures:
         receive(db, slot, 3)
         nack(db, message, slot, 3)
         ack(db, slot, 3)
-        value(db, "select pgque.maint_retry_events()")
-        tick(db)
+        db.value("select pgque.maint_retry_events()")
+        db.tick()
         found = {number: receive(db, number, 3) for number in range(3)}
         assert {number: texts(page) for number, page in found.items() if page} == {slot: ["a"]}
         assert found[slot][0][4] == 1
@@ -142,13 +142,13 @@ class TestFailures:
         (message,) = publish_keyed(db, ("k", "a"))
         assert (page_of(db), nack(db, message, 0, 1)) == (["a"], 1)
         assert page_acked(db) == ["a"]
-        assert rows(db, "select consumer_name from pgque.dlq_summary('q')") == [("c#0/1",)]
+        assert db.rows("select consumer_name from pgque.dlq_summary('q')") == [("c#0/1",)]
 
 
 class TestLateEvents:
     def test_events_sent_later_with_a_lower_id_come_too(self, one: Connection) -> None:
         """Two transactions of one key at once have no order, but both arrive."""
-        value(one, "select nextval('pgque.event_1_id_seq')")
+        one.value("select nextval('pgque.event_1_id_seq')")
         publish_keyed(one, ("k", "k2"), ("k", "k3"))
         assert [page_acked(one, most=1), page_acked(one)] == [["k2"], ["k3"]]
         send_older(one)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import Another, Connection, refused
+from tests.support.queues import Connection, refused
 from tests.support.readings import read_every_way
 
 PLAN = "select slice_sql from pgque.batch_read_plan(%s, %s) order by slice_nr"
@@ -68,10 +68,8 @@ def truncate_all(db: Connection) -> None:
 class TestSmallAndLargeBatches:
     """They are read in different ways."""
 
-    def test_those_in_progress_are_told_apart(
-        self, q: Connection, another: Another, skip: Skip
-    ) -> None:
-        early, through, late, undone = (another() for _ in range(4))
+    def test_those_in_progress_are_told_apart(self, q: Connection, skip: Skip) -> None:
+        early, through, late, undone = (q.another() for _ in range(4))
         for session, text in ((early, "early"), (through, "through"), (undone, "undone")):
             session.execute("begin")
             session.send(text)
@@ -96,8 +94,8 @@ class TestSmallAndLargeBatches:
         q.finish(batch)
         assert sorted(q.received()) == ["late", "through"]
 
-    def test_all_tables_are_read(self, q: Connection, another: Another, skip: Skip) -> None:
-        producers = [another() for _ in range(3)]
+    def test_all_tables_are_read(self, q: Connection, skip: Skip) -> None:
+        producers = [q.another() for _ in range(3)]
         for number, producer in enumerate(producers):
             producer.execute("begin isolation level repeatable read")
             producer.send(str(number))
@@ -153,10 +151,10 @@ class TestSmallAndLargeBatches:
 
 class TestPlans:
     @pytest.fixture
-    def batch(self, q: Connection, another: Another) -> int:
+    def batch(self, q: Connection) -> int:
         """A batch in all three tables, with foreign events between its own, and gaps."""
         q.value("select pgque.set_snapshot_patience('0')::text")  # the late one's, too
-        late = another()
+        late = q.another()
         late.execute("begin")
         late.send("late 1")
         send_many(q, 300)
@@ -169,7 +167,7 @@ class TestPlans:
                 assert q.rotate() == 1
         late.send("late 2")
         late.execute("commit")
-        open_still = another()
+        open_still = q.another()
         open_still.execute("begin")
         open_still.send("not in this batch")
         q.tick()
@@ -186,9 +184,9 @@ class TestPlans:
             assert read(q, slices) == expected
             assert 1 <= len(slices) <= max(max_slices, tables)
 
-    def test_a_reader_runs_slices_alone(self, q: Connection, another: Another, batch: int) -> None:
+    def test_a_reader_runs_slices_alone(self, q: Connection, batch: int) -> None:
         expected = q.events(batch)
-        reader = another()
+        reader = q.another()
         reader.execute("set role pgque_reader")
         reader.execute("set search_path = ''")
         slices = plan(reader, batch, 3)
@@ -279,11 +277,9 @@ class TestRanges:
             with refused("PQ005", message):
                 read_range(q, first, last)
 
-    def test_an_old_snapshot_gets_no_plan_that_lacks_events(
-        self, q: Connection, another: Another
-    ) -> None:
+    def test_an_old_snapshot_gets_no_plan_that_lacks_events(self, q: Connection) -> None:
         last = q.publish("truncated")
-        reader = another()
+        reader = q.another()
         reader.execute("begin isolation level repeatable read")
         assert reader.value("select count(*) from pgque.queue") == 1
         truncate_all(q)

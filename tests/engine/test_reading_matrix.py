@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import Another, Connection, refused
+from tests.support.queues import Connection, refused
 from tests.support.readings import EVENTS, Event, Message, check_received, read_every_way
 from tests.support.slots import subscribe
 
@@ -244,7 +244,7 @@ def open_for(db: Connection, consumer: str) -> int | None:
 
 
 @pytest.fixture
-def case(request: pytest.FixtureRequest, db: Connection, another: Another) -> Iterator[Case]:
+def case(request: pytest.FixtureRequest, db: Connection) -> Iterator[Case]:
     consumer, size, unused_ids = request.param
     db.make_queue(consumers=("c",))
     db.value("select pgque.register_subconsumer('q', 'shared', 'w')")
@@ -263,7 +263,7 @@ def case(request: pytest.FixtureRequest, db: Connection, another: Another) -> It
     is_slot = consumer == "parted"
     yield Case(
         db,
-        another(),
+        db.another(),
         consumer,
         "parted#0/1" if is_slot else consumer,
         [text for texts in PAYLOADS[size] for text in texts],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Another, Connection, refused
+from tests.support.queues import Connection, refused
 
 
 def nack(db: Connection, batch: int, msg_ids: list[int], after: str | None = "0") -> int:
@@ -191,8 +191,8 @@ def test_retries_do_not_wait_for_a_tick_of_another_queue(db: Connection) -> None
         assert db.value("select pgque.maint_retry_events()") == 1
 
 
-def test_retries_that_another_moves_are_left_to_it(failed: Connection, another: Another) -> None:
-    mover = another()
+def test_retries_that_another_moves_are_left_to_it(failed: Connection) -> None:
+    mover = failed.another()
     with mover.transaction():
         mover.value("select pgque.maint_retry_events()")
         assert failed.value("select pgque.maint_retry_events()") == 0

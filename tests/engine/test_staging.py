@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.support.databases import as_user
-from tests.support.queues import Another, Blocked, Connection, connect, refused
+from tests.support.queues import Connection, connect, refused
 
 
 def open_staging(db: Connection, queue: str = "q") -> int:
@@ -76,16 +76,16 @@ def test_publishing_again_returns_the_same_and_sends_nothing(q: Connection) -> N
     assert q.received() == ["a"]
 
 
-def test_publishing_twice_sends_once(q: Connection, another: Another, blocked: Blocked) -> None:
+def test_publishing_twice_sends_once(q: Connection) -> None:
     staging = open_staging(q)
     txid = write(q, staging, "a")
-    writer = another()
+    writer = q.another()
     table = table_of(writer, staging)
     with writer.transaction():
         write_late(writer, table)
         with q.transaction():
             first = publish(q, staging, [txid], 1)
-            answer = blocked(publish, staging, [txid], 1)
+            answer = q.blocked(publish, staging, [txid], 1)
     assert (first, answer.result(), q.received()) == (1, 1, ["a"])
 
 
@@ -116,11 +116,11 @@ def test_an_aborted_staging_is_gone(q: Connection) -> None:
 
 
 @pytest.mark.parametrize("end", ["publish", "abort"])
-def test_an_attempt_that_writes_holds_nobody_up(q: Connection, another: Another, end: str) -> None:
+def test_an_attempt_that_writes_holds_nobody_up(q: Connection, end: str) -> None:
     """Spark aborts a write while some of its tasks still start."""
     staging = open_staging(q)
     txid = write(q, staging, "a")
-    slow = another()
+    slow = q.another()
     table = table_of(slow, staging)
     with slow.transaction():
         write_late(slow, table)

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import Another, Connection
+from tests.support.queues import Connection
 
 GID = "a prepared transaction of the tests"
 
 
 @pytest.fixture
-def prepared(q: Connection, another: Another) -> Iterator[Connection]:
+def prepared(q: Connection) -> Iterator[Connection]:
     """Has an event in a prepared transaction; its connection may close."""
-    with another() as producer:
+    with q.another() as producer:
         producer.execute("begin")
         producer.send("prepared")
         producer.execute(f"prepare transaction '{GID}'".encode())

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import INSTALL_SQL
 from tests.support import crowd, slot_batches, slots
 from tests.support.databases import as_user, empty_database, owned_database
-from tests.support.queues import Another, Connection, connect, refused
+from tests.support.queues import Connection, connect, refused
 from tests.support.released import RELEASES, Release
 
 INSTALL = INSTALL_SQL.read_bytes()
@@ -79,9 +79,8 @@ def database_url(server: Any) -> Iterator[str]:
 
 
 @pytest.fixture
-def old(another: Another, released: Release) -> Connection:
+def old(db: Connection, released: Release) -> Connection:
     """A database with the released version."""
-    db = another()
     db.execute(released.sql())
     return db
 
@@ -251,11 +250,11 @@ def wait_for_events(db: Connection, count: int, running: list[subprocess.Popen[b
 
 class TestLocks:
     def test_a_consumers_open_transaction_holds_the_upgrade_up_and_is_named(
-        self, old: Connection, another: Another
+        self, old: Connection
     ) -> None:
         old.make_queue()
         old.publish("a")
-        consumer = another()
+        consumer = old.another()
         old.execute("set lock_timeout = '300ms'")
         with consumer.transaction():
             batch = consumer.next_batch()
@@ -266,9 +265,7 @@ class TestLocks:
         old.execute(INSTALL)
         assert old.drain() == []
 
-    def test_no_lock_is_taken_later_than_all_at_once(
-        self, old: Connection, another: Another
-    ) -> None:
+    def test_no_lock_is_taken_later_than_all_at_once(self, old: Connection) -> None:
         """Or it would be waited for with others in hand."""
         old.make_queue()
         taken_at_once = (
@@ -283,7 +280,7 @@ class TestLocks:
         before = {name for (name,) in old.rows(shared)}
         free = before - {name for (name,) in old.rows(taken_at_once)}
         old.execute(INSTALL.replace(b"\ncommit;", b""))
-        locked = another().rows(
+        locked = old.another().rows(
             "select c.relname from pg_locks l join pg_class c on c.oid = l.relation"
             " where l.pid = %s and l.mode not in ('AccessShareLock', 'RowShareLock',"
             " 'RowExclusiveLock', 'ShareUpdateExclusiveLock')",
@@ -293,13 +290,11 @@ class TestLocks:
         assert free & {name for (name,) in locked} == set()
         assert ("queue",) in locked
 
-    def test_who_holds_one_table_and_asks_for_another_gets_it(
-        self, old: Connection, another: Another
-    ) -> None:
+    def test_who_holds_one_table_and_asks_for_another_gets_it(self, old: Connection) -> None:
         """Whoever waits for the upgrade while the upgrade waits for them would be a deadlock."""
         old.make_queue()
         batch = old.open_batch("a")
-        consumer = another()
+        consumer = old.another()
         with ThreadPoolExecutor() as pool:
             with consumer.transaction():
                 consumer.execute("lock table pgque.tick in access share mode")
@@ -315,11 +310,9 @@ class TestLocks:
         old.execute(INSTALL)
         assert old.value("show lock_timeout") == before != "0"
 
-    def test_prepared_statements_of_producers_and_consumers_live_on(
-        self, old: Connection, another: Another
-    ) -> None:
+    def test_prepared_statements_of_producers_and_consumers_live_on(self, old: Connection) -> None:
         old.make_queue()
-        app = another()
+        app = old.another()
         app.prepare_threshold = 0
 
         def once(text: str) -> None:
@@ -423,12 +416,10 @@ def test_somebody_else_cannot_upgrade(old: Connection, database_url: str) -> Non
         old.execute("drop owned by passerby; drop role passerby")
 
 
-def test_refreshing_materialized_views_after_the_upgrade_halts_nothing(
-    old: Connection, another: Another
-) -> None:
+def test_refreshing_materialized_views_after_the_upgrade_halts_nothing(old: Connection) -> None:
     old.make_queue()
     old.send("a")
-    db = another()
+    db = old.another()
     db.execute(INSTALL)
     db.execute("refresh materialized view pgque.origin")
     assert db.received() == ["a"]

@@ -19,7 +19,7 @@ from random import Random
 
 import psycopg
 
-from tests.support.queues import Connection, connect, rows, value
+from tests.support.queues import Connection, connect
 
 BOOKS = """
 create table ledger (payload text primary key);
@@ -66,7 +66,7 @@ def produce(db: Connection, random: Random, name: str) -> None:
             with db.transaction(force_rollback=random.random() < 0.3):
                 payloads = [f"{prefix}/{sent + n}" for n in range(random.randint(1, 5))]
                 sent += len(payloads)
-                value(db, "select pgque.send_batch('q', 't', %s::text[])", payloads)
+                db.value("select pgque.send_batch('q', 't', %s::text[])", payloads)
                 db.execute("insert into ledger select unnest(%s::text[])", [payloads])
             pause(random, 0.01)
         if random.random() < 0.02:
@@ -77,7 +77,7 @@ def produce(db: Connection, random: Random, name: str) -> None:
 
 def prepare(db: Connection, random: Random, name: str) -> None:
     """A transaction that ends long after its session left it: PREPARE, ticks, COMMIT PREPARED."""
-    for (left,) in rows(db, PREPARED, name):  # by a connection that was lost in between
+    for (left,) in db.rows(PREPARED, name):  # by a connection that was lost in between
         db.execute(f"commit prepared '{left}'".encode())
     transaction = f"{name}/{random.getrandbits(64)}"
     payloads = [f"{transaction}/{number}" for number in range(random.randint(1, 5))]
@@ -93,30 +93,30 @@ def prepare(db: Connection, random: Random, name: str) -> None:
 
 def send_elsewhere(db: Connection, random: Random, name: str) -> None:
     """Events of another queue, which no ledger knows: a consumer of q that gets one shows it."""
-    value(db, "select pgque.send('other', 't', %s::text)", f"other/{random.getrandbits(64)}")
-    rows(db, "select * from pgque.receive('other', 'c', 50)")
-    batch = value(db, "select pgque.next_batch('other', 'c')")
+    db.value("select pgque.send('other', 't', %s::text)", f"other/{random.getrandbits(64)}")
+    db.rows("select * from pgque.receive('other', 'c', 50)")
+    batch = db.value("select pgque.next_batch('other', 'c')")
     if batch is not None:
         with losing_quietly():
-            value(db, "select pgque.finish_batch(%s)", batch)
+            db.value("select pgque.finish_batch(%s)", batch)
     pause(random, 0.02)
 
 
 def work_a_slot(db: Connection, random: Random, name: str) -> None:
     """Takes any slot, keeps its page and acks it, in one transaction."""
-    slots = value(db, SLOTS)
+    slots = db.value(SLOTS)
     slot = random.randrange(slots)
     worker = (slot, name, f"{LEASE_SECONDS} seconds")
-    if value(db, "select pgque.claim_slot('q', 'parted', %s, %s, %s::interval)", *worker) is None:
+    if db.value("select pgque.claim_slot('q', 'parted', %s, %s, %s::interval)", *worker) is None:
         return pause(random, 0.02)
     pause(random, LEASE_SECONDS * 2 if random.random() < 0.05 else 0.02)
     with db.transaction(force_rollback=random.random() < 0.05):
-        page = rows(db, PAGE, slot, slots, name)
+        page = db.rows(PAGE, slot, slots, name)
         payloads = [payload for (payload,) in page]
         db.execute("insert into sink select 'parted', 0, unnest(%s::text[])", [payloads])
         if page:
-            value(db, "select pgque.ack_partitioned('q', 'parted', %s, %s, %s)", slot, slots, name)
-    value(db, "select pgque.release_slot('q', 'parted', %s, %s)", slot, name)
+            db.value("select pgque.ack_partitioned('q', 'parted', %s, %s, %s)", slot, slots, name)
+    db.value("select pgque.release_slot('q', 'parted', %s, %s)", slot, name)
     return None
 
 
@@ -125,28 +125,27 @@ def repartition(db: Connection, random: Random, name: str) -> None:
     pause(random, 2)
     slots = random.randint(1, 5)
     for _ in range(30):
-        if value(db, "select pgque.repartition('q', 'parted', %s)", slots) == 0:
+        if db.value("select pgque.repartition('q', 'parted', %s)", slots) == 0:
             return
         pause(random, 0.2)
 
 
 def tick(db: Connection, random: Random, name: str) -> None:
-    value(db, "select pgque.ticker()")
+    db.value("select pgque.ticker()")
     pause(random, 0.01)
 
 
 def maintain(db: Connection, random: Random, name: str) -> None:
-    value(db, "select pgque.maint()")
+    db.value("select pgque.maint()")
     if random.random() < 0.2:  # more often than maint does it
         db.execute("update pgque.log_rotation set rotated_at = null")
-        value(db, "select pgque.maint()")
+        db.value("select pgque.maint()")
     pause(random, 0.05)
 
 
 def consume_leased(db: Connection, random: Random, name: str) -> None:
     """Claims a batch, may work longer than the lease, and acks in the sink's transaction."""
-    ((batch, epoch),) = rows(
-        db,
+    ((batch, epoch),) = db.rows(
         "select batch_id, epoch from pgque.claim_batch('q', 'leased', %s, %s::interval,"
         " i_max_count => 200)",
         name,
@@ -160,7 +159,7 @@ def consume_leased(db: Connection, random: Random, name: str) -> None:
 
 def consume_plain(db: Connection, random: Random, name: str) -> None:
     """PgQ's way: of two workers on one batch only the first to finish keeps its work."""
-    batch = value(db, PLAIN_BATCH)
+    batch = db.value(PLAIN_BATCH)
     if batch is None:
         return pause(random, 0.02)
     pause(random, 0.02)
@@ -171,16 +170,16 @@ def settle(
     db: Connection, random: Random, consumer: str, batch: int, ack: str, holder: str = ""
 ) -> None:
     with db.transaction(force_rollback=random.random() < 0.05):
-        events = rows(db, "select ev_id, ev_data from pgque.get_batch_events(%s)", batch)
+        events = db.rows("select ev_id, ev_data from pgque.get_batch_events(%s)", batch)
         if MEANINGS in os.environ:
             keep_meaning(Path(os.environ[MEANINGS]), batch, sorted(text for _, text in events))
         failed = [event_id for event_id, _ in events if random.random() < 0.05]
         done = [payload for event_id, payload in events if event_id not in failed]
         db.execute("insert into sink select %s, %s, unnest(%s::text[])", [consumer, batch, done])
         # Version 0.1.0 asks nobody who he is.
-        named = f", null{holder}" if holder and value(db, NACK_KNOWS_HOLDERS) else ""
-        value(db, f"select pgque.nack_batch(%s, %s::bigint[], '0'{named})", batch, failed)
-        value(db, f"select pgque.{ack}(%s{holder})", batch)
+        named = f", null{holder}" if holder and db.value(NACK_KNOWS_HOLDERS) else ""
+        db.value(f"select pgque.nack_batch(%s, %s::bigint[], '0'{named})", batch, failed)
+        db.value(f"select pgque.{ack}(%s{holder})", batch)
         if random.random() < 0.02:
             db.close()
 
@@ -250,7 +249,7 @@ def work(role: str, url: str, seed: int) -> None:
     while True:
         try:
             with connect(f"{url}&application_name=chaos-{name}") as db:
-                while not value(db, "select count(*) from stop"):
+                while not db.value("select count(*) from stop"):
                     with losing_quietly(LOSES.get(role, BEATEN)):
                         ROLES[role](db, random, name)
                     if db.closed:

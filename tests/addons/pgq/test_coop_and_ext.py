@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Blocked, Connection, refused
+from tests.support.queues import Connection, refused
 
 
 @pytest.fixture
@@ -127,14 +127,12 @@ def test_consumers_and_workers_are_recorded_apart_and_by_commit(db: Connection) 
 
 @pytest.mark.parametrize("call", ["set_batch_done('c', 5)", "set_event_done('c', 5, 1)"])
 @pytest.mark.parametrize("before", ["", "set_batch_done('c', 4)", "set_event_done('c', 4, 9)"])
-def test_one_of_two_sessions_records_the_same(
-    db: Connection, blocked: Blocked, call: str, before: str
-) -> None:
+def test_one_of_two_sessions_records_the_same(db: Connection, call: str, before: str) -> None:
     if before:
         db.value(f"select pgq_ext.{before}")
     db.execute("begin")
     assert db.value(f"select pgq_ext.{call}") is True
-    waiting = blocked(Connection.value, f"select pgq_ext.{call}")
+    waiting = db.blocked(Connection.value, f"select pgq_ext.{call}")
     db.execute("commit")
     assert waiting.result() is False
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Another, Connection, refused
+from tests.support.queues import Connection, refused
 
 SETTINGS = {
     "queue_rotation_period": "03:00:00",
@@ -74,7 +74,7 @@ def test_what_the_engine_keeps_is_not_changed(db: Connection) -> None:
             db.execute(statement.encode())
 
 
-def test_a_transaction_sends_no_more_than_the_limit(db: Connection, another: Another) -> None:
+def test_a_transaction_sends_no_more_than_the_limit(db: Connection) -> None:
     db.execute("update pgq.queue set queue_per_tx_limit = 2")
     db.execute("create table t (id int primary key)")
     db.execute(

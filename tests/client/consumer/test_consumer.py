@@ -28,7 +28,6 @@ from tests.client.consumer.support import (
     running,
     wait_until,
 )
-from tests.support.queues import rows, tick, value
 
 
 class TestHandlers:
@@ -91,7 +90,7 @@ class TestFailures:
         with running(consumer):
             wait_until(lambda: len(handled) == 3 and q.is_acked())
             q.client.maint()
-            tick(q.db)
+            q.db.tick()
             wait_until(lambda: len(handled) == 4)
         assert handled == [("good", None), ("bad", None), ("fine", None), ("bad", 1)]
         (record,) = [r for r in caplog.records if r.exc_info]
@@ -151,7 +150,7 @@ class TestFailures:
         q.run(consumer)
         assert [letter.reason for letter in q.client.dead_letters("q")] == ["unknown product"]
         hours = "round(extract(epoch from ev_retry_after - now()) / 3600)"
-        assert rows(q.db, f"select ev_data, {hours} from pgque.retry_queue") == [("later", 3)]
+        assert q.db.rows(f"select ev_data, {hours} from pgque.retry_queue") == [("later", 3)]
 
 
 def insert(message: Delivery, connection: Any) -> None:
@@ -166,7 +165,7 @@ class TestTransactional:
         @consumer.on(transactional=True)
         def handle(message: Delivery, connection: Any) -> None:
             insert(message, connection)
-            seen.append(value(q.db, "select count(*) from done"))
+            seen.append(q.db.value("select count(*) from done"))
 
         q.send("1", "2")
         q.run(consumer)
