@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.support.halves import catch_up
 from tests.support.queues import Connection, refused
 
 POSITIONS = "select count(*) from pgque.position_log"
@@ -28,15 +27,6 @@ class TestPositions:
         for _ in range(5):
             q.finish(q.open_batch("a"))
         assert q.value("select pgque.maint_compact_positions()") == 0
-
-    def test_an_open_batch_and_its_lease_are_kept(self, q: Connection) -> None:
-        q.publish("a")
-        sql = "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me')"
-        ((batch, epoch),) = q.rows(sql)
-        before = q.events(batch)
-        q.compact_positions()
-        assert q.events(batch) == before
-        assert q.value("select pgque.ack_batch(%s, 'me', %s)", batch, epoch) == 1
 
     def test_no_dead_position_is_left_under_a_held_snapshot(self, q: Connection) -> None:
         holder = q.another()
@@ -67,16 +57,6 @@ class TestPositions:
 
 
 class TestTicks:
-    def test_those_that_a_lagging_consumer_needs_are_kept(self, db: Connection) -> None:
-        db.make_queue(consumers=("fast", "slow"))
-        db.bloat_ticks(2100)
-        catch_up(db, "fast")
-        db.value("select pgque.register_consumer_at('q', 'slow', 2000)")
-        db.compact_ticks()
-        db.publish("a")
-        assert db.value("select min(tick_id) from pgque.tick") == 2000
-        assert db.drain(consumer="slow") == ["a"]
-
     def test_the_last_two_of_a_queue_without_consumers_are_kept_and_counted_from(
         self, bare: Connection
     ) -> None:

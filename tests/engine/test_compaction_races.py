@@ -31,8 +31,7 @@ def answer_during(db: Connection, sql: str, *, compact: Any = compact) -> object
 )
 def test_a_consumer_is_served(db: Connection, call: str) -> None:
     db.make_queue(rotation_period="1 microsecond")
-    db.send("a")
-    db.tick()
+    db.publish("a")
     db.bloat_positions()
     assert answer_during(db, call) == 1
 
@@ -40,8 +39,7 @@ def test_a_consumer_is_served(db: Connection, call: str) -> None:
 def test_a_consumer_that_rotation_holds_up_meets_no_deadlock(db: Connection) -> None:
     """A transaction that rotates and compacts, as `maint` does, at its longest wait for a lock."""
     db.make_queue(rotation_period="1 microsecond")
-    db.send("a")
-    db.tick()
+    db.publish("a")
     db.bloat_positions()
     consumer, maintenance, watch = db.another(), db.another(), db.another()
     draw_next(maintenance, 0, 0.01)

@@ -204,19 +204,6 @@ class TestAHeldBatch:
         assert db.rows("select * from pgque.held_batch") == []
 
 
-def test_the_epoch_grows_with_each_claim_and_not_with_a_renewal_or_an_ack(
-    queue: Connection,
-) -> None:
-    assert state(queue, "lease_epoch") == (0,)
-    claimed = claim(queue)
-    queue.value("select pgque.renew_batch(%s, %s, %s)::text", *claimed)
-    queue.value("select pgque.ack_batch(%s, %s, %s)", *claimed)
-    assert (claimed[2], state(queue, "lease_epoch")) == (1, (1,))
-    queue.tick()
-    claim(queue)
-    assert state(queue, "lease_epoch") == (2,)
-
-
 ENTER = "select pgque.enter_deployment('q', 'c', %s)"
 MOVE = "select pgque.move_to_deployment('q', 'c', %s)"
 DEPLOYMENTS = "select deployment from pgque.consumer_states(%s::text[], %s::text[])"

@@ -31,9 +31,8 @@ class TestTwoAtOnce:
         first, answer = race(db, leaves("w1"), leaves("w1"))
         assert (first, answer.result()) == (1, 0)
 
-    def test_of_two_that_unregister_a_consumer_one_did(self, db: Connection) -> None:
-        db.make_queue()
-        first, answer = race(db, unregisters_main, unregisters_main)
+    def test_of_two_that_unregister_a_consumer_one_did(self, q: Connection) -> None:
+        first, answer = race(q, unregisters_main, unregisters_main)
         assert (first, answer.result()) == (1, 0)
 
     def test_two_workers_get_different_batches(self, db: Connection) -> None:

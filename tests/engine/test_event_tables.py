@@ -1,7 +1,6 @@
 """How events reach the event tables of their queue, and what maintenance drops of these."""
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.databases import empty_database
 from tests.support.dumps import dump, restore
 from tests.support.queues import Connection, connect, refused
 from tests.support.races import race
@@ -65,19 +63,6 @@ def test_a_queue_can_be_closed_and_opened_for_every_call(q: Connection) -> None:
     q.execute("reset session_replication_role")
     q.value("select pgque.set_queue_config('q', 'disable_insert', 'false')")
     assert received(q) == [str(number) for number in range(len(CALLS))]
-
-
-def test_rotation_changes_the_table_under_a_cached_plan(q: Connection) -> None:
-    producer = q.another()
-    for number in range(7):
-        producer.send(f"{number}")
-        assert received(q) == [f"{number}"]
-        assert q.rotate()
-        current = q.value("select queue_cur_table from pgque.queue")
-        assert current == (number + 1) % 3
-        producer.send("x")
-        assert q.value(f"select count(*) from pgque.event_{q.queue_id()}_{current}") == 1
-        assert received(q) == ["x"]
 
 
 class TestCreation:
@@ -180,22 +165,16 @@ def warnings(db: Connection) -> list[str]:
     return found
 
 
-@pytest.fixture
-def empty(server: Any) -> Iterator[str]:
-    with empty_database(server) as url:
-        yield url
-
-
 class TestKept:
     def test_are_the_events_of_a_restore_that_maintenance_runs_into(
-        self, q: Connection, database_url: str, server: Any, empty: str, tmp_path: Path
+        self, q: Connection, database_url: str, server: Any, empty_url: str, tmp_path: Path
     ) -> None:
         q.send("x")
         file = tmp_path / "dump"
         dump(server, database_url, file)
-        with connect(empty) as restored:
+        with connect(empty_url) as restored:
             for section in ("pre-data", "data", "post-data"):
-                restore(server, file, empty, f"--section={section}")
+                restore(server, file, empty_url, f"--section={section}")
                 if section == "pre-data":
                     restored.rows("select * from pgque.maint_operations()")
                     restored.value(MAINTAIN)

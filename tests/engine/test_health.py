@@ -94,20 +94,18 @@ class TestTicker:
 
 
 class TestRotation:
-    def test_is_expected_within_its_period(self, db: Connection) -> None:
-        db.make_queue()
-        age_rotation(db, "9 hours")
-        assert health(db)["rotation_health"][0] == "ok"
-        db.open_batch("a")
+    def test_is_expected_within_its_period(self, q: Connection) -> None:
+        age_rotation(q, "9 hours")
+        assert health(q)["rotation_health"][0] == "ok"
+        q.open_batch("a")
         for age, status in (("3 hours", "ok"), ("5 hours", "warning"), ("9 hours", "critical")):
-            age_rotation(db, age)
-            found, detail = health(db)["rotation_health"]
+            age_rotation(q, age)
+            found, detail = health(q)["rotation_health"]
             assert (found, "pgque.maint()" in detail) == (status, status != "ok")
 
     def test_names_the_consumer_that_holds_it_up(self, db: Connection) -> None:
         db.make_queue(consumers=("fast", "slow"))
-        db.send("a")
-        db.tick()
+        db.publish("a")
         db.drain(consumer="fast")
         age_ticks(db, "5 hours")
         age_rotation(db, "5 hours")
@@ -138,47 +136,44 @@ class TestRotation:
         db.value("select pgque.pause_queue('q')::text")
         assert "resume_queue" in health(db)["rotation_health"][1]
 
-    def test_a_table_that_a_loader_keeps_filling_is_named(self, db: Connection) -> None:
-        db.make_queue()
-        table = db.value("select format('%s_1', queue_data_pfx) from pgque.queue")
-        db.execute(
+    def test_a_table_that_a_loader_keeps_filling_is_named(self, q: Connection) -> None:
+        table = q.value("select format('%s_1', queue_data_pfx) from pgque.queue")
+        q.execute(
             f"insert into {table} (ev_type, ev_data, ev_time)"
             " select 't', repeat('x', 100), now() - interval '1 day'"
             " from generate_series(1, 2000)".encode()
         )
-        db.rotate()
-        set_config(db, "rotation_period", "1 hour")
-        status, detail = health(db)[f"left_table:{table}"]
+        q.rotate()
+        set_config(q, "rotation_period", "1 hour")
+        status, detail = health(q)[f"left_table:{table}"]
         assert (status, "pgque.current_event_table('q')" in detail) == ("warning", True)
 
 
 class TestDeadLettersAndRetries:
-    def test_thousands_of_dead_letters_are_a_warning(self, db: Connection) -> None:
-        db.make_queue()
-        db.value("select pgque.send_batch('q', array_fill('x'::text, '{3000}'))")
-        batch = db.open_batch("last")
+    def test_thousands_of_dead_letters_are_a_warning(self, q: Connection) -> None:
+        q.value("select pgque.send_batch('q', array_fill('x'::text, '{3000}'))")
+        batch = q.open_batch("last")
         ids = "array(select generate_series(%s::bigint, %s))"
-        db.value(f"select pgque.dead_letter_batch(%s, {ids}, 'bad')", batch, 1, 1000)
-        before = health(db)["dlq_health"][0]
-        db.value(f"select pgque.dead_letter_batch(%s, {ids}, 'bad')", batch, 1001, 3001)
-        status, detail = health(db)["dlq_health"]
+        q.value(f"select pgque.dead_letter_batch(%s, {ids}, 'bad')", batch, 1, 1000)
+        before = health(q)["dlq_health"][0]
+        q.value(f"select pgque.dead_letter_batch(%s, {ids}, 'bad')", batch, 1001, 3001)
+        status, detail = health(q)["dlq_health"]
         assert (before, status) == ("ok", "warning")
         assert detail.startswith("3001 dead letters")
 
-    def test_retries_that_are_due_and_stay_are_an_alarm(self, db: Connection) -> None:
-        db.make_queue()
-        batch = db.open_batch("a")
-        db.value("select pgque.nack_batch(%s, '{1}', '1 hour')", batch)
-        age_retries(db, "2 hours")
-        assert health(db)["retry_backlog"] == ("ok", "no retry is due"), "its batch is open"
-        db.finish(batch)
+    def test_retries_that_are_due_and_stay_are_an_alarm(self, q: Connection) -> None:
+        batch = q.open_batch("a")
+        q.value("select pgque.nack_batch(%s, '{1}', '1 hour')", batch)
+        age_retries(q, "2 hours")
+        assert health(q)["retry_backlog"] == ("ok", "no retry is due"), "its batch is open"
+        q.finish(batch)
         found = {"1 minute": "ok", "10 minutes": "warning", "2 hours": "critical"}
         for age, status in found.items():
-            age_retries(db, age)
-            state, detail = health(db)["retry_backlog"]
+            age_retries(q, age)
+            state, detail = health(q)["retry_backlog"]
             assert state == status and detail.startswith("1 retries are due")
-        set_config(db, "disable_insert", "true")
-        assert "disable_insert" in health(db)["retry_backlog"][1]
+        set_config(q, "disable_insert", "true")
+        assert "disable_insert" in health(q)["retry_backlog"][1]
 
 
 class TestConsumers:
@@ -187,14 +182,13 @@ class TestConsumers:
         [("50 minutes", "ok"), ("90 minutes", "warning"), ("3 hours", "critical")],
     )
     def test_lag_is_measured_against_the_rotation_period(
-        self, db: Connection, age: str, status: str
+        self, q: Connection, age: str, status: str
     ) -> None:
-        db.make_queue()
-        db.send("a")
-        age_ticks(db, age)
-        assert health(db)["consumer_lag:c"][0] == "ok"  # at the last tick, however old it is
-        db.tick()
-        found, detail = health(db)["consumer_lag:c"]
+        q.send("a")
+        age_ticks(q, age)
+        assert health(q)["consumer_lag:c"][0] == "ok"  # at the last tick, however old it is
+        q.tick()
+        found, detail = health(q)["consumer_lag:c"]
         assert found == status and "1 events" in detail
 
     def test_a_subconsumer_that_keeps_its_batch_is_named(self, db: Connection) -> None:
@@ -206,40 +200,36 @@ class TestConsumers:
         assert found["consumer_lag:c.w1"][0] == "critical"
         assert found["consumer_lag:c"][0] == "ok"
 
-    def test_a_batch_whose_lease_ran_out_wants_a_worker(self, db: Connection) -> None:
-        db.make_queue()
-        db.send("a")
-        db.tick()
-        db.value("select batch_id from pgque.claim_batch('q', 'c', 'the worker', '1 minute')")
+    def test_a_batch_whose_lease_ran_out_wants_a_worker(self, q: Connection) -> None:
+        q.publish("a")
+        q.value("select batch_id from pgque.claim_batch('q', 'c', 'the worker', '1 minute')")
         for age, status in (("1 s", "ok"), ("1 hour", "warning")):
-            age_positions(db, age)
-            found, detail = health(db)["lease_health"]
+            age_positions(q, age)
+            found, detail = health(q)["lease_health"]
             assert (found, '"the worker"' in detail) == (status, status != "ok")
-        db.value("select pgque.ack_batch(1, 'the worker', 1)")
-        age_positions(db, "1 hour")
-        assert health(db)["lease_health"][0] == "ok"
+        q.value("select pgque.ack_batch(1, 'the worker', 1)")
+        age_positions(q, "1 hour")
+        assert health(q)["lease_health"][0] == "ok"
 
     def test_a_slot_without_a_batch_that_nobody_works_on_is_no_concern(
-        self, db: Connection
+        self, bare: Connection
     ) -> None:
-        db.make_queue(consumers=())
-        db.value("select pgque.subscribe_slot('q', 'c', 0, 1)::text")
-        db.value("select pgque.claim_slot('q', 'c', 0, 'the worker')")
-        age_positions(db, "1 hour")
-        assert health(db)["lease_health"][0] == "ok"
+        bare.value("select pgque.subscribe_slot('q', 'c', 0, 1)::text")
+        bare.value("select pgque.claim_slot('q', 'c', 0, 'the worker')")
+        age_positions(bare, "1 hour")
+        assert health(bare)["lease_health"][0] == "ok"
 
 
-def test_the_detail_of_what_is_wrong_always_says_what_to_do(db: Connection) -> None:
-    db.make_queue()
-    batch = db.open_batch("a")
-    db.value("select pgque.nack_batch(%s, '{1}', '0')", batch)
-    db.finish(batch)
-    age_retries(db, "1 day")
-    db.tick()
-    age_ticks(db, "1 day")
-    age_rotation(db, "1 day")
+def test_the_detail_of_what_is_wrong_always_says_what_to_do(q: Connection) -> None:
+    batch = q.open_batch("a")
+    q.value("select pgque.nack_batch(%s, '{1}', '0')", batch)
+    q.finish(batch)
+    age_retries(q, "1 day")
+    q.tick()
+    age_ticks(q, "1 day")
+    age_rotation(q, "1 day")
     sql = "select check_name, detail from pgque.queue_health() where status <> 'ok' order by 1"
-    wrong = db.rows(sql)
+    wrong = q.rows(sql)
     assert [name for name, _ in wrong] == [
         "consumer_lag:c",
         "retry_backlog",
@@ -250,31 +240,31 @@ def test_the_detail_of_what_is_wrong_always_says_what_to_do(db: Connection) -> N
 
 
 class TestDatabase:
-    def test_a_restored_database_is_critical_until_it_is_adopted(self, db: Connection) -> None:
-        db.make_queue()
-        db.execute("refresh materialized view pgque.origin with no data")  # as pg_restore
-        db.execute("refresh materialized view pgque.origin")
-        before = health(db, None)["restored_database"][0]
-        db.value("select pgque.adopt_restored_database()")
-        assert (before, health(db, None)["restored_database"][0]) == ("critical", "ok")
+    def test_a_restored_database_is_critical_until_it_is_adopted(self, q: Connection) -> None:
+        q.execute("refresh materialized view pgque.origin with no data")  # as pg_restore
+        q.execute("refresh materialized view pgque.origin")
+        before = health(q, None)["restored_database"][0]
+        q.value("select pgque.adopt_restored_database()")
+        assert (before, health(q, None)["restored_database"][0]) == ("critical", "ok")
 
 
 class TestLogs:
-    def test_that_grow_are_named_with_whoever_keeps_them_locked(self, db: Connection) -> None:
-        db.make_queue(consumers=())
-        db.bloat_ticks(200_000)
-        db.execute("update pgque.config set installed_at = now()")  # it may be an older template's
-        before = health(db, None)["log_rotation"][0]
-        db.execute("update pgque.log_rotation set rotated_at = now() - interval '1 hour'")
-        status, detail = health(db, None)["log_rotation"]
+    def test_that_grow_are_named_with_whoever_keeps_them_locked(self, bare: Connection) -> None:
+        bare.bloat_ticks(200_000)
+        bare.execute(
+            "update pgque.config set installed_at = now()"
+        )  # it may be an older template's
+        before = health(bare, None)["log_rotation"][0]
+        bare.execute("update pgque.log_rotation set rotated_at = now() - interval '1 hour'")
+        status, detail = health(bare, None)["log_rotation"]
         assert (before, status, "pgque.maint()" in detail) == ("ok", "warning", True)
         # Whoever has begun just now is not worth a name; the function is told to wait less.
-        text = db.value("select pg_get_functiondef('pgque.log_health()'::regprocedure)")
+        text = bare.value("select pg_get_functiondef('pgque.log_health()'::regprocedure)")
         quick = text.replace("interval '10 seconds'", "interval '10 milliseconds'")
         assert quick != text
-        db.execute(quick.encode())
-        holder = db.another()
+        bare.execute(quick.encode())
+        holder = bare.another()
         with holder.transaction():
             holder.rows("select from pgque.tick limit 1")
             named = "select detail like %s from pgque.queue_health() where check_name = %s"
-            wait_for(db, named, f"%session {holder.info.backend_pid}%", "log_rotation")
+            wait_for(bare, named, f"%session {holder.info.backend_pid}%", "log_rotation")

@@ -74,55 +74,16 @@ def test_an_event_left_behind_comes_after_its_commit_and_then_the_queue_is_quiet
     assert (before, db.drain()) == ([], ["late"])
 
 
-def test_it_comes_after_any_number_of_ticks_whoever_made_them_due(
-    db: Connection, begin: Begin
-) -> None:
-    producer = begin()
-    for _ in range(5):
-        ticker(db)
-    for text in ("a", "b"):
-        db.send(text)
-        ticker(db)
-    producer.execute("commit")
-    db.value("select pgque.ticker('q')")
-    assert db.drain() == ["a", "b", "late"]
-
-
-def test_it_comes_after_one_queue_was_ticked_by_name(db: Connection, begin: Begin) -> None:
-    producer = begin()
-    db.value("select pgque.ticker('q')")
-    producer.execute("commit")
-    db.value("select pgque.ticker('q')")
-    assert db.drain() == ["late"]
-
-
 @pytest.mark.usefixtures("load")
-def test_it_comes_from_a_prepared_transaction_and_from_the_one_that_ticks(db: Connection) -> None:
-    if db.value("show max_prepared_transactions") != "0":
-        db.execute("begin")
-        db.send("prepared")
-        db.execute("prepare transaction 'late'")
-        ticker(db)
-        ticker(db)  # the first one without new events looks for the transaction
-        db.execute("commit prepared 'late'")
-        ticker(db)
-        assert db.drain() == ["prepared"]
-    with db.transaction():
-        db.send("of the ticker")
-        ticker(db)
+def test_it_comes_from_a_prepared_transaction(db: Connection) -> None:
+    db.execute("begin")
+    db.send("prepared")
+    db.execute("prepare transaction 'late'")
     ticker(db)
-    assert db.drain() == ["of the ticker"]
-
-
-def test_a_ticker_with_an_old_snapshot_leaves_nothing_for_the_idle_period(db: Connection) -> None:
-    old = db.another()
-    old.execute("begin isolation level repeatable read")
-    old.value("select count(*) from pgque.queue")
-    db.send("late")
-    ticker(old)
-    old.execute("commit")
+    ticker(db)  # the first one without new events looks for the transaction
+    db.execute("commit prepared 'late'")
     ticker(db)
-    assert db.drain() == ["late"]
+    assert db.drain() == ["prepared"]
 
 
 @pytest.mark.usefixtures("load")

@@ -34,17 +34,6 @@ class TestWithoutPgCron:
         db.value("select pgque.stop()::text")  # which has nothing to do
         assert db.rows("select scheduler, ticker_job_id from pgque.config") == [(None, None)]
 
-    def test_ticker_and_maint_work_from_any_scheduler(self, db: Connection) -> None:
-        db.make_queue(ticker_idle_period="0")
-        (event,) = db.send("a")
-        db.value("select pgque.ticker()")
-        batch = db.next_batch()
-        db.value("select pgque.nack_batch(%s, %s, '0')", batch, [event])
-        db.finish(batch)
-        db.value("select pgque.maint()")
-        db.value("select pgque.ticker()")
-        assert db.drain() == ["a"]
-
     def test_status_shows_the_parts(self, db: Connection) -> None:
         db.make_queue(consumers=("c", "d"))
         found = status(db)

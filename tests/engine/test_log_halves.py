@@ -37,15 +37,14 @@ def empty_half(db: Connection, log: str) -> int:
     return db.value("select pgque.maint_empty_half(%s)", log)
 
 
-def test_a_batch_that_is_finished_on_the_second_half_is_read_no_more(db: Connection) -> None:
-    db.make_queue()
-    batch = db.open_batch("a")
-    db.bloat_positions()
-    assert db.value("select pgque.maint_compact_positions()") > 0
-    assert db.payloads(batch) == ["a"]
-    db.finish(batch)
+def test_a_batch_that_is_finished_on_the_second_half_is_read_no_more(q: Connection) -> None:
+    batch = q.open_batch("a")
+    q.bloat_positions()
+    assert q.value("select pgque.maint_compact_positions()") > 0
+    assert q.payloads(batch) == ["a"]
+    q.finish(batch)
     with refused("PQ003", str(batch)):
-        db.payloads(batch)
+        q.payloads(batch)
 
 
 def many_ticks(db: Connection) -> None:

@@ -95,8 +95,7 @@ class TestCounting:
 
     def test_each_consumer_counts_for_itself(self, worked: Connection) -> None:
         worked.value("select pgque.register_consumer('q', 'late')")
-        worked.send("x", "y")
-        worked.tick()
+        worked.publish("x", "y")
         worked.drain(consumer="late")
         assert consumer_counters(worked) == (5, 1, 2)
         assert consumer_counters(worked, "late") == (2, 0, 0)
@@ -226,8 +225,7 @@ class TestNeverDown:
         assert (ending.result(), counters(q)) == (1, (2, 2, 0, 0))
 
     def test_adoption_after_a_restore(self, worked: Connection) -> None:
-        worked.send("x", "y")
-        worked.tick()
+        worked.publish("x", "y")
         before = counters(worked)
         worked.execute("refresh materialized view pgque.origin with no data")  # as pg_restore
         worked.execute("refresh materialized view pgque.origin")

@@ -58,15 +58,6 @@ class TestBatches:
         assert again.batch == failing.batch
         assert read(parted, again) == [f"{key}: 0" for key in keys_of(parted, 0)]
 
-    def test_a_takeover_refuses_the_earlier_holder(self, parted: Connection) -> None:
-        stale = taken(parted, 0, owner="stale")
-        expire(parted, 0)
-        fresh = taken(parted, 0, owner="fresh", batch=stale.batch)
-        for call in ("ack_batch", "renew_batch", "release_batch"):
-            with refused("PQ012", "fresh"):
-                parted.value(f"select pgque.{call}(%s, %s, %s)", *stale)
-        finish(parted, fresh)
-
     def test_events_are_dead_lettered_for_the_slot(self, parted: Connection) -> None:
         claimed = taken(parted, 0)
         given_up = parted.value("select pgque.give_up_batch(%s, 'bad', %s, %s)", *claimed)

@@ -131,11 +131,10 @@ def test_slots_survive_a_compaction(one: Connection) -> None:
 
 
 @pytest.mark.parametrize(("slot", "n"), [(2, 2), (-1, 2), (0, 0), (0, 257), (None, 2), (0, None)])
-def test_impossible_slots_are_refused(db: Connection, slot: int | None, n: int | None) -> None:
-    db.make_queue(consumers=())
+def test_impossible_slots_are_refused(bare: Connection, slot: int | None, n: int | None) -> None:
     with refused("PQ005", "cannot have a slot", "1 to 256 slots"):
-        subscribe(db, slot, n)
-    assert left_over(db) == {}
+        subscribe(bare, slot, n)
+    assert left_over(bare) == {}
 
 
 CALLS = [
@@ -147,18 +146,11 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize("call", [*CALLS, "subscribe_slot({}, 2)"])
-def test_an_unknown_queue_is_named(db: Connection, call: str) -> None:
-    with refused("PQ001", 'queue "none" does not exist'):
-        db.execute(f"select pgque.{call}".format("'none', 'c', 1").encode())
-
-
 @pytest.mark.parametrize("call", CALLS)
-def test_a_slot_that_is_only_reserved_cannot_be_used(db: Connection, call: str) -> None:
-    db.make_queue(consumers=())
-    subscribe(db, 0, 2)
+def test_a_slot_that_is_only_reserved_cannot_be_used(bare: Connection, call: str) -> None:
+    subscribe(bare, 0, 2)
     with refused("PQ002", 'slot 1 of consumer "c" is not subscribed', "subscribe_slot"):
-        db.execute(f"select pgque.{call}".format("'q', 'c', 1").encode())
+        bare.execute(f"select pgque.{call}".format("'q', 'c', 1").encode())
 
 
 @pytest.mark.parametrize("n", [3, None])

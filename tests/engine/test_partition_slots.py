@@ -19,7 +19,6 @@ from tests.support.slots import (
     queue_with_slots,
     receive,
     release,
-    send_keyed,
     statuses,
     subscribe,
     texts,
@@ -161,21 +160,6 @@ def test_the_status_shows_holder_and_backlog(two: Connection) -> None:
     assert leases[0] == (two.queue_id(), "c", 0, "w", "00:00:30", 1)
 
 
-def test_rotation_waits_for_the_slowest_slot(two: Connection) -> None:
-    publish_keyed(two, ("a", "one"), ("b", "two"), ("c", "three"))
-    drain_slot(two, 0)
-    for _ in range(4):
-        two.tick()
-        two.rotate()
-    assert "one" in two.stored_payloads()
-    for _ in range(4):
-        drain_slot(two, 1)
-        drain_slot(two, 0)
-        two.tick()
-        two.rotate()
-    assert two.stored_payloads() == set()
-
-
 class TestEnding:
     def test_the_last_slot_leaves_nothing_behind(self, db: Connection) -> None:
         queue_with_slots(db, 3, max_retries="0")
@@ -265,14 +249,3 @@ def test_a_reader_needs_no_more_for_a_whole_cycle(db: Connection) -> None:
     unsubscribe(db, 0)
     with refused("42501"):
         db.execute("delete from pgque.partition_consumer")
-
-
-def test_events_of_transactions_at_once_find_their_slots(two: Connection) -> None:
-    """The second tick's snapshot has one of them in progress."""
-    slow = two.another()
-    with slow.transaction():
-        send_keyed(slow, ("k", "slow"), (None, "slow"))
-        publish_keyed(two, ("k", "fast"), (None, "fast"))
-        assert drain_slot(two, 0) + drain_slot(two, 1) == ["fast", "fast"]
-    two.tick()
-    assert drain_slot(two, 0) + drain_slot(two, 1) == ["slow", "slow"]

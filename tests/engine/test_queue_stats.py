@@ -43,9 +43,8 @@ def test_an_empty_database_has_no_statistics(db: Connection) -> None:
 
 
 class TestQueues:
-    def test_a_new_queue_without_consumers_is_empty(self, db: Connection) -> None:
-        db.make_queue(consumers=())
-        found = queue_stats(db)
+    def test_a_new_queue_without_consumers_is_empty(self, bare: Connection) -> None:
+        found = queue_stats(bare)
         del found["queue_id"], found["rotation_age"], found["last_tick_time"]
         assert found == {
             "queue_name": "q",
@@ -106,8 +105,7 @@ class TestQueues:
     def test_the_rate_is_that_between_the_last_two_ticks(self, q: Connection) -> None:
         q.tick()
         age_ticks(q, "10 s")
-        q.send(*"abcdefghij")
-        q.tick()
+        q.publish(*"abcdefghij")
         assert 0.3 < queue_stats(q)["events_per_sec"] <= 1
 
     def test_rotation_shows(self, q: Connection) -> None:
@@ -148,8 +146,7 @@ class TestConsumers:
         assert self.batch_of(q) == (0, False, None)
 
     def test_a_renewed_lease_does_not_make_the_batch_younger(self, q: Connection) -> None:
-        q.send("a")
-        q.tick()
+        q.publish("a")
         claim = "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me', '3 hours')"
         ((batch, epoch),) = q.rows(claim)
         age_positions(q, "1 hour")
@@ -158,8 +155,7 @@ class TestConsumers:
 
     def test_the_lag_is_the_age_of_the_consumers_tick(self, q: Connection) -> None:
         age_ticks(q, "1 hour")
-        q.send("a")
-        q.tick()
+        q.publish("a")
         assert ALMOST < consumer_stats(q)["lag"] < 2 * HOUR
 
     def test_a_subconsumer_has_its_batch_before_it_and_nothing_else(self, db: Connection) -> None:
@@ -202,8 +198,7 @@ class TestStuckConsumers:
                 q.rows("select * from pgque.stuck_consumers(%s::interval)", threshold)
 
     def test_a_batch_open_for_too_long_is_even_if_its_worker_is_alive(self, q: Connection) -> None:
-        q.send("a")
-        q.tick()
+        q.publish("a")
         claim = "select batch_id from pgque.claim_batch('q', 'c', %s, '1 hour')"
         q.value(claim, "me")
         age_positions(q, "2 hours")
@@ -214,8 +209,7 @@ class TestStuckConsumers:
         queue_with_ticks(db)
         age_positions(db, "2 hours")
         assert stuck(db) == []
-        db.send("a")
-        db.tick()
+        db.publish("a")
         next_of(db, "w1")
         age_positions(db, "2 hours")
         assert stuck(db) == ["c.w1"]
@@ -226,8 +220,7 @@ FOUND = "select queue_name, events, waiting_since from pgque.unticked_events(%s)
 
 def test_events_that_no_tick_contains_are_counted_from_the_first(q: Connection) -> None:
     q.make_queue("idle")
-    q.send("ticked")
-    q.tick()
+    q.publish("ticked")
     with q.transaction(force_rollback=True):
         q.send("undone")
     assert q.rows(FOUND, None) == []
@@ -240,24 +233,22 @@ def test_events_that_no_tick_contains_are_counted_from_the_first(q: Connection) 
         q.rows(FOUND, "nosuch")
 
 
-def test_an_event_from_before_the_tick_waits_since_it(db: Connection) -> None:
-    db.make_queue()
-    with (writer := db.another()).transaction():
+def test_an_event_from_before_the_tick_waits_since_it(q: Connection) -> None:
+    with (writer := q.another()).transaction():
         writer.send("slow")
-        db.tick()
-    ticked_at = db.value("select max(tick_time) from pgque.tick")
-    db.send("quick")
-    assert db.rows(FOUND, None) == [("q", 1, ticked_at)]
+        q.tick()
+    ticked_at = q.value("select max(tick_time) from pgque.tick")
+    q.send("quick")
+    assert q.rows(FOUND, None) == [("q", 1, ticked_at)]
 
 
 @pytest.mark.parametrize(("age", "status"), [("1 minute", "ok"), ("3 hours", "critical")])
-def test_health_counts_a_paused_queues_events_as_lag(db: Connection, age: str, status: str) -> None:
-    db.make_queue()
-    db.value("select pgque.pause_queue('q')")
-    db.send("a")
-    age_ticks(db, "4 hours")
-    age_events(db, age)
-    found, detail = health(db)["consumer_lag:c"]
+def test_health_counts_a_paused_queues_events_as_lag(q: Connection, age: str, status: str) -> None:
+    q.value("select pgque.pause_queue('q')")
+    q.send("a")
+    age_ticks(q, "4 hours")
+    age_events(q, age)
+    found, detail = health(q)["consumer_lag:c"]
     assert found == status
     if status == "ok":
         assert "0:01:0" in detail
@@ -266,12 +257,11 @@ def test_health_counts_a_paused_queues_events_as_lag(db: Connection, age: str, s
         assert "see ticker_running" in detail
 
 
-def test_health_does_not_look_for_an_event_that_cannot_wait_long(db: Connection) -> None:
-    db.make_queue()
-    db.value("select pgque.pause_queue('q')")
-    db.send("a")
-    age_ticks(db, "30 minutes")
-    found, detail = health(db)["consumer_lag:c"]
+def test_health_does_not_look_for_an_event_that_cannot_wait_long(q: Connection) -> None:
+    q.value("select pgque.pause_queue('q')")
+    q.send("a")
+    age_ticks(q, "30 minutes")
+    found, detail = health(q)["consumer_lag:c"]
     assert (found, detail.startswith("at most 00:30:0")) == ("ok", True)
     assert detail.endswith("behind, 1 events")
 

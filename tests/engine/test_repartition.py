@@ -92,17 +92,16 @@ def test_what_was_asked_for_is_forgotten_or_taken_back(db: Connection) -> None:
     assert len(receive(db, 0)) == len(consume_of[0])
 
 
-def test_a_slot_that_nobody_has_subscribed_is_subscribed(db: Connection) -> None:
+def test_a_slot_that_nobody_has_subscribed_is_subscribed(bare: Connection) -> None:
     """Or its events would hold the change up for good."""
-    db.make_queue(consumers=())
-    db.value("select pgque.subscribe_slot('q', 'c', 0, 2)")
-    publish_round(db, 0)
-    claim(db, 0)
-    found = [message[3] for message in receive(db, 0)]
-    ack(db, 0)
-    assert repartition(db, 3) == 1
-    found += consume(db, 2)
-    assert repartition(db, 3) == 0
+    bare.value("select pgque.subscribe_slot('q', 'c', 0, 2)")
+    publish_round(bare, 0)
+    claim(bare, 0)
+    found = [message[3] for message in receive(bare, 0)]
+    ack(bare, 0)
+    assert repartition(bare, 3) == 1
+    found += consume(bare, 2)
+    assert repartition(bare, 3) == 0
     assert in_order(found) == {key: [0] for key in KEYS}
 
 

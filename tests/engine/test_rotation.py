@@ -62,12 +62,11 @@ def test_an_idle_queue_rotates_until_it_is_empty(fast: Connection) -> None:
     assert (found, fast.stored_payloads()) == ([0, 1, 2, 0, 0, 0], set())
 
 
-def test_a_queue_without_consumers_rotates_and_keeps_what_is_not_ticked(db: Connection) -> None:
-    db.make_queue(consumers=())
-    db.send("a")
-    assert ([db.rotate() for _ in range(4)], db.stored_payloads()) == ([1] * 4, {"a"})
-    db.tick()
-    assert ([db.rotate() for _ in range(3)], db.stored_payloads()) == ([1] * 3, set())
+def test_a_queue_without_consumers_rotates_and_keeps_what_is_not_ticked(bare: Connection) -> None:
+    bare.send("a")
+    assert ([bare.rotate() for _ in range(4)], bare.stored_payloads()) == ([1] * 4, {"a"})
+    bare.tick()
+    assert ([bare.rotate() for _ in range(3)], bare.stored_payloads()) == ([1] * 3, set())
 
 
 def test_a_second_rotation_waits_for_step_two_in_another_transaction(fast: Connection) -> None:
@@ -75,51 +74,6 @@ def test_a_second_rotation_waits_for_step_two_in_another_transaction(fast: Conne
     with fast.transaction():
         assert (step1(fast), step2(fast)) == (1, 0)
     assert (step1(fast), step2(fast), step1(fast)) == (0, 1, 1)
-
-
-def test_a_lagging_consumer_keeps_its_events(db: Connection) -> None:
-    db.make_queue(consumers=("fast", "slow"))
-    for number in range(8):
-        db.send(str(number))
-        db.received(consumer="fast")
-        db.rotate()
-    assert db.drain(consumer="slow") == list("01234567")
-
-
-def test_an_open_batch_keeps_its_events(q: Connection) -> None:
-    batch = q.open_batch("a")
-    rotate_often(q)
-    assert q.payloads(batch) == ["a"]
-
-
-def test_a_batch_across_rotations_is_whole_and_in_order(q: Connection) -> None:
-    for text in "abc":
-        q.send(text)
-        q.rotate()
-    assert q.received() == ["a", "b", "c"]
-
-
-def test_a_producer_open_across_rotations_loses_nothing(q: Connection) -> None:
-    producer = q.another()
-    with producer.transaction():
-        producer.send("before")
-        rotate_often(q, 3)
-        producer.send("after")
-        q.drain()
-        rotate_often(q, 3)
-    assert q.received() == ["before", "after"]
-
-
-def test_events_that_come_into_the_oldest_table_are_kept(q: Connection) -> None:
-    stale = q.value("select pgque.current_event_table('q')")
-    producer = q.another().hold_snapshot()
-    producer.value("select count(*) from pgque.queue")
-    rotate_often(q, 2)
-    producer.send("by an old snapshot")
-    producer.execute("commit")
-    q.execute(f"insert into {stale} (ev_data) values ('by copy')".encode())
-    rotate_often(q)
-    assert sorted(q.drain()) == ["by an old snapshot", "by copy"]
 
 
 def test_rotation_waits_for_no_reader_and_no_rival(fast: Connection) -> None:
@@ -161,27 +115,13 @@ def test_event_tables_hold_no_dead_tuples_after_a_load(q: Connection) -> None:
     ) == [(0, 0, 0, True)]
 
 
-def test_maint_does_everything_that_is_due(fast: Connection) -> None:
-    batch = fast.open_batch("broken")
-    fast.value("select pgque.nack_batch(%s, %s, '0')", batch, fast.event_ids(batch))
-    fast.finish(batch)
-    fast.bloat_ticks(1200)
-    fast.drain()
-    assert fast.value("select pgque.maint()") >= 2
-    fast.value("select pgque.maint()")
-    fast.tick()
-    assert fast.value("select count(*) from pgque.tick") < 10
-    assert fast.drain() == ["broken"]
-
-
 class TestASnapshotOlderThanWhatConsumersDid:
     """A dump takes its snapshot first and its locks later; TRUNCATE empties tables for both."""
 
     @pytest.fixture
     def old(self, fast: Connection) -> Connection:
         """A transaction that sees the event unread, which is consumed by now."""
-        fast.send("a")
-        fast.tick()
+        fast.publish("a")
         fast.rotate()
         fast.rotate()
         holder = fast.another().hold_snapshot()
@@ -228,8 +168,7 @@ class TestASnapshotOlderThanWhatConsumersDid:
 
     def test_is_waited_for_after_a_long_pause(self, fast: Connection) -> None:
         """Longer ago than the patience, as with the default rotation period."""
-        fast.send("a")
-        fast.tick()
+        fast.publish("a")
         rotate_often(fast, 2)
         fast.execute("update pgque.snapshot_wait set began_at = now() - interval '3 hours'")
         old = fast.another().hold_snapshot()

@@ -84,13 +84,6 @@ class TestEvents:
             ("kind", stored, "customer 7", None, None, None),
         ]
 
-    def test_events_after_a_rotation_are_found(self, db: Connection) -> None:
-        db.make_queue(rotation_period="1 microsecond")
-        send_idem(db, "a", "a")
-        db.value("select pgque.maint_rotate_tables_step1('q')")
-        send_idem(db, "b", "b")
-        assert db.received() == ["a", "b"]
-
 
 class TestConcurrency:
     @pytest.mark.parametrize("is_renewed", [False, True])

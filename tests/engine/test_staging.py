@@ -163,15 +163,6 @@ def test_the_memory_of_a_published_staging_lasts_a_day(q: Connection) -> None:
     assert q.rows("select * from pgque.staging") == []
 
 
-def test_a_rotation_between_writing_and_publishing_loses_nothing(q: Connection) -> None:
-    q.rows("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
-    staging = open_staging(q)
-    txid = write(q, staging, "a")
-    q.execute("select pgque.maint()")
-    publish(q, staging, [txid], 1)
-    assert q.received() == ["a"]
-
-
 def test_a_queue_that_is_closed_dropped_or_unknown_takes_no_staging(q: Connection) -> None:
     staging = open_staging(q)
     txid = write(q, staging, "a")

@@ -65,12 +65,10 @@ class TestBuckets:
 
 class TestThroughput:
     def test_events_count_in_the_bucket_of_their_tick(self, q: Connection) -> None:
-        q.send("old")
-        q.tick()
+        q.publish("old")
         age_ticks(q, "2 hours")
         assert throughput(q) == []
-        q.send(*"abcdef")
-        q.tick()
+        q.publish(*"abcdef")
         age_ticks(q, "5 minutes")
         columns = "events, events_per_sec"
         sql = f"select {columns} from pgque.throughput('q', '1 hour', '1 minute') where events > 0"
@@ -81,8 +79,7 @@ class TestThroughput:
 
     def test_ticks_that_were_dropped_count_still(self, q: Connection) -> None:
         for minutes in (20, 10, 5):
-            q.send(*"x" * minutes)
-            q.tick()
+            q.publish(*"x" * minutes)
             age_ticks(q, "5 minutes")
         q.bloat_ticks(2100)
         catch_up(q, "c")
@@ -90,18 +87,17 @@ class TestThroughput:
         assert q.compact_ticks() == 1
         assert throughput(q) == [20, 10, 5]
 
-    def test_dropped_ticks_without_events_leave_nothing_behind(self, db: Connection) -> None:
-        db.make_queue(consumers=())
-        db.send("a")
+    def test_dropped_ticks_without_events_leave_nothing_behind(self, bare: Connection) -> None:
+        bare.send("a")
         for _ in range(2):
-            db.bloat_ticks(1200)
-            age_ticks(db, "2 minutes")
-            db.tick()
-        db.compact_ticks()
-        db.bloat_ticks(1200)
-        db.compact_ticks()
-        found = db.value("select count(*) from pgque.history")
-        assert found <= 2 and throughput(db) == [1]
+            bare.bloat_ticks(1200)
+            age_ticks(bare, "2 minutes")
+            bare.tick()
+        bare.compact_ticks()
+        bare.bloat_ticks(1200)
+        bare.compact_ticks()
+        found = bare.value("select count(*) from pgque.history")
+        assert found <= 2 and throughput(bare) == [1]
 
     def test_dropped_ticks_leave_one_row_for_each_minute(self, q: Connection) -> None:
         """Only a queue's first tick has a row besides, to count from."""
@@ -110,8 +106,7 @@ class TestThroughput:
         for minute in (3, 2):
             q.bloat_ticks(2100)
             for text in "abc":
-                q.send(text)
-                q.tick()
+                q.publish(text)
             catch_up(q, "c")
             q.execute(
                 "update pgque.tick_log set tick_time ="
@@ -192,8 +187,7 @@ class TestEndedBatches:
         ) == [("c",)]
 
     def test_a_renewed_batch_counts_once(self, q: Connection) -> None:
-        q.send("a")
-        q.tick()
+        q.publish("a")
         claim = "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me', '1 hour')"
         ((batch, epoch),) = q.rows(claim)
         for _ in range(3):

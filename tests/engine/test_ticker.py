@@ -156,42 +156,6 @@ def test_events_of_who_ticks_arrive_once(due: Connection, call: str) -> None:
     assert sorted(due.received()) == ["A", "B", "between", "meanwhile", "other"]
 
 
-def test_who_ticks_leaves_events_of_older_ones_later(due: Connection) -> None:
-    older, other = due.another(), due.another()
-    with older.transaction():
-        older.send("older")
-        with due.transaction():
-            due.send("own")
-            other.send("between")  # a later transaction that ends first
-            due.value("select pgque.ticker('q')")
-        assert due.drain() == ["between"]
-    assert sorted(due.received()) == ["older", "own"]
-
-
-def test_savepoints_around_ticks_lose_nothing(due: Connection) -> None:
-    other = due.another()
-    with due.transaction():
-        with due.transaction():
-            due.send("in savepoint")
-        with due.transaction(force_rollback=True):
-            due.send("rolled back")
-            due.value("select pgque.ticker()")
-        other.send("between")  # a later transaction that ends first
-        due.value("select pgque.ticker()")
-        assert due.drain() == ["between"]
-        with due.transaction():
-            due.send("after tick")
-        other.send("meanwhile")
-    assert sorted(due.received()) == ["after tick", "in savepoint", "meanwhile"]
-
-
-def test_a_rolled_back_ticker_leaves_no_tick(due: Connection) -> None:
-    with due.transaction(force_rollback=True):
-        due.value("select pgque.ticker()")
-        due.another().send("kept")
-    assert due.received() == ["kept"]
-
-
 def test_a_ticker_with_an_old_snapshot_loses_nothing(due: Connection) -> None:
     old = due.another().hold_snapshot()
     due.send("after the snapshot")
@@ -228,15 +192,6 @@ def test_a_ticker_that_had_nothing_to_do_holds_no_queue(q: Connection) -> None:
         idle.value("select pgque.ticker('q')")
         idle.value("select pgque.ticker()")
         assert q.tick() == 2
-
-
-def test_a_request_while_a_tick_is_made_is_not_lost(q: Connection) -> None:
-    ticking = q.another()
-    q.value("select pgque.force_next_tick('q')")
-    with ticking.transaction():
-        ticking.value("select pgque.ticker()")
-        q.value("select pgque.force_next_tick('q')")
-    assert q.value("select pgque.ticker()") == 1
 
 
 class TestLocks:

@@ -1,10 +1,12 @@
-"""Fixtures: a connection to the test's database, and threads, closed when the test ends."""
+"""Fixtures: a connection to the test's database, threads, and another database."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from tests.support.databases import empty_database
 from tests.support.queues import Connection, connect
 
 
@@ -19,3 +21,10 @@ def background(db: Connection) -> Iterator[ThreadPoolExecutor]:
     """Threads for calls that wait for another session. They end before the connections close."""
     with ThreadPoolExecutor() as pool:
         yield pool
+
+
+@pytest.fixture
+def empty_url(server: Any) -> Iterator[str]:
+    """The URL of a database with nothing in it."""
+    with empty_database(server) as url:
+        yield url
