@@ -14,8 +14,9 @@ from tests.conftest import INSTALL_SQL, Server, execute, server_version
 from tests.support.debian import DebianPostgres
 from tests.support.queues import Connection, connect
 from tests.support.sessions import db
+from tests.support.sessions import empty_url as url
 
-__all__ = ["db"]
+__all__ = ["db", "url"]
 
 _numbers = count(1)
 
