@@ -12,7 +12,6 @@ from pgque_dagster.client import (
     AckResult,
     Batch,
     BatchNotOpen,
-    CallRefused,
     Client,
     ConsumerNotFound,
     EventNotInBatch,
@@ -296,16 +295,6 @@ class TestDeadLetters:
         assert given_up.purge_dead_letters("q", timedelta(0)) == 1
         q.tick()
         assert q.drain() == [newest.payload]
-
-    def test_a_closed_queue_keeps_them(self, given_up: Client) -> None:
-        given_up.configure_queue("q", disable_insert=True)
-        with pytest.raises(CallRefused):
-            given_up.replay_dead_letters("q")
-        assert len(given_up.dead_letters("q")) == 2
-
-    def test_they_go_with_their_consumer(self, given_up: Client) -> None:
-        given_up.unregister_consumer("q", "c")
-        assert given_up.dead_letters("q") == []
 
     def test_kept_without_their_consumer_they_are_not_replayed(self, given_up: Client) -> None:
         given_up.unregister_consumer("q", "c", keep_dead_letters=True)

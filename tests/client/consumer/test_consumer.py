@@ -21,7 +21,6 @@ from pgque_dagster.client.consumer import consumer as consumers
 from tests.client.consumer.support import (
     Queue,
     collect,
-    expire_leases,
     noted_waits,
     run_until,
     run_until_error,
@@ -289,22 +288,6 @@ class TestBatches:
             q.send("3")
             wait_until(lambda: len(handled) == 3)
         assert errors == []
-
-    def test_a_batch_that_another_process_holds_is_taken_over_when_its_lease_ends(
-        self, q: Queue, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        caplog.set_level(logging.INFO)
-        q.send("1")
-        q.client.claim("q", "c", owner="killed process")
-        consumer = q.consumer()
-        handled = collect(consumer)
-        with running(consumer):
-            wait_until(lambda: "killed process" in caplog.text)
-            assert handled == []
-            # No NOTIFY tells of this: the consumer polls, as it does behind a pooler that drops
-            # notifications.
-            expire_leases(q.db)
-            wait_until(lambda: handled == ["1"])
 
     def test_several_processes_share_the_batches_as_subconsumers(self, q: Queue) -> None:
         handled: list[tuple[str, str | None]] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pgque_dagster import installer
-from pgque_dagster.client import Client, ConnectionFailed, Consumer, Delivery
+from pgque_dagster.client import Client, Delivery
 from tests.client.consumer.support import (
     DONE,
     Queue,
@@ -207,13 +207,6 @@ def test_a_clock_that_jumps_changes_nothing(q: Queue, monkeypatch: pytest.Monkey
     q.send("3")
     run_until(consumer, lambda: len(handled) == 3 and q.is_acked())
     assert handled == ["1", "2", "3"]
-
-
-def test_a_database_that_cannot_be_reached_ends_it_at_the_start() -> None:
-    consumer = Consumer("host=/nonexistent dbname=x", "q", "c")
-    consumer.on()(print)
-    with pytest.raises(ConnectionFailed, match="/nonexistent"):
-        consumer.run()
 
 
 def test_the_lease_is_renewed_while_a_handler_works(q: Queue) -> None:
