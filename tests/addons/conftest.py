@@ -13,9 +13,10 @@ from pgque_dagster.embedded import EmbeddedPostgres
 from tests.conftest import INSTALL_SQL, Server, execute, server_version
 from tests.support.debian import DebianPostgres
 from tests.support.queues import Connection, connect
-from tests.support.sessions import another, background, blocked, db
+from tests.support.sessions import db
+from tests.support.sessions import empty_url as url
 
-__all__ = ["another", "background", "blocked", "db"]
+__all__ = ["db", "url"]
 
 _numbers = count(1)
 

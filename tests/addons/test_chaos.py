@@ -18,7 +18,7 @@ import pytest
 from tests.addons.conftest import addon_sql, crash
 from tests.conftest import INSTALL_SQL, administer, new_server
 from tests.support import message_chaos, serial_chaos
-from tests.support.queues import PATIENCE_SECONDS, Connection, connect, rows, value
+from tests.support.queues import PATIENCE_SECONDS, Connection, connect
 
 ROOT = Path(__file__).parents[2]
 VICTIMS = "select pid from pg_stat_activity where application_name ~ '^chaos'"
@@ -51,12 +51,12 @@ class Workers:
             self._running[number] = self._start(self._play.CAST[number])
         elif what < 0.5:
             self._pause(process.pid)
-        elif victims := rows(db, VICTIMS):
+        elif victims := db.rows(VICTIMS):
             (pid,) = self._random.choice(victims)
             if what < 0.8:
-                value(db, "select pg_terminate_backend(%s)", pid)
+                db.value("select pg_terminate_backend(%s)", pid)
             elif what < 0.95:
-                value(db, "select pg_cancel_backend(%s)", pid)
+                db.value("select pg_cancel_backend(%s)", pid)
             else:
                 self._pause(pid)
 
@@ -78,12 +78,12 @@ class Workers:
 def disturb(url: str, workers: Workers, random: Random, cuts: int) -> None:
     """Disturbs so many times, one after the other, and lets the sink fill."""
     with connect(url) as db:
-        stored = value(db, "select count(*) from sink")
+        stored = db.value("select count(*) from sink")
         for _ in range(cuts):
             workers.disturb_one(db)
             time.sleep(random.uniform(0, 0.2))
         before, deadline = -1, 0.0
-        while (now := value(db, "select count(*) from sink")) < stored + 10 * cuts:
+        while (now := db.value("select count(*) from sink")) < stored + 10 * cuts:
             if now > before:
                 before, deadline = now, time.monotonic() + PATIENCE_SECONDS
             assert time.monotonic() < deadline, "the work does not go on"
@@ -114,7 +114,7 @@ def perform(play: Any, cuts: int) -> None:
         codes = workers.wait()
         with connect(url) as db, connect(sink) as outside:
             play.drain(db, sink)
-            play.check_books(db, rows(outside, "select id, payload from sink order by id"))
+            play.check_books(db, outside.rows("select id, payload from sink order by id"))
         assert codes == [0] * len(codes)
 
 

@@ -1,7 +1,6 @@
 """Add-ons are installed after the queue, again without loss, and removed by a function."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -19,17 +18,10 @@ from pgque_dagster.client import (
 )
 from tests.addons.conftest import addon_sql
 from tests.conftest import INSTALL_SQL, new_server
-from tests.support.databases import as_user, empty_database, owned_database
+from tests.support.databases import as_user, owned_database
 from tests.support.queues import connect
 
 each_addon = pytest.mark.parametrize("addon", installer.ADDONS)
-
-
-@pytest.fixture
-def url(server: Any) -> Iterator[str]:
-    """An empty database."""
-    with empty_database(server) as url:
-        yield url
 
 
 def pgque(url: str, *arguments: str) -> Result:

@@ -10,7 +10,6 @@ import pytest
 
 from pgque_dagster import PgqueResource, installer
 from pgque_dagster.client import InvalidArgument, PermissionDenied
-from tests.support.databases import empty_database
 from tests.support.dg_project import DgProject
 from tests.support.logins import as_login
 from tests.support.queues import Connection, connect
@@ -24,13 +23,6 @@ DECLARED: dict[str, dict[str, Any]] = {
     "qgres": {"queues": ["qgres.orders"]},
 }
 each_addon = pytest.mark.parametrize("addon", DECLARED)
-
-
-@pytest.fixture
-def url(server: Any) -> Iterator[str]:
-    """An empty database."""
-    with empty_database(server) as url:
-        yield url
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """From every release to this version, while a half waits for an old snapshot: nothing is lost."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,12 +32,6 @@ order by 1
 @pytest.fixture(params=RELEASES, ids=lambda release: release.version)
 def released(request: pytest.FixtureRequest) -> Release:
     return request.param
-
-
-@pytest.fixture
-def url(server: Any) -> Iterator[str]:
-    with empty_database(server) as made:
-        yield made
 
 
 def install(db: Connection, release: Release, addon: str) -> None:

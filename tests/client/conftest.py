@@ -7,7 +7,10 @@ import pytest
 from pgque_dagster.client import Client
 from pgque_dagster.client.consumer import consumer as consumers
 from tests.client.consumer.support import DONE, Queue
-from tests.support.queues import Connection, connect, make_queue
+from tests.support.queues import Connection
+from tests.support.sessions import db
+
+__all__ = ["db"]
 
 
 @pytest.fixture(autouse=True)
@@ -22,14 +25,8 @@ def client(database_url: str) -> Iterator[Client]:
 
 
 @pytest.fixture
-def db(database_url: str) -> Iterator[Connection]:
-    with connect(database_url) as connection:
-        yield connection
-
-
-@pytest.fixture
 def q(client: Client, db: Connection) -> Queue:
     """The queue q with the consumer c."""
-    make_queue(db)
+    db.make_queue()
     db.execute(DONE)
     return Queue(client, db)

@@ -12,7 +12,6 @@ from pgque_dagster.client import (
     AckResult,
     Batch,
     BatchNotOpen,
-    CallRefused,
     Client,
     ConsumerNotFound,
     EventNotInBatch,
@@ -23,7 +22,7 @@ from pgque_dagster.client import (
 )
 from pgque_dagster.client.batch import read_plan
 from tests.client.consumer.support import Queue, wait_until
-from tests.support.queues import PATIENCE_SECONDS, Connection, connect, rows, value
+from tests.support.queues import PATIENCE_SECONDS, Connection, connect
 
 HOUR = timedelta(hours=1)
 END_ALL_SESSIONS = (
@@ -53,7 +52,7 @@ def left_behind(q: Queue) -> tuple[list[str], list[str]]:
 
 
 def is_open(q: Queue, batch: Batch) -> bool:
-    found: int | None = value(q.db, "select sub_batch from pgque.subscription")
+    found: int | None = q.db.value("select sub_batch from pgque.subscription")
     return found == batch.batch_id
 
 
@@ -77,7 +76,7 @@ class TestReading:
     def test_a_read_plan_gives_the_events(self, q: Queue, batch: Batch) -> None:
         assert [event.payload for event in batch.events()] == ["a", "b", "c"]
         plan = read_plan(batch, 3)
-        read = [row[5] for each in plan.slices for row in rows(q.db, each.sql)]
+        read = [row[5] for each in plan.slices for row in q.db.rows(each.sql)]
         assert (sorted(read), plan.events) == (["a", "b", "c"], 3)
 
 
@@ -115,7 +114,7 @@ class TestAck:
 
     def test_a_session_killed_before_the_ack_leaves_nothing(self, q: Queue, batch: Batch) -> None:
         judge(batch)
-        rows(q.db, END_ALL_SESSIONS)
+        q.db.rows(END_ALL_SESSIONS)
         with pytest.raises(Exception, match=r"terminat|closed|connection"):
             batch.ack()
         assert left_behind(q) == ([], [])
@@ -141,7 +140,7 @@ class TestAck:
         judge(batch)
         if is_zombie:
             with connect(q.url) as other:
-                value(other, "select batch_id from pgque.claim_batch('q', 'c', 'me')")
+                other.value("select batch_id from pgque.claim_batch('q', 'c', 'me')")
         with (
             pytest.raises(LeaseLost if is_zombie else ZeroDivisionError),
             q.client.transaction() as connection,
@@ -215,9 +214,9 @@ class TestLease:
         ends = "select lease_until from pgque.get_lease_info('q', 'c')"
         with batch.keep_alive() as keeper:
             for _ in range(3):
-                before = value(q.db, ends)
-                rows(q.db, f"{END_ALL_SESSIONS} and query like '%renew_batch%'")
-                wait_until(lambda before=before: value(q.db, ends) > before)  # type: ignore[misc]
+                before = q.db.value(ends)
+                q.db.rows(f"{END_ALL_SESSIONS} and query like '%renew_batch%'")
+                wait_until(lambda before=before: q.db.value(ends) > before)  # type: ignore[misc]
             keeper.check()
         wait_until(lambda: "pgque-lease" not in [each.name for each in threading.enumerate()])
 
@@ -228,7 +227,7 @@ class TestLease:
             db.execute("lock table pgque.position_log in access exclusive mode")
 
         def take_over(db: Connection) -> None:
-            value(db, "select batch_id from pgque.claim_batch('q', 'c', 'me', '1 hour')")
+            db.value("select batch_id from pgque.claim_batch('q', 'c', 'me', '1 hour')")
 
         lose: list[tuple[Callable[[Connection], None], str]] = [
             (block, "in time"),
@@ -252,7 +251,7 @@ class TestLease:
         def work() -> None:
             with q.client.transaction(), batch.keep_alive():
                 batch.ack()
-                wait_until(lambda: value(q.db, waiting))  # a renewal waits for the ack
+                wait_until(lambda: q.db.value(waiting))  # a renewal waits for the ack
 
         worker = threading.Thread(target=work, daemon=True)
         worker.start()
@@ -296,16 +295,6 @@ class TestDeadLetters:
         assert given_up.purge_dead_letters("q", timedelta(0)) == 1
         q.tick()
         assert q.drain() == [newest.payload]
-
-    def test_a_closed_queue_keeps_them(self, given_up: Client) -> None:
-        given_up.configure_queue("q", disable_insert=True)
-        with pytest.raises(CallRefused):
-            given_up.replay_dead_letters("q")
-        assert len(given_up.dead_letters("q")) == 2
-
-    def test_they_go_with_their_consumer(self, given_up: Client) -> None:
-        given_up.unregister_consumer("q", "c")
-        assert given_up.dead_letters("q") == []
 
     def test_kept_without_their_consumer_they_are_not_replayed(self, given_up: Client) -> None:
         given_up.unregister_consumer("q", "c", keep_dead_letters=True)

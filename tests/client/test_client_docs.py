@@ -19,7 +19,7 @@ from tests.client.examples import (
     ticking,
     use_django,
 )
-from tests.support.queues import Connection, connect, make_queue, rows, tick
+from tests.support.queues import Connection, connect
 
 
 def with_examples() -> Iterator[tuple[str, str]]:
@@ -36,7 +36,7 @@ EXAMPLES = {name: doc for name, doc in with_examples() if ">>>" in doc}
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_example_of_a_docstring_runs(name: str, database_url: str, db: Connection) -> None:
-    make_queue(db, "orders")
+    db.make_queue("orders")
     with Client(database_url) as client, ticking(database_url):
         values = {
             "url": database_url,
@@ -78,12 +78,12 @@ def test_the_examples_of_the_page_run_one_after_another(database_url: str) -> No
         db.execute("create table paid (id int)")
         for block in blocks("client.md"):
             run(block, values, lambda consumer: has_nothing_to_do(consumer, database_url))
-            if rows(db, "select from pgque.queue"):
-                tick(db, "orders")
+            if db.rows("select from pgque.queue"):
+                db.tick("orders")
         orders = [2, 3, 4, 5, 2002]
-        assert rows(db, "select id from orders order by id") == [(id,) for id in orders]
+        assert db.rows("select id from orders order by id") == [(id,) for id in orders]
         paid = [2, 3, 4, 5, 7, 9]
-        assert rows(db, "select id from paid order by id") == [(id,) for id in paid]
+        assert db.rows("select id from paid order by id") == [(id,) for id in paid]
     django.db.connections["default"].close()
     engine.dispose()
     assert mails == ["ada@example.com"]

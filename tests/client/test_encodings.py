@@ -11,7 +11,7 @@ from pgque_dagster import installer
 from pgque_dagster.client import AsyncClient, Client, Consumer, MalformedPayload
 from tests.client.consumer.support import Queue, run_until
 from tests.conftest import Server, administer
-from tests.support.queues import connect, make_queue, tick
+from tests.support.queues import connect
 
 
 @pytest.fixture
@@ -21,10 +21,10 @@ def ascii_url(server: Server) -> Iterator[str]:
     url = server.database_url("t_ascii")
     installer.install(url)
     with connect(url) as db:
-        make_queue(db)
+        db.make_queue()
         with Client(url) as client:
             client.send("q", {"name": "Zo\u00eb"}, type="order")
-        tick(db)
+        db.tick()
     yield url
     administer(server, "drop database t_ascii with (force)")
 
@@ -55,7 +55,7 @@ def test_events_of_any_encoding_are_read_as_text(ascii_url: str) -> None:
     with psycopg.connect(ascii_url, client_encoding="latin1", autocommit=True) as other:
         other.execute("select pgque.send('q', '\u00e9')")
     with connect(ascii_url) as db:
-        tick(db)
+        db.tick()
     with Client(ascii_url) as client:
         refused = client.claim("q", "c", owner="me")
         assert refused is not None

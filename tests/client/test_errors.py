@@ -54,7 +54,6 @@ from pgque_dagster.client.ticks import next_tick
 from tests.client.consumer.support import Queue
 from tests.security.decisions import DECISIONS
 from tests.support.logins import as_login
-from tests.support.queues import compact_positions, empty_halves, open_batch, queue_id
 
 
 def sql(statement: str) -> Callable[[Queue], object]:
@@ -84,8 +83,8 @@ def lock_that_another_session_holds(q: Queue, setting: str = "lock_timeout") -> 
 
 
 def table_truncated_after_planning(q: Queue) -> None:
-    plan = q.client.run(plans.read_plan(open_batch(q.db, "a"), 1))
-    q.db.execute(f"truncate pgque.event_{queue_id(q.db)}_0".encode())
+    plan = q.client.run(plans.read_plan(q.db.open_batch("a"), 1))
+    q.db.execute(f"truncate pgque.event_{q.db.queue_id()}_0".encode())
     sql(plan.slices[0].sql)(q)
 
 
@@ -100,9 +99,9 @@ def transaction_older_than_a_compaction(q: Queue) -> None:
     with q.client.transaction() as connection:
         connection.execute("set transaction isolation level repeatable read")
         connection.execute("select pg_current_snapshot()")
-        compact_positions(q.db)
+        q.db.compact_positions()
         q.db.execute("select pgque.set_snapshot_patience('0')")
-        empty_halves(q.db)
+        q.db.empty_halves()
         q.client.next_batch("q", "c")
 
 
@@ -116,7 +115,7 @@ def in_transaction(begin: str, use: Callable[[Client], object]) -> Callable[[Que
 
 
 def ticks_before_the_position(q: Queue) -> None:
-    q.client.finish_batch(open_batch(q.db, "a"))
+    q.client.finish_batch(q.db.open_batch("a"))
     q.client.run(next_tick("q", "c", after_tick=1))
 
 

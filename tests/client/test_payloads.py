@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from pgque_dagster.client import InvalidArgument, MalformedPayload, Message, encoding
 from tests.client.consumer.support import Queue
-from tests.support.queues import value
 
 
 class Color(enum.Enum):
@@ -53,7 +52,7 @@ def test_bytes_come_back_as_bytes(q: Queue) -> None:
         message = sent(q, payload)
         assert message.as_bytes() == bytes(payload)
         decode = "select decode(split_part(%s, ',', 2), 'base64')"
-        assert value(q.db, decode, message.payload) == bytes(payload)
+        assert q.db.value(decode, message.payload) == bytes(payload)
     with pytest.raises(MalformedPayload, match="not sent as bytes"):
         sent(q, "abc").as_bytes()
 

@@ -7,7 +7,7 @@ import pytest
 
 from pgque_dagster.client import AsyncClient, Client
 from tests.support.poolers import pooler
-from tests.support.queues import Connection, make_queue
+from tests.support.queues import Connection
 
 pytestmark = pytest.mark.program("pgbouncer")
 
@@ -16,7 +16,7 @@ ROUNDS = 12  # psycopg prepares a statement at its sixth execution
 
 @pytest.fixture
 def pooled(db: Connection, database_url: str) -> Iterator[str]:
-    make_queue(db)
+    db.make_queue()
     with pooler(database_url) as url:
         yield url
 

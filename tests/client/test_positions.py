@@ -8,7 +8,6 @@ import pytest
 from pgque_dagster.client import CallRefused, InvalidArgument, Position, SkipsEvents, Sought
 from pgque_dagster.client.ranges import write_position
 from tests.client.consumer.support import Queue
-from tests.support.queues import drain, rows, value
 
 
 @pytest.mark.parametrize(
@@ -38,7 +37,7 @@ def test_a_consumer_starts_where_it_is_told_and_can_be_moved(q: Queue) -> None:
     client, db = q.client, q.db
     q.send("a")
     first = 2
-    since = value(db, "select clock_timestamp()")
+    since = db.value("select clock_timestamp()")
     q.client.send("q", "b")
     last = q.tick()
 
@@ -46,7 +45,7 @@ def test_a_consumer_starts_where_it_is_told_and_can_be_moved(q: Queue) -> None:
     assert not client.register_consumer("q", "all", start_at="latest")
     client.register_consumer("q", "new", start_at=since)
     client.register_consumer("q", "none")
-    found = {name: drain(db, consumer=name) for name in ("all", "new", "none")}
+    found = {name: db.drain(consumer=name) for name in ("all", "new", "none")}
 
     assert found == {"all": ["a", "b"], "new": ["b"], "none": []}
     assert client.seek("q", "all", first) == Sought(first, 0, 1)
@@ -55,7 +54,7 @@ def test_a_consumer_starts_where_it_is_told_and_can_be_moved(q: Queue) -> None:
     assert client.seek("q", "all", "latest", skip=True) == Sought(last, 1, 0)
 
     q.claim()
-    before = rows(db, "select sub_last_tick, sub_batch from pgque.subscription")
+    before = db.rows("select sub_last_tick, sub_batch from pgque.subscription")
     with pytest.raises(CallRefused, match="batch"):
         client.seek("q", "c", "earliest")
-    assert rows(db, "select sub_last_tick, sub_batch from pgque.subscription") == before
+    assert db.rows("select sub_last_tick, sub_batch from pgque.subscription") == before

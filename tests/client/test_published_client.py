@@ -8,7 +8,7 @@ import pytest
 from psycopg.pq import ExecStatus
 
 from tests.client.consumer.support import Queue, wait_until
-from tests.support.queues import PATIENCE_SECONDS, Connection, rows, value
+from tests.support.queues import PATIENCE_SECONDS, Connection
 
 
 @pytest.fixture
@@ -37,28 +37,6 @@ class TestPython:
         with pytest.raises(pgque.PgqueBatchNotFound):
             published.ack(messages[0].batch_id)
 
-    def test_it_sends_in_the_applications_transaction(self, q: Queue) -> None:
-        with pgque.connect(q.url) as client:
-            for end in (client.conn.rollback, client.conn.commit):
-                client.send("q", {})
-                end()
-        assert len(q.sent()) == 1
-
-    def test_a_message_that_it_nacks_is_delivered_again_until_it_is_a_dead_letter(
-        self, q: Queue, published: pgque.PgqueClient
-    ) -> None:
-        q.client.configure_queue("q", max_retries="1")
-        published.send("q", {"n": 1})
-        for retries in (None, 1):
-            q.tick()
-            (message,) = published.receive("q", "c")
-            assert (message.payload, message.retry_count) == ('{"n": 1}', retries)
-            published.nack(message.batch_id, message, retry_after=0, reason="no such customer")
-            published.ack(message.batch_id)
-            q.client.maint()
-        letters = rows(q.db, "select ev_data, dl_reason from pgque.dlq_inspect('q')")
-        assert letters == [('{"n": 1}', "no such customer")]
-
     def test_its_consumer_is_woken_by_notify(self, q: Queue, published: pgque.PgqueClient) -> None:
         # Long enough that only a NOTIFY ends the wait in time.
         consumer = pgque.Consumer(q.url, queue="q", name="c", poll_interval=3600)
@@ -75,15 +53,6 @@ class TestPython:
         thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
         assert handled == ["1", "2", "other"]
-
-    def test_subconsumers_share_batches(self, q: Queue, published: pgque.PgqueClient) -> None:
-        for name in ("x", "y"):
-            published.subscribe_subconsumer("q", "shared", name)
-        for number in (1, 2):
-            q.send({"n": number})
-        received = [published.receive_coop("q", "shared", name) for name in ("x", "y")]
-        found = [message.payload for messages in received for message in messages]
-        assert found == ['{"n":1}', '{"n":2}']
 
     def test_its_errors_are_typed(self, published: pgque.PgqueClient) -> None:
         message = pgque.Message(1, 4711, "t", "{}", None, None)  # type: ignore[arg-type]
@@ -158,7 +127,7 @@ class TestOtherLanguages:
         assert run(db, nack, first[1], *first, "0 seconds", "a reason") == [["1"]]
         assert run(db, "select pgque.ack($1)", first[1]) == [["1"]]
 
-        value(db, "select pgque.maint_retry_events()")
+        db.value("select pgque.maint_retry_events()")
         q.tick()
-        ((again, *_),) = rows(db, "select msg_id from pgque.receive('q', 'new')")
+        ((again, *_),) = db.rows("select msg_id from pgque.receive('q', 'new')")
         assert str(again) == first[0]

@@ -7,7 +7,6 @@ import pytest
 
 from pgque_dagster.client import Client, Event, InvalidArgument, MalformedPayload, Sent, encoding
 from tests.client.consumer.support import Queue
-from tests.support.queues import value
 
 TOMORROW = datetime.now(UTC) + timedelta(days=1)
 YESTERDAY = datetime.now(UTC) - timedelta(days=1)
@@ -136,8 +135,8 @@ class TestQueueOptions:
     def test_a_queue_takes_its_options(self, client: Client, db: Any) -> None:
         assert client.create_queue("q", max_retries=3, ticker_max_lag="1 second")
         assert not client.create_queue("q", max_retries=4)
-        assert value(db, "select queue_max_retries from pgque.queue") == 4
-        assert value(db, "select queue_ticker_max_lag from pgque.queue") == timedelta(seconds=1)
+        assert db.value("select queue_max_retries from pgque.queue") == 4
+        assert db.value("select queue_ticker_max_lag from pgque.queue") == timedelta(seconds=1)
         with pytest.raises(InvalidArgument, match=r'"max_tries".*max_retries'):
             client.create_queue("q", max_tries=3)
 

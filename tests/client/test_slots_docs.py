@@ -2,7 +2,7 @@
 
 from pgque_dagster.client import Client
 from tests.client.examples import blocks
-from tests.support.queues import connect, rows, tick, value
+from tests.support.queues import connect
 from tests.support.slots import slot_of
 
 
@@ -12,13 +12,13 @@ def test_a_worker_takes_a_page_of_a_slot_and_acks_it_with_what_it_wrote(database
     with connect(database_url) as db, Client(database_url) as client:
         client.create_queue("orders")
         db.execute("create table mails (id text)")
-        value(db, "select pgque.subscribe_slots('orders', 'mailer', 8, 'earliest')")
+        db.value("select pgque.subscribe_slots('orders', 'mailer', 8, 'earliest')")
         for key in keys:
             client.send("orders", key, partition_key=key)
-        tick(db, "orders")
+        db.tick("orders")
         for _ in range(2):
             exec(example, {"url": database_url})
-        assert [key for (key,) in rows(db, "select id from mails")] == [
+        assert [key for (key,) in db.rows("select id from mails")] == [
             key for key in keys if slot_of(db, key, 8) == 3
         ]
-        assert value(db, "select count(*) from mails") > 0
+        assert db.value("select count(*) from mails") > 0

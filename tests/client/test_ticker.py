@@ -8,7 +8,7 @@ import pytest
 
 from pgque_dagster.client import Ticker
 from tests.client.consumer.support import Queue, wait_until
-from tests.support.queues import PATIENCE_SECONDS, bloat_positions, last_tick, rows, value
+from tests.support.queues import PATIENCE_SECONDS
 
 
 @contextmanager
@@ -35,16 +35,16 @@ def short_periods(q: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wait_for_ticks(q: Queue, count: int) -> None:
     """Waits until there are so many more ticks."""
-    wanted = last_tick(q.db) + count
-    wait_until(lambda: last_tick(q.db) >= wanted)
+    wanted = q.db.last_tick() + count
+    wait_until(lambda: q.db.last_tick() >= wanted)
 
 
 def test_it_ticks_and_maintains(q: Queue) -> None:
     q.client.send("q", "a")
     with ticking(q):
         wait_for_ticks(q, 3)
-        bloat_positions(q.db)
-        wait_until(lambda: value(q.db, "select pg_relation_size('pgque.position_log_1')") > 0)
+        q.db.bloat_positions()
+        wait_until(lambda: q.db.value("select pg_relation_size('pgque.position_log_1')") > 0)
     assert q.drain() == ["a"]
 
 
@@ -52,15 +52,14 @@ def test_it_survives_killed_sessions_and_errors_that_pass(q: Queue) -> None:
     with ticking(q):
         for _ in range(3):
             wait_for_ticks(q, 2)
-            rows(
-                q.db,
+            q.db.rows(
                 "select pg_terminate_backend(pid) from pg_stat_activity"
                 " where datname = current_database() and pid <> pg_backend_pid()"
                 " and backend_type = 'client backend'",
             )
         wait_for_ticks(q, 1)
         q.db.execute("alter table pgque.tick_log rename to tick_away")
-        value(q.db, "select pg_sleep(0.1)::text")
+        q.db.value("select pg_sleep(0.1)::text")
         q.db.execute("alter table pgque.tick_away rename to tick_log")
         wait_for_ticks(q, 3)
 

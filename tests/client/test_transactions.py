@@ -7,15 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-import django.db
-import django.db.transaction
 import psycopg
 import pytest
 import sqlalchemy as sa
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
 
 from pgque_dagster.client import (
     AsyncBatch,
@@ -27,8 +23,7 @@ from pgque_dagster.client import (
     QueueNotFound,
 )
 from tests.client.consumer.support import Queue, wait_until
-from tests.client.examples import sqlalchemy_url, use_django
-from tests.support.queues import PATIENCE_SECONDS, tick, value
+from tests.support.queues import PATIENCE_SECONDS, Connection
 
 
 class Undo(Exception):
@@ -174,52 +169,6 @@ class TestPool:
         assert stored(q) == (0, 5)
 
 
-class TestSqlalchemy:
-    def test_an_event_is_sent_by_the_sessions_commit(self, q: Queue) -> None:
-        engine = sa.create_engine(sqlalchemy_url(q.url))
-        with Session(engine) as session:
-            for ends in (session.rollback, session.commit):
-                session.execute(sa.text(INSERT))
-                Client(session.connection().connection.driver_connection).send("q", "a")
-                assert stored(q) == (0, 0)
-                ends()
-        engine.dispose()
-        assert stored(q) == (1, 1)
-
-    def test_an_event_is_sent_by_an_asynchronous_session(self, q: Queue) -> None:
-        async def main() -> None:
-            engine = create_async_engine(sqlalchemy_url(q.url))
-            async with AsyncSession(engine) as session:
-                await session.execute(sa.text(INSERT))
-                raw = await (await session.connection()).get_raw_connection()
-                await AsyncClient(raw.driver_connection).send("q", "a")
-                assert stored(q) == (0, 0)
-                await session.commit()
-            await engine.dispose()
-
-        run(main())
-        assert stored(q) == (1, 1)
-
-
-def test_an_event_is_sent_by_the_commit_of_djangos_atomic_block(q: Queue) -> None:
-    use_django(q.url)
-    django.db.connection.ensure_connection()
-    client = Client(django.db.connection.connection)
-    with suppress(Undo), django.db.transaction.atomic():
-        client.send_batch("q", ["a", "b"])
-        raise Undo
-    assert stored(q) == (0, 0)
-    with django.db.transaction.atomic():
-        with django.db.connection.cursor() as cursor:
-            cursor.execute(INSERT)
-        client.send("q", {"id": 1})
-        assert stored(q) == (0, 0)
-    assert stored(q) == (1, 1)
-    client.send("q", "at once outside of a block")
-    assert stored(q) == (1, 2)
-    django.db.connections["default"].close()
-
-
 @pytest.fixture(params=["a connection", "a pool"])
 def any_client(request: pytest.FixtureRequest, q: Queue) -> Iterator[Client]:
     if request.param == "a connection":
@@ -325,7 +274,7 @@ class TestTasks:
                         call.cancel()
                     with suppress(asyncio.CancelledError):
                         await call
-                    wait_until(lambda: value(q.db, left) == 0)
+                    wait_until(lambda: q.db.value(left) == 0)
                     await client.send("q", "after")
 
         run(main())
@@ -435,7 +384,7 @@ class TestFaces:
                 await client.send("q", {"a": 1})
                 with pytest.raises(QueueNotFound, match=r"Did you mean q\?"):
                     await client.send("qq", "x")
-                await asyncio.to_thread(tick, q.db)
+                await asyncio.to_thread(Connection.tick, q.db)
                 batch = await client.claim("q", "c", owner="me")
                 assert batch is not None
                 batch.before_ack(insert)
@@ -445,13 +394,3 @@ class TestFaces:
 
         assert run(produce_and_consume()) == ['{"a":1}']
         assert q.done() == ["1"]
-
-    def test_an_unknown_queue_suggests_near_names(self, client: Client) -> None:
-        client.create_queue("orders")
-        client.create_queue("invoices")
-        for name in ("order", "Orders", "ordres"):
-            with pytest.raises(QueueNotFound, match=r"Did you mean orders\?"):
-                client.send(name, "x")
-        with pytest.raises(QueueNotFound) as far:
-            client.send("xyz", "x")
-        assert "Did you mean" not in str(far.value)

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.support.queues import Connection
-from tests.support.sessions import another, background, blocked, db
+from tests.support.sessions import background, db, empty_url
 
-__all__ = ["another", "background", "blocked", "db"]
+__all__ = ["background", "db", "empty_url"]
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.queues import Connection, refused
-from tests.support.races import Another, race
+from tests.support.races import race
 
 
 def test_events_arrive_exactly_once_and_not_before_a_tick(q: Connection) -> None:
@@ -12,34 +12,6 @@ def test_events_arrive_exactly_once_and_not_before_a_tick(q: Connection) -> None
     q.tick()
     q.publish("c")
     assert (q.drain(), q.drain()) == (["a", "b", "c"], [])
-
-
-def test_each_consumer_gets_each_event(db: Connection) -> None:
-    db.make_queue(consumers=("fast", "slow"))
-    db.publish("a")
-    fast = db.drain(consumer="fast")
-    db.publish("b")
-    assert (fast, db.drain(consumer="slow")) == (["a"], ["a", "b"])
-
-
-def test_events_come_in_order_of_their_ids(q: Connection, another: Another) -> None:
-    late = another()
-    with late.transaction():
-        late.send("first id, last commit")
-        q.send("second id")
-    assert q.payloads(q.open_batch()) == ["first id, last commit", "second id"]
-
-
-def test_rolled_back_savepoints_leave_no_event(q: Connection) -> None:
-    with q.transaction():
-        q.send("kept")
-        with q.transaction(force_rollback=True):
-            q.send("ghost")
-            with q.transaction():
-                q.send("ghost of a released savepoint")
-        with q.transaction():
-            q.send("kept in a savepoint")
-    assert q.received() == ["kept", "kept in a savepoint"]
 
 
 def test_events_of_many_subtransactions_arrive_together(q: Connection) -> None:
@@ -51,37 +23,6 @@ def test_events_of_many_subtransactions_arrive_together(q: Connection) -> None:
     assert q.payloads(q.open_batch()) == texts
 
 
-def test_a_long_transaction_across_many_ticks_arrives_whole_and_once(
-    q: Connection, another: Another
-) -> None:
-    long = another()
-    short = []
-    with long.transaction():
-        for number in range(10):
-            long.send(f"long {number}")
-            q.publish(f"short {number}")
-            short += q.drain()
-    q.tick()
-    assert short == [f"short {n}" for n in range(10)]
-    assert q.drain() == [f"long {n}" for n in range(10)]
-
-
-def test_a_batch_is_the_same_until_it_is_finished_whatever_others_do(
-    q: Connection, another: Another
-) -> None:
-    late = another()
-    with late.transaction():
-        late.send("late")
-        batch = q.open_batch("a", "b")
-        first = q.events(batch)
-    q.publish("c")
-    q.rotate()
-    with q.transaction(force_rollback=True):
-        q.finish(batch)
-    assert q.next_batch() == batch
-    assert q.events(batch) == another().events(batch) == first
-
-
 def test_a_batch_can_be_opened_and_read_in_one_statement(q: Connection) -> None:
     q.publish("a", "b")
     sql = "select array_agg(ev_data) from pgque.get_batch_events(pgque.next_batch('q', 'c'))"
@@ -89,20 +30,16 @@ def test_a_batch_can_be_opened_and_read_in_one_statement(q: Connection) -> None:
 
 
 @pytest.mark.parametrize("rollback", [False, True])
-def test_two_sessions_at_once_get_the_same_batch(
-    q: Connection, another: Another, rollback: bool
-) -> None:
+def test_two_sessions_at_once_get_the_same_batch(q: Connection, rollback: bool) -> None:
     q.publish("a")
-    batch, answer = race(another, Connection.next_batch, Connection.next_batch, rollback=rollback)
+    batch, answer = race(q, Connection.next_batch, Connection.next_batch, rollback=rollback)
     assert rollback or answer.result() == batch
     assert q.payloads(answer.result()) == ["a"]
 
 
-def test_of_two_sessions_that_finish_one_batch_the_second_is_refused(
-    q: Connection, another: Another
-) -> None:
+def test_of_two_sessions_that_finish_one_batch_the_second_is_refused(q: Connection) -> None:
     batch = q.open_batch("a")
-    _, answer = race(another, lambda one: one.finish(batch), lambda two: two.finish(batch))
+    _, answer = race(q, lambda one: one.finish(batch), lambda two: two.finish(batch))
     with refused("PQ003"):
         answer.result()
 
@@ -291,14 +228,6 @@ class TestCursor:
 
 
 class TestRetryingABatch:
-    def test_all_its_events_come_again(self, q: Connection) -> None:
-        batch = q.open_batch("a", "b")
-        assert q.value("select pgque.batch_retry(%s, 0)", batch) == 2
-        q.finish(batch)
-        q.value("select pgque.maint_retry_events()")
-        again = q.open_batch()
-        assert [(row[3], row[5]) for row in q.events(again)] == [(1, "a"), (1, "b")]
-
     def test_tables_that_the_consumer_replicates_are_copied_again(self, q: Connection) -> None:
         batch = q.open_batch("a")
         copied = "select table_name from pgque.replicated_tables('q', 'c')"

@@ -3,16 +3,15 @@
 import pytest
 
 from tests.support.queues import Connection, refused
-from tests.support.races import Another
 
 RAW = "select pgque.insert_event_raw('q', null, null, null, null, 't', 'x', null, null, null, null)"
 
 
 @pytest.fixture
-def producer(db: Connection, another: Another) -> Connection:
+def producer(db: Connection) -> Connection:
     """May write to the queue, and nothing else."""
     db.make_queue()
-    connection = another()
+    connection = db.another()
     connection.execute("set role pgque_writer")
     return connection
 
@@ -88,12 +87,6 @@ class TestLoaderThatAskedOnce:
             insert(producer, stale, "two later")
         assert db.received() == ["one rotation later"]
 
-    def test_a_loader_that_asks_again_goes_on(self, db: Connection, producer: Connection) -> None:
-        for number in range(7):
-            insert(producer, current_table(producer), str(number))
-            assert db.received() == [str(number)]
-            assert db.rotate() == 1
-
     def test_an_owner_who_goes_on_filling_it_stops_no_rotation(self, q: Connection) -> None:
         stale = tables(q)[1]  # the one that comes next
         for _ in range(5):
@@ -101,23 +94,8 @@ class TestLoaderThatAskedOnce:
             assert q.rotate() == 1
             assert q.value("select queue_cur_table from pgque.queue") != 1
 
-    def test_all_that_was_loaded_arrives_and_then_the_table_is_emptied(self, q: Connection) -> None:
-        stale = tables(q)[1]
-        arrived = []
-        for number in range(6):
-            insert(q, stale, str(number))
-            q.rotate()
-            q.tick()
-            arrived += q.drain()
-        assert arrived == [str(number) for number in range(6)]
-        for _ in range(3):
-            q.rotate()
-        assert q.value(f"select count(*) from {stale}") == 0
-
-    def test_a_transaction_in_one_table_keeps_no_other_from_rotation(
-        self, q: Connection, another: Another
-    ) -> None:
-        using = another()
+    def test_a_transaction_in_one_table_keeps_no_other_from_rotation(self, q: Connection) -> None:
+        using = q.another()
         with using.transaction():
             using.rows(f"select from {tables(q)[1]}")
             assert (q.rotate(), q.value("select queue_cur_table from pgque.queue")) == (1, 2)

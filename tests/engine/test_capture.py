@@ -1,62 +1,14 @@
 """Capture by statement: the events of a table, applied in their order, make the table."""
 
-import json
-import random
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-
-import psycopg
 import pytest
 
-from tests.support.queues import Another, Connection, refused
-
-# The events of a queue in the order of their ids, as a consumer reads them.
-EVENTS = """
-select ev_type, ev_data, ev_extra1 from pgque.event
-where ev_table / 4 = (select queue_id from pgque.queue where queue_name = %s) order by ev_id
-"""
+from tests.support.captured import applied, check, found, kinds, run, table_of
+from tests.support.queues import Connection, refused
 
 
 @pytest.fixture(autouse=True)
 def queue(db: Connection) -> None:
     db.make_queue()
-
-
-def run(db: Connection, script: str) -> None:
-    db.execute(script.encode())
-
-
-def found(db: Connection, queue: str = "q") -> list[tuple[str, dict[str, Any], str]]:
-    return [(kind, json.loads(data), table) for kind, data, table in db.rows(EVENTS, queue)]
-
-
-def kinds(db: Connection) -> list[str]:
-    return [kind for kind, _, _ in found(db)]
-
-
-def applied(db: Connection, table: str, key: tuple[str, ...] = ("id",)) -> list[dict[str, Any]]:
-    """What a replica has that began with an empty table."""
-    replica: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for kind, row, name in found(db):
-        if name != table:
-            continue
-        if kind == "truncate":
-            replica.clear()
-        elif kind == "delete":
-            replica.pop(tuple(row[each] for each in key), None)
-        else:
-            replica[tuple(row[each] for each in key)] = row
-    return sorted(replica.values(), key=str)
-
-
-def table_of(db: Connection, table: str) -> list[dict[str, Any]]:
-    stored = db.rows(f"select row_to_json(t)::text from {table} t")
-    return sorted((json.loads(row) for (row,) in stored), key=str)
-
-
-def check(db: Connection, table: str = "public.t", key: tuple[str, ...] = ("id",)) -> None:
-    assert applied(db, table, key) == table_of(db, table)
 
 
 def test_each_statement_makes_an_event_for_each_row_with_the_whole_row(db: Connection) -> None:
@@ -363,92 +315,14 @@ def test_a_role_without_the_right_cannot_change_the_table_unseen(db: Connection)
     assert kinds(db) == ["insert", "update", "delete", "truncate"]
 
 
-def test_writers_hold_up_the_triggers_for_a_bounded_time(
-    db: Connection, another: Another, blocked: Callable[..., Any]
-) -> None:
+def test_writers_hold_up_the_triggers_for_a_bounded_time(db: Connection) -> None:
     run(db, "create table t (id int primary key)")
-    writer = another()
+    writer = db.another()
     run(writer, "begin; insert into t values (1)")
 
-    answer = blocked(lambda session: session.value("select pgque.capture('t', 'q')"))
+    answer = db.blocked(lambda session: session.value("select pgque.capture('t', 'q')"))
     run(writer, "commit")
 
     assert answer.result(60) == 1
     run(db, "insert into t values (2)")
     assert [row["id"] for _, row, _ in found(db)] == [2]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_any_sequence_of_statements_makes_a_replica_equal_to_the_table(
-    db: Connection, seed: int
-) -> None:
-    chance = random.Random(seed)
-    run(db, "create table t (id int primary key deferrable, a int)")
-    run(
-        db,
-        "create function meddle() returns trigger language plpgsql as $$ begin"
-        " if pg_trigger_depth() < 3 and new.a % 3 = 0 then"
-        "  update t set a = a + 1 where id = new.id + 1; delete from t where id = new.id - 2;"
-        " elsif pg_trigger_depth() < 2 and new.a % 3 = 1 then"
-        "  update t set a = a + 2 where id = new.id; end if;"
-        " return null; end $$;"
-        "create trigger meddle after insert or update on t for each row execute function meddle()",
-    )
-    run(db, "select pgque.capture('t', 'q')")
-    for _ in range(40):
-        id, a, other = (chance.randrange(1, 15) for _ in range(3))
-        statement = chance.choice(
-            [
-                f"insert into t select n, {a} from generate_series({id}, {id + 3}) n"
-                f" where not exists (select from t where t.id = n)",
-                f"update t set a = a + {a} where id between {id} and {id + 4}",
-                f"update t set id = {id + other} - id where id between {id} and {other}",
-                f"delete from t where id = {id}",
-                "begin",
-                "commit",
-                "savepoint s",
-                "rollback to s",
-                "truncate t" if a == 1 else f"update t set id = id + 100 where id = {id}",
-            ]
-        )
-        try:
-            run(db, statement)
-        except Exception:
-            run(db, "rollback")
-    run(db, "rollback")
-
-    check(db)
-
-
-def test_writers_at_the_same_time_are_in_the_order_in_which_their_changes_took_effect(
-    db: Connection, another: Another
-) -> None:
-    run(db, "create table t (id int primary key, a int, b text)")
-    run(db, "select pgque.capture('t', 'q')")
-    run(db, "insert into t select n, 0 from generate_series(1, 12) n")
-
-    def write(seed: int) -> None:
-        chance, session = random.Random(seed), another()
-        for n in range(150):
-            one, two = chance.sample(range(1, 13), 2)
-            statement = chance.choice(
-                [
-                    f"update t set a = {n}, b = '{seed}' where id in ({one}, {two})",
-                    f"delete from t where id = {one}",
-                    f"insert into t values ({one}, {n}, '{seed}')"
-                    f" on conflict (id) do update set a = excluded.a, b = 'again by {seed}'",
-                    f"update t set id = {two} where id = {one}",
-                    f"begin; update t set a = -1 where id = {one}; select pg_sleep(0.002);"
-                    f" update t set a = {n} where id = {two}; "
-                    + chance.choice(["commit", "rollback"]),
-                ]
-            )
-            try:
-                run(session, statement)
-            except psycopg.Error:  # A deadlock, or a key that another session has taken.
-                run(session, "rollback")
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(write, range(6)))
-
-    check(db)

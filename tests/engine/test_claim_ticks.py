@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.queues import Connection, refused
-from tests.support.races import Another, race
+from tests.support.races import race
 
 
 class Claim(NamedTuple):
@@ -105,10 +105,10 @@ class TestLease:
             claim(db, ticks[1], ticks[2], i_epoch=first.epoch)
 
     def test_of_two_newcomers_at_once_one_is_refused(
-        self, db: Connection, ticks: list[int], another: Another
+        self, db: Connection, ticks: list[int]
     ) -> None:
         _, late = race(
-            another, lambda one: claim(one, owner="first"), lambda two: claim(two, owner="second")
+            db, lambda one: claim(one, owner="first"), lambda two: claim(two, owner="second")
         )
         with refused("PQ004", '"first"'):
             late.result()

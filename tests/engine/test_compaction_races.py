@@ -5,30 +5,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    bloat_positions,
-    bloat_ticks,
-    compact_ticks,
-    last_tick,
-    make_queue,
-    rows,
-    send,
-    tick,
-    value,
-    wait_until_blocked,
-)
-from tests.support.races import Another, draw_next, race
+from tests.support.queues import Connection
+from tests.support.races import draw_next, race
 
 
 def compact(db: Connection) -> int:
-    dropped: int = value(db, "select pgque.maint_compact_positions()")
+    dropped: int = db.value("select pgque.maint_compact_positions()")
     return dropped
 
 
-def answer_during(another: Another, sql: str, *, compact: Any = compact) -> object:
+def answer_during(db: Connection, sql: str, *, compact: Any = compact) -> object:
     """What a call answers that begins during a compaction and ends after it."""
-    done, answer = race(another, compact, lambda db: value(db, sql))
+    done, answer = race(db, compact, lambda db: db.value(sql))
     assert done > 0
     return answer.result()
 
@@ -41,39 +29,37 @@ def answer_during(another: Another, sql: str, *, compact: Any = compact) -> obje
         "select count(*) from pgque.receive('q', 'c')",
     ],
 )
-def test_a_consumer_is_served(db: Connection, another: Another, call: str) -> None:
-    make_queue(db, rotation_period="1 microsecond")
-    send(db, "a")
-    tick(db)
-    bloat_positions(db)
-    assert answer_during(another, call) == 1
+def test_a_consumer_is_served(db: Connection, call: str) -> None:
+    db.make_queue(rotation_period="1 microsecond")
+    db.publish("a")
+    db.bloat_positions()
+    assert answer_during(db, call) == 1
 
 
-def test_a_consumer_that_rotation_holds_up_meets_no_deadlock(
-    db: Connection, another: Another
-) -> None:
+def test_a_consumer_that_rotation_holds_up_meets_no_deadlock(db: Connection) -> None:
     """A transaction that rotates and compacts, as `maint` does, at its longest wait for a lock."""
-    make_queue(db, rotation_period="1 microsecond")
-    send(db, "a")
-    tick(db)
-    bloat_positions(db)
-    consumer, maintenance, watch = another(), another(), another()
+    db.make_queue(rotation_period="1 microsecond")
+    db.publish("a")
+    db.bloat_positions()
+    consumer, maintenance, watch = db.another(), db.another(), db.another()
     draw_next(maintenance, 0, 0.01)
     with ThreadPoolExecutor(1) as pool:
         consumer.execute("begin")
-        batch = value(consumer, "select pgque.next_batch('q', 'c')")
+        batch = consumer.value("select pgque.next_batch('q', 'c')")
         maintenance.execute("begin")
-        assert value(maintenance, "select pgque.maint_rotate_tables_step1('q')") == 1
-        reading = pool.submit(rows, consumer, "select * from pgque.get_batch_events(%s)", batch)
-        wait_until_blocked(watch, consumer)
+        assert maintenance.value("select pgque.maint_rotate_tables_step1('q')") == 1
+        reading = pool.submit(
+            Connection.rows, consumer, "select * from pgque.get_batch_events(%s)", batch
+        )
+        watch.wait_until_blocked(consumer)
         assert compact(maintenance) == 0
         maintenance.execute("commit")
         assert len(reading.result()) == 1
 
 
-def test_a_ticker_that_waited_goes_on_from_the_last_tick(db: Connection, another: Another) -> None:
-    make_queue(db, consumers=(), ticker_idle_period="0")
-    bloat_ticks(db)
-    newest = last_tick(db)
-    made = answer_during(another, "select pgque.ticker()", compact=compact_ticks)
-    assert (made, last_tick(db)) == (1, newest + 1)
+def test_a_ticker_that_waited_goes_on_from_the_last_tick(db: Connection) -> None:
+    db.make_queue(consumers=(), ticker_idle_period="0")
+    db.bloat_ticks()
+    newest = db.last_tick()
+    made = answer_during(db, "select pgque.ticker()", compact=Connection.compact_ticks)
+    assert (made, db.last_tick()) == (1, newest + 1)

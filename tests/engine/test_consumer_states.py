@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.metrics import health
 from tests.support.queues import Connection, refused
-from tests.support.races import Another, race
+from tests.support.races import race
 from tests.support.workers import register
 
 STATES = "from pgque.consumer_states(%s::text[], %s::text[]"
@@ -204,19 +204,6 @@ class TestAHeldBatch:
         assert db.rows("select * from pgque.held_batch") == []
 
 
-def test_the_epoch_grows_with_each_claim_and_not_with_a_renewal_or_an_ack(
-    queue: Connection,
-) -> None:
-    assert state(queue, "lease_epoch") == (0,)
-    claimed = claim(queue)
-    queue.value("select pgque.renew_batch(%s, %s, %s)::text", *claimed)
-    queue.value("select pgque.ack_batch(%s, %s, %s)", *claimed)
-    assert (claimed[2], state(queue, "lease_epoch")) == (1, (1,))
-    queue.tick()
-    claim(queue)
-    assert state(queue, "lease_epoch") == (2,)
-
-
 ENTER = "select pgque.enter_deployment('q', 'c', %s)"
 MOVE = "select pgque.move_to_deployment('q', 'c', %s)"
 DEPLOYMENTS = "select deployment from pgque.consumer_states(%s::text[], %s::text[])"
@@ -259,9 +246,9 @@ def test_a_consumer_that_is_registered_again_belongs_to_nobody(q: Connection) ->
     assert q.value(ENTER, "laptop") == 1
 
 
-def test_of_two_that_ask_at_once_one_is_refused(q: Connection, another: Another) -> None:
+def test_of_two_that_ask_at_once_one_is_refused(q: Connection) -> None:
     _, asked = race(
-        another,
+        q,
         lambda one: one.value(ENTER, "production"),
         lambda two: two.value(ENTER, "laptop"),
     )
@@ -271,16 +258,16 @@ def test_of_two_that_ask_at_once_one_is_refused(q: Connection, another: Another)
 
 @pytest.mark.parametrize("call", [ENTER, MOVE])
 def test_a_deployment_gets_all_slots_while_their_number_changes(
-    bare: Connection, another: Another, call: str
+    bare: Connection, call: str
 ) -> None:
     bare.value("select pgque.subscribe_slots('q', 'c', 2)")
     change = "select pgque.repartition('q', 'c', %s)"
     _, changed = race(
-        another, lambda one: one.value(call, "production"), lambda two: two.value(change, 3)
+        bare, lambda one: one.value(call, "production"), lambda two: two.value(change, 3)
     )
     changed.result()
     _, asked = race(
-        another, lambda one: one.value(change, 4), lambda two: two.value(call, "production")
+        bare, lambda one: one.value(change, 4), lambda two: two.value(call, "production")
     )
     asked.result()
     assert bare.rows(

@@ -11,27 +11,6 @@ CUSTOM = "pgque.next_batch_custom('q', 'c', 'w1', %s, %s, %s, %s)"
 
 
 class TestSharing:
-    def test_each_batch_goes_to_one_worker_until_there_are_no_more(self, db: Connection) -> None:
-        queue_with_ticks(db, "a", "b", "c")
-        batches = [next_of(db, worker) for worker in ("w1", "w2", "w3", "w4")]
-        assert [db.payloads(batch) for batch in batches[:3]] == [["a"], ["b"], ["c"]]
-        assert batches[3] is None
-
-    def test_a_worker_gets_its_open_batch_again_and_then_the_next(self, db: Connection) -> None:
-        queue_with_ticks(db, "a", "b", "c")
-        other, own = next_of(db, "w2"), next_of(db, "w1")
-        assert next_of(db, "w1") == own
-        assert work_off(db, "w1") == ["b", "c"]
-        assert db.payloads(other) == ["a"]  # batches may finish in any order
-
-    def test_another_consumer_and_another_group_get_all(self, db: Connection) -> None:
-        db.make_queue(consumers=("alone",))
-        register(db, "w1")
-        register(db, "w1", consumer="d")
-        db.publish("a")
-        found = work_off(db, "w1"), work_off(db, "w1", consumer="d"), db.drain(consumer="alone")
-        assert found == (["a"], ["a"], ["a"])
-
     def test_an_idle_poll_writes_nothing(self, db: Connection) -> None:
         queue_with_ticks(db)
         count = "select count(*) from pgque.position_log"
@@ -171,23 +150,6 @@ class TestTakingOver:
 
 
 class TestFailures:
-    def come_again(self, db: Connection) -> None:
-        db.value("select pgque.maint_retry_events()")
-        db.tick()
-
-    def test_a_retry_comes_to_whoever_is_next_and_to_no_other_consumer(
-        self, db: Connection
-    ) -> None:
-        db.make_queue(consumers=("alone",))
-        register(db, "w1")
-        db.publish("a", "b")
-        batch = next_of(db, "w1")
-        db.value("select pgque.nack_batch(%s, %s, '0')", batch, [db.events(batch)[0][0]])
-        assert db.value("select pgque.batch_retry(%s, 0)", batch) == 1
-        db.finish(batch)
-        self.come_again(db)
-        assert (sorted(work_off(db, "w2")), db.drain(consumer="alone")) == (["a", "b"], ["a", "b"])
-
     def test_dead_letters_are_the_main_consumers_and_replayed_to_whoever_is_next(
         self, db: Connection
     ) -> None:

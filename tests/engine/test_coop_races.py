@@ -4,16 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import (
-    Connection,
-    finish,
-    make_queue,
-    next_batch,
-    payloads,
-    refused,
-    value,
-)
-from tests.support.races import Another, Step, race
+from tests.support.queues import Connection, refused
+from tests.support.races import Step, race
 from tests.support.workers import age_worker, next_of, queue_with_ticks, register, roles, unregister
 
 
@@ -30,74 +22,63 @@ def leaves(worker: str) -> Step:
 
 
 def unregisters_main(db: Connection) -> Any:
-    return value(db, "select pgque.unregister_consumer('q', 'c')")
+    return db.value("select pgque.unregister_consumer('q', 'c')")
 
 
 class TestTwoAtOnce:
-    def test_of_two_that_unregister_a_worker_one_did(
-        self, db: Connection, another: Another
-    ) -> None:
+    def test_of_two_that_unregister_a_worker_one_did(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
-        first, answer = race(another, leaves("w1"), leaves("w1"))
+        first, answer = race(db, leaves("w1"), leaves("w1"))
         assert (first, answer.result()) == (1, 0)
 
-    def test_of_two_that_unregister_a_consumer_one_did(
-        self, db: Connection, another: Another
-    ) -> None:
-        make_queue(db)
-        first, answer = race(another, unregisters_main, unregisters_main)
+    def test_of_two_that_unregister_a_consumer_one_did(self, q: Connection) -> None:
+        first, answer = race(q, unregisters_main, unregisters_main)
         assert (first, answer.result()) == (1, 0)
 
-    def test_two_workers_get_different_batches(self, db: Connection, another: Another) -> None:
+    def test_two_workers_get_different_batches(self, db: Connection) -> None:
         queue_with_ticks(db, "a", "b")
         register(db, "w2")
-        first, answer = race(another, asks("w1"), asks("w2"))
-        assert (payloads(db, first), payloads(db, answer.result())) == (["a"], ["b"])
+        first, answer = race(db, asks("w1"), asks("w2"))
+        assert (db.payloads(first), db.payloads(answer.result())) == (["a"], ["b"])
 
-    def test_a_batch_that_was_rolled_back_goes_to_the_one_who_waited(
-        self, db: Connection, another: Another
-    ) -> None:
+    def test_a_batch_that_was_rolled_back_goes_to_the_one_who_waited(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
         register(db, "w2")
-        _, answer = race(another, asks("w1"), asks("w2"), rollback=True)
-        assert payloads(db, answer.result()) == ["a"]
+        _, answer = race(db, asks("w1"), asks("w2"), rollback=True)
+        assert db.payloads(answer.result()) == ["a"]
 
-    def test_one_worker_in_two_sessions_has_one_batch(
-        self, db: Connection, another: Another
-    ) -> None:
+    def test_one_worker_in_two_sessions_has_one_batch(self, db: Connection) -> None:
         queue_with_ticks(db, "a", "b")
-        batch, answer = race(another, asks("w1"), asks("w1"))
+        batch, answer = race(db, asks("w1"), asks("w1"))
         assert answer.result() == batch
 
     def test_an_ack_a_touch_and_another_heir_prevent_a_take_over_if_first(
-        self, db: Connection, another: Another
+        self, db: Connection
     ) -> None:
         queue_with_ticks(db, "a")
         slow = next_of(db, "slow")
         register(db, "heir")
         age_worker(db, "slow")
         touch = "select pgque.touch_subconsumer('q', 'c', 'slow')"
-        _, answer = race(another, lambda one: value(one, touch), asks("heir", "1 hour"))
+        _, answer = race(db, lambda one: one.value(touch), asks("heir", "1 hour"))
         assert answer.result() is None
         age_worker(db, "slow")
-        taken, answer = race(another, asks("w1", "1 hour"), asks("heir", "1 hour"))
-        assert (payloads(db, taken), answer.result()) == (["a"], None)
+        taken, answer = race(db, asks("w1", "1 hour"), asks("heir", "1 hour"))
+        assert (db.payloads(taken), answer.result()) == (["a"], None)
         with refused("PQ003"):
-            finish(db, slow)
+            db.finish(slow)
         age_worker(db, "w1")
-        _, answer = race(another, lambda one: finish(one, taken), asks("heir", "1 hour"))
+        _, answer = race(db, lambda one: one.finish(taken), asks("heir", "1 hour"))
         assert answer.result() is None
 
-    def test_of_an_ack_and_a_take_over_the_take_over_wins_if_first(
-        self, db: Connection, another: Another
-    ) -> None:
+    def test_of_an_ack_and_a_take_over_the_take_over_wins_if_first(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
         batch = next_of(db, "slow")
         age_worker(db, "slow")
-        taken, answer = race(another, asks("heir", "1 hour"), lambda two: finish(two, batch))
+        taken, answer = race(db, asks("heir", "1 hour"), lambda two: two.finish(batch))
         with refused("PQ003"):
             answer.result()
-        assert payloads(db, taken) == ["a"]
+        assert db.payloads(taken) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -113,13 +94,12 @@ class TestTwoAtOnce:
         ([], joins("w2"), leaves("w1"), 1, "c c.w2"),
         ([leaves("w1")], joins("w2", convert=True), unregisters_main, "PQ016", "c c.w2"),
         # A consumer opens a batch or is converted.
-        ([leaves("w1")], next_batch, joins("w1", convert=True), "PQ016", "c"),
-        ([leaves("w1")], joins("w1", convert=True), next_batch, "PQ015", "c c.w1"),
+        ([leaves("w1")], Connection.next_batch, joins("w1", convert=True), "PQ016", "c"),
+        ([leaves("w1")], joins("w1", convert=True), Connection.next_batch, "PQ015", "c c.w1"),
     ],
 )
 def test_members_come_and_go(
     db: Connection,
-    another: Another,
     before: list[Step],
     first: Step,
     second: Step,
@@ -131,7 +111,7 @@ def test_members_come_and_go(
         unregister(db, "w1")
     for step in before:
         step(db)
-    _, answer = race(another, first, second)
+    _, answer = race(db, first, second)
     if isinstance(expected, str):
         with refused(expected):
             answer.result()
@@ -141,24 +121,22 @@ def test_members_come_and_go(
     assert roles(db) == {"c": "coop_main" if members else "normal", **members}
 
 
-def test_a_worker_who_leaves_takes_no_batch_along(db: Connection, another: Another) -> None:
+def test_a_worker_who_leaves_takes_no_batch_along(db: Connection) -> None:
     queue_with_ticks(db, "a")
     register(db, "w2")
-    _, answer = race(another, leaves("w1"), asks("w1"))
-    assert payloads(db, answer.result()) == ["a"]
+    _, answer = race(db, leaves("w1"), asks("w1"))
+    assert db.payloads(answer.result()) == ["a"]
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_an_old_snapshot_is_told_to_start_again(
-    db: Connection, another: Another, level: str
-) -> None:
+def test_an_old_snapshot_is_told_to_start_again(db: Connection, level: str) -> None:
     queue_with_ticks(db, "a", "b")
     register(db, "w2")
-    old = another()
+    old = db.another()
     old.execute(f"begin isolation level {level}".encode())
-    value(old, "select count(*) from pgque.tick")
+    old.value("select count(*) from pgque.tick")
     next_of(db, "w1")
     with refused("40001"):
         next_of(old, "w2")
     old.execute("rollback")
-    assert payloads(db, next_of(db, "w2")) == ["b"]
+    assert db.payloads(next_of(db, "w2")) == ["b"]

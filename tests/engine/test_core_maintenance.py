@@ -4,7 +4,6 @@ import psycopg
 import pytest
 
 from tests.support.queues import Connection, refused
-from tests.support.races import Another
 
 POSITIONS = "select count(*) from pgque.position_log"
 CURRENT_TABLE = "select queue_cur_table from pgque.queue"
@@ -37,10 +36,8 @@ def test_what_fails_on_a_read_only_server_says_where_to_run_it(q: Connection, ru
     assert hint is not None and "on the primary" in hint
 
 
-def test_maintenance_that_an_upgrade_locks_out_says_so_and_names_the_session(
-    q: Connection, another: Another
-) -> None:
-    upgrade = another()
+def test_maintenance_that_an_upgrade_locks_out_says_so_and_names_the_session(q: Connection) -> None:
+    upgrade = q.another()
     with upgrade.transaction():
         upgrade.execute("lock table pgque.config, pgque.queue in access exclusive mode")
         with refused("55P03", "hold maintenance up"):
@@ -118,13 +115,11 @@ class TestMetadataRotation:
             db.value("select pgque.maint()")
         assert db.value(POSITIONS) == 1
 
-    def test_both_logs_are_rotated_by_one_session_at_a_time(
-        self, q: Connection, another: Another
-    ) -> None:
+    def test_both_logs_are_rotated_by_one_session_at_a_time(self, q: Connection) -> None:
         q.bloat_positions()
         q.bloat_ticks()
         q.value("select pgque.register_consumer_at('q', 'c', max(tick_id)) from pgque.tick")
-        second = another()
+        second = q.another()
         with q.transaction():
             for log in ("positions", "ticks"):
                 compact = f"select pgque.maint_compact_{log}() > 0"

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.queues import Connection, refused
-from tests.support.races import Another, race
+from tests.support.races import race
 
 
 def external(
@@ -86,21 +86,21 @@ class TestExternalTicks:
 
 
 class TestExternalTicksAtOnce:
-    def test_the_second_has_the_newer_snapshot(self, replica: Connection, another: Another) -> None:
+    def test_the_second_has_the_newer_snapshot(self, replica: Connection) -> None:
         def first(db: Connection) -> None:
             external(db, 10)
             db.send("a")
 
-        _, answer = race(another, first, lambda db: external(db, 20))
+        _, answer = race(replica, first, lambda db: external(db, 20))
         assert answer.result() == 20
         assert replica.drain() == ["a"]
-        _, answer = race(another, lambda db: external(db, 40), lambda db: external(db, 30))
+        _, answer = race(replica, lambda db: external(db, 40), lambda db: external(db, 30))
         with refused("PQ005", "last tick is 40"):
             answer.result()
 
-    def test_a_change_to_own_ticks_waits(self, replica: Connection, another: Another) -> None:
+    def test_a_change_to_own_ticks_waits(self, replica: Connection) -> None:
         own = "select pgque.set_queue_config('q', 'external_ticker', 'false')"
-        _, answer = race(another, lambda db: external(db, 20), lambda db: db.value(own))
+        _, answer = race(replica, lambda db: external(db, 20), lambda db: db.value(own))
         answer.result()
         assert replica.tick() == 21
 
@@ -172,8 +172,8 @@ class TestSequences:
             assert q.value(self.SET, self.SEQUENCE, target) == target
             assert q.send("next") == [target + 1]
 
-    def test_raising_meets_producers(self, q: Connection, another: Another) -> None:
-        sessions = [another() for _ in range(3)]
+    def test_raising_meets_producers(self, q: Connection) -> None:
+        sessions = [q.another() for _ in range(3)]
 
         def produce(number: int) -> list[int]:
             if number == 0:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.dead_letters import give_up, give_up_next, inspect
 from tests.support.queues import Connection, refused
-from tests.support.races import Another, race
+from tests.support.races import race
 
 REPLAY = "select pgque.dlq_replay(dl_id) from pgque.dlq_inspect('q')"
 
@@ -149,25 +149,23 @@ class TestReplayOfSome:
             letters.value(f"select replayed from pgque.dlq_replay_matching('q', {filters})")
 
 
-def test_of_two_replays_of_one_dead_letter_one_is_refused(q: Connection, another: Another) -> None:
+def test_of_two_replays_of_one_dead_letter_one_is_refused(q: Connection) -> None:
     give_up(q, "a")
     letter = q.value("select dl_id from pgque.dlq_inspect('q')")
 
     def replay(session: Connection) -> Any:
         return session.value("select pgque.dlq_replay(%s)", letter)
 
-    _, late = race(another, replay, replay)
+    _, late = race(q, replay, replay)
     with refused("PQ010"):
         late.result()
     assert q.received() == ["a"]
 
 
-def test_replaying_all_leaves_those_that_another_session_replays(
-    q: Connection, another: Another
-) -> None:
+def test_replaying_all_leaves_those_that_another_session_replays(q: Connection) -> None:
     give_up(q, "a", "b")
     with q.transaction():
         q.value("select pgque.dlq_replay(min(dl_id)) from pgque.dlq_inspect('q')")
-        answer = another().rows("select * from pgque.dlq_replay_all('q')")
+        answer = q.another().rows("select * from pgque.dlq_replay_all('q')")
     q.tick()
     assert (answer, sorted(q.drain())) == ([(1, 0, None)], ["a", "b"])

@@ -180,12 +180,6 @@ class TestManyAtOnce:
             db.value(call, batch, [*ids, None], ["x"])
         assert (self.reasons(db), self.waiting(db)) == ({}, [])
 
-    def test_an_event_given_up_before_is_not_delivered_again(self, db: Connection) -> None:
-        batch, ids = self.open_events(db, "a", "b")
-        db.value(self.GIVE_UP, batch, ids[:1], ["hopeless"])
-        assert db.value(self.NACK, batch, ids, ["try again"]) == 2
-        assert (self.reasons(db), self.waiting(db)) == ({"a": "hopeless"}, ["b"])
-
     def test_a_reason_without_a_type_is_a_text(self, db: Connection) -> None:
         batch, ids = self.open_events(db, "a", "b")
         db.value("select pgque.nack_batch(%s, %s::bigint[], '0', null)", batch, ids[:1])

@@ -12,7 +12,6 @@ from tests.support import dumps
 from tests.support.databases import empty_database
 from tests.support.halves import catch_up
 from tests.support.queues import Connection, connect, refused
-from tests.support.races import Another
 from tests.support.replicas import wait_for
 
 Dump = Callable[[Callable[[], None]], Connection]
@@ -30,7 +29,7 @@ def database_url(server: Any) -> Iterator[str]:
 
 @pytest.fixture
 def dump(
-    server: Any, db: Connection, another: Another, database_url: str, tmp_path: Path,
+    server: Any, db: Connection, database_url: str, tmp_path: Path,
     background: ThreadPoolExecutor,
 ) -> Iterator[Dump]:  # fmt: skip
     """Dumps while an application's table is locked and something happens; restores."""
@@ -47,7 +46,7 @@ def dump(
 
         def run(meanwhile: Callable[[], None]) -> Connection:
             path = tmp_path / "dump"
-            with another().transaction() as locking:
+            with db.another().transaction() as locking:
                 locking.connection.execute("alter table app add column name text")
                 dumping = background.submit(dumps.dump, server, database_url, path)
                 wait_for(db, "select exists (select from pg_locks where not granted)")

@@ -1,7 +1,6 @@
 """How events reach the event tables of their queue, and what maintenance drops of these."""
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.databases import empty_database
 from tests.support.dumps import dump, restore
-from tests.support.queues import Another, Connection, connect, refused
+from tests.support.queues import Connection, connect, refused
 from tests.support.races import race
 
 CALLS = [
@@ -67,25 +65,10 @@ def test_a_queue_can_be_closed_and_opened_for_every_call(q: Connection) -> None:
     assert received(q) == [str(number) for number in range(len(CALLS))]
 
 
-def test_rotation_changes_the_table_under_a_cached_plan(q: Connection, another: Another) -> None:
-    producer = another()
-    for number in range(7):
-        producer.send(f"{number}")
-        assert received(q) == [f"{number}"]
-        assert q.rotate()
-        current = q.value("select queue_cur_table from pgque.queue")
-        assert current == (number + 1) % 3
-        producer.send("x")
-        assert q.value(f"select count(*) from pgque.event_{q.queue_id()}_{current}") == 1
-        assert received(q) == ["x"]
-
-
 class TestCreation:
     @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
-    def test_waits_for_no_producer_of_the_group(
-        self, q: Connection, another: Another, isolation: str
-    ) -> None:
-        producer = another()
+    def test_waits_for_no_producer_of_the_group(self, q: Connection, isolation: str) -> None:
+        producer = q.another()
         with producer.transaction():
             producer.execute(f"set transaction isolation level {isolation}".encode())
             producer.send("before")
@@ -95,12 +78,12 @@ class TestCreation:
         assert (received(q), received(q, "another")) == (["before", "after"], ["there"])
 
     @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
-    def test_waits_for_another_one(self, db: Connection, another: Another, isolation: str) -> None:
+    def test_waits_for_another_one(self, db: Connection, isolation: str) -> None:
         def make_second(session: Connection) -> None:
             session.execute(f"set default_transaction_isolation = '{isolation}'".encode())
             session.make_queue("second")
 
-        _, made = race(another, lambda first: first.make_queue("first"), make_second)
+        _, made = race(db, lambda first: first.make_queue("first"), make_second)
         made.result()
         for queue in ("first", "second"):
             db.send(f"to {queue}", queue=queue)
@@ -123,9 +106,9 @@ class TestDropping:
 
     @pytest.mark.parametrize("call", CALLS)
     def test_a_producer_that_waited_for_it_is_refused(
-        self, bare: Connection, another: Another, background: ThreadPoolExecutor, call: str
+        self, bare: Connection, background: ThreadPoolExecutor, call: str
     ) -> None:
-        producer = another()
+        producer = bare.another()
         producer.value(call, "q", "before")  # plans it
         bare.execute("delete from pgque.idem")
         with bare.transaction():
@@ -137,11 +120,11 @@ class TestDropping:
         assert raised.value.sqlstate in ("23514", "PQ001"), raised.value
         assert raised.value.sqlstate == "PQ001" or "queue_was_dropped" in str(raised.value)
 
-    def test_waits_for_no_producer_of_another_queue(self, db: Connection, another: Another) -> None:
+    def test_waits_for_no_producer_of_another_queue(self, db: Connection) -> None:
         db.make_queue("busy")
         db.make_queue(consumers=())
         db.send("x")
-        producer = another()
+        producer = db.another()
         with producer.transaction():
             producer.send("1", queue="busy")
             db.value("select pgque.drop_queue('q')")
@@ -153,10 +136,8 @@ class TestDropping:
         producer.send("3", queue="busy")
         assert received(db, "busy") == ["1", "2", "3"]
 
-    def test_a_queue_that_is_being_created_keeps_its_tables(
-        self, db: Connection, another: Another
-    ) -> None:
-        creator = another()
+    def test_a_queue_that_is_being_created_keeps_its_tables(self, db: Connection) -> None:
+        creator = db.another()
         with creator.transaction():
             creator.make_queue()
             db.value("select pgque.maint()")
@@ -184,22 +165,16 @@ def warnings(db: Connection) -> list[str]:
     return found
 
 
-@pytest.fixture
-def empty(server: Any) -> Iterator[str]:
-    with empty_database(server) as url:
-        yield url
-
-
 class TestKept:
     def test_are_the_events_of_a_restore_that_maintenance_runs_into(
-        self, q: Connection, database_url: str, server: Any, empty: str, tmp_path: Path
+        self, q: Connection, database_url: str, server: Any, empty_url: str, tmp_path: Path
     ) -> None:
         q.send("x")
         file = tmp_path / "dump"
         dump(server, database_url, file)
-        with connect(empty) as restored:
+        with connect(empty_url) as restored:
             for section in ("pre-data", "data", "post-data"):
-                restore(server, file, empty, f"--section={section}")
+                restore(server, file, empty_url, f"--section={section}")
                 if section == "pre-data":
                     restored.rows("select * from pgque.maint_operations()")
                     restored.value(MAINTAIN)
@@ -239,9 +214,9 @@ class TestKept:
 
 
 class TestDropped:
-    def test_is_what_no_other_session_drops(self, db: Connection, another: Another) -> None:
+    def test_is_what_no_other_session_drops(self, db: Connection) -> None:
         make_and_drop(db, "a", "b", "c")
-        second = another()
+        second = db.another()
         with db.transaction():
             assert db.value(MAINTAIN) == 3
             assert second.value(MAINTAIN) == 0
@@ -256,14 +231,12 @@ class TestDropped:
             assert db.value("select count(*) from pg_locks") < before + 1000
         assert [db.value(MAINTAIN) for _ in range(3)] == [10, 5, 0]
 
-    def test_is_what_another_group_has_although_one_is_busy(
-        self, db: Connection, another: Another
-    ) -> None:
+    def test_is_what_another_group_has_although_one_is_busy(self, db: Connection) -> None:
         db.make_queue("busy")
         make_and_drop(db, *(f"queue {number}" for number in range(20)))
         make_queues_up_to(db, 64)
         make_and_drop(db, "of another group")
-        producer = another()
+        producer = db.another()
         with producer.transaction():
             producer.send("x", queue="busy")
             assert db.value(MAINTAIN) == 1
@@ -276,10 +249,10 @@ class TestDropped:
 
 
 def test_a_dump_that_waits_for_a_drop_fails_instead_of_lacking_events(
-    q: Connection, another: Another, background: ThreadPoolExecutor
+    q: Connection, background: ThreadPoolExecutor
 ) -> None:
     q.send("x")
-    dumping = another()
+    dumping = q.another()
     with q.transaction():
         drop_queue(q, "q")
         # As pg_dump does: its snapshot sees the queue, then it locks each table by name.
@@ -293,9 +266,9 @@ def test_a_dump_that_waits_for_a_drop_fails_instead_of_lacking_events(
 
 
 def test_an_uninstall_waits_for_events_of_a_queue_that_was_created_meanwhile(
-    q: Connection, another: Another, background: ThreadPoolExecutor
+    q: Connection, background: ThreadPoolExecutor
 ) -> None:
-    producer, loader, uninstalling = another(), another(), another()
+    producer, loader, uninstalling = q.another(), q.another(), q.another()
     with producer.transaction():
         producer.value("select pgque.get_queue_info()")
         removed = background.submit(

@@ -3,26 +3,13 @@
 import pytest
 
 from tests.support.metrics import age_positions, age_ticks, health
-from tests.support.queues import (
-    Connection,
-    bloat_ticks,
-    drain,
-    finish,
-    make_queue,
-    open_batch,
-    rotate,
-    rows,
-    send,
-    tick,
-    value,
-)
-from tests.support.races import Another
+from tests.support.queues import Connection
 from tests.support.replicas import wait_for
 from tests.support.workers import next_of, queue_with_ticks
 
 
 def set_config(db: Connection, parameter: str, setting: str) -> None:
-    value(db, "select pgque.set_queue_config('q', %s, %s)", parameter, setting)
+    db.value("select pgque.set_queue_config('q', %s, %s)", parameter, setting)
 
 
 def age_rotation(db: Connection, age: str) -> None:
@@ -34,12 +21,12 @@ def age_retries(db: Connection, age: str) -> None:
 
 
 def test_an_empty_database_and_new_queues_are_well(db: Connection) -> None:
-    found = rows(db, "select queue_name, check_name, status from pgque.queue_health()")
+    found = db.rows("select queue_name, check_name, status from pgque.queue_health()")
     assert found == [
         (None, "log_rotation", "ok"),
         (None, "restored_database", "ok"),
     ]
-    make_queue(db)
+    db.make_queue()
     assert {name: status for name, (status, _) in health(db).items()} == {
         "consumer_lag:c": "ok",
         "dlq_health": "ok",
@@ -49,7 +36,7 @@ def test_an_empty_database_and_new_queues_are_well(db: Connection) -> None:
         "rotation_health": "ok",
         "ticker_running": "ok",
     }
-    make_queue(db, "late", consumers=())
+    db.make_queue("late", consumers=())
     assert {status for status, _ in health(db, "late").values()} == {"ok"}
     age_ticks(db, "1 hour", "late")
     assert health(db)["ticker_running"][0] == "ok"
@@ -58,14 +45,14 @@ def test_an_empty_database_and_new_queues_are_well(db: Connection) -> None:
 
 def test_names_with_quotes_and_other_scripts_come_through(db: Connection) -> None:
     queue, consumer = "q'\"\\ {} %s été", "c'\"\\ %s 世界"
-    make_queue(db, queue, consumers=(consumer,))
-    tick(db, queue)
+    db.make_queue(queue, consumers=(consumer,))
+    db.tick(queue)
     age_ticks(db, "1 day", queue)
-    tick(db, queue)
+    db.tick(queue)
     status, detail = health(db, queue)[f"consumer_lag:{consumer}"]
     assert status == "critical"
     db.execute(detail.partition("with ")[2].encode())
-    assert rows(db, "select * from pgque.consumer_stats()") == []
+    assert db.rows("select * from pgque.consumer_stats()") == []
 
 
 class TestTicker:
@@ -81,23 +68,23 @@ class TestTicker:
     def test_ticks_are_expected_within_the_idle_period(
         self, db: Connection, config: dict[str, str], age: str, status: str
     ) -> None:
-        make_queue(db, **config)
+        db.make_queue(**config)
         age_ticks(db, age)
         assert health(db)["ticker_running"][0] == status
 
     def test_a_paused_queue_is_no_alarm_but_says_how_to_resume(self, db: Connection) -> None:
-        make_queue(db, ticker_paused="true")
+        db.make_queue(ticker_paused="true")
         age_ticks(db, "1 day")
         status, detail = health(db)["ticker_running"]
         assert (status, "paused" in detail) == ("warning", True)
         assert health(db)["consumer_lag:c"][0] == "ok"
         db.execute(detail.partition("with ")[2].encode())
-        assert value(db, "select queue_ticker_paused from pgque.queue") is False
+        assert db.value("select queue_ticker_paused from pgque.queue") is False
 
     def test_a_queue_without_its_external_ticker_or_any_tick_is_critical(
         self, db: Connection
     ) -> None:
-        make_queue(db, external_ticker="true")
+        db.make_queue(external_ticker="true")
         age_ticks(db, "1 hour")
         status, detail = health(db)["ticker_running"]
         assert (status, "external ticker" in detail) == ("critical", True)
@@ -107,91 +94,86 @@ class TestTicker:
 
 
 class TestRotation:
-    def test_is_expected_within_its_period(self, db: Connection) -> None:
-        make_queue(db)
-        age_rotation(db, "9 hours")
-        assert health(db)["rotation_health"][0] == "ok"
-        open_batch(db, "a")
+    def test_is_expected_within_its_period(self, q: Connection) -> None:
+        age_rotation(q, "9 hours")
+        assert health(q)["rotation_health"][0] == "ok"
+        q.open_batch("a")
         for age, status in (("3 hours", "ok"), ("5 hours", "warning"), ("9 hours", "critical")):
-            age_rotation(db, age)
-            found, detail = health(db)["rotation_health"]
+            age_rotation(q, age)
+            found, detail = health(q)["rotation_health"]
             assert (found, "pgque.maint()" in detail) == (status, status != "ok")
 
     def test_names_the_consumer_that_holds_it_up(self, db: Connection) -> None:
-        make_queue(db, consumers=("fast", "slow"))
-        send(db, "a")
-        tick(db)
-        drain(db, consumer="fast")
+        db.make_queue(consumers=("fast", "slow"))
+        db.publish("a")
+        db.drain(consumer="fast")
         age_ticks(db, "5 hours")
         age_rotation(db, "5 hours")
-        tick(db)
+        db.tick()
         status, detail = health(db)["rotation_health"]
         assert status == "warning" and '"slow"' in detail and '"fast"' not in detail
 
     def test_names_the_loader_the_transaction_or_the_pause_that_it_waits_for(
-        self, db: Connection, another: Another
+        self, db: Connection
     ) -> None:
-        make_queue(db, rotation_period="1 hour")
-        table = value(db, "select queue_data_pfx from pgque.queue")
-        send(db, "a")
+        db.make_queue(rotation_period="1 hour")
+        table = db.value("select queue_data_pfx from pgque.queue")
+        db.send("a")
         age_rotation(db, "3 hours")
-        holder = another()
+        holder = db.another()
         with holder.transaction():
-            rows(holder, f"select from {table}_1")
+            holder.rows(f"select from {table}_1")
             assert f"session {holder.info.backend_pid}" in health(db)["rotation_health"][1]
-        old = another()
+        old = db.another()
         with old.transaction():
             old.execute("set transaction isolation level repeatable read")
-            value(old, "select pg_current_snapshot()::text")
-            value(db, "select pgque.maint_rotate_tables_step1('q')")
+            old.value("select pg_current_snapshot()::text")
+            db.value("select pgque.maint_rotate_tables_step1('q')")
             assert f"session {old.info.backend_pid}" in health(db)["rotation_health"][1]
         for number in (1, 2):
             db.execute(f"insert into {table}_{number} (ev_type) values ('t')".encode())
         assert "current_event_table" in health(db)["rotation_health"][1]
-        value(db, "select pgque.pause_queue('q')::text")
+        db.value("select pgque.pause_queue('q')::text")
         assert "resume_queue" in health(db)["rotation_health"][1]
 
-    def test_a_table_that_a_loader_keeps_filling_is_named(self, db: Connection) -> None:
-        make_queue(db)
-        table = value(db, "select format('%s_1', queue_data_pfx) from pgque.queue")
-        db.execute(
+    def test_a_table_that_a_loader_keeps_filling_is_named(self, q: Connection) -> None:
+        table = q.value("select format('%s_1', queue_data_pfx) from pgque.queue")
+        q.execute(
             f"insert into {table} (ev_type, ev_data, ev_time)"
             " select 't', repeat('x', 100), now() - interval '1 day'"
             " from generate_series(1, 2000)".encode()
         )
-        rotate(db)
-        set_config(db, "rotation_period", "1 hour")
-        status, detail = health(db)[f"left_table:{table}"]
+        q.rotate()
+        set_config(q, "rotation_period", "1 hour")
+        status, detail = health(q)[f"left_table:{table}"]
         assert (status, "pgque.current_event_table('q')" in detail) == ("warning", True)
 
 
 class TestDeadLettersAndRetries:
-    def test_thousands_of_dead_letters_are_a_warning(self, db: Connection) -> None:
-        make_queue(db)
-        value(db, "select pgque.send_batch('q', array_fill('x'::text, '{3000}'))")
-        batch = open_batch(db, "last")
+    def test_thousands_of_dead_letters_are_a_warning(self, q: Connection) -> None:
+        q.value("select pgque.send_batch('q', array_fill('x'::text, '{3000}'))")
+        batch = q.open_batch("last")
         ids = "array(select generate_series(%s::bigint, %s))"
-        value(db, f"select pgque.dead_letter_batch(%s, {ids}, 'bad')", batch, 1, 1000)
-        before = health(db)["dlq_health"][0]
-        value(db, f"select pgque.dead_letter_batch(%s, {ids}, 'bad')", batch, 1001, 3001)
-        status, detail = health(db)["dlq_health"]
+        q.value(f"select pgque.dead_letter_batch(%s, {ids}, 'bad')", batch, 1, 1000)
+        before = health(q)["dlq_health"][0]
+        q.value(f"select pgque.dead_letter_batch(%s, {ids}, 'bad')", batch, 1001, 3001)
+        status, detail = health(q)["dlq_health"]
         assert (before, status) == ("ok", "warning")
         assert detail.startswith("3001 dead letters")
 
-    def test_retries_that_are_due_and_stay_are_an_alarm(self, db: Connection) -> None:
-        make_queue(db)
-        batch = open_batch(db, "a")
-        value(db, "select pgque.nack_batch(%s, '{1}', '1 hour')", batch)
-        age_retries(db, "2 hours")
-        assert health(db)["retry_backlog"] == ("ok", "no retry is due"), "its batch is open"
-        finish(db, batch)
+    def test_retries_that_are_due_and_stay_are_an_alarm(self, q: Connection) -> None:
+        batch = q.open_batch("a")
+        q.value("select pgque.nack_batch(%s, '{1}', '1 hour')", batch)
+        age_retries(q, "2 hours")
+        assert health(q)["retry_backlog"] == ("ok", "no retry is due"), "its batch is open"
+        q.finish(batch)
         found = {"1 minute": "ok", "10 minutes": "warning", "2 hours": "critical"}
         for age, status in found.items():
-            age_retries(db, age)
-            state, detail = health(db)["retry_backlog"]
+            age_retries(q, age)
+            state, detail = health(q)["retry_backlog"]
             assert state == status and detail.startswith("1 retries are due")
-        set_config(db, "disable_insert", "true")
-        assert "disable_insert" in health(db)["retry_backlog"][1]
+        set_config(q, "disable_insert", "true")
+        assert "disable_insert" in health(q)["retry_backlog"][1]
 
 
 class TestConsumers:
@@ -200,14 +182,13 @@ class TestConsumers:
         [("50 minutes", "ok"), ("90 minutes", "warning"), ("3 hours", "critical")],
     )
     def test_lag_is_measured_against_the_rotation_period(
-        self, db: Connection, age: str, status: str
+        self, q: Connection, age: str, status: str
     ) -> None:
-        make_queue(db)
-        send(db, "a")
-        age_ticks(db, age)
-        assert health(db)["consumer_lag:c"][0] == "ok"  # at the last tick, however old it is
-        tick(db)
-        found, detail = health(db)["consumer_lag:c"]
+        q.send("a")
+        age_ticks(q, age)
+        assert health(q)["consumer_lag:c"][0] == "ok"  # at the last tick, however old it is
+        q.tick()
+        found, detail = health(q)["consumer_lag:c"]
         assert found == status and "1 events" in detail
 
     def test_a_subconsumer_that_keeps_its_batch_is_named(self, db: Connection) -> None:
@@ -219,40 +200,36 @@ class TestConsumers:
         assert found["consumer_lag:c.w1"][0] == "critical"
         assert found["consumer_lag:c"][0] == "ok"
 
-    def test_a_batch_whose_lease_ran_out_wants_a_worker(self, db: Connection) -> None:
-        make_queue(db)
-        send(db, "a")
-        tick(db)
-        value(db, "select batch_id from pgque.claim_batch('q', 'c', 'the worker', '1 minute')")
+    def test_a_batch_whose_lease_ran_out_wants_a_worker(self, q: Connection) -> None:
+        q.publish("a")
+        q.value("select batch_id from pgque.claim_batch('q', 'c', 'the worker', '1 minute')")
         for age, status in (("1 s", "ok"), ("1 hour", "warning")):
-            age_positions(db, age)
-            found, detail = health(db)["lease_health"]
+            age_positions(q, age)
+            found, detail = health(q)["lease_health"]
             assert (found, '"the worker"' in detail) == (status, status != "ok")
-        value(db, "select pgque.ack_batch(1, 'the worker', 1)")
-        age_positions(db, "1 hour")
-        assert health(db)["lease_health"][0] == "ok"
+        q.value("select pgque.ack_batch(1, 'the worker', 1)")
+        age_positions(q, "1 hour")
+        assert health(q)["lease_health"][0] == "ok"
 
     def test_a_slot_without_a_batch_that_nobody_works_on_is_no_concern(
-        self, db: Connection
+        self, bare: Connection
     ) -> None:
-        make_queue(db, consumers=())
-        value(db, "select pgque.subscribe_slot('q', 'c', 0, 1)::text")
-        value(db, "select pgque.claim_slot('q', 'c', 0, 'the worker')")
-        age_positions(db, "1 hour")
-        assert health(db)["lease_health"][0] == "ok"
+        bare.value("select pgque.subscribe_slot('q', 'c', 0, 1)::text")
+        bare.value("select pgque.claim_slot('q', 'c', 0, 'the worker')")
+        age_positions(bare, "1 hour")
+        assert health(bare)["lease_health"][0] == "ok"
 
 
-def test_the_detail_of_what_is_wrong_always_says_what_to_do(db: Connection) -> None:
-    make_queue(db)
-    batch = open_batch(db, "a")
-    value(db, "select pgque.nack_batch(%s, '{1}', '0')", batch)
-    finish(db, batch)
-    age_retries(db, "1 day")
-    tick(db)
-    age_ticks(db, "1 day")
-    age_rotation(db, "1 day")
+def test_the_detail_of_what_is_wrong_always_says_what_to_do(q: Connection) -> None:
+    batch = q.open_batch("a")
+    q.value("select pgque.nack_batch(%s, '{1}', '0')", batch)
+    q.finish(batch)
+    age_retries(q, "1 day")
+    q.tick()
+    age_ticks(q, "1 day")
+    age_rotation(q, "1 day")
     sql = "select check_name, detail from pgque.queue_health() where status <> 'ok' order by 1"
-    wrong = rows(db, sql)
+    wrong = q.rows(sql)
     assert [name for name, _ in wrong] == [
         "consumer_lag:c",
         "retry_backlog",
@@ -263,33 +240,31 @@ def test_the_detail_of_what_is_wrong_always_says_what_to_do(db: Connection) -> N
 
 
 class TestDatabase:
-    def test_a_restored_database_is_critical_until_it_is_adopted(self, db: Connection) -> None:
-        make_queue(db)
-        db.execute("refresh materialized view pgque.origin with no data")  # as pg_restore
-        db.execute("refresh materialized view pgque.origin")
-        before = health(db, None)["restored_database"][0]
-        value(db, "select pgque.adopt_restored_database()")
-        assert (before, health(db, None)["restored_database"][0]) == ("critical", "ok")
+    def test_a_restored_database_is_critical_until_it_is_adopted(self, q: Connection) -> None:
+        q.execute("refresh materialized view pgque.origin with no data")  # as pg_restore
+        q.execute("refresh materialized view pgque.origin")
+        before = health(q, None)["restored_database"][0]
+        q.value("select pgque.adopt_restored_database()")
+        assert (before, health(q, None)["restored_database"][0]) == ("critical", "ok")
 
 
 class TestLogs:
-    def test_that_grow_are_named_with_whoever_keeps_them_locked(
-        self, db: Connection, another: Another
-    ) -> None:
-        make_queue(db, consumers=())
-        bloat_ticks(db, 200_000)
-        db.execute("update pgque.config set installed_at = now()")  # it may be an older template's
-        before = health(db, None)["log_rotation"][0]
-        db.execute("update pgque.log_rotation set rotated_at = now() - interval '1 hour'")
-        status, detail = health(db, None)["log_rotation"]
+    def test_that_grow_are_named_with_whoever_keeps_them_locked(self, bare: Connection) -> None:
+        bare.bloat_ticks(200_000)
+        bare.execute(
+            "update pgque.config set installed_at = now()"
+        )  # it may be an older template's
+        before = health(bare, None)["log_rotation"][0]
+        bare.execute("update pgque.log_rotation set rotated_at = now() - interval '1 hour'")
+        status, detail = health(bare, None)["log_rotation"]
         assert (before, status, "pgque.maint()" in detail) == ("ok", "warning", True)
         # Whoever has begun just now is not worth a name; the function is told to wait less.
-        text = value(db, "select pg_get_functiondef('pgque.log_health()'::regprocedure)")
+        text = bare.value("select pg_get_functiondef('pgque.log_health()'::regprocedure)")
         quick = text.replace("interval '10 seconds'", "interval '10 milliseconds'")
         assert quick != text
-        db.execute(quick.encode())
-        holder = another()
+        bare.execute(quick.encode())
+        holder = bare.another()
         with holder.transaction():
-            rows(holder, "select from pgque.tick limit 1")
+            holder.rows("select from pgque.tick limit 1")
             named = "select detail like %s from pgque.queue_health() where check_name = %s"
-            wait_for(db, named, f"%session {holder.info.backend_pid}%", "log_rotation")
+            wait_for(bare, named, f"%session {holder.info.backend_pid}%", "log_rotation")

@@ -9,19 +9,13 @@ from typing import Any
 import pytest
 
 from tests.support.catalog import populate
-from tests.support.databases import as_user, empty_database, owned_database
+from tests.support.databases import as_user, owned_database
 from tests.support.queues import Connection, connect, refused
 
 SQL = Path(__file__).parents[2] / "sql"
 INSTALL = (SQL / "pgque.sql").read_bytes()
 UNINSTALL = (SQL / "pgque_uninstall.sql").read_bytes()
 ROLES = ("pgque_reader", "pgque_writer", "pgque_admin")
-
-
-@pytest.fixture
-def empty_database_url(server: Any) -> Iterator[str]:
-    with empty_database(server) as url:
-        yield url
 
 
 @pytest.fixture
@@ -76,18 +70,18 @@ def test_installing_again_repairs_a_queues_functions_and_what_public_was_given(
     assert q.value("select has_function_privilege('public', 'pgque.maint()', 'execute')") is False
 
 
-def test_a_failed_installation_leaves_nothing(empty_database_url: str) -> None:
+def test_a_failed_installation_leaves_nothing(empty_url: str) -> None:
     broken = INSTALL.replace(b"commit;", b"select 1 / 0; commit;")
-    with connect(empty_database_url) as db:
+    with connect(empty_url) as db:
         with refused("22012"):
             db.execute(broken)
         db.execute("rollback")
         assert db.value("select to_regnamespace('pgque')") is None
 
 
-def test_two_installations_at_once_both_succeed(empty_database_url: str) -> None:
+def test_two_installations_at_once_both_succeed(empty_url: str) -> None:
     def install(_: int) -> str:
-        with connect(empty_database_url) as db:
+        with connect(empty_url) as db:
             db.execute(INSTALL)
             return db.value("select pgque.version()")
 
@@ -96,8 +90,8 @@ def test_two_installations_at_once_both_succeed(empty_database_url: str) -> None
     assert len(versions) == 4 and len(set(versions)) == 1
 
 
-def test_objects_of_the_installing_user_do_not_stand_in_for_ours(empty_database_url: str) -> None:
-    with connect(empty_database_url) as db:
+def test_objects_of_the_installing_user_do_not_stand_in_for_ours(empty_url: str) -> None:
+    with connect(empty_url) as db:
         db.execute(
             "create function public.now() returns timestamptz language sql"
             " as 'select null::timestamptz'"
@@ -108,7 +102,7 @@ def test_objects_of_the_installing_user_do_not_stand_in_for_ours(empty_database_
         use(db)
 
 
-def test_uninstalling_leaves_only_the_roles(empty_database_url: str) -> None:
+def test_uninstalling_leaves_only_the_roles(empty_url: str) -> None:
     catalog = (
         "select 'relation', relname from pg_class where relnamespace >= 16384"
         " union all select 'function', proname from pg_proc where pronamespace >= 16384"
@@ -117,7 +111,7 @@ def test_uninstalling_leaves_only_the_roles(empty_database_url: str) -> None:
         " union all select 'default privilege', oid::text from pg_default_acl"
         " union all select 'cast', oid::text from pg_cast where oid >= 16384"
     )
-    with connect(empty_database_url) as db:
+    with connect(empty_url) as db:
         db.execute(INSTALL)
         populate(db)
         db.value("select pgque.uninstall(true)::text")
@@ -136,10 +130,10 @@ def test_the_uninstall_script_keeps_unread_events(db: Connection) -> None:
 
 
 def test_the_uninstall_script_removes_queues_that_were_read_and_one_can_install_again(
-    empty_database_url: str,
+    empty_url: str,
 ) -> None:
     schemas = "select array_agg(nspname order by nspname) from pg_namespace"
-    with connect(empty_database_url) as db:
+    with connect(empty_url) as db:
         before = db.value(schemas)
         db.execute(UNINSTALL)  # where nothing is
         for _ in range(2):
@@ -159,11 +153,11 @@ def test_the_owner_of_a_database_installs_twice_where_the_roles_are(
         assert db.value("select pgque.create_queue('q')") == 0
 
 
-def test_who_may_not_create_the_schema_is_told_so(server: Any, empty_database_url: str) -> None:
+def test_who_may_not_create_the_schema_is_told_so(server: Any, empty_url: str) -> None:
     with connect(server.url) as db:
         db.execute("create role t_nobody login")
     try:
-        with connect(empty_database_url) as db:
+        with connect(empty_url) as db:
             db.execute("set role t_nobody")
             with refused("42501"):
                 db.execute(INSTALL)
@@ -172,12 +166,12 @@ def test_who_may_not_create_the_schema_is_told_so(server: Any, empty_database_ur
             db.execute("drop role t_nobody")
 
 
-def test_psql_installs_and_uninstalls(server: Any, empty_database_url: str) -> None:
+def test_psql_installs_and_uninstalls(server: Any, empty_url: str) -> None:
     def psql(file: str) -> None:
         command = [server.binary("psql"), "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1"]
-        subprocess.run([*command, "--file", SQL / file, empty_database_url], check=True)
+        subprocess.run([*command, "--file", SQL / file, empty_url], check=True)
 
-    with connect(empty_database_url) as db:
+    with connect(empty_url) as db:
         for _ in range(2):
             psql("pgque.sql")
             db.make_queue()
@@ -185,13 +179,13 @@ def test_psql_installs_and_uninstalls(server: Any, empty_database_url: str) -> N
         assert db.value("select to_regnamespace('pgque')") is None
 
 
-def test_who_may_only_create_a_schema_installs(server: Any, empty_database_url: str) -> None:
+def test_who_may_only_create_a_schema_installs(server: Any, empty_url: str) -> None:
     with connect(server.url) as administrator:
-        name = empty_database_url.rpartition("/")[2].partition("?")[0]
+        name = empty_url.rpartition("/")[2].partition("?")[0]
         administrator.execute("create role guest login")
         administrator.execute(f"grant create on database {name} to guest".encode())
         try:
-            with connect(as_user(empty_database_url, "guest")) as db:
+            with connect(as_user(empty_url, "guest")) as db:
                 db.execute(INSTALL)
                 use(db)
                 db.value("select pgque.uninstall()::text")

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.queues import Blocked, Connection, refused
-from tests.support.races import Another
+from tests.support.queues import Connection, refused
 
 Begin = Callable[..., Connection]
 # Only the lag makes a tick: the idle period is for ever, and no count is reached.
@@ -38,11 +37,11 @@ def load(request: pytest.FixtureRequest, db: Connection) -> str:
 
 
 @pytest.fixture
-def begin(another: Another) -> Begin:
+def begin(db: Connection) -> Begin:
     """Sends an event in a transaction that stays open."""
 
     def begin(statement: str = "select pgque.send('q', 'late')") -> Connection:
-        producer = another()
+        producer = db.another()
         table = producer.value("select pgque.current_event_table('q')")
         producer.execute("begin")
         producer.execute(statement.format(table=table).encode())
@@ -75,62 +74,21 @@ def test_an_event_left_behind_comes_after_its_commit_and_then_the_queue_is_quiet
     assert (before, db.drain()) == ([], ["late"])
 
 
-def test_it_comes_after_any_number_of_ticks_whoever_made_them_due(
-    db: Connection, begin: Begin
-) -> None:
-    producer = begin()
-    for _ in range(5):
-        ticker(db)
-    for text in ("a", "b"):
-        db.send(text)
-        ticker(db)
-    producer.execute("commit")
-    db.value("select pgque.ticker('q')")
-    assert db.drain() == ["a", "b", "late"]
-
-
-def test_it_comes_after_one_queue_was_ticked_by_name(db: Connection, begin: Begin) -> None:
-    producer = begin()
-    db.value("select pgque.ticker('q')")
-    producer.execute("commit")
-    db.value("select pgque.ticker('q')")
-    assert db.drain() == ["late"]
-
-
 @pytest.mark.usefixtures("load")
-def test_it_comes_from_a_prepared_transaction_and_from_the_one_that_ticks(db: Connection) -> None:
-    if db.value("show max_prepared_transactions") != "0":
-        db.execute("begin")
-        db.send("prepared")
-        db.execute("prepare transaction 'late'")
-        ticker(db)
-        ticker(db)  # the first one without new events looks for the transaction
-        db.execute("commit prepared 'late'")
-        ticker(db)
-        assert db.drain() == ["prepared"]
-    with db.transaction():
-        db.send("of the ticker")
-        ticker(db)
+def test_it_comes_from_a_prepared_transaction(db: Connection) -> None:
+    db.execute("begin")
+    db.send("prepared")
+    db.execute("prepare transaction 'late'")
     ticker(db)
-    assert db.drain() == ["of the ticker"]
-
-
-def test_a_ticker_with_an_old_snapshot_leaves_nothing_for_the_idle_period(
-    db: Connection, another: Another
-) -> None:
-    old = another()
-    old.execute("begin isolation level repeatable read")
-    old.value("select count(*) from pgque.queue")
-    db.send("late")
-    ticker(old)
-    old.execute("commit")
+    ticker(db)  # the first one without new events looks for the transaction
+    db.execute("commit prepared 'late'")
     ticker(db)
-    assert db.drain() == ["late"]
+    assert db.drain() == ["prepared"]
 
 
 @pytest.mark.usefixtures("load")
 def test_it_comes_from_a_statement_that_has_its_id_and_no_transaction_id_yet(
-    db: Connection, another: Another, blocked: Blocked
+    db: Connection,
 ) -> None:
     db.send("first")  # nextval() takes a transaction id once in 32 calls
     ticker(db)
@@ -145,7 +103,7 @@ def test_it_comes_from_a_statement_that_has_its_id_and_no_transaction_id_yet(
             " null, null, null, null); end $$"
         )
 
-    sending = blocked(send_late)
+    sending = db.blocked(send_late)
     ticker(db)
     ticker(db)
     db.execute("select pg_advisory_unlock(1)")
@@ -156,9 +114,7 @@ def test_it_comes_from_a_statement_that_has_its_id_and_no_transaction_id_yet(
 
 @pytest.mark.usefixtures("load")
 @pytest.mark.parametrize("load", ["not busy"], indirect=True)
-def test_it_comes_if_its_id_was_drawn_after_the_ticker_looked(
-    db: Connection, begin: Begin, blocked: Blocked
-) -> None:
+def test_it_comes_if_its_id_was_drawn_after_the_ticker_looked(db: Connection, begin: Begin) -> None:
     db.execute("alter function pgque.seqs_in_use() rename to looked")
     db.execute(
         "create function pgque.seqs_in_use() returns oid[] language plpgsql as $$"
@@ -167,7 +123,7 @@ def test_it_comes_if_its_id_was_drawn_after_the_ticker_looked(
     )
     db.send("first")
     db.execute("select pg_advisory_lock(1)")
-    ticking = blocked(ticker)
+    ticking = db.blocked(ticker)
     producer = begin()
     db.execute("select pg_advisory_unlock(1)")
     assert ticking.result() == 1
@@ -198,13 +154,13 @@ def test_it_waits_for_the_lag(db: Connection, begin: Begin) -> None:
 
 
 def test_a_tick_that_left_nothing_is_followed_by_one_at_most_whatever_others_have_open(
-    db: Connection, load: str, another: Another
+    db: Connection, load: str
 ) -> None:
     # On a slow machine, the last tick of a busy queue may be long ago as well.
     counts = [[1, 0, 0], [1, 1, 0]] if load == "busy" else [[1, 0, 0]]
     db.send("a")
     assert [ticker(db), ticker(db), ticker(db)] in counts
-    reader = another()
+    reader = db.another()
     reader.execute("begin")
     reader.rows("select * from pgque.get_queue_info('q')")
     reader.rows("select * from pgque.queue_stats()")
@@ -213,7 +169,7 @@ def test_a_tick_that_left_nothing_is_followed_by_one_at_most_whatever_others_hav
     reader.execute("commit")
 
     db.make_queue("other", **QUIET)
-    producer = another()
+    producer = db.another()
     producer.execute("begin")
     producer.send("elsewhere", queue="other")
     db.send("here")

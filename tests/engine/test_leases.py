@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.support.queues import Connection, refused
-from tests.support.races import Another, race
+from tests.support.races import race
 
 INFO = "select batch_id, owner, epoch, is_live from pgque.get_lease_info('q', 'c')"
 
@@ -250,23 +250,21 @@ class TestAtOnce:
         ],
     )
     def test_the_second_sees_what_the_first_did(
-        self, queue: Connection, another: Another, is_dead: bool, first: Any, second: Any,
+        self, queue: Connection, is_dead: bool, first: Any, second: Any,
         expected: object,
     ) -> None:  # fmt: skip
         held = expired(queue) if is_dead else taken(queue)
         if second not in (ack, renew) and not is_dead:
             release(queue, held)
-        _, answer = race(another, lambda db: first(db, held), lambda db: second(db, held))
+        _, answer = race(queue, lambda db: first(db, held), lambda db: second(db, held))
         if isinstance(expected, str):
             with refused(expected, '"heir"' if expected != "PQ003" else ""):
                 answer.result()
         else:
             assert answer.result() == expected
 
-    def test_acks_go_through_while_renewals_run_all_the_time(
-        self, queue: Connection, another: Another
-    ) -> None:
-        keepers = [another() for _ in range(2)]
+    def test_acks_go_through_while_renewals_run_all_the_time(self, queue: Connection) -> None:
+        keepers = [queue.another() for _ in range(2)]
         held = [taken(queue)]
         done = [False]
         first = Semaphore(0)
@@ -293,10 +291,8 @@ class TestAtOnce:
         for renewal in renewals:
             renewal.result()
 
-    def test_an_old_snapshot_cannot_move_a_consumer_that_moved_on(
-        self, queue: Connection, another: Another
-    ) -> None:
-        old = another()
+    def test_an_old_snapshot_cannot_move_a_consumer_that_moved_on(self, queue: Connection) -> None:
+        old = queue.another()
         old.execute("begin isolation level repeatable read")
         old.value("select count(*) from pgque.position_log")
         queue.finish(queue.next_batch())

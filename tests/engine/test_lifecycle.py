@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.queues import PATIENCE_SECONDS, Connection, refused
-from tests.support.races import Another, race
+from tests.support.races import race
 from tests.support.replicas import wait_for
 from tests.support.workers import next_of, queue_with_ticks
 
@@ -33,17 +33,6 @@ class TestWithoutPgCron:
             db.value("select pgque.start()::text")
         db.value("select pgque.stop()::text")  # which has nothing to do
         assert db.rows("select scheduler, ticker_job_id from pgque.config") == [(None, None)]
-
-    def test_ticker_and_maint_work_from_any_scheduler(self, db: Connection) -> None:
-        db.make_queue(ticker_idle_period="0")
-        (event,) = db.send("a")
-        db.value("select pgque.ticker()")
-        batch = db.next_batch()
-        db.value("select pgque.nack_batch(%s, %s, '0')", batch, [event])
-        db.finish(batch)
-        db.value("select pgque.maint()")
-        db.value("select pgque.ticker()")
-        assert db.drain() == ["a"]
 
     def test_status_shows_the_parts(self, db: Connection) -> None:
         db.make_queue(consumers=("c", "d"))
@@ -92,7 +81,7 @@ class TestSlots:
 
     @pytest.mark.parametrize("loop", ["ticker_loop", "maint_loop"])
     def test_a_slot_ends_when_the_jobs_are_taken_back(
-        self, db: Connection, another: Another, background: ThreadPoolExecutor, loop: str
+        self, db: Connection, background: ThreadPoolExecutor, loop: str
     ) -> None:
         for slot in ("'-1 second'", "null"):
             with refused("PQ005", "no slot"):
@@ -103,7 +92,7 @@ class TestSlots:
         pause = "create or replace function pgque.maint_pause() returns interval language sql"
         db.execute(f"{pause} return interval '100 ms'".encode())
         db.execute("update pgque.config set ticker_job_id = 1")
-        call = background.submit(another().execute, f"call pgque.{loop}('1 minute')".encode())
+        call = background.submit(db.another().execute, f"call pgque.{loop}('1 minute')".encode())
         wait_for(db, "select count(*) = 1 from pg_stat_activity where wait_event = 'PgSleep'")
         assert not call.done()
         db.execute("update pgque.config set ticker_job_id = null")
@@ -210,7 +199,7 @@ class TestUninstalling:
         with refused("PQ020"):
             self.uninstall(q)
 
-    def test_a_producer_in_the_middle_is_waited_for(self, q: Connection, another: Another) -> None:
-        _, answer = race(another, lambda one: one.send("a"), self.uninstall)
+    def test_a_producer_in_the_middle_is_waited_for(self, q: Connection) -> None:
+        _, answer = race(q, lambda one: one.send("a"), self.uninstall)
         with refused("PQ020"):
             answer.result()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.halves import catch_up, compact, is_one_half_empty
 from tests.support.queues import Connection, refused
-from tests.support.races import Another, draw_next, race
+from tests.support.races import draw_next, race
 
 Begin = Callable[..., Connection]
 TICKS_OF_A_DAY = 864_000
@@ -21,11 +21,11 @@ ACK = "select pgque.ack_batch(%s, 'me', %s)"
 
 
 @pytest.fixture
-def old(another: Another) -> Begin:
+def old(db: Connection) -> Begin:
     """Opens a transaction that has a snapshot and has read nothing yet."""
 
     def begin(level: str = "repeatable read") -> Connection:
-        holder = another()
+        holder = db.another()
         holder.execute(f"begin isolation level {level}".encode())
         holder.value("select pg_current_snapshot()::text")
         return holder
@@ -37,15 +37,14 @@ def empty_half(db: Connection, log: str) -> int:
     return db.value("select pgque.maint_empty_half(%s)", log)
 
 
-def test_a_batch_that_is_finished_on_the_second_half_is_read_no_more(db: Connection) -> None:
-    db.make_queue()
-    batch = db.open_batch("a")
-    db.bloat_positions()
-    assert db.value("select pgque.maint_compact_positions()") > 0
-    assert db.payloads(batch) == ["a"]
-    db.finish(batch)
+def test_a_batch_that_is_finished_on_the_second_half_is_read_no_more(q: Connection) -> None:
+    batch = q.open_batch("a")
+    q.bloat_positions()
+    assert q.value("select pgque.maint_compact_positions()") > 0
+    assert q.payloads(batch) == ["a"]
+    q.finish(batch)
     with refused("PQ003", str(batch)):
-        db.payloads(batch)
+        q.payloads(batch)
 
 
 def many_ticks(db: Connection) -> None:
@@ -122,13 +121,11 @@ class TestASinkInAnOlderTransaction:
 
 
 class TestNobodyWaits:
-    def test_for_a_compaction_of_ticks_that_is_not_committed(
-        self, q: Connection, another: Another
-    ) -> None:
+    def test_for_a_compaction_of_ticks_that_is_not_committed(self, q: Connection) -> None:
         batch = q.open_batch("a")
         q.make_queue("other", consumers=())
         q.bloat_ticks(2100, "other")
-        compaction = another()
+        compaction = q.another()
         with compaction.transaction():
             assert compaction.compact_ticks() > 0
             q.execute("set lock_timeout = '1s'")
@@ -137,12 +134,12 @@ class TestNobodyWaits:
             assert q.next_batch() is None
 
     def test_to_read_during_a_compaction_of_positions_that_is_not_committed(
-        self, q: Connection, another: Another
+        self, q: Connection
     ) -> None:
         batch = q.open_batch("a")
         q.rotate()
         q.bloat_positions()
-        compaction = another()
+        compaction = q.another()
         with compaction.transaction():
             assert compaction.value("select pgque.maint_compact_positions()") > 0
             q.execute("set lock_timeout = '1s'")
@@ -153,13 +150,11 @@ class TestNobodyWaits:
             assert q.value("select pgque.maint_rotate_tables_step1('q')") == 1
         assert q.payloads(batch) == ["a"]
 
-    def test_for_the_next_copy_after_one_that_was_rolled_back(
-        self, db: Connection, another: Another
-    ) -> None:
+    def test_for_the_next_copy_after_one_that_was_rolled_back(self, db: Connection) -> None:
         many_ticks(db)
         with db.transaction(force_rollback=True):
             assert db.value("select pgque.maint_copy_ticks()") == 1
-        other = another()
+        other = db.another()
         other.execute("set lock_timeout = '1s'")
         done = 0
         for _ in range(4):
@@ -171,13 +166,13 @@ class TestNobodyWaits:
         assert done == 1
 
     def test_for_long_but_one_attempt_in_many_waits_longer(
-        self, q: Connection, another: Another, background: ThreadPoolExecutor
+        self, q: Connection, background: ThreadPoolExecutor
     ) -> None:
         q.open_batch("a")
         q.value("select pgque.set_snapshot_patience('0')::text")
         q.bloat_positions()
         assert q.value("select pgque.maint_compact_positions()") > 0
-        reader = another()
+        reader = q.another()
         with reader.transaction():  # keeps the logs locked until it ends
             reader.rows("select * from pgque.get_consumer_info('q', 'c')")
             draw_next(q, 0.1, 1)
@@ -189,11 +184,9 @@ class TestNobodyWaits:
             time.sleep(0.1)
         assert emptying.result() == 1
 
-    def test_but_for_the_end_of_a_switch(self, q: Connection, another: Another) -> None:
+    def test_but_for_the_end_of_a_switch(self, q: Connection) -> None:
         batch = q.open_batch("a")
-        dropped, waiting = race(
-            another, Connection.compact_positions, lambda two: two.finish(batch)
-        )
+        dropped, waiting = race(q, Connection.compact_positions, lambda two: two.finish(batch))
         assert dropped > 0
         waiting.result()
         assert q.next_batch() is None
@@ -338,10 +331,8 @@ class TestACopyOfTicks:
         assert q.drain()[-1:] == ["a"]
 
 
-def test_closing_a_queue_counts_in_a_session_of_replication(
-    q: Connection, another: Another
-) -> None:
-    replica = another()
+def test_closing_a_queue_counts_in_a_session_of_replication(q: Connection) -> None:
+    replica = q.another()
     replica.execute("set session_replication_role = replica")
     replica.value("select pgque.set_queue_config('q', 'disable_insert', 'true')")
     with refused("PQ006"):
@@ -372,14 +363,14 @@ def watched(maintaining: Future[Any], worker: Connection, poll: Connection) -> t
 
 @pytest.mark.slow
 def test_a_day_of_ticks_behind_a_lagging_consumer_is_compacted_beside_consumers(
-    db: Connection, another: Any, background: ThreadPoolExecutor, record_property: Any
+    db: Connection, background: ThreadPoolExecutor, record_property: Any
 ) -> None:
     db.make_queue(consumers=("fast", "slow"))
     db.bloat_ticks(TICKS_OF_A_DAY)
     half_a_day = TICKS_OF_A_DAY // 2 + 1000
     db.value("select pgque.register_consumer_at('q', 'slow', %s)", half_a_day)
     db.value("select pgque.register_consumer_at('q', 'fast', %s)", db.last_tick())
-    worker, poll = another(), another()
+    worker, poll = db.another(), db.another()
     worker.value("select pgque.maint_copy_ticks() - pgque.maint_copy_ticks()")  # plans it
     before = anonymous_bytes(worker)
     longest, most = 0.0, 0

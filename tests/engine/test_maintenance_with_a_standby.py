@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.halves import catch_up
-from tests.support.queues import PATIENCE_SECONDS, Another, Connection, connect
+from tests.support.queues import PATIENCE_SECONDS, Connection, connect
 from tests.support.replicas import Replica, synchronous_pair, wait_for
 
 Maintain = Callable[[str], int]
@@ -36,10 +36,10 @@ def standby_that_never_answers(server: Any, db: Connection) -> Iterator[None]:
 
 @pytest.fixture
 def maintain(
-    another: Another, background: ThreadPoolExecutor, standby_that_never_answers: None
+    db: Connection, background: ThreadPoolExecutor, standby_that_never_answers: None
 ) -> Maintain:
     """Calls a step of maintenance; fails if it does not end."""
-    connection = another()
+    connection = db.another()
     assert connection.value("show synchronous_commit") == "remote_apply"
 
     def call(step: str) -> int:

@@ -16,27 +16,7 @@ from tests.support.metrics import (
     metrics,
     work,
 )
-from tests.support.queues import (
-    Another,
-    Blocked,
-    Connection,
-    bloat_ticks,
-    compact_positions,
-    compact_ticks,
-    drain,
-    empty_halves,
-    finish,
-    hold_snapshot,
-    last_tick,
-    make_queue,
-    open_batch,
-    refused,
-    rotate,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, refused
 from tests.support.workers import next_of, queue_with_ticks, work_off
 
 SQL = Path(__file__).parents[2] / "sql"
@@ -63,28 +43,28 @@ def worked(q: Connection) -> Connection:
 
 
 def test_every_metric_of_the_specification_is_there_once_with_a_value(worked: Connection) -> None:
-    make_queue(worked, "other", consumers=("c", "d"))
-    found = rows(worked, "select metric_name, metric_type, labels::text from pgque.otel_metrics()")
+    worked.make_queue("other", consumers=("c", "d"))
+    found = worked.rows("select metric_name, metric_type, labels::text from pgque.otel_metrics()")
     assert {row[:2] for row in found} >= SPECIFIED
     assert len({(name, labels) for name, _, labels in found}) == len(found)
-    assert rows(worked, "select * from pgque.otel_metrics() where value is null") == []
+    assert worked.rows("select * from pgque.otel_metrics() where value is null") == []
 
 
 def test_an_empty_database_has_the_metrics_of_the_database(db: Connection) -> None:
-    found = rows(db, "select metric_name, value, labels->>'queue' from pgque.otel_metrics()")
+    found = db.rows("select metric_name, value, labels->>'queue' from pgque.otel_metrics()")
     assert set(found) == {("pgque.health", 0, "")}
 
 
 def test_events_are_pending_before_a_tick_and_the_missing_tick_shows(q: Connection) -> None:
-    send(q, "a", "b")
+    q.send("a", "b")
     age_ticks(q, "1 hour")
     assert metric(q, "pgque.consumer.pending_events", "c", "q") == 2
     assert metric(q, "pgque.queue.last_tick_age_seconds", "q") == 3600
     assert metric(q, "pgque.health", "ticker_running", "q") == 3
-    tick(q)
+    q.tick()
     assert metric(q, "pgque.consumer.pending_events", "c", "q") == 2
     assert metric(q, "pgque.health", "ticker_running", "q") == 0
-    drain(q)
+    q.drain()
     assert metric(q, "pgque.consumer.pending_events", "c", "q") == 0
 
 
@@ -106,64 +86,64 @@ def test_the_documented_queries_give_what_their_collectors_ask_for(worked: Conne
 class TestCounting:
     def test_an_event_counts_when_sent_and_when_its_batch_ends(self, worked: Connection) -> None:
         assert (counters(worked), consumer_counters(worked)) == ((5, 5, 1, 2), (5, 1, 2))
-        send(worked, "new")
+        worked.send("new")
         assert counters(worked) == (6, 5, 1, 2)
-        batch = open_batch(worked)
+        batch = worked.open_batch()
         assert counters(worked) == (6, 5, 1, 2)
-        finish(worked, batch)
+        worked.finish(batch)
         assert counters(worked) == (6, 6, 1, 2)
 
     def test_each_consumer_counts_for_itself(self, worked: Connection) -> None:
-        value(worked, "select pgque.register_consumer('q', 'late')")
-        send(worked, "x", "y")
-        tick(worked)
-        drain(worked, consumer="late")
+        worked.value("select pgque.register_consumer('q', 'late')")
+        worked.publish("x", "y")
+        worked.drain(consumer="late")
         assert consumer_counters(worked) == (5, 1, 2)
         assert consumer_counters(worked, "late") == (2, 0, 0)
         assert counters(worked) == (7, 7, 1, 2)
 
-    def test_a_batch_that_fails_twice_counts_once(self, q: Connection, another: Another) -> None:
-        batch = open_batch(q, "a", "b")
-        with another().transaction(force_rollback=True) as transaction:
-            value(transaction.connection, "select pgque.nack_batch(%s, '{1}')", batch)
+    def test_a_batch_that_fails_twice_counts_once(self, q: Connection) -> None:
+        batch = q.open_batch("a", "b")
+        undone = q.another()
+        with undone.transaction(force_rollback=True):
+            undone.value("select pgque.nack_batch(%s, '{1}')", batch)
         assert counters(q) == (2, 0, 0, 0)
         for _ in range(2):
-            value(q, "select pgque.nack_batch(%s, '{1}')", batch)
-            value(q, "select pgque.dead_letter_batch(%s, '{2}', 'bad')", batch)
+            q.value("select pgque.nack_batch(%s, '{1}')", batch)
+            q.value("select pgque.dead_letter_batch(%s, '{2}', 'bad')", batch)
         assert counters(q) == (2, 0, 1, 1)
 
     def test_a_nack_when_retries_are_used_up_counts_as_given_up(self, db: Connection) -> None:
-        make_queue(db, max_retries="0")
-        value(db, "select pgque.nack_batch(%s, '{1}')", open_batch(db, "a"))
+        db.make_queue(max_retries="0")
+        db.value("select pgque.nack_batch(%s, '{1}')", db.open_batch("a"))
         assert counters(db) == (1, 0, 0, 1)
 
     def test_every_way_to_schedule_a_retry_counts(self, q: Connection) -> None:
-        batch = open_batch(q, *"abcd")
-        value(q, "select pgque.event_retry(%s, 1, 3600)", batch)
+        batch = q.open_batch(*"abcd")
+        q.value("select pgque.event_retry(%s, 1, 3600)", batch)
         second = "(select m from pgque.receive('q', 'c') m where m.msg_id = 2)"
-        value(q, f"select pgque.nack(%s, {second})", batch)
+        q.value(f"select pgque.nack(%s, {second})", batch)
         raw = "'q', 'c', now(), 9, now(), 0, 't', 'x', null, null, null, null"
-        value(q, f"select pgque.event_retry_raw({raw})")
-        value(q, "select pgque.batch_retry(%s, 3600)", batch)
+        q.value(f"select pgque.event_retry_raw({raw})")
+        q.value("select pgque.batch_retry(%s, 3600)", batch)
         assert counters(q)[2] == 5
 
     def test_a_subconsumers_batch_counts_for_the_main_one_at_its_end(self, db: Connection) -> None:
         queue_with_ticks(db, "a", "b")
         first, _ = next_of(db, "w1"), next_of(db, "w2")
-        value(db, "select pgque.dead_letter_batch(%s, '{1}', 'bad')", first)
+        db.value("select pgque.dead_letter_batch(%s, '{1}', 'bad')", first)
         assert counters(db) == (2, 0, 0, 1)
-        finish(db, first)
+        db.finish(first)
         assert counters(db) == (2, 1, 0, 1)
 
     def test_the_quantiles_tell_the_size_of_batches(self, q: Connection) -> None:
         for count in (1, 3, 5):
-            finish(q, open_batch(q, *"x" * count))
+            q.finish(q.open_batch(*"x" * count))
         assert metric(q, "pgque.batch.size", "c", "0.5", "q") == 3
 
     def test_the_processing_time_runs_from_opening_to_the_end(self, q: Connection) -> None:
-        batch = open_batch(q, "x")
+        batch = q.open_batch("x")
         q.execute("update pgque.position_log set sub_active = now() - interval '100 s'")
-        finish(q, batch)
+        q.finish(batch)
         assert 99 < metrics(q, "pgque.processing_latency_seconds")["c", "0.5", "q"] < 130
 
 
@@ -172,98 +152,95 @@ class TestNeverDown:
 
     def test_maintenance_and_installing_again(self, worked: Connection) -> None:
         for _ in range(3):
-            tick(worked)
-            drain(worked)
-            rotate(worked)
+            worked.tick()
+            worked.drain()
+            worked.rotate()
         assert counters(worked) == (5, 5, 1, 2)
-        bloat_ticks(worked, 2100)
-        drain(worked)
-        assert compact_positions(worked) > 0 and compact_ticks(worked) > 0
+        worked.bloat_ticks(2100)
+        worked.drain()
+        assert worked.compact_positions() > 0 and worked.compact_ticks() > 0
         assert (counters(worked), consumer_counters(worked)) == ((5, 5, 1, 2), (5, 1, 2))
         worked.execute((SQL / "pgque.sql").read_bytes())
         assert (counters(worked), consumer_counters(worked)) == ((5, 5, 1, 2), (5, 1, 2))
 
     def test_compaction_of_counters(self, worked: Connection) -> None:
-        assert value(worked, "select pgque.maint_compact_counters()") == 0  # too few
-        value(worked, "select pgque.register_consumer('q', 'other')")
+        assert worked.value("select pgque.maint_compact_counters()") == 0  # too few
+        worked.value("select pgque.register_consumer('q', 'other')")
         assert compact_counters(worked) > 3900
-        assert value(worked, "select count(*) from pgque.counter_log") == 2
+        assert worked.value("select count(*) from pgque.counter_log") == 2
         assert (counters(worked), consumer_counters(worked)) == ((5, 5, 1, 2), (5, 1, 2))
         work(worked)
         assert (counters(worked), consumer_counters(worked)) == ((10, 10, 2, 4), (10, 2, 4))
 
     def test_delivery_of_retries_purge_and_replay(self, worked: Connection) -> None:
         worked.execute("update pgque.retry_queue set ev_retry_after = now()")
-        value(worked, "select pgque.maint_retry_events()")
-        value(worked, "select pgque.ticker()")
-        drain(worked)
+        worked.value("select pgque.maint_retry_events()")
+        worked.value("select pgque.ticker()")
+        worked.drain()
         assert counters(worked) == (5, 5, 1, 2)
-        first = value(worked, "select min(dl_id) from pgque.dead_letter")
-        value(worked, "select pgque.dlq_replay(%s)", first)
-        value(worked, "select pgque.dlq_purge('q', '0')")
+        first = worked.value("select min(dl_id) from pgque.dead_letter")
+        worked.value("select pgque.dlq_replay(%s)", first)
+        worked.value("select pgque.dlq_purge('q', '0')")
         assert metric(worked, "pgque.message.dead_lettered", "q") == 0
         assert counters(worked) == (6, 5, 1, 2)
 
     def test_a_move_back_and_forth(self, worked: Connection) -> None:
-        newest = last_tick(worked)
+        newest = worked.last_tick()
         for position in (1, newest, 1):
-            value(worked, "select pgque.register_consumer_at('q', 'c', %s)", position)
+            worked.value("select pgque.register_consumer_at('q', 'c', %s)", position)
         assert counters(worked) == (5, 5, 1, 2)
-        drain(worked)
+        worked.drain()
         assert counters(worked) == (5, 10, 1, 2)
 
     def test_the_end_of_a_consumer(self, worked: Connection) -> None:
-        open_batch(worked, "never finished")
-        value(worked, "select pgque.unregister_consumer('q', 'c')")
+        worked.open_batch("never finished")
+        worked.value("select pgque.unregister_consumer('q', 'c')")
         assert (counters(worked), consumer_counters(worked)) == ((6, 5, 1, 2), None)
-        value(worked, "select pgque.register_consumer('q', 'c')")
+        worked.value("select pgque.register_consumer('q', 'c')")
         assert (counters(worked), consumer_counters(worked)) == ((6, 5, 1, 2), (0, 0, 0))
         assert compact_counters(worked) > 0
         assert counters(worked) == (6, 5, 1, 2)
 
     def test_the_end_of_a_subconsumer(self, db: Connection) -> None:
         queue_with_ticks(db, "a", "b")
-        finish(db, next_of(db, "w1"))
+        db.finish(next_of(db, "w1"))
         next_of(db, "w2")
-        value(db, "select pgque.unregister_subconsumer('q', 'c', 'w2', 1)")
+        db.value("select pgque.unregister_subconsumer('q', 'c', 'w2', 1)")
         assert counters(db) == (2, 2, 1, 0)
 
     def test_a_dead_subconsumers_batch_counts_once(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
         next_of(db, "w1")
-        value(db, "select pgque.next_batch('q', 'c', 'w2', '0')")
+        db.value("select pgque.next_batch('q', 'c', 'w2', '0')")
         assert counters(db) == (1, 0, 0, 0)
         assert work_off(db, "w2") == ["a"]
         assert counters(db) == (1, 1, 0, 0)
 
-    def test_a_batch_that_ends_with_its_consumer(
-        self, q: Connection, another: Another, blocked: Blocked
-    ) -> None:
-        batch = open_batch(q, "a", "b")
-        worker = another()
+    def test_a_batch_that_ends_with_its_consumer(self, q: Connection) -> None:
+        batch = q.open_batch("a", "b")
+        worker = q.another()
         with worker.transaction():
-            finish(worker, batch)
-            ending = blocked(value, "select pgque.unregister_consumer('q', 'c')")
+            worker.finish(batch)
+            ending = q.blocked(Connection.value, "select pgque.unregister_consumer('q', 'c')")
         assert (ending.result(), counters(q)) == (1, (2, 2, 0, 0))
 
     def test_adoption_after_a_restore(self, worked: Connection) -> None:
-        send(worked, "x", "y")
-        tick(worked)
+        worked.publish("x", "y")
         before = counters(worked)
         worked.execute("refresh materialized view pgque.origin with no data")  # as pg_restore
         worked.execute("refresh materialized view pgque.origin")
-        value(worked, "select pgque.adopt_restored_database()")
+        worked.value("select pgque.adopt_restored_database()")
         assert before <= counters(worked)
-        value(worked, "select pgque.ticker()")
-        assert (drain(worked), counters(worked)) == (["x", "y"], (7, 7, 1, 2))
+        worked.value("select pgque.ticker()")
+        assert (worked.drain(), counters(worked)) == (["x", "y"], (7, 7, 1, 2))
 
     def test_a_dropped_queue_begins_at_0(self, worked: Connection) -> None:
         bloat_counters(worked)
-        value(worked, "select pgque.drop_queue('q', true)")
-        assert value(worked, "select pgque.maint_compact_counters()") > 0
-        assert rows(worked, "select queue_id from pgque.counter_log") == []
+        worked.value("select pgque.drop_queue('q', true)")
+        assert worked.value("select pgque.maint_compact_counters()") > 0
+        assert worked.rows("select queue_id from pgque.counter_log") == []
         assert counters(worked) == (0, 0, 0, 0)
-        make_queue(worked)
+        worked.make_queue()
         work(worked)
         assert counters(worked) == (5, 5, 1, 2)
 
@@ -271,26 +248,22 @@ class TestNeverDown:
 class TestCompaction:
     def test_maintenance_does_it_at_intervals(self, worked: Connection) -> None:
         bloat_counters(worked)
-        value(worked, "select pgque.maint()")
-        assert value(worked, "select count(*) from pgque.counter_log") < 10
+        worked.value("select pgque.maint()")
+        assert worked.value("select count(*) from pgque.counter_log") < 10
 
-    def test_an_older_one_sees_the_numbers_of_its_time(
-        self, worked: Connection, another: Another
-    ) -> None:
-        old = hold_snapshot(another())
+    def test_an_older_one_sees_the_numbers_of_its_time(self, worked: Connection) -> None:
+        old = worked.another().hold_snapshot()
         work(worked)
         assert compact_counters(worked) > 0
         assert (counters(old)[1:], counters(worked)) == ((5, 1, 2), (10, 10, 2, 4))
 
-    def test_an_older_one_than_the_patience_sees_no_wrong_numbers(
-        self, worked: Connection, another: Another
-    ) -> None:
-        old = hold_snapshot(another())
-        bloat_ticks(worked, 2100)
-        drain(worked)
-        value(worked, "select pgque.set_snapshot_patience('0')::text")
-        assert compact_positions(worked) > 0 and compact_ticks(worked) > 0
-        empty_halves(worked)
+    def test_an_older_one_than_the_patience_sees_no_wrong_numbers(self, worked: Connection) -> None:
+        old = worked.another().hold_snapshot()
+        worked.bloat_ticks(2100)
+        worked.drain()
+        worked.value("select pgque.set_snapshot_patience('0')::text")
+        assert worked.compact_positions() > 0 and worked.compact_ticks() > 0
+        worked.empty_halves()
         for call in (
             "otel_metrics()",
             "queue_stats()",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.queues import Connection, make_queue, refused, rows, value
+from tests.support.queues import Connection, refused
 from tests.support.slot_batches import (
     Claim,
     finish,
@@ -31,7 +31,7 @@ from tests.support.slots import (
 @pytest.fixture
 def parted(db: Connection) -> Connection:
     """A queue whose consumer c has two slots, with one event of each key."""
-    make_queue(db, consumers=())
+    db.make_queue(consumers=())
     subscribe(db)
     publish_round(db, 0)
     return db
@@ -58,50 +58,41 @@ class TestBatches:
         assert again.batch == failing.batch
         assert read(parted, again) == [f"{key}: 0" for key in keys_of(parted, 0)]
 
-    def test_a_takeover_refuses_the_earlier_holder(self, parted: Connection) -> None:
-        stale = taken(parted, 0, owner="stale")
-        expire(parted, 0)
-        fresh = taken(parted, 0, owner="fresh", batch=stale.batch)
-        for call in ("ack_batch", "renew_batch", "release_batch"):
-            with refused("PQ012", "fresh"):
-                value(parted, f"select pgque.{call}(%s, %s, %s)", *stale)
-        finish(parted, fresh)
-
     def test_events_are_dead_lettered_for_the_slot(self, parted: Connection) -> None:
         claimed = taken(parted, 0)
-        given_up = value(parted, "select pgque.give_up_batch(%s, 'bad', %s, %s)", *claimed)
+        given_up = parted.value("select pgque.give_up_batch(%s, 'bad', %s, %s)", *claimed)
         assert given_up == len(keys_of(parted, 0))
-        assert rows(parted, "select consumer_name, dead_letters from pgque.dlq_summary('q')") == [
+        assert parted.rows("select consumer_name, dead_letters from pgque.dlq_summary('q')") == [
             ("c#0/2", given_up)
         ]
         assert take(parted, 0) is None
 
     def test_a_batch_is_opened_for_another_session_to_claim(self, parted: Connection) -> None:
         opening = "select batch_id, epoch from pgque.open_to_claim('q', 'c#0/2')"
-        ((opened, epoch),) = rows(parted, opening)
-        assert rows(parted, opening) == [(opened, epoch)]
-        assert rows(
-            parted, "select batch_id, owner, lease_until from pgque.get_lease_info('q', 'c#0/2')"
+        ((opened, epoch),) = parted.rows(opening)
+        assert parted.rows(opening) == [(opened, epoch)]
+        assert parted.rows(
+            "select batch_id, owner, lease_until from pgque.get_lease_info('q', 'c#0/2')"
         ) == [(opened, None, None)]
         claimed = taken(parted, 0)
         assert claimed == (opened, "run", epoch + 1)
         with refused("PQ004", 'leased by "run"'):
-            value(parted, opening)
+            parted.value(opening)
         finish(parted, claimed)
-        assert rows(parted, opening) == [(None, None)]
+        assert parted.rows(opening) == [(None, None)]
 
     def test_the_states_name_each_slot_and_why_its_batch_is_held(self, parted: Connection) -> None:
         claimed = taken(parted, 1)
         columns = "consumer_name, subconsumer_name, sub_role, batch_id, is_due, held_reason"
         states = f"select {columns} from pgque.consumer_states('{{q}}', '{{c}}')"
-        assert rows(parted, states) == [
+        assert parted.rows(states) == [
             ("c", None, "partitioned", None, False, None),
             ("c", "0/2", "slot", None, True, None),
             ("c", "1/2", "slot", claimed.batch, False, None),
         ]
         let_go(parted, claimed)
-        value(parted, "select pgque.hold_batch(%s, %s, 'why')", claimed.batch, claimed.epoch)
-        reasons = [(slot, reason) for _, slot, *_, reason in rows(parted, states)]
+        parted.value("select pgque.hold_batch(%s, %s, 'why')", claimed.batch, claimed.epoch)
+        reasons = [(slot, reason) for _, slot, *_, reason in parted.rows(states)]
         assert reasons == [(None, None), ("0/2", None), ("1/2", "why")]
 
 

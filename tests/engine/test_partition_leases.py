@@ -4,16 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import (
-    Blocked,
-    Connection,
-    compact_positions,
-    compact_ticks,
-    make_queue,
-    refused,
-    rows,
-    value,
-)
+from tests.support.queues import Connection, refused
 from tests.support.slots import (
     ack,
     claim,
@@ -89,29 +80,27 @@ def test_who_lost_the_lease_is_refused_and_the_heir_begins_anew(one: Connection)
     ):
         with refused("PQ012", "is not leased by", '"heir" has its lease under epoch 2'):
             call()
-    assert rows(one, "select * from pgque.retry_queue") == []
+    assert one.rows("select * from pgque.retry_queue") == []
     assert ack(one, 0, 1, "heir") == 0
     assert texts(receive(one, 0, 1, "heir")) == ["a"]
     assert ack(one, 0, 1, "heir") == 1
 
 
 @pytest.mark.parametrize(("undone", "epoch"), [(False, None), (True, 2)])
-def test_of_two_claims_at_once_one_wins(
-    one: Connection, blocked: Blocked, undone: bool, epoch: int | None
-) -> None:
+def test_of_two_claims_at_once_one_wins(one: Connection, undone: bool, epoch: int | None) -> None:
     release(one)
     with one.transaction(force_rollback=undone):
         assert claim(one) == 2
-        answer = blocked(claim, 0, "other")
+        answer = one.blocked(claim, 0, "other")
     assert answer.result() == epoch
 
 
-def test_an_ack_waits_for_a_take_over_and_is_refused(one: Connection, blocked: Blocked) -> None:
+def test_an_ack_waits_for_a_take_over_and_is_refused(one: Connection) -> None:
     publish_and_receive(one)
     expire(one)
     with one.transaction():
         claim(one, worker="heir")
-        answer = blocked(ack, 0, 1)
+        answer = one.blocked(ack, 0, 1)
     with refused("PQ012", '"heir" has its lease'):
         answer.result()
 
@@ -119,14 +108,14 @@ def test_an_ack_waits_for_a_take_over_and_is_refused(one: Connection, blocked: B
 def test_idle_workers_write_only_to_keep_their_lease(one: Connection) -> None:
     written = "select max(pos_seq) from pgque.position_log"
     receive(one, 0, 1)
-    before = value(one, written)
+    before = one.value(written)
     for _ in range(5):
         assert receive(one, 0, 1) == []
-    assert value(one, written) == before
+    assert one.value(written) == before
     claim(one, ttl="0.2 seconds")
     one.execute("select pg_sleep(0.15)")
     receive(one, 0, 1)
-    assert value(one, written) == before + 2
+    assert one.value(written) == before + 2
 
 
 def test_slots_survive_a_compaction(one: Connection) -> None:
@@ -134,19 +123,18 @@ def test_slots_survive_a_compaction(one: Connection) -> None:
     receive(one, 0, 1, most=1)
     ack(one, 0, 1)
     receive(one, 0, 1, most=1)
-    assert compact_positions(one) > 0
-    compact_ticks(one)
+    assert one.compact_positions() > 0
+    one.compact_ticks()
     assert ack(one, 0, 1) == 1
     assert drain_slot(one, 0, 1) == []
     assert statuses(one, "lease_owner", "epoch") == [("w", 1)]
 
 
 @pytest.mark.parametrize(("slot", "n"), [(2, 2), (-1, 2), (0, 0), (0, 257), (None, 2), (0, None)])
-def test_impossible_slots_are_refused(db: Connection, slot: int | None, n: int | None) -> None:
-    make_queue(db, consumers=())
+def test_impossible_slots_are_refused(bare: Connection, slot: int | None, n: int | None) -> None:
     with refused("PQ005", "cannot have a slot", "1 to 256 slots"):
-        subscribe(db, slot, n)
-    assert left_over(db) == {}
+        subscribe(bare, slot, n)
+    assert left_over(bare) == {}
 
 
 CALLS = [
@@ -158,18 +146,11 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize("call", [*CALLS, "subscribe_slot({}, 2)"])
-def test_an_unknown_queue_is_named(db: Connection, call: str) -> None:
-    with refused("PQ001", 'queue "none" does not exist'):
-        db.execute(f"select pgque.{call}".format("'none', 'c', 1").encode())
-
-
 @pytest.mark.parametrize("call", CALLS)
-def test_a_slot_that_is_only_reserved_cannot_be_used(db: Connection, call: str) -> None:
-    make_queue(db, consumers=())
-    subscribe(db, 0, 2)
+def test_a_slot_that_is_only_reserved_cannot_be_used(bare: Connection, call: str) -> None:
+    subscribe(bare, 0, 2)
     with refused("PQ002", 'slot 1 of consumer "c" is not subscribed', "subscribe_slot"):
-        db.execute(f"select pgque.{call}".format("'q', 'c', 1").encode())
+        bare.execute(f"select pgque.{call}".format("'q', 'c', 1").encode())
 
 
 @pytest.mark.parametrize("n", [3, None])
@@ -189,7 +170,7 @@ def test_arguments_that_make_no_sense_are_refused(db: Connection) -> None:
     ((message, *_),) = publish_and_receive(db)
     for consumer in ("", None):
         with refused("PQ005", "Name the consumer"):
-            value(db, "select pgque.subscribe_slot('q', %s, 0, 2)", consumer)
+            db.value("select pgque.subscribe_slot('q', %s, 0, 2)", consumer)
     for ttl in ("0", "-1 second", None):
         with refused("PQ005", "no lease for owner"):
             claim(db, worker="other", ttl=ttl)  # type: ignore[arg-type]
@@ -202,9 +183,9 @@ def test_arguments_that_make_no_sense_are_refused(db: Connection) -> None:
     for after in ("-1 second", None):
         with refused("PQ005", "no retry after"):
             nack(db, message, 0, 1, after=after)
-    value(db, "select pgque.set_partition_policy('q', 'c', 'skip')")
+    db.value("select pgque.set_partition_policy('q', 'c', 'skip')")
     with refused("PQ005", 'there is no policy "pause"', "release the slot"):
-        value(db, "select pgque.set_partition_policy('q', 'c', 'pause')")
+        db.value("select pgque.set_partition_policy('q', 'c', 'pause')")
 
 
 def test_only_events_of_the_page_can_be_nacked(db: Connection) -> None:
@@ -226,8 +207,8 @@ def test_only_events_of_the_page_can_be_nacked(db: Connection) -> None:
 @pytest.mark.parametrize("name", ["c#0/2", "c#2/3", "c#7/3", "c"])
 def test_a_name_that_is_no_slot_now_leads_to_the_slots(db: Connection, name: str) -> None:
     queue_with_slots(db, 2)
-    value(db, "select pgque.repartition('q', 'c', 3)")
-    value(db, "select pgque.unsubscribe_slot('q', 'c', 2)")
+    db.value("select pgque.repartition('q', 'c', 3)")
+    db.value("select pgque.unsubscribe_slot('q', 'c', 2)")
     with refused(
         "PQ002",
         'where "c" has 3 slots now',
@@ -239,12 +220,12 @@ def test_a_name_that_is_no_slot_now_leads_to_the_slots(db: Connection, name: str
 
 def test_another_consumer_or_queue_is_not_taken_for_a_slots(db: Connection) -> None:
     queue_with_slots(db, 1)
-    make_queue(db, "other", consumers=("c2",))
+    db.make_queue("other", consumers=("c2",))
     for queue, consumer in (("q", "d"), ("other", "c")):
         with refused("PQ002", f'consumer "{consumer}" is not registered', "register_consumer"):
             db.execute("select * from pgque.claim_batch(%s, %s, 'run')", [queue, consumer])
     with refused("PQ002", 'consumer "c2" has no slots on queue "other"'):
-        value(db, "select pgque.repartition('other', 'c2', 2)")
+        db.value("select pgque.repartition('other', 'c2', 2)")
 
 
 def test_a_slot_is_no_plain_consumer(db: Connection) -> None:

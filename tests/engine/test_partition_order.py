@@ -1,10 +1,8 @@
 """What a slot delivers: each event once to one slot, each key in order, whatever fails."""
 
-from collections import Counter
-
 import pytest
 
-from tests.support.queues import Connection, rows, send, tick, value
+from tests.support.queues import Connection
 from tests.support.slots import (
     ack,
     drain_slot,
@@ -13,7 +11,6 @@ from tests.support.slots import (
     queue_with_slots,
     receive,
     slot_of,
-    statuses,
     texts,
 )
 
@@ -28,7 +25,7 @@ def one(db: Connection) -> Connection:
 
 
 def configure(db: Connection, parameter: str, setting: str) -> None:
-    value(db, "select pgque.set_queue_config('q', %s, %s)", parameter, setting)
+    db.value("select pgque.set_queue_config('q', %s, %s)", parameter, setting)
 
 
 def page_of(db: Connection, most: int = 100) -> list[str]:
@@ -49,29 +46,7 @@ def fail(db: Connection, payload: str, after: str = "0") -> None:
     ack(db, 0, 1)
 
 
-def send_older(db: Connection) -> None:
-    """An event of the key k with id 1, in a tick of its own."""
-    db.execute(
-        "select pgque.insert_event_raw('q', 1, now(), null, null, 't', 'k1', 'k', null, null, null)"
-    )
-    tick(db)
-
-
 class TestSharing:
-    @pytest.mark.parametrize("n", [1, 2, 3, 8])
-    def test_each_event_is_in_one_slot_and_each_key_in_order(self, db: Connection, n: int) -> None:
-        queue_with_slots(db, n)
-        keyed = [(f"key {number % 13}", f"{number % 13}/{number}") for number in range(100)]
-        publish_keyed(db, *keyed)
-        pages = [receive(db, slot, n, most=1000) for slot in range(n)]
-        assert Counter(text for page in pages for text in texts(page)) == Counter(
-            payload for _, payload in keyed
-        )
-        for slot, page in enumerate(pages):
-            ids = [message[0] for message in page]
-            assert ids == sorted(ids)
-            assert {slot_of(db, message[6], n) for message in page} <= {slot}
-
     def test_slots_are_numbered_as_documented(self, db: Connection) -> None:
         """These numbers must never change: positions in the middle of a queue rest on them."""
         numbers = {"a": 1, "b": 0, "order-1": 3, "ü": 4, "": 5}
@@ -81,29 +56,8 @@ class TestSharing:
         assert found == numbers
         assert {key: slot_of(db, key, 8) for key in numbers} == numbers
 
-    def test_events_without_a_key_are_in_the_first_slot(self, db: Connection) -> None:
-        queue_with_slots(db, 3)
-        send(db, "a", "b")
-        for _ in range(3):
-            tick(db)
-        assert [drain_slot(db, slot, 3) for slot in range(3)] == [["a", "b"], [], []]
-        assert statuses(db, "last_tick") == [(4,)] * 3
-
 
 class TestPages:
-    def test_small_pages_lose_nothing(self, one: Connection) -> None:
-        publish_keyed(one, *((f"k{number % 4}", str(number)) for number in range(10)))
-        pages = [page_acked(one, most=3) for _ in range(5)]
-        assert pages == [["0", "1", "2"], ["3", "4", "5"], ["6", "7", "8"], ["9"], []]
-
-    def test_a_page_may_end_with_its_batch_or_span_ticks(self, one: Connection) -> None:
-        publish_keyed(one, ("k", "a"), ("k", "b"))
-        assert page_acked(one, most=2) == ["a", "b"]
-        for number in range(4):
-            publish_keyed(one, ("k", str(number)))
-        assert page_acked(one, most=3) == ["0", "1", "2"]
-        assert page_acked(one, most=3) == ["3"]
-
     def test_an_ack_covers_what_the_last_receive_returned(self, one: Connection) -> None:
         publish_keyed(one, ("k", "a"), ("k", "b"), ("k", "c"))
         assert ack(one, 0, 1) == 0
@@ -122,34 +76,11 @@ class TestFailures:
         fail(db, "a", HOUR)
         publish_keyed(db, ("k", "c"))
         assert page_acked(db) == ["c"]
-        assert value(db, "select ev_data from pgque.retry_queue") == "a"
-
-    def test_a_failed_event_comes_again_to_its_slot_only(self, db: Connection) -> None:
-        queue_with_slots(db, 3)
-        slot = slot_of(db, "k", 3)
-        (message,) = publish_keyed(db, ("k", "a"))
-        receive(db, slot, 3)
-        nack(db, message, slot, 3)
-        ack(db, slot, 3)
-        value(db, "select pgque.maint_retry_events()")
-        tick(db)
-        found = {number: receive(db, number, 3) for number in range(3)}
-        assert {number: texts(page) for number, page in found.items() if page} == {slot: ["a"]}
-        assert found[slot][0][4] == 1
+        assert db.value("select ev_data from pgque.retry_queue") == "a"
 
     def test_without_retries_left_it_is_a_dead_letter(self, db: Connection) -> None:
         queue_with_slots(db, 1, max_retries="0")
         (message,) = publish_keyed(db, ("k", "a"))
         assert (page_of(db), nack(db, message, 0, 1)) == (["a"], 1)
         assert page_acked(db) == ["a"]
-        assert rows(db, "select consumer_name from pgque.dlq_summary('q')") == [("c#0/1",)]
-
-
-class TestLateEvents:
-    def test_events_sent_later_with_a_lower_id_come_too(self, one: Connection) -> None:
-        """Two transactions of one key at once have no order, but both arrive."""
-        value(one, "select nextval('pgque.event_1_id_seq')")
-        publish_keyed(one, ("k", "k2"), ("k", "k3"))
-        assert [page_acked(one, most=1), page_acked(one)] == [["k2"], ["k3"]]
-        send_older(one)
-        assert page_acked(one) == ["k1"]
+        assert db.rows("select consumer_name from pgque.dlq_summary('q')") == [("c#0/1",)]

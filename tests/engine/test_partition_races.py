@@ -11,7 +11,7 @@ from random import Random
 import psycopg
 import pytest
 
-from tests.support.queues import Connection, connect, empty_halves, rows, tick, value
+from tests.support.queues import Connection, connect
 from tests.support.slot_batches import PATIENCE_SECONDS, finish, subscribe, take
 from tests.support.slots import (
     ack,
@@ -67,12 +67,12 @@ def play(url: str, count: int, *workers: Role) -> Outcomes:
         threads = [pool.submit(repeat, role, seed) for seed, role in enumerate(roles)]
         deadline = time.monotonic() + PATIENCE_SECONDS
         try:
-            while value(db, SETTLED) < len(KEYS) * count:
+            while db.value(SETTLED) < len(KEYS) * count:
                 for thread in threads:
                     if thread.done():
                         thread.result()
-                assert time.monotonic() < deadline, rows(
-                    db, "select * from pgque.partition_slot_status"
+                assert time.monotonic() < deadline, db.rows(
+                    "select * from pgque.partition_slot_status"
                 )
                 time.sleep(0.05)
         finally:
@@ -80,7 +80,7 @@ def play(url: str, count: int, *workers: Role) -> Outcomes:
         for thread in threads:
             thread.result()
         outcomes: Outcomes = defaultdict(list)
-        for key, number, outcome in rows(db, "select key, nr, outcome from done order by id"):
+        for key, number, outcome in db.rows("select key, nr, outcome from done order by id"):
             outcomes[key].append((number, outcome))
     return outcomes
 
@@ -112,19 +112,19 @@ def producer(keys: list[str], count: int) -> Role:
 
 
 def ticker(db: Connection, random: Random) -> None:
-    tick(db)
+    db.tick()
     pause(random, 0.04)
 
 
 def maintainer(db: Connection, random: Random) -> None:
-    value(db, "select pgque.maint_retry_events()")
-    empty_halves(db)
-    value(db, "select pgque.maint_compact_positions()")
-    value(db, "select pgque.maint_compact_ticks()")
+    db.value("select pgque.maint_retry_events()")
+    db.empty_halves()
+    db.value("select pgque.maint_compact_positions()")
+    db.value("select pgque.maint_compact_ticks()")
     with losing_quietly("40P01"):
-        value(db, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
-        value(db, "select pgque.maint_rotate_tables_step1('q')")
-        value(db, "select pgque.maint_rotate_tables_step2()")
+        db.value("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
+        db.value("select pgque.maint_rotate_tables_step1('q')")
+        db.value("select pgque.maint_rotate_tables_step2()")
     pause(random, 0.1)
 
 
@@ -144,7 +144,7 @@ class TestSlotsThatChange:
     """Another number of slots, again and again, while workers go on with pages or batches."""
 
     def work_by_pages(self, db: Connection, random: Random) -> None:
-        n = value(db, "select n from pgque.partition_consumer")
+        n = db.value("select n from pgque.partition_consumer")
         slot, me = random.randrange(n), f"worker {db.info.backend_pid}"
         with losing_quietly(*BEATEN), db.transaction():
             if claim(db, slot, me) is None:
@@ -156,19 +156,19 @@ class TestSlotsThatChange:
 
     def work_by_batches(self, db: Connection, random: Random) -> None:
         """A batch is stored under its id, as sinks do, and then acked; some runs die between."""
-        n = value(db, "select n from pgque.partition_consumer")
+        n = db.value("select n from pgque.partition_consumer")
         slot = random.randrange(n)
         with losing_quietly(*BEATEN):
             claimed = take(db, slot, n, f"run {random.getrandbits(64)}", LEASE, most=50)
             if claimed is None:
                 return
             sql = "select ev_extra1, ev_data::integer from pgque.get_batch_events(%s)"
-            found = rows(db, sql, claimed.batch)
+            found = db.rows(sql, claimed.batch)
             with db.transaction():  # replaces what an earlier attempt stored
                 db.execute("delete from done where batch = %s", [claimed.batch])
                 for key, number in found:
                     note(db, key, number, "done", claimed.batch)
-                value(db, "select pgque.renew_batch(%s, %s, %s, %s)", *claimed, LEASE)
+                db.value("select pgque.renew_batch(%s, %s, %s, %s)", *claimed, LEASE)
             if random.random() < 0.85:
                 finish(db, claimed)
 
@@ -177,7 +177,7 @@ class TestSlotsThatChange:
         ends_at = time.monotonic() + 2
         while time.monotonic() < ends_at:
             with losing_quietly("40P01"):
-                if value(db, "select pgque.repartition('q', 'c', %s)", n) == 0:
+                if db.value("select pgque.repartition('q', 'c', %s)", n) == 0:
                     self.changes += 1
                     break
             pause(random, 0.02)

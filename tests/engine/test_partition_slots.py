@@ -5,21 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support import slot_batches
-from tests.support.queues import (
-    Another,
-    Blocked,
-    Connection,
-    compact_ticks,
-    make_queue,
-    next_batch,
-    queue_id,
-    refused,
-    rotate,
-    rows,
-    stored_payloads,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, refused
 from tests.support.slot_batches import KEYS, in_order, publish_round
 from tests.support.slots import (
     ack,
@@ -33,7 +19,6 @@ from tests.support.slots import (
     queue_with_slots,
     receive,
     release,
-    send_keyed,
     statuses,
     subscribe,
     texts,
@@ -46,7 +31,7 @@ BESIDE = pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsew
 @pytest.fixture
 def bare(db: Connection) -> Connection:
     """A queue without consumers."""
-    make_queue(db, consumers=())
+    db.make_queue(consumers=())
     return db
 
 
@@ -63,8 +48,8 @@ class TestSubscribing:
         publish_keyed(bare, *((key, key) for key in KEYS))
         claim(bare, 0)
         early = drain_slot(bare, 0)
-        rotate(bare)
-        compact_ticks(bare)
+        bare.rotate()
+        bare.compact_ticks()
         subscribe(bare, 1, 2)
         claim(bare, 1)
         late = drain_slot(bare, 1)
@@ -72,11 +57,11 @@ class TestSubscribing:
         assert sorted(early + late) == sorted(KEYS)
 
     def test_all_slots_start_at_one_tick_even_while_ticks_are_made(
-        self, bare: Connection, another: Another, background: ThreadPoolExecutor
+        self, bare: Connection, background: ThreadPoolExecutor
     ) -> None:
-        subscribing = background.submit(subscribe, another(), 0, 64)
+        subscribing = background.submit(subscribe, bare.another(), 0, 64)
         while not subscribing.done():
-            tick(bare)
+            bare.tick()
         subscribing.result()
         assert len(set(statuses(bare, "last_tick"))) == 1
 
@@ -112,22 +97,22 @@ class TestSubscribing:
         assert texts(receive(two, 0)) == ["new"]
 
     def test_a_name_that_is_taken_is_refused_and_nothing_is_made(self, db: Connection) -> None:
-        make_queue(db, consumers=("c#1/2",))
+        db.make_queue(consumers=("c#1/2",))
         publish_keyed(db, ("k", "a"))
         with refused("PQ015", 'consumer "c#1/2" on queue "q" is another one'):
             subscribe(db, 0, 2)
         assert left_over(db) == {"subscription_base": 1}
-        assert next_batch(db, consumer="c#1/2") is not None
+        assert db.next_batch(consumer="c#1/2") is not None
 
-    def test_two_sessions_may_subscribe_at_once(self, bare: Connection, blocked: Blocked) -> None:
+    def test_two_sessions_may_subscribe_at_once(self, bare: Connection) -> None:
         with bare.transaction():
             subscribe(bare, 0, 2)
-            done = blocked(subscribe, 1, 2)
+            done = bare.blocked(subscribe, 1, 2)
         done.result()
         assert statuses(bare, "slot", "subscribed") == [(0, True), (1, True)]
 
     def test_all_slots_start_at_the_position_or_at_the_last_tick(self, db: Connection) -> None:
-        make_queue(db, consumers=("keeper",))
+        db.make_queue(consumers=("keeper",))
         publish_round(db, 0)
         assert slot_batches.subscribe(db, 4) == 1
         publish_round(db, 1)
@@ -143,7 +128,7 @@ class TestSubscribing:
     @pytest.mark.parametrize("n", [0, 257, None])
     def test_an_impossible_number_is_refused(self, bare: Connection, n: int | None) -> None:
         with refused("PQ005", "1 to 256 slots"):
-            value(bare, "select pgque.subscribe_slots('q', 'c', %s::integer)", n)
+            bare.value("select pgque.subscribe_slots('q', 'c', %s::integer)", n)
 
     def test_a_consumer_has_either_slots_or_none(self, q: Connection) -> None:
         """Its position would be forgotten. The hint moves it."""
@@ -156,7 +141,7 @@ class TestSubscribing:
             q.execute(statements.encode())
         assert in_order(slot_batches.drain(q, 2)) == {key: [0] for key in KEYS}
         with refused("PQ015", '"c"', "unsubscribe_slot"):
-            value(q, "select pgque.register_consumer('q', 'c')")
+            q.value("select pgque.register_consumer('q', 'c')")
 
 
 def test_the_status_shows_holder_and_backlog(two: Connection) -> None:
@@ -168,26 +153,11 @@ def test_the_status_shows_holder_and_backlog(two: Connection) -> None:
     )
     assert shown == [("q", "c", 0, 2, "w", 1, 0), ("q", "c", 1, 2, None, 1, 3)]
     assert all(lag.total_seconds() > 0 for (lag,) in statuses(two, "lag"))
-    names = rows(two, "select consumer_name from pgque.get_consumer_info('q')")
+    names = two.rows("select consumer_name from pgque.get_consumer_info('q')")
     assert names == [("c#0/2",), ("c#1/2",)]
     columns = "queue_id, co_name, slot, lease_owner, lease_ttl::text, epoch"
-    leases = rows(two, f"select {columns} from pgque.partition_slot order by slot")
-    assert leases[0] == (queue_id(two), "c", 0, "w", "00:00:30", 1)
-
-
-def test_rotation_waits_for_the_slowest_slot(two: Connection) -> None:
-    publish_keyed(two, ("a", "one"), ("b", "two"), ("c", "three"))
-    drain_slot(two, 0)
-    for _ in range(4):
-        tick(two)
-        rotate(two)
-    assert "one" in stored_payloads(two)
-    for _ in range(4):
-        drain_slot(two, 1)
-        drain_slot(two, 0)
-        tick(two)
-        rotate(two)
-    assert stored_payloads(two) == set()
+    leases = two.rows(f"select {columns} from pgque.partition_slot order by slot")
+    assert leases[0] == (two.queue_id(), "c", 0, "w", "00:00:30", 1)
 
 
 class TestEnding:
@@ -198,8 +168,8 @@ class TestEnding:
         unsubscribe(db, 0)
         unsubscribe(db, 2)
         assert left_over(db) == {}
-        assert rows(db, "select * from pgque.dead_letter") == []
-        assert rows(db, "select * from pgque.retry_queue") == []
+        assert db.rows("select * from pgque.dead_letter") == []
+        assert db.rows("select * from pgque.retry_queue") == []
 
     @pytest.mark.parametrize(
         "others", [(), (("q", "other"),), (("elsewhere", "c"),)], ids=["alone", "other", "c"]
@@ -207,9 +177,9 @@ class TestEnding:
     def test_reserved_slots_go_with_the_last_subscribed_one(
         self, bare: Connection, others: tuple[tuple[str, str], ...]
     ) -> None:
-        make_queue(bare, "elsewhere", consumers=())
+        bare.make_queue("elsewhere", consumers=())
         for queue, consumer in others:
-            value(bare, "select pgque.subscribe_slots(%s, %s, 2)", queue, consumer)
+            bare.value("select pgque.subscribe_slots(%s, %s, 2)", queue, consumer)
         before = left_over(bare)
         subscribe(bare, 1, 4)
         unsubscribe(bare, 1)
@@ -224,14 +194,14 @@ class TestEnding:
 
     @BESIDE
     def test_a_slot_does_not_wait_for_another_consumer(
-        self, two: Connection, another: Another, queue: str, consumer: str
+        self, two: Connection, queue: str, consumer: str
     ) -> None:
-        make_queue(two, "elsewhere", consumers=())
-        value(two, "select pgque.subscribe_slot(%s, %s, 0, 1)", queue, consumer)
-        busy = another()
+        two.make_queue("elsewhere", consumers=())
+        two.value("select pgque.subscribe_slot(%s, %s, 0, 1)", queue, consumer)
+        busy = two.another()
         two.execute("set lock_timeout = '1 s'")
         with busy.transaction():
-            value(busy, "select pgque.subscribe_slot(%s, %s, 0, 1)", queue, consumer)
+            busy.value("select pgque.subscribe_slot(%s, %s, 0, 1)", queue, consumer)
             unsubscribe(two, 1)
         assert statuses(two, "slot") == [(0,), (0,)]
 
@@ -253,14 +223,14 @@ class TestEnding:
         queue_with_slots(db, 2)
         fail_in_each(db, slots=(0, 1))
         with refused("PQ007", '"c#0/2", "c#1/2"'):
-            value(db, "select pgque.drop_queue('q')")
-        value(db, "select pgque.drop_queue('q', true)")
+            db.value("select pgque.drop_queue('q')")
+        db.value("select pgque.drop_queue('q', true)")
         assert left_over(db) == {}
 
 
 def fail_in_each(db: Connection, slots: tuple[int, ...]) -> None:
     """A retry or dead letter of each slot."""
-    n = value(db, "select n from pgque.partition_consumer")
+    n = db.value("select n from pgque.partition_consumer")
     publish_keyed(db, *((f"k{number}", "x") for number in range(30) for _ in range(2)))
     for slot in slots:
         first, *_ = receive(db, slot, n)
@@ -279,14 +249,3 @@ def test_a_reader_needs_no_more_for_a_whole_cycle(db: Connection) -> None:
     unsubscribe(db, 0)
     with refused("42501"):
         db.execute("delete from pgque.partition_consumer")
-
-
-def test_events_of_transactions_at_once_find_their_slots(two: Connection, another: Another) -> None:
-    """The second tick's snapshot has one of them in progress."""
-    slow = another()
-    with slow.transaction():
-        send_keyed(slow, ("k", "slow"), (None, "slow"))
-        publish_keyed(two, ("k", "fast"), (None, "fast"))
-        assert drain_slot(two, 0) + drain_slot(two, 1) == ["fast", "fast"]
-    tick(two)
-    assert drain_slot(two, 0) + drain_slot(two, 1) == ["slow", "slow"]

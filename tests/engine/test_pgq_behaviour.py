@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tests.support.queues import Another, Connection, refused
+from tests.support.queues import Connection, refused
 from tests.support.slots import subscribe
 
 
@@ -90,8 +90,8 @@ def test_errors_have_the_words_that_clients_match(q: Connection) -> None:
             q.value(f"select pgque.{call}::text")
 
 
-def test_a_queue_is_closed_by_updating_its_row(q: Connection, another: Another) -> None:
-    writer = another()
+def test_a_queue_is_closed_by_updating_its_row(q: Connection) -> None:
+    writer = q.another()
     writer.send("before")
     q.execute("update pgque.queue set queue_disable_insert = true")
     with refused("PQ006", "disable_insert"):

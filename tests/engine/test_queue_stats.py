@@ -6,22 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.metrics import age_positions, age_ticks, health
-from tests.support.queues import (
-    Another,
-    Connection,
-    finish,
-    hold_snapshot,
-    last_tick,
-    make_queue,
-    next_batch,
-    open_batch,
-    refused,
-    rotate,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, refused
 from tests.support.workers import next_of, queue_with_ticks
 
 HOUR = timedelta(hours=1)
@@ -48,19 +33,18 @@ def age_events(db: Connection, age: str) -> None:
 
 
 def stuck(db: Connection, threshold: str = "1 hour") -> list[str]:
-    found = rows(db, "select consumer_name from pgque.stuck_consumers(%s)", threshold)
+    found = db.rows("select consumer_name from pgque.stuck_consumers(%s)", threshold)
     return [name for (name,) in found]
 
 
 def test_an_empty_database_has_no_statistics(db: Connection) -> None:
     for call in ("queue_stats()", "consumer_stats()", "stuck_consumers()"):
-        assert rows(db, f"select * from pgque.{call}") == []
+        assert db.rows(f"select * from pgque.{call}") == []
 
 
 class TestQueues:
-    def test_a_new_queue_without_consumers_is_empty(self, db: Connection) -> None:
-        make_queue(db, consumers=())
-        found = queue_stats(db)
+    def test_a_new_queue_without_consumers_is_empty(self, bare: Connection) -> None:
+        found = queue_stats(bare)
         del found["queue_id"], found["rotation_age"], found["last_tick_time"]
         assert found == {
             "queue_name": "q",
@@ -76,14 +60,14 @@ class TestQueues:
         }
 
     def test_the_depth_is_that_of_the_slowest_even_of_a_paused_queue(self, db: Connection) -> None:
-        make_queue(db, consumers=("fast", "slow"))
-        finish(db, open_batch(db, "a", "b", consumer="fast"))
-        value(db, "select pgque.pause_queue('q')")
-        send(db, "not ticked yet")
+        db.make_queue(consumers=("fast", "slow"))
+        db.finish(db.open_batch("a", "b", consumer="fast"))
+        db.value("select pgque.pause_queue('q')")
+        db.send("not ticked yet")
         assert (queue_stats(db)["depth"], queue_stats(db)["ticker_paused"]) == (3, True)
-        batch = next_batch(db, consumer="slow")
+        batch = db.next_batch(consumer="slow")
         assert queue_stats(db)["depth"] == 3
-        finish(db, batch)
+        db.finish(batch)
         assert queue_stats(db)["depth"] == 1
 
     def test_a_subconsumers_open_batch_is_not_finished(self, db: Connection) -> None:
@@ -92,61 +76,56 @@ class TestQueues:
         assert (queue_stats(db)["depth"], queue_stats(db)["consumers"]) == (2, 1)
 
     def test_the_oldest_message_is_as_old_as_its_event(self, q: Connection) -> None:
-        tick(q)
+        q.tick()
         age_ticks(q, "1 hour")
         assert queue_stats(q)["oldest_msg_age"] is None
-        send(q, "a")
+        q.send("a")
         age_events(q, "2 minutes")
-        send(q, "younger")
+        q.send("younger")
         for _ in range(2):
             assert 120 < queue_stats(q)["oldest_msg_age"].total_seconds() < 150
-            tick(q)
+            q.tick()
 
-    def test_the_oldest_message_may_be_older_than_the_tick(
-        self, q: Connection, another: Another
-    ) -> None:
-        with (writer := another()).transaction():
-            send(writer, "slow")
-            tick(q)
+    def test_the_oldest_message_may_be_older_than_the_tick(self, q: Connection) -> None:
+        with (writer := q.another()).transaction():
+            writer.send("slow")
+            q.tick()
         age_events(q, "1 hour")
-        send(q, "quick")
+        q.send("quick")
         assert HOUR < queue_stats(q)["oldest_msg_age"] < 2 * HOUR
 
-    def test_a_queue_that_is_dropped_meanwhile_has_no_oldest_message(
-        self, q: Connection, another: Another
-    ) -> None:
-        send(q, "a")
-        old = hold_snapshot(another())
-        value(q, "select pgque.drop_queue('q', true)")
+    def test_a_queue_that_is_dropped_meanwhile_has_no_oldest_message(self, q: Connection) -> None:
+        q.send("a")
+        old = q.another().hold_snapshot()
+        q.value("select pgque.drop_queue('q', true)")
         found = "select queue_name, oldest_msg_age from pgque.queue_stats()"
-        assert rows(old, found) == [("q", None)]
-        assert rows(old, FOUND, None) == []
+        assert old.rows(found) == [("q", None)]
+        assert old.rows(FOUND, None) == []
 
     def test_the_rate_is_that_between_the_last_two_ticks(self, q: Connection) -> None:
-        tick(q)
+        q.tick()
         age_ticks(q, "10 s")
-        send(q, *"abcdefghij")
-        tick(q)
+        q.publish(*"abcdefghij")
         assert 0.3 < queue_stats(q)["events_per_sec"] <= 1
 
     def test_rotation_shows(self, q: Connection) -> None:
         q.execute("update pgque.queue set queue_switch_time = now() - interval '1 day'")
         before = queue_stats(q)
-        assert rotate(q) == 1
+        assert q.rotate() == 1
         after = queue_stats(q)
         assert (before["cur_table"], after["cur_table"]) == (0, 1)
         assert after["rotation_age"] < HOUR < before["rotation_age"]
 
     def test_dead_letters_count_by_the_thousand(self, q: Connection) -> None:
-        make_queue(q, "other")
-        value(q, "select pgque.send_batch('q', array_fill('x'::text, '{5000}'))")
+        q.make_queue("other")
+        q.value("select pgque.send_batch('q', array_fill('x'::text, '{5000}'))")
         ids = "array(select generate_series(1, 5001))"
-        batch = open_batch(q, "last")
-        value(q, f"select pgque.dead_letter_batch(%s, {ids}, 'bad')", batch)
+        batch = q.open_batch("last")
+        q.value(f"select pgque.dead_letter_batch(%s, {ids}, 'bad')", batch)
         assert (queue_stats(q)["dlq_count"], queue_stats(q, "other")["dlq_count"]) == (5001, 0)
 
     def test_positions_of_a_queue_whose_ticks_are_gone_are_unknown(self, q: Connection) -> None:
-        assert last_tick(q) == 1
+        assert q.last_tick() == 1
         q.execute("delete from pgque.tick_log")
         assert (queue_stats(q)["depth"], queue_stats(q)["last_tick_id"]) == (0, None)
         assert consumer_stats(q)["lag"] is None
@@ -158,27 +137,25 @@ class TestConsumers:
         return found["pending_events"], found["batch_active"], found["batch_id"]
 
     def test_an_open_batch_shows_since_when(self, q: Connection) -> None:
-        batch = open_batch(q, "a", "b")
+        batch = q.open_batch("a", "b")
         age_positions(q, "1 hour")
         assert self.batch_of(q) == (2, True, batch)
-        age = value(q, "select now() - %s", consumer_stats(q)["last_batch_start"])
+        age = q.value("select now() - %s", consumer_stats(q)["last_batch_start"])
         assert ALMOST < age < 2 * HOUR
-        finish(q, batch)
+        q.finish(batch)
         assert self.batch_of(q) == (0, False, None)
 
     def test_a_renewed_lease_does_not_make_the_batch_younger(self, q: Connection) -> None:
-        send(q, "a")
-        tick(q)
+        q.publish("a")
         claim = "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me', '3 hours')"
-        ((batch, epoch),) = rows(q, claim)
+        ((batch, epoch),) = q.rows(claim)
         age_positions(q, "1 hour")
-        value(q, "select pgque.renew_batch(%s, 'me', %s)", batch, epoch)
-        assert value(q, "select now() - %s", consumer_stats(q)["last_batch_start"]) > ALMOST
+        q.value("select pgque.renew_batch(%s, 'me', %s)", batch, epoch)
+        assert q.value("select now() - %s", consumer_stats(q)["last_batch_start"]) > ALMOST
 
     def test_the_lag_is_the_age_of_the_consumers_tick(self, q: Connection) -> None:
         age_ticks(q, "1 hour")
-        send(q, "a")
-        tick(q)
+        q.publish("a")
         assert ALMOST < consumer_stats(q)["lag"] < 2 * HOUR
 
     def test_a_subconsumer_has_its_batch_before_it_and_nothing_else(self, db: Connection) -> None:
@@ -191,18 +168,18 @@ class TestConsumers:
 
 
 def test_each_open_batch_of_the_queue_shows_with_its_size_the_oldest_first(db: Connection) -> None:
-    make_queue(db, consumers=("c", "d", "idle"))
-    make_queue(db, "other")
-    open_batch(db, "a", queue="other")
+    db.make_queue(consumers=("c", "d", "idle"))
+    db.make_queue("other")
+    db.open_batch("a", queue="other")
     columns = "consumer_name, batch_id, estimated_events, batch_age > '59 minutes'"
     in_flight = f"select {columns} from pgque.in_flight('q')"
-    assert rows(db, in_flight) == []
-    first = open_batch(db, "a", "b", consumer="d")
+    assert db.rows(in_flight) == []
+    first = db.open_batch("a", "b", consumer="d")
     age_positions(db, "1 hour")
-    second = next_batch(db)
-    assert rows(db, in_flight) == [("d", first, 2, True), ("c", second, 2, False)]
+    second = db.next_batch()
+    assert db.rows(in_flight) == [("d", first, 2, True), ("c", second, 2, False)]
     with refused("PQ005"):
-        rows(db, "select * from pgque.in_flight(null)")
+        db.rows("select * from pgque.in_flight(null)")
 
 
 class TestStuckConsumers:
@@ -210,31 +187,29 @@ class TestStuckConsumers:
         age_ticks(q, "2 hours")
         age_positions(q, "3 hours")
         assert stuck(q) == []  # nothing to do
-        tick(q)
+        q.tick()
         columns = "queue_name, consumer_name, lag, now() - last_active"
-        ((*names, lag, silence),) = rows(q, f"select {columns} from pgque.stuck_consumers()")
+        ((*names, lag, silence),) = q.rows(f"select {columns} from pgque.stuck_consumers()")
         assert names == ["q", "c"]
         assert 2 * HOUR <= lag < 3 * HOUR <= silence
         assert (stuck(q, "170 minutes"), stuck(q, "190 minutes")) == (["c"], [])
         for threshold in (None, "-1 s"):
             with refused("PQ005"):
-                rows(q, "select * from pgque.stuck_consumers(%s::interval)", threshold)
+                q.rows("select * from pgque.stuck_consumers(%s::interval)", threshold)
 
     def test_a_batch_open_for_too_long_is_even_if_its_worker_is_alive(self, q: Connection) -> None:
-        send(q, "a")
-        tick(q)
+        q.publish("a")
         claim = "select batch_id from pgque.claim_batch('q', 'c', %s, '1 hour')"
-        value(q, claim, "me")
+        q.value(claim, "me")
         age_positions(q, "2 hours")
-        value(q, claim, "you")
+        q.value(claim, "you")
         assert stuck(q) == ["c"]
 
     def test_a_subconsumer_that_died_with_a_batch_is_no_idle_one(self, db: Connection) -> None:
         queue_with_ticks(db)
         age_positions(db, "2 hours")
         assert stuck(db) == []
-        send(db, "a")
-        tick(db)
+        db.publish("a")
         next_of(db, "w1")
         age_positions(db, "2 hours")
         assert stuck(db) == ["c.w1"]
@@ -244,39 +219,36 @@ FOUND = "select queue_name, events, waiting_since from pgque.unticked_events(%s)
 
 
 def test_events_that_no_tick_contains_are_counted_from_the_first(q: Connection) -> None:
-    make_queue(q, "idle")
-    send(q, "ticked")
-    tick(q)
+    q.make_queue("idle")
+    q.publish("ticked")
     with q.transaction(force_rollback=True):
-        send(q, "undone")
-    assert rows(q, FOUND, None) == []
-    tick(q)
-    send(q, "a", "b")
-    sent_at = value(q, "select min(ev_time) from pgque.event_1 where ev_data <> 'ticked'")
-    assert rows(q, FOUND, None) == rows(q, FOUND, "q") == [("q", 2, sent_at)]
-    assert rows(q, FOUND, "idle") == []
+        q.send("undone")
+    assert q.rows(FOUND, None) == []
+    q.tick()
+    q.send("a", "b")
+    sent_at = q.value("select min(ev_time) from pgque.event_1 where ev_data <> 'ticked'")
+    assert q.rows(FOUND, None) == q.rows(FOUND, "q") == [("q", 2, sent_at)]
+    assert q.rows(FOUND, "idle") == []
     with refused("PQ001"):
-        rows(q, FOUND, "nosuch")
+        q.rows(FOUND, "nosuch")
 
 
-def test_an_event_from_before_the_tick_waits_since_it(db: Connection, another: Another) -> None:
-    make_queue(db)
-    with (writer := another()).transaction():
-        send(writer, "slow")
-        tick(db)
-    ticked_at = value(db, "select max(tick_time) from pgque.tick")
-    send(db, "quick")
-    assert rows(db, FOUND, None) == [("q", 1, ticked_at)]
+def test_an_event_from_before_the_tick_waits_since_it(q: Connection) -> None:
+    with (writer := q.another()).transaction():
+        writer.send("slow")
+        q.tick()
+    ticked_at = q.value("select max(tick_time) from pgque.tick")
+    q.send("quick")
+    assert q.rows(FOUND, None) == [("q", 1, ticked_at)]
 
 
 @pytest.mark.parametrize(("age", "status"), [("1 minute", "ok"), ("3 hours", "critical")])
-def test_health_counts_a_paused_queues_events_as_lag(db: Connection, age: str, status: str) -> None:
-    make_queue(db)
-    value(db, "select pgque.pause_queue('q')")
-    send(db, "a")
-    age_ticks(db, "4 hours")
-    age_events(db, age)
-    found, detail = health(db)["consumer_lag:c"]
+def test_health_counts_a_paused_queues_events_as_lag(q: Connection, age: str, status: str) -> None:
+    q.value("select pgque.pause_queue('q')")
+    q.send("a")
+    age_ticks(q, "4 hours")
+    age_events(q, age)
+    found, detail = health(q)["consumer_lag:c"]
     assert found == status
     if status == "ok":
         assert "0:01:0" in detail
@@ -285,12 +257,11 @@ def test_health_counts_a_paused_queues_events_as_lag(db: Connection, age: str, s
         assert "see ticker_running" in detail
 
 
-def test_health_does_not_look_for_an_event_that_cannot_wait_long(db: Connection) -> None:
-    make_queue(db)
-    value(db, "select pgque.pause_queue('q')")
-    send(db, "a")
-    age_ticks(db, "30 minutes")
-    found, detail = health(db)["consumer_lag:c"]
+def test_health_does_not_look_for_an_event_that_cannot_wait_long(q: Connection) -> None:
+    q.value("select pgque.pause_queue('q')")
+    q.send("a")
+    age_ticks(q, "30 minutes")
+    found, detail = health(q)["consumer_lag:c"]
     assert (found, detail.startswith("at most 00:30:0")) == ("ok", True)
     assert detail.endswith("behind, 1 events")
 
@@ -299,8 +270,8 @@ def test_health_does_not_look_for_an_event_that_cannot_wait_long(db: Connection)
 def test_no_lock_on_events_is_kept_so_that_thousands_of_queues_fit(
     q: Connection, call: str
 ) -> None:
-    send(q, "a")
+    q.send("a")
     with q.transaction():
-        rows(q, f"select * from pgque.{call}")
+        q.rows(f"select * from pgque.{call}")
         locked = "select relation::regclass::text from pg_locks where pid = pg_backend_pid()"
-        assert not {name for (name,) in rows(q, locked)} & {f"pgque.event_1_{nr}" for nr in "012"}
+        assert not {name for (name,) in q.rows(locked)} & {f"pgque.event_1_{nr}" for nr in "012"}

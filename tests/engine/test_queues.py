@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import Blocked, Connection, refused
+from tests.support.queues import Connection, refused
 
 CREATE = "select pgque.create_queue('q', %s::jsonb)"
 CREATE_AGAIN = "select pgque.create_queue('q')"
@@ -45,14 +45,14 @@ def test_a_name_without_or_with_too_many_bytes_is_refused(db: Connection, name: 
         db.value("select pgque.create_queue(%s, '{}'::jsonb)", name)
 
 
-def test_creating_a_queue_again_changes_nothing(q: Connection, blocked: Blocked) -> None:
+def test_creating_a_queue_again_changes_nothing(q: Connection) -> None:
     q.send("kept")
     assert q.value(CREATE_AGAIN) == 0
     assert q.received() == ["kept"]
     q.value("select pgque.drop_queue('q', true)")
     with q.transaction():
         first_answer = q.value(CREATE_AGAIN)
-        answer = blocked(Connection.value, CREATE_AGAIN)
+        answer = q.blocked(Connection.value, CREATE_AGAIN)
     assert (first_answer, answer.result()) == (1, 0)
 
 
@@ -85,10 +85,10 @@ class TestDropping:
         with refused("PQ001", '"q"'):
             db.value(DROP)
 
-    def test_tells_the_slower_of_two_so(self, bare: Connection, blocked: Blocked) -> None:
+    def test_tells_the_slower_of_two_so(self, bare: Connection) -> None:
         with bare.transaction():
             bare.value(DROP)
-            drop = blocked(Connection.value, DROP)
+            drop = bare.blocked(Connection.value, DROP)
         with refused("PQ001"):
             drop.result()
 

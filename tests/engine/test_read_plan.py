@@ -3,27 +3,15 @@
 A plan's slices are run by any reader by itself. Ranges need no consumer.
 """
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from tests.support.queues import Another, Connection, refused
-from tests.support.readings import read_every_way
+from tests.support.queues import Connection, refused
 
 PLAN = "select slice_sql from pgque.batch_read_plan(%s, %s) order by slice_nr"
 RANGE = "select slice_sql from pgque.tick_range_read_plan('q', %s, %s, %s, %s) order by slice_nr"
-Skip = Callable[[], None]
-
-
-@pytest.fixture(params=[0, 1_000], ids=["small batch", "large batch"])
-def skip(request: pytest.FixtureRequest, db: Connection) -> Skip:
-    """Uses up event ids, so that the batch counts as so many more events."""
-    return lambda: db.value(
-        "select count(nextval(queue_event_seq)) from pgque.queue, generate_series(1, %s)",
-        request.param,
-    )
 
 
 def plan(db: Connection, batch: int, max_slices: int) -> list[str]:
@@ -44,11 +32,6 @@ def texts(found: list[tuple[Any, ...]]) -> list[str]:
     return [row[5] for row in found]
 
 
-def check_every_way(db: Connection, batch: int, consumer: str = "c") -> list[str]:
-    """The payloads, the same by each way of reading."""
-    return texts(read_every_way(db, db, "q", consumer, batch, 3))
-
-
 def send_many(db: Connection, count: int, size: int = 100) -> None:
     db.value(
         "select cardinality(pgque.send_batch('q', 't', array("
@@ -65,98 +48,44 @@ def truncate_all(db: Connection) -> None:
         db.rotate()
 
 
-class TestSmallAndLargeBatches:
-    """They are read in different ways."""
+def test_a_range_has_its_consumers_retries_and_no_others(db: Connection) -> None:
+    db.make_queue(consumers=("c", "other"))
+    batch = db.open_batch("a", "b")
+    db.value("select pgque.nack_batch(%s, %s, '0')", batch, db.event_ids(batch)[:1])
+    db.finish(batch)
+    db.value("select pgque.maint_retry_events()")
+    last = db.tick()
+    assert texts(read_range(db, last - 1, last, "c")) == ["a"]
+    assert read_range(db, last - 1, last, "other") == read_range(db, last - 1, last) == []
 
-    def test_those_in_progress_are_told_apart(
-        self, q: Connection, another: Another, skip: Skip
-    ) -> None:
-        early, through, late, undone = (another() for _ in range(4))
-        for session, text in ((early, "early"), (through, "through"), (undone, "undone")):
-            session.execute("begin")
-            session.send(text)
-        first = q.tick()
-        q.finish(q.next_batch())
-        late.execute("begin")
-        late.send("late")
-        early.execute("commit")
-        undone.execute("rollback")
-        with q.transaction():
-            q.send("plain")
-            with q.transaction(force_rollback=True):
-                q.send("undone too")
-            q.send("plain too")
-        skip()
-        last = q.tick()
-        batch = q.next_batch()
-        for session in (through, late):
-            session.execute("commit")
-        assert check_every_way(q, batch) == ["early", "plain", "plain too"]
-        assert read_range(q, first, last) == q.events(batch)
-        q.finish(batch)
-        assert sorted(q.received()) == ["late", "through"]
 
-    def test_all_tables_are_read(self, q: Connection, another: Another, skip: Skip) -> None:
-        producers = [another() for _ in range(3)]
-        for number, producer in enumerate(producers):
-            producer.execute("begin isolation level repeatable read")
-            producer.send(str(number))
-            if number < 2:
-                q.finish(q.open_batch())
-                q.rotate()
-        for producer in producers:
-            producer.execute("commit")
-        skip()
-        batch = q.open_batch()
-        assert check_every_way(q, batch) == ["0", "1", "2"]
-        before = q.events(batch)
-        q.rotate()
-        q.send("b")
-        assert q.events(batch) == before
-
-    def test_another_consumers_retries_are_left_out(self, db: Connection, skip: Skip) -> None:
-        db.make_queue(consumers=("c", "other"))
-        batch = db.open_batch("a", "b")
-        db.value("select pgque.nack_batch(%s, %s, '0')", batch, db.event_ids(batch)[:1])
-        db.finish(batch)
-        db.value("select pgque.maint_retry_events()")
-        skip()
-        last = db.tick()
-        db.finish(db.next_batch(consumer="other"))
-        mine, others = db.next_batch(), db.next_batch(consumer="other")
-        assert (check_every_way(db, mine), check_every_way(db, others, "other")) == (["a"], [])
-        assert texts(read_range(db, last - 1, last, "c")) == ["a"]
-        assert read_range(db, last - 1, last, "other") == read_range(db, last - 1, last) == []
-
-    def test_a_small_batch_alone_is_read_by_the_queues_function(self, db: Connection) -> None:
-        db.make_queue(consumers=("c", "late"))
-        small = db.open_batch("a")
-        db.value(
-            "select count(nextval(queue_event_seq)) from pgque.queue, generate_series(1, 1000)"
-        )
-        db.finish(db.next_batch(consumer="late"))
-        db.publish("b")
-        large = db.next_batch(consumer="late")
-        name = f"event_{db.queue_id()}_read"
-        sql = "select oid::regprocedure::text from pg_proc where proname = %s"
-        ((function,),) = db.rows(sql, name)
-        for role in ("pgque_reader", "pgque_writer", "pgque_admin"):
-            right = "select has_function_privilege(%s, %s, 'execute')"
-            assert not db.value(right, role, function)
-        db.execute(f"drop function {function}".encode())
-        assert db.payloads(large) == ["b"]
-        with refused("42883", name):
-            db.events(small)
-        db.value("select pgque.upgrade_schema()")
-        assert db.payloads(small) == ["a"]
+def test_a_small_batch_alone_is_read_by_the_queues_function(db: Connection) -> None:
+    db.make_queue(consumers=("c", "late"))
+    small = db.open_batch("a")
+    db.value("select count(nextval(queue_event_seq)) from pgque.queue, generate_series(1, 1000)")
+    db.finish(db.next_batch(consumer="late"))
+    db.publish("b")
+    large = db.next_batch(consumer="late")
+    name = f"event_{db.queue_id()}_read"
+    sql = "select oid::regprocedure::text from pg_proc where proname = %s"
+    ((function,),) = db.rows(sql, name)
+    for role in ("pgque_reader", "pgque_writer", "pgque_admin"):
+        right = "select has_function_privilege(%s, %s, 'execute')"
+        assert not db.value(right, role, function)
+    db.execute(f"drop function {function}".encode())
+    assert db.payloads(large) == ["b"]
+    with refused("42883", name):
+        db.events(small)
+    db.value("select pgque.upgrade_schema()")
+    assert db.payloads(small) == ["a"]
 
 
 class TestPlans:
     @pytest.fixture
-    def batch(self, q: Connection, another: Another) -> int:
+    def batch(self, q: Connection) -> int:
         """A batch in all three tables, with foreign events between its own, and gaps."""
         q.value("select pgque.set_snapshot_patience('0')::text")  # the late one's, too
-        late = another()
+        late = q.another()
         late.execute("begin")
         late.send("late 1")
         send_many(q, 300)
@@ -169,7 +98,7 @@ class TestPlans:
                 assert q.rotate() == 1
         late.send("late 2")
         late.execute("commit")
-        open_still = another()
+        open_still = q.another()
         open_still.execute("begin")
         open_still.send("not in this batch")
         q.tick()
@@ -185,10 +114,13 @@ class TestPlans:
             slices = plan(q, batch, max_slices)
             assert read(q, slices) == expected
             assert 1 <= len(slices) <= max(max_slices, tables)
+        sql = "select prev_tick_id, tick_id from pgque.get_batch_info(%s)"
+        ((first, last),) = q.rows(sql, batch)
+        assert read_range(q, first, last) == expected
 
-    def test_a_reader_runs_slices_alone(self, q: Connection, another: Another, batch: int) -> None:
+    def test_a_reader_runs_slices_alone(self, q: Connection, batch: int) -> None:
         expected = q.events(batch)
-        reader = another()
+        reader = q.another()
         reader.execute("set role pgque_reader")
         reader.execute("set search_path = ''")
         slices = plan(reader, batch, 3)
@@ -279,11 +211,9 @@ class TestRanges:
             with refused("PQ005", message):
                 read_range(q, first, last)
 
-    def test_an_old_snapshot_gets_no_plan_that_lacks_events(
-        self, q: Connection, another: Another
-    ) -> None:
+    def test_an_old_snapshot_gets_no_plan_that_lacks_events(self, q: Connection) -> None:
         last = q.publish("truncated")
-        reader = another()
+        reader = q.another()
         reader.execute("begin isolation level repeatable read")
         assert reader.value("select count(*) from pgque.queue") == 1
         truncate_all(q)

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import Another, Connection, refused
+from tests.support.queues import Connection
 from tests.support.readings import EVENTS, Event, Message, check_received, read_every_way
-from tests.support.slots import subscribe
 
 PAYLOADS = {
     "no table": [[]],
@@ -244,7 +243,7 @@ def open_for(db: Connection, consumer: str) -> int | None:
 
 
 @pytest.fixture
-def case(request: pytest.FixtureRequest, db: Connection, another: Another) -> Iterator[Case]:
+def case(request: pytest.FixtureRequest, db: Connection) -> Iterator[Case]:
     consumer, size, unused_ids = request.param
     db.make_queue(consumers=("c",))
     db.value("select pgque.register_subconsumer('q', 'shared', 'w')")
@@ -263,7 +262,7 @@ def case(request: pytest.FixtureRequest, db: Connection, another: Another) -> It
     is_slot = consumer == "parted"
     yield Case(
         db,
-        another(),
+        db.another(),
         consumer,
         "parted#0/1" if is_slot else consumer,
         [text for texts in PAYLOADS[size] for text in texts],
@@ -287,25 +286,6 @@ def test_each_function_sees_the_events_of_the_batch_and_no_others(case: Case) ->
         check(case)
 
 
-@pytest.fixture(params=[0, 1_000], ids=["few ids", "many ids"])
-def foreign(request: pytest.FixtureRequest, db: Connection) -> list[int]:
-    """Events of the queue busy, between two ticks of the quiet queue q; returns their ids.
-
-    A rolled-back send_batch uses up ids of q, so that its batch counts as a large one.
-    """
-    db.make_queue("busy")
-    db.make_queue("q", consumers=("c",))
-    db.value("select pgque.register_subconsumer('q', 'shared', 'w')")
-    subscribe(db, 0, 1, "parted")
-    if request.param:
-        with db.transaction(force_rollback=True):
-            db.value("select pgque.send_batch('q', 't', %s::text[])", ["x"] * request.param)
-    ids = db.send("a", "b", "c", queue="busy")
-    db.rows("select pgque.force_next_tick(queue_name) from pgque.queue")
-    db.value("select pgque.ticker()")
-    return ids
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -323,41 +303,3 @@ def test_a_batch_ends_at_a_tick_of_its_own_queue(q: Connection, call: str) -> No
     assert q.value(call) is None
     q.publish("mine")
     assert q.payloads(q.value(call)) == ["mine"]
-
-
-def test_events_of_another_queue_are_not_settled(db: Connection, foreign: list[int]) -> None:
-    batch = db.next_batch()
-    given = {"batch": batch, "ids": foreign, "id": foreign[0]}
-    for settle in (
-        "nack_batch(%(batch)s, %(ids)s, '0')",
-        "nack_batch(%(batch)s, %(ids)s, '0', array['bad'])",
-        "dead_letter_batch(%(batch)s, %(ids)s, 'bad')",
-        "dead_letter_batch(%(batch)s, %(ids)s, array['bad'])",
-        "event_retry(%(batch)s, %(id)s, 0)",
-        "event_retry(%(batch)s, %(id)s, now())",
-        "nack(%(batch)s, row(%(id)s, %(batch)s, 't', 'a', null, now(),"
-        " null, null, null, null)::pgque.message)",
-    ):
-        with refused("PQ009", f"batch {batch} has no event {foreign[0]}"):
-            db.execute(f"select pgque.{settle}".encode(), given)
-    assert db.value("select pgque.batch_retry(%s, 0)", batch) == 0
-    db.value("select pgque.next_batch('q', 'shared', 'w')")
-    db.value("select pgque.unregister_subconsumer('q', 'shared', 'w', 1)")
-    assert db.rows("select * from pgque.retry_queue") == []
-    assert db.rows("select * from pgque.dead_letter") == []
-    db.finish(batch)
-    assert db.drain("busy") == ["a", "b", "c"]
-
-
-def test_a_slot_takes_no_event_of_another_queue_back(db: Connection, foreign: list[int]) -> None:
-    db.value("select pgque.insert_event('q', 't', 'mine', 'key', null, null, null)")
-    db.tick()
-    db.value("select pgque.claim_slot('q', 'parted', 0, 'w', '1 minute')")
-    ((_, batch, *message),) = db.rows(
-        "select * from pgque.receive_partitioned('q', 'parted', 0, 1, 'w')"
-    )
-    values: list[Any] = [foreign[-1], batch, *message]
-    sql = "select pgque.nack_partitioned('q', 'parted', 0, 1, 'w', row({})::pgque.message)"
-    with refused("PQ009", str(foreign[-1])):
-        db.value(sql.format(", ".join(["%s"] * len(values))), *values)
-    assert db.rows("select * from pgque.retry_queue") == []

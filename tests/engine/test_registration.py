@@ -1,6 +1,6 @@
 """Registering consumers: where they start, what they keep, what their end takes away."""
 
-from tests.support.queues import Another, Blocked, Connection, refused
+from tests.support.queues import Connection, refused
 
 FIRST = "select queue_first_tick from pgque.queue"
 
@@ -27,10 +27,10 @@ def test_a_new_consumer_gets_what_is_not_ticked_and_keeps_its_place(bare: Connec
     assert bare.received() == ["new"]
 
 
-def test_registering_at_once_makes_one_registration(bare: Connection, blocked: Blocked) -> None:
+def test_registering_at_once_makes_one_registration(bare: Connection) -> None:
     with bare.transaction():
         first_answer = register(bare)
-        answer = blocked(register)
+        answer = bare.blocked(register)
     assert (first_answer, answer.result()) == (1, 0)
 
 
@@ -77,13 +77,13 @@ def test_the_first_tick_whose_events_are_kept_gives_them_all(bare: Connection) -
     assert (first < rotated_on, bare.received()) == (True, ["b"])
 
 
-def test_rotation_and_compaction_await_a_registration(bare: Connection, another: Another) -> None:
+def test_rotation_and_compaction_await_a_registration(bare: Connection) -> None:
     bare.value("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
     step1 = "select pgque.maint_rotate_tables_step1('q')"
     start = bare.last_tick()
     bare.publish("a")
     bare.bloat_ticks()
-    registering = another()
+    registering = bare.another()
     with registering.transaction():
         register_at(registering, start)
         assert bare.value(step1) == 0
@@ -92,10 +92,10 @@ def test_rotation_and_compaction_await_a_registration(bare: Connection, another:
     assert bare.value(step1) == 1
 
 
-def test_one_whose_queue_is_dropped_must_start_again(bare: Connection, blocked: Blocked) -> None:
+def test_one_whose_queue_is_dropped_must_start_again(bare: Connection) -> None:
     with bare.transaction():
         bare.value("select pgque.drop_queue('q')")
-        answer = blocked(register_at, 1)
+        answer = bare.blocked(register_at, 1)
     with refused("40001"):
         answer.result()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support import slot_batches
-from tests.support.queues import Blocked, Connection, make_queue, refused, rows, send, tick, value
+from tests.support.queues import Connection, refused
 from tests.support.slot_batches import KEYS, in_order, keys_of, let_go, publish_round, take, taken
 from tests.support.slots import (
     ack,
@@ -22,7 +22,7 @@ BESIDE = pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsew
 
 def repartition(db: Connection, n: int | None) -> int:
     """How many slots have not arrived where the number changes."""
-    behind: int = value(db, "select pgque.repartition('q', 'c', %s::integer)", n)
+    behind: int = db.value("select pgque.repartition('q', 'c', %s::integer)", n)
     return behind
 
 
@@ -62,7 +62,7 @@ def test_slots_meet_at_one_tick_and_keys_keep_their_order(
             ack(db, slot, before)
     send_keyed(db, *((key, f"{key}: 4") for key in KEYS))  # not ticked
     assert repartition(db, after) > 0
-    tick(db)
+    db.tick()
     publish_round(db, 5)
     before_the_change = consume(db, before, most=3)
     assert not [text for text in before_the_change if text.endswith((": 4", ": 5"))]
@@ -92,28 +92,27 @@ def test_what_was_asked_for_is_forgotten_or_taken_back(db: Connection) -> None:
     assert len(receive(db, 0)) == len(consume_of[0])
 
 
-def test_a_slot_that_nobody_has_subscribed_is_subscribed(db: Connection) -> None:
+def test_a_slot_that_nobody_has_subscribed_is_subscribed(bare: Connection) -> None:
     """Or its events would hold the change up for good."""
-    make_queue(db, consumers=())
-    value(db, "select pgque.subscribe_slot('q', 'c', 0, 2)")
-    publish_round(db, 0)
-    claim(db, 0)
-    found = [message[3] for message in receive(db, 0)]
-    ack(db, 0)
-    assert repartition(db, 3) == 1
-    found += consume(db, 2)
-    assert repartition(db, 3) == 0
+    bare.value("select pgque.subscribe_slot('q', 'c', 0, 2)")
+    publish_round(bare, 0)
+    claim(bare, 0)
+    found = [message[3] for message in receive(bare, 0)]
+    ack(bare, 0)
+    assert repartition(bare, 3) == 1
+    found += consume(bare, 2)
+    assert repartition(bare, 3) == 0
     assert in_order(found) == {key: [0] for key in KEYS}
 
 
 @pytest.fixture
 def slots_of_another(db: Connection, request: pytest.FixtureRequest) -> None:
     """Another consumer with as many slots, of the same queue or of another."""
-    make_queue(db, consumers=())
-    make_queue(db, "elsewhere", consumers=())
+    db.make_queue(consumers=())
+    db.make_queue("elsewhere", consumers=())
     if request.param:
         for slot in range(5):
-            value(db, "select pgque.subscribe_slot(%s, %s, %s, 5)", *request.param, slot)
+            db.value("select pgque.subscribe_slot(%s, %s, %s, 5)", *request.param, slot)
 
 
 @pytest.mark.parametrize(
@@ -130,10 +129,10 @@ class TestWhatFailed:
         queue_with_slots(db, 2)
         fail_each(db)
         if moved:
-            value(db, "select pgque.maint_retry_events()")
+            db.value("select pgque.maint_retry_events()")
         repartition(db, 5)
-        value(db, "select pgque.maint_retry_events()")
-        tick(db)
+        db.value("select pgque.maint_retry_events()")
+        db.tick()
         assert in_order(consume(db, 5)) == {key: [0] for key in KEYS}
 
     def test_is_replayed(self, db: Connection, slots_of_another: None) -> None:
@@ -141,8 +140,8 @@ class TestWhatFailed:
         fail_each(db)
         repartition(db, 5)
         replayed = "select replayed, failed from pgque.dlq_replay_all('q')"
-        assert rows(db, replayed) == [(len(KEYS), 0)]
-        tick(db)
+        assert db.rows(replayed) == [(len(KEYS), 0)]
+        db.tick()
         assert in_order(consume(db, 5)) == {key: [0] for key in KEYS}
 
 
@@ -157,15 +156,15 @@ def test_another_consumer_keeps_what_failed_in_its_slots(
     assert failures(db, queue, consumer) == before != []
 
 
-def test_an_ack_that_is_not_committed_is_waited_for(db: Connection, blocked: Blocked) -> None:
+def test_an_ack_that_is_not_committed_is_waited_for(db: Connection) -> None:
     queue_with_slots(db, 1)
     publish_round(db, 0)
     with db.transaction():
         receive(db, 0, 1)
         ack(db, 0, 1)
-        changing = blocked(repartition, 2)
+        changing = db.blocked(repartition, 2)
     assert changing.result() == 0
-    tick(db)
+    db.tick()
     assert consume(db, 2) == []
 
 
@@ -204,26 +203,25 @@ def test_what_cannot_be_repartitioned_is_refused(db: Connection) -> None:
         with refused("PQ013", level), db.transaction():
             db.execute(f"set transaction isolation level {level}".encode())
             repartition(db, 3)
-    make_queue(db, "plain")
+    db.make_queue("plain")
     with refused("PQ002", '"c"', '"plain"'):
-        value(db, "select pgque.repartition('plain', 'c', 2)")
+        db.value("select pgque.repartition('plain', 'c', 2)")
     with refused("PQ001", "nosuch"):
-        value(db, "select pgque.repartition('nosuch', 'c', 2)")
+        db.value("select pgque.repartition('nosuch', 'c', 2)")
 
 
 def test_nothing_is_left_of_earlier_slots_and_others_are_left_alone(db: Connection) -> None:
     queue_with_slots(db, 4)
-    value(db, "select pgque.register_consumer('q', 'plain')")
-    make_queue(db, "other")
+    db.value("select pgque.register_consumer('q', 'plain')")
+    db.make_queue("other")
     publish_round(db, 0)
-    send(db, "elsewhere", queue="other")
-    tick(db, "other")
+    db.send("elsewhere", queue="other")
+    db.tick("other")
     consume(db, 4)
     assert repartition(db, 2) == 0
-    batch = value(db, "select pgque.next_batch('q', 'plain')")
-    assert len(rows(db, "select * from pgque.get_batch_events(%s)", batch)) == len(KEYS)
-    assert rows(
-        db,
+    batch = db.value("select pgque.next_batch('q', 'plain')")
+    assert len(db.rows("select * from pgque.get_batch_events(%s)", batch)) == len(KEYS)
+    assert db.rows(
         "select c.co_name from pgque.subscription_base s"
         " join pgque.consumer c on c.co_id = s.sub_consumer order by 1",
     ) == [("c",), ("c#0/2",), ("c#1/2",), ("plain",)]
@@ -235,7 +233,7 @@ class TestBatches:
     @pytest.fixture
     def parted(self, db: Connection) -> Connection:
         """A queue whose consumer c has two slots."""
-        make_queue(db, consumers=())
+        db.make_queue(consumers=())
         slot_batches.subscribe(db)
         return db
 
@@ -250,7 +248,7 @@ class TestBatches:
         assert repartition(parted, 3) == 1
         publish_round(parted, 2)
         states = "select is_due from pgque.consumer_states('{q}', '{c}', i_min_count => 1000)"
-        assert rows(parted, f"{states} where sub_role = 'slot'") == [(True,), (False,)]
+        assert parted.rows(f"{states} where sub_role = 'slot'") == [(True,), (False,)]
         assert take(parted, 1) is None
         assert in_order(slot_batches.drain(parted, 2, most=most)) == {
             key: [0, 1] if key in keys_of(parted, 0) else [] for key in KEYS
@@ -286,12 +284,12 @@ class TestBatches:
 
     def test_the_deployment_stays(self, parted: Connection) -> None:
         enter = "select pgque.enter_deployment('q', 'c', %s)"
-        assert [value(parted, enter, "production") for _ in range(2)] == [1, 0]
+        assert [parted.value(enter, "production") for _ in range(2)] == [1, 0]
         repartition(parted, 3)
         with refused("PQ024", "production", "laptop"):
-            value(parted, enter, "laptop")
+            parted.value(enter, "laptop")
         move = "select pgque.move_to_deployment('q', 'c', %s)"
-        assert value(parted, move, "laptop") == "production"
-        assert value(parted, enter, "laptop") == 0
+        assert parted.value(move, "laptop") == "production"
+        assert parted.value(enter, "laptop") == 0
         states = "select distinct deployment from pgque.consumer_states('{q}', '{c}')"
-        assert rows(parted, states) == [("laptop",)]
+        assert parted.rows(states) == [("laptop",)]

@@ -10,7 +10,7 @@ from tests.conftest import INSTALL_SQL
 from tests.support import slots
 from tests.support.debian import DebianPostgres
 from tests.support.dumps import Restore, new_cluster, restoring, use_ids
-from tests.support.queues import Another, Connection, connect, refused
+from tests.support.queues import Connection, connect, refused
 from tests.support.replicas import Replicas, replicas
 from tests.support.workers import next_of, register
 
@@ -24,11 +24,10 @@ def cluster() -> Iterator[Server]:
 
 
 @pytest.fixture
-def db(another: Another) -> Connection:
+def db(db: Connection) -> Connection:
     """A database whose cluster is far ahead of the new one."""
-    old = another()
-    use_ids(old)
-    return old
+    use_ids(db)
+    return db
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ GIVE_UP = "dead_letter_batch(%s, {}, 'broken')"
 
 @pytest.mark.parametrize("options", [(), ("--inserts",), ("--rows-per-insert=2",)])
 def test_each_consumer_gets_what_it_had_not_finished(
-    db: Connection, another: Another, restore: Restore, options: tuple[str, ...]
+    db: Connection, restore: Restore, options: tuple[str, ...]
 ) -> None:
     db.make_queue(consumers=("fast", "slow", "open"), max_retries="1")
     db.publish("one", "again")
@@ -70,7 +69,7 @@ def test_each_consumer_gets_what_it_had_not_finished(
     db.finish(batch)
     left_open = db.next_batch(consumer="open")
     db.send("three")
-    with (writer := another()).transaction(force_rollback=True):
+    with (writer := db.another()).transaction(force_rollback=True):
         writer.send("never")
         db.tick()
         db.send("four")

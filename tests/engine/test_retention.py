@@ -81,16 +81,6 @@ def test_ticks_stay_for_the_retention_too(db: Connection) -> None:
     assert db.value("select count(*) from pgque.tick") <= 2
 
 
-def test_a_consumer_behind_the_retention_keeps_its_events(db: Connection) -> None:
-    db.make_queue(consumers=("fast", "slow"), retention="1 hour")
-    for number in range(6):
-        db.publish(str(number))
-        db.drain(consumer="fast")
-        pass_time(db, timedelta(hours=2))
-        maintain(db)
-    assert db.drain(consumer="slow") == list("012345")
-
-
 @pytest.mark.parametrize("consumers", [(), ("c",)])
 def test_a_retention_holds_from_the_next_maintenance_on_with_or_without_consumers(
     db: Connection, consumers: tuple[str, ...]
@@ -176,18 +166,15 @@ def test_ticks_are_found_by_time_whatever_their_numbers(db: Connection) -> None:
     assert found == [1001, 5000, 10, 5000, 1]
 
 
-def test_a_retention_that_is_set_later_brings_no_rotated_event_back(db: Connection) -> None:
-    db.make_queue()
-    first = db.last_tick()
-    db.publish("gone")
-    db.drain()
-    while db.stored_payloads():
-        db.rotate()
-    db.value("select pgque.set_queue_config('q', 'retention', '1 hour')")
-    pass_time(db, timedelta(minutes=40))
-    assert db.rotate() == 1
+def test_a_retention_that_is_set_later_brings_no_rotated_event_back(q: Connection) -> None:
+    first = q.last_tick()
+    q.publish("gone")
+    q.drain()
+    while q.stored_payloads():
+        q.rotate()
+    q.value("select pgque.set_queue_config('q', 'retention', '1 hour')")
+    pass_time(q, timedelta(minutes=40))
+    assert q.rotate() == 1
     with refused("PQ005"):
-        db.value("select pgque.register_consumer_at('q', 'again', %s)", first)
-    assert (
-        everything_from(db, db.value("select tick_id from pgque.seek('q', 'c', 'earliest')")) == []
-    )
+        q.value("select pgque.register_consumer_at('q', 'again', %s)", first)
+    assert everything_from(q, q.value("select tick_id from pgque.seek('q', 'c', 'earliest')")) == []

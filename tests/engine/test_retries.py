@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Another, Connection, refused
+from tests.support.queues import Connection, refused
 
 
 def nack(db: Connection, batch: int, msg_ids: list[int], after: str | None = "0") -> int:
@@ -87,18 +87,6 @@ def test_retries_do_not_wait_for_a_later_batch_of_their_consumer(failed: Connect
     assert deliver_retries(failed) == 1
 
 
-def test_each_consumer_retries_an_event_by_itself(db: Connection) -> None:
-    db.make_queue(consumers=("c", "other"))
-    fail_all(db, db.open_batch("broken"))
-    deliver_retries(db)
-    assert (db.drain(), db.drain(consumer="other")) == (["broken"], ["broken"])
-    db.publish("broken too")
-    for consumer in ("c", "other"):
-        fail_all(db, db.next_batch(consumer=consumer))
-    deliver_retries(db)
-    assert [db.drain(consumer=name) for name in ("c", "other")] == [["broken too"]] * 2
-
-
 def test_a_retry_waits_for_its_time(q: Connection) -> None:
     fail_all(q, q.open_batch("broken"), after="1 hour")
     assert (deliver_retries(q), q.drain()) == (0, [])
@@ -165,17 +153,6 @@ def test_one_wrong_id_or_time_settles_none(q: Connection) -> None:
     assert q.rows("select * from pgque.retry_queue") == []
 
 
-def test_a_dead_letter_of_one_consumer_is_retried_for_another_only(db: Connection) -> None:
-    db.make_queue(consumers=("c", "other"))
-    batch = db.open_batch("broken")
-    db.value("select pgque.dead_letter_batch(%s, %s, 'bad')", batch, db.event_ids(batch))
-    fail_all(db, batch)
-    assert deliver_retries(db) == 0
-    fail_all(db, db.next_batch(consumer="other"))
-    assert (deliver_retries(db), db.drain(consumer="other")) == (1, ["broken"])
-    assert dead_letters(db) == [("c", "broken", "bad")]
-
-
 def test_retries_of_a_closed_queue_wait_until_it_opens(failed: Connection) -> None:
     failed.value("select pgque.set_queue_config('q', 'disable_insert', 'true')")
     assert deliver_retries(failed) == 0
@@ -191,8 +168,8 @@ def test_retries_do_not_wait_for_a_tick_of_another_queue(db: Connection) -> None
         assert db.value("select pgque.maint_retry_events()") == 1
 
 
-def test_retries_that_another_moves_are_left_to_it(failed: Connection, another: Another) -> None:
-    mover = another()
+def test_retries_that_another_moves_are_left_to_it(failed: Connection) -> None:
+    mover = failed.another()
     with mover.transaction():
         mover.value("select pgque.maint_retry_events()")
         assert failed.value("select pgque.maint_retry_events()") == 0

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.halves import catch_up
 from tests.support.metrics import consumer_counters
-from tests.support.queues import Another, Blocked, Connection, refused
+from tests.support.queues import Connection, refused
 
 NOW = "select clock_timestamp()::text"
 
@@ -115,8 +115,8 @@ class TestStartAt:
 
 
 class TestTime:
-    def test_an_event_committed_after_it_comes(self, q: Connection, another: Another) -> None:
-        late = another()
+    def test_an_event_committed_after_it_comes(self, q: Connection) -> None:
+        late = q.another()
         with late.transaction():
             late.send("late")
             q.tick()
@@ -141,11 +141,11 @@ class TestTime:
         seek(db, time_of(db, three[0]))
         assert db.drain() == ["a", "b", "c"]
 
-    def test_no_event_is_passed_over_while_many_send(self, q: Connection, another: Another) -> None:
+    def test_no_event_is_passed_over_while_many_send(self, q: Connection) -> None:
         seed = random.randrange(2**31)
         print(f"seed {seed}")
         ended = threading.Event()
-        connections = [another() for _ in range(4)]
+        connections = [q.another() for _ in range(4)]
 
         def produce(number: int) -> list[tuple[str, Any]]:
             """Each event with a time that is not later than its commit."""
@@ -236,9 +236,9 @@ class TestSeek:
         assert q.received() == ["again"]
         assert q.value("select count(*) from pgque.dead_letter") == 1
 
-    def test_a_batch_that_ends_now_is_not_repeated(self, q: Connection, another: Another) -> None:
+    def test_a_batch_that_ends_now_is_not_repeated(self, q: Connection) -> None:
         batch = q.open_batch("a")
-        worker = another()
+        worker = q.another()
         with worker.transaction():
             worker.finish(batch)
             with refused("PQ016", "has batch"):
@@ -246,10 +246,10 @@ class TestSeek:
         # The batch is finished now, so nothing is passed over.
         assert seek(q, "latest")[1:] == (0, 0)
 
-    def test_rotation_and_compaction_await_it(self, fast: Connection, another: Another) -> None:
+    def test_rotation_and_compaction_await_it(self, fast: Connection) -> None:
         fast.bloat_ticks(2100)
         catch_up(fast, "c")
-        seeker = another()
+        seeker = fast.another()
         with seeker.transaction():
             assert seek(seeker, "earliest")[0] == 1
             assert fast.value("select pgque.maint_rotate_tables_step1('q')") == 0
@@ -257,13 +257,11 @@ class TestSeek:
         assert fast.compact_ticks() == 1
         assert fast.payloads(fast.next_batch()) == ["a"]
 
-    def test_it_waits_for_rotation_and_sees_the_rest(
-        self, fast: Connection, blocked: Blocked
-    ) -> None:
+    def test_it_waits_for_rotation_and_sees_the_rest(self, fast: Connection) -> None:
         fast.drain()
         with fast.transaction():
             fast.value("select pgque.maint_rotate_tables_step1('q')")
-            answer = blocked(seek, "earliest")
+            answer = fast.blocked(seek, "earliest")
         first = fast.value("select queue_first_tick from pgque.queue")
         assert (answer.result(), fast.next_batch()) == ((first, 0, 0), None)
 

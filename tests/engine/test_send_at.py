@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Another, Blocked, Connection, refused
+from tests.support.queues import Connection, refused
 
 FIRST_ENTRY = 2**52
 SEND = "select pgque.send_at(%s, 't', %s::text, now() + %s::interval)"
@@ -100,12 +100,12 @@ def test_a_cancelled_event_is_never_delivered(q: Connection) -> None:
     assert q.received() == ["kept"]
 
 
-def test_a_cancel_that_waits_for_a_delivery_finds_nothing(q: Connection, blocked: Blocked) -> None:
+def test_a_cancel_that_waits_for_a_delivery_finds_nothing(q: Connection) -> None:
     (entry,) = schedule(q, "x")
     make_due(q)
     with q.transaction():
         deliver(q)
-        answer = blocked(cancel, entry)
+        answer = q.blocked(cancel, entry)
     assert answer.result() is False
     assert q.received() == ["x"]
 
@@ -177,36 +177,36 @@ class TestOtherQueues:
         make_due(q)
         assert (deliver(q), scheduled(q)) == (0, [])
 
-    def test_dropping_one_waits_for_who_schedules(self, bare: Connection, blocked: Blocked) -> None:
+    def test_dropping_one_waits_for_who_schedules(self, bare: Connection) -> None:
         with bare.transaction():
             schedule(bare, "ghost")
-            drop = blocked(Connection.value, "select pgque.drop_queue('q')")
+            drop = bare.blocked(Connection.value, "select pgque.drop_queue('q')")
         assert drop.result() == 1
         assert bare.rows("select * from pgque.delayed_events") == []
 
-    def test_scheduling_holds_up_no_rotation(self, db: Connection, another: Another) -> None:
+    def test_scheduling_holds_up_no_rotation(self, db: Connection) -> None:
         db.make_queue(rotation_period="1 microsecond")
         db.value("select pgque.set_snapshot_patience('0')::text")
         with db.transaction():
             schedule(db, "x")
-            assert another().value("select pgque.maint_rotate_tables_step1('q')") == 1
+            assert db.another().value("select pgque.maint_rotate_tables_step1('q')") == 1
 
 
 class TestConcurrency:
-    def test_two_maintainers_deliver_each_event_once(self, q: Connection, another: Another) -> None:
+    def test_two_maintainers_deliver_each_event_once(self, q: Connection) -> None:
         schedule(q, "a", "b")
         make_due(q)
-        second = another()
+        second = q.another()
         warnings = warnings_of(second)
         with q.transaction():
             assert deliver(q) == 2
             assert (deliver(second), warnings) == (0, [])
         assert q.received() == ["a", "b"]
 
-    def test_an_open_cancel_holds_up_no_other_event(self, q: Connection, another: Another) -> None:
+    def test_an_open_cancel_holds_up_no_other_event(self, q: Connection) -> None:
         held, _ = schedule(q, "held", "free")
         make_due(q)
-        canceller = another()
+        canceller = q.another()
         warnings = warnings_of(q)
         with canceller.transaction(force_rollback=True):
             cancel(canceller, held)

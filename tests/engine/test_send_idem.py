@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Another, Blocked, Connection, refused
+from tests.support.queues import Connection, refused
 
 SEND = "select * from pgque.send_idem(%s, 't', %s::text, %s)"
 LISTED = "select func_name from pgque.maint_operations() where func_arg is null"
@@ -84,45 +84,38 @@ class TestEvents:
             ("kind", stored, "customer 7", None, None, None),
         ]
 
-    def test_events_after_a_rotation_are_found(self, db: Connection) -> None:
-        db.make_queue(rotation_period="1 microsecond")
-        send_idem(db, "a", "a")
-        db.value("select pgque.maint_rotate_tables_step1('q')")
-        send_idem(db, "b", "b")
-        assert db.received() == ["a", "b"]
-
 
 class TestConcurrency:
     @pytest.mark.parametrize("is_renewed", [False, True])
     def test_a_second_producer_waits_and_gets_the_event_of_the_first(
-        self, q: Connection, blocked: Blocked, is_renewed: bool
+        self, q: Connection, is_renewed: bool
     ) -> None:
         if is_renewed:
             send_idem(q, "old")
             expire_keys(q)
         with q.transaction():
             event_id, _ = send_idem(q, "first")
-            waiting = blocked(send_idem, "second")
+            waiting = q.blocked(send_idem, "second")
         assert waiting.result() == (event_id, True)
         assert q.received() == ["old", "first"][not is_renewed :]
 
-    def test_a_second_sends_if_the_first_fails(self, q: Connection, blocked: Blocked) -> None:
+    def test_a_second_sends_if_the_first_fails(self, q: Connection) -> None:
         with q.transaction(force_rollback=True):
             send_idem(q, "first")
-            waiting = blocked(send_idem, "second")
+            waiting = q.blocked(send_idem, "second")
         assert not waiting.result()[1]
         assert q.received() == ["second"]
 
-    def test_a_purge_leaves_a_key_that_is_renewed(self, q: Connection, another: Another) -> None:
+    def test_a_purge_leaves_a_key_that_is_renewed(self, q: Connection) -> None:
         send_idem(q)
         expire_keys(q)
         with q.transaction():
             send_idem(q, "again")
-            assert another().value("select pgque.maint_idem()") == 0
+            assert q.another().value("select pgque.maint_idem()") == 0
         assert send_idem(q)[1]
 
-    def test_a_key_that_is_out_of_sight_is_refused(self, q: Connection, another: Another) -> None:
-        strict = another().hold_snapshot()
+    def test_a_key_that_is_out_of_sight_is_refused(self, q: Connection) -> None:
+        strict = q.another().hold_snapshot()
         send_idem(q, "first")
         with refused("40001"):
             send_idem(strict, "second")
@@ -147,11 +140,11 @@ class TestPurging:
         q.value("select pgque.maint()")
         assert keys(q) == []
 
-    def test_dropping_a_queue_takes_all_its_keys(self, bare: Connection, blocked: Blocked) -> None:
+    def test_dropping_a_queue_takes_all_its_keys(self, bare: Connection) -> None:
         send_idem(bare, key="old")
         with bare.transaction():
             send_idem(bare)
-            drop = blocked(Connection.value, "select pgque.drop_queue('q')")
+            drop = bare.blocked(Connection.value, "select pgque.drop_queue('q')")
         assert drop.result() == 1
         assert keys(bare) == []
 

@@ -111,23 +111,6 @@ def test_no_array_is_refused_and_an_empty_one_sends_nothing(q: Connection, form:
     assert q.received() == []
 
 
-def test_malformed_json_and_nul_characters_are_refused_and_nothing_is_sent(q: Connection) -> None:
-    for call in (
-        "send('q', %s::jsonb)",
-        "send('q', 't', %s::jsonb)",
-        "send('q', 't', %s::jsonb, 'key')",
-        "send_batch('q', array['1'::jsonb, %s::jsonb])",
-        "send_batch('q', 't', array['1'::jsonb, %s::jsonb])",
-    ):
-        for literal, code, word in (('{"a":', "22P02", "json"), ('"\\u0000"', "22P05", "\\u0000")):
-            with refused(code, word):
-                q.value(f"select pgque.{call}", literal)
-    for call in ("send('q', 't', E'\\000')", "send_batch('q', 't', array['a', E'\\000'])"):
-        with refused("22021", "0x00"):
-            q.value(f"select pgque.{call}")
-    assert q.received() == []
-
-
 @pytest.mark.parametrize(
     "call",
     [

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.support.databases import as_user
-from tests.support.queues import Another, Blocked, Connection, connect, refused
+from tests.support.queues import Connection, connect, refused
 
 
 def open_staging(db: Connection, queue: str = "q") -> int:
@@ -76,16 +76,16 @@ def test_publishing_again_returns_the_same_and_sends_nothing(q: Connection) -> N
     assert q.received() == ["a"]
 
 
-def test_publishing_twice_sends_once(q: Connection, another: Another, blocked: Blocked) -> None:
+def test_publishing_twice_sends_once(q: Connection) -> None:
     staging = open_staging(q)
     txid = write(q, staging, "a")
-    writer = another()
+    writer = q.another()
     table = table_of(writer, staging)
     with writer.transaction():
         write_late(writer, table)
         with q.transaction():
             first = publish(q, staging, [txid], 1)
-            answer = blocked(publish, staging, [txid], 1)
+            answer = q.blocked(publish, staging, [txid], 1)
     assert (first, answer.result(), q.received()) == (1, 1, ["a"])
 
 
@@ -116,11 +116,11 @@ def test_an_aborted_staging_is_gone(q: Connection) -> None:
 
 
 @pytest.mark.parametrize("end", ["publish", "abort"])
-def test_an_attempt_that_writes_holds_nobody_up(q: Connection, another: Another, end: str) -> None:
+def test_an_attempt_that_writes_holds_nobody_up(q: Connection, end: str) -> None:
     """Spark aborts a write while some of its tasks still start."""
     staging = open_staging(q)
     txid = write(q, staging, "a")
-    slow = another()
+    slow = q.another()
     table = table_of(slow, staging)
     with slow.transaction():
         write_late(slow, table)
@@ -161,15 +161,6 @@ def test_the_memory_of_a_published_staging_lasts_a_day(q: Connection) -> None:
     make_old(q)
     assert maintain(q) == 1
     assert q.rows("select * from pgque.staging") == []
-
-
-def test_a_rotation_between_writing_and_publishing_loses_nothing(q: Connection) -> None:
-    q.rows("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
-    staging = open_staging(q)
-    txid = write(q, staging, "a")
-    q.execute("select pgque.maint()")
-    publish(q, staging, [txid], 1)
-    assert q.received() == ["a"]
 
 
 def test_a_queue_that_is_closed_dropped_or_unknown_takes_no_staging(q: Connection) -> None:

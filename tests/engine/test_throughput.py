@@ -8,21 +8,7 @@ import pytest
 
 from tests.support.halves import catch_up
 from tests.support.metrics import age_ticks, compact_counters, work
-from tests.support.queues import (
-    Connection,
-    bloat_ticks,
-    compact_ticks,
-    finish,
-    last_tick,
-    make_queue,
-    open_batch,
-    received,
-    refused,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, refused
 from tests.support.workers import next_of, queue_with_ticks
 
 RATES = "select * from pgque.error_rate('q', '1 hour', '1 minute') where retries > 0"
@@ -31,14 +17,14 @@ RATES = "select * from pgque.error_rate('q', '1 hour', '1 minute') where retries
 def throughput(db: Connection) -> list[int]:
     """The events of the last hour's minutes in which there were some, the oldest first."""
     sql = "select events from pgque.throughput('q', '1 hour', '1 minute') where events > 0"
-    return [events for (events,) in rows(db, sql)]
+    return [events for (events,) in db.rows(sql)]
 
 
 def errors(db: Connection, period: str = "1 hour") -> tuple[int, int]:
     """Retries and dead letters of all buckets."""
     sums = "sum(retries)::int, sum(dead_letters)::int"
-    ((retries, dead),) = rows(
-        db, f"select {sums} from pgque.error_rate('q', %s, '1 minute')", period
+    ((retries, dead),) = db.rows(
+        f"select {sums} from pgque.error_rate('q', %s, '1 minute')", period
     )
     return retries, dead
 
@@ -46,15 +32,15 @@ def errors(db: Connection, period: str = "1 hour") -> tuple[int, int]:
 @pytest.mark.parametrize("function", ["throughput", "error_rate"])
 class TestBuckets:
     def test_they_cover_the_period_without_gaps(self, q: Connection, function: str) -> None:
-        found = rows(q, f"select * from pgque.{function}('q', '1 hour', '5 minutes')")
+        found = q.rows(f"select * from pgque.{function}('q', '1 hour', '5 minutes')")
         starts = [start for start, *_ in found]
-        now = value(q, "select clock_timestamp()")
+        now = q.value("select clock_timestamp()")
         assert len(starts) == 13
         assert {later - earlier for earlier, later in pairwise(starts)} == {timedelta(minutes=5)}
         assert now - timedelta(minutes=5, seconds=30) < starts[-1] <= now
         assert all(start.minute % 5 == 0 and start.second == 0 for start in starts)
         for period in ("1 month", "1 year", "10 days"):
-            assert rows(q, f"select * from pgque.{function}('q', %s, '1 day')", period) != []
+            assert q.rows(f"select * from pgque.{function}('q', %s, '1 day')", period) != []
 
     def test_what_makes_no_buckets_is_refused(self, q: Connection, function: str) -> None:
         sql = f"select * from pgque.{function}(%s, %s::interval, %s::interval)"
@@ -71,61 +57,56 @@ class TestBuckets:
             ("1 hour", "999999 days"),
         ):
             with refused("PQ005", "buckets"):
-                rows(q, sql, "q", period, bucket)
+                q.rows(sql, "q", period, bucket)
         for queue, code in (("none", "PQ001"), (None, "PQ005")):
             with refused(code):
-                rows(q, sql, queue, "1 hour", "1 minute")
+                q.rows(sql, queue, "1 hour", "1 minute")
 
 
 class TestThroughput:
     def test_events_count_in_the_bucket_of_their_tick(self, q: Connection) -> None:
-        send(q, "old")
-        tick(q)
+        q.publish("old")
         age_ticks(q, "2 hours")
         assert throughput(q) == []
-        send(q, *"abcdef")
-        tick(q)
+        q.publish(*"abcdef")
         age_ticks(q, "5 minutes")
         columns = "events, events_per_sec"
         sql = f"select {columns} from pgque.throughput('q', '1 hour', '1 minute') where events > 0"
-        assert rows(q, sql) == [(6, Decimal("0.100"))]
-        value(q, "select pgque.pause_queue('q')")
-        send(q, "not", "ticked")
+        assert q.rows(sql) == [(6, Decimal("0.100"))]
+        q.value("select pgque.pause_queue('q')")
+        q.send("not", "ticked")
         assert throughput(q) == [6, 2]
 
     def test_ticks_that_were_dropped_count_still(self, q: Connection) -> None:
         for minutes in (20, 10, 5):
-            send(q, *"x" * minutes)
-            tick(q)
+            q.publish(*"x" * minutes)
             age_ticks(q, "5 minutes")
-        bloat_ticks(q, 2100)
+        q.bloat_ticks(2100)
         catch_up(q, "c")
         assert throughput(q) == [20, 10, 5]
-        assert compact_ticks(q) == 1
+        assert q.compact_ticks() == 1
         assert throughput(q) == [20, 10, 5]
 
-    def test_dropped_ticks_without_events_leave_nothing_behind(self, db: Connection) -> None:
-        make_queue(db, consumers=())
-        send(db, "a")
+    def test_dropped_ticks_without_events_leave_nothing_behind(self, bare: Connection) -> None:
+        bare.send("a")
         for _ in range(2):
-            bloat_ticks(db, 1200)
-            age_ticks(db, "2 minutes")
-            tick(db)
-        compact_ticks(db)
-        bloat_ticks(db, 1200)
-        compact_ticks(db)
-        found = value(db, "select count(*) from pgque.history")
-        assert found <= 2 and throughput(db) == [1]
+            bare.bloat_ticks(1200)
+            age_ticks(bare, "2 minutes")
+            bare.tick()
+        bare.compact_ticks()
+        bare.bloat_ticks(1200)
+        bare.compact_ticks()
+        found = bare.value("select count(*) from pgque.history")
+        assert found <= 2 and throughput(bare) == [1]
 
     def test_dropped_ticks_leave_one_row_for_each_minute(self, q: Connection) -> None:
         """Only a queue's first tick has a row besides, to count from."""
         history = "select event_seq from pgque.history order by 1"
         kept, aged = [], 0
         for minute in (3, 2):
-            bloat_ticks(q, 2100)
+            q.bloat_ticks(2100)
             for text in "abc":
-                send(q, text)
-                tick(q)
+                q.publish(text)
             catch_up(q, "c")
             q.execute(
                 "update pgque.tick_log set tick_time ="
@@ -133,18 +114,18 @@ class TestThroughput:
                 " where tick_id > %s",
                 [minute, aged],
             )
-            aged = last_tick(q)
-            assert compact_ticks(q) == 1
-            kept.append([seq for (seq,) in rows(q, history)])
+            aged = q.last_tick()
+            assert q.compact_ticks() == 1
+            kept.append([seq for (seq,) in q.rows(history)])
         # The last two ticks stay, with the events b and c.
         assert kept == [[0, 1], [0, 1, 3, 4]]
 
     def test_buckets_before_what_is_known_are_left_out(self, q: Connection) -> None:
-        send(q, "a")
-        received(q)
-        tick(q)
+        q.send("a")
+        q.received()
+        q.tick()
         q.execute("delete from pgque.tick_log where tick_event_seq = 0")
-        assert len(rows(q, "select * from pgque.throughput('q', '1 hour', '30 minutes')")) == 1
+        assert len(q.rows("select * from pgque.throughput('q', '1 hour', '30 minutes')")) == 1
 
     def test_history_goes_after_a_day(self, q: Connection) -> None:
         q.execute(
@@ -152,30 +133,30 @@ class TestThroughput:
             " select queue_id, now() - nr * interval '1 hour', 100 - nr"
             " from pgque.queue, generate_series(1, 47) nr"
         )
-        value(q, "select pgque.maint_compact_counters()")
-        assert value(q, "select count(*) from pgque.history") == 23
+        q.value("select pgque.maint_compact_counters()")
+        assert q.value("select count(*) from pgque.history") == 23
 
 
 class TestErrorRate:
     def test_retries_and_dead_letters_count_when_they_happen(self, q: Connection) -> None:
         """Whatever comes later: replay, delivery, compaction of the counters."""
-        make_queue(q, "other")
+        q.make_queue("other")
         work(q, "other")
         assert errors(q) == (0, 0)
         work(q)
         assert errors(q) == (1, 2)
-        value(q, "select pgque.dlq_replay_all('q')")
+        q.value("select pgque.dlq_replay_all('q')")
         q.execute("update pgque.retry_queue set ev_retry_after = now()")
-        value(q, "select pgque.maint_retry_events()")
-        before = rows(q, RATES)
+        q.value("select pgque.maint_retry_events()")
+        before = q.rows(RATES)
         assert compact_counters(q) > 0
-        assert rows(q, RATES) == before != []
+        assert q.rows(RATES) == before != []
         work(q)
         assert errors(q) == (2, 4)
 
     def test_they_count_after_their_consumer_until_the_period_is_over(self, q: Connection) -> None:
         work(q)
-        value(q, "select pgque.unregister_consumer('q', 'c')")
+        q.value("select pgque.unregister_consumer('q', 'c')")
         assert errors(q) == (1, 2)
         q.execute("update pgque.counter_log set counted_at = counted_at - interval '2 hours'")
         assert (errors(q), errors(q, "3 hours")) == ((0, 0), (1, 2))
@@ -185,33 +166,31 @@ class TestEndedBatches:
     """What the metrics of sizes and times of batches are of."""
 
     def ended(self, db: Connection) -> int:
-        count: int = value(db, "select count(*) from pgque.ended_batch")
+        count: int = db.value("select count(*) from pgque.ended_batch")
         return count
 
     def test_batches_open_or_taken_back_are_left_out(self, q: Connection) -> None:
-        open_batch(q, "a")
+        q.open_batch("a")
         assert self.ended(q) == 0
-        value(q, "select pgque.register_consumer_at('q', 'c', 1)")
+        q.value("select pgque.register_consumer_at('q', 'c', 1)")
         assert self.ended(q) == 0
-        finish(q, open_batch(q))
+        q.finish(q.open_batch())
         assert self.ended(q) == 1
 
     def test_batches_of_subconsumers_count_for_the_main_consumer(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
-        finish(db, next_of(db, "w1"))
-        assert rows(
-            db,
+        db.finish(next_of(db, "w1"))
+        assert db.rows(
             "select c.co_name from pgque.ended_batch e"
             " join pgque.subscription s using (sub_id)"
             " join pgque.consumer c on c.co_id = s.sub_consumer",
         ) == [("c",)]
 
     def test_a_renewed_batch_counts_once(self, q: Connection) -> None:
-        send(q, "a")
-        tick(q)
+        q.publish("a")
         claim = "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me', '1 hour')"
-        ((batch, epoch),) = rows(q, claim)
+        ((batch, epoch),) = q.rows(claim)
         for _ in range(3):
-            value(q, "select pgque.renew_batch(%s, 'me', %s)", batch, epoch)
-        value(q, "select pgque.ack_batch(%s, 'me', %s)", batch, epoch)
+            q.value("select pgque.renew_batch(%s, 'me', %s)", batch, epoch)
+        q.value("select pgque.ack_batch(%s, 'me', %s)", batch, epoch)
         assert self.ended(q) == 1

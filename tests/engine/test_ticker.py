@@ -7,23 +7,7 @@ import pytest
 
 from pgque_dagster.client import Client
 from tests.support.logins import as_login
-from tests.support.queues import (
-    Another,
-    Blocked,
-    Connection,
-    compact_positions,
-    connect,
-    drain,
-    hold_snapshot,
-    last_tick,
-    make_queue,
-    received,
-    refused,
-    rows,
-    send,
-    tick,
-    value,
-)
+from tests.support.queues import Connection, connect, refused
 
 NEVER = {
     "ticker_max_count": "1000000",
@@ -34,68 +18,66 @@ NEVER = {
 
 def ticker(db: Connection) -> int:
     """How many queues ticked."""
-    count: int = value(db, "select pgque.ticker()")
+    count: int = db.value("select pgque.ticker()")
     return count
 
 
 def test_a_queue_ticks_at_its_first_event_and_then_at_enough_new_ones(db: Connection) -> None:
-    make_queue(db, **NEVER | {"ticker_max_count": "3"})
+    db.make_queue(**NEVER | {"ticker_max_count": "3"})
     made = [ticker(db)]
     for texts in ("a", "bc", "d", "ef", "g"):
-        send(db, *texts)
+        db.send(*texts)
         made.append(ticker(db))
     assert made == [0, 1, 0, 1, 0, 1]
 
 
 def test_one_event_is_enough_when_it_has_waited_for_the_lag(db: Connection) -> None:
-    make_queue(db, **NEVER | {"ticker_max_lag": "0"})
+    db.make_queue(**NEVER | {"ticker_max_lag": "0"})
     assert ticker(db) == 0
     for text in "ab":
-        send(db, text)
+        db.send(text)
         assert ticker(db) == 1
 
 
 def test_an_idle_queue_ticks_after_its_idle_period(db: Connection) -> None:
-    make_queue(db, **NEVER | {"ticker_idle_period": "0"})
+    db.make_queue(**NEVER | {"ticker_idle_period": "0"})
     assert ticker(db) == 1
 
 
 def test_a_clock_that_was_set_back_stops_neither_ticks_nor_rotation(db: Connection) -> None:
-    make_queue(db, ticker_max_lag="1 hour", ticker_idle_period="1 hour", rotation_period="1 hour")
+    db.make_queue(ticker_max_lag="1 hour", ticker_idle_period="1 hour", rotation_period="1 hour")
     assert ticker(db) == 0
-    value(db, "select pgque.maint_rotate_tables_step2()")
+    db.value("select pgque.maint_rotate_tables_step2()")
     db.execute("update pgque.tick_log set tick_time = tick_time + interval '1 day'")
     db.execute("update pgque.queue set queue_switch_time = now() + interval '1 day'")
     assert [ticker(db), ticker(db)] == [1, 0]
-    value(db, "select pgque.maint_rotate_tables_step1('q')")
+    db.value("select pgque.maint_rotate_tables_step1('q')")
     assert rotations(db) == 1
 
 
 @pytest.mark.parametrize("switch", ["ticker_paused", "external_ticker"])
 def test_a_queue_that_is_off_ticks_when_it_is_on_again(db: Connection, switch: str) -> None:
-    make_queue(db, ticker_max_count="1", ticker_idle_period="0", **{switch: "true"})
-    send(db, "a", "b")
+    db.make_queue(ticker_max_count="1", ticker_idle_period="0", **{switch: "true"})
+    db.send("a", "b")
     assert ticker(db) == 0
-    value(db, "select pgque.set_queue_config('q', %s, 'false')", switch)
-    assert received(db) == ["a", "b"]
+    db.value("select pgque.set_queue_config('q', %s, 'false')", switch)
+    assert db.received() == ["a", "b"]
 
 
 def test_a_forced_tick_comes_once_at_the_next_run_of_its_queue(db: Connection) -> None:
     for queue in ("forced", "other", "third"):
-        make_queue(db, queue, **NEVER)
+        db.make_queue(queue, **NEVER)
     for queue in ("forced", "forced", "other"):
-        value(db, "select pgque.force_next_tick(%s)", queue)
-    assert value(db, "select pgque.ticker('forced')") == last_tick(db, "forced") == 2
-    assert [last_tick(db, queue) for queue in ("other", "third")] == [1, 1]
-    assert value(db, "select pgque.ticker('forced')") is None
-    assert (ticker(db), last_tick(db, "other")) == (1, 2)
+        db.value("select pgque.force_next_tick(%s)", queue)
+    assert db.value("select pgque.ticker('forced')") == db.last_tick("forced") == 2
+    assert [db.last_tick(queue) for queue in ("other", "third")] == [1, 1]
+    assert db.value("select pgque.ticker('forced')") is None
+    assert (ticker(db), db.last_tick("other")) == (1, 2)
     assert ticker(db) == 0
 
 
-def test_a_tick_keeps_the_request_for_one_that_came_after_it(
-    db: Connection, blocked: Blocked
-) -> None:
-    make_queue(db, **NEVER)
+def test_a_tick_keeps_the_request_for_one_that_came_after_it(db: Connection) -> None:
+    db.make_queue(**NEVER)
     db.execute(
         "create function wait() returns trigger language plpgsql as $$ begin"
         " perform pg_advisory_xact_lock(1); return new; end $$"
@@ -103,24 +85,24 @@ def test_a_tick_keeps_the_request_for_one_that_came_after_it(
     db.execute(
         "create trigger wait before insert on pgque.tick_log_0 for each row execute function wait()"
     )
-    value(db, "select pgque.force_next_tick('q')")
+    db.value("select pgque.force_next_tick('q')")
     db.execute("select pg_advisory_lock(1)")
-    ticking = blocked(ticker)
-    value(db, "select pgque.force_next_tick('q')")
+    ticking = db.blocked(ticker)
+    db.value("select pgque.force_next_tick('q')")
     db.execute("select pg_advisory_unlock(1)")
     assert [ticking.result(), ticker(db), ticker(db)] == [1, 1, 0]
 
 
 def test_all_queues_that_are_due_tick_in_one_call(db: Connection) -> None:
     for number in range(20):
-        make_queue(db, f"q{number}", ticker_idle_period="0")
+        db.make_queue(f"q{number}", ticker_idle_period="0")
     assert ticker(db) == 20
 
 
 @pytest.mark.parametrize("queue", ["q", "x" * 57, "it's; ünï"])
 @pytest.mark.parametrize("call", ["pgque.ticker()", "pgque.ticker(%s)"])
 def test_listeners_of_the_queue_hear_each_tick(db: Connection, queue: str, call: str) -> None:
-    make_queue(db, queue, ticker_idle_period="0")
+    db.make_queue(queue, ticker_idle_period="0")
     db.execute('listen "{}"'.format(f"pgque_{queue}".replace('"', '""')).encode())
     db.execute(f"select {call}".encode(), [queue] if "%s" in call else None)
     heard = [(note.channel, note.payload) for note in db.notifies(timeout=5, stop_after=1)]
@@ -128,25 +110,26 @@ def test_listeners_of_the_queue_hear_each_tick(db: Connection, queue: str, call:
 
 
 def test_ticker_loop_commits_each_tick_by_itself_until_its_slot_is_over(db: Connection) -> None:
-    make_queue(db, ticker_idle_period="0")
+    db.make_queue(ticker_idle_period="0")
     db.execute("update pgque.config set tick_period_ms = 1, ticker_slot = '200 ms'")
     db.execute("call pgque.ticker_loop()")
-    assert last_tick(db) > 3
+    assert db.last_tick() > 3
     counts = "count(*), count(distinct xmin::text)"
-    ((ticks, transactions),) = rows(db, f"select {counts} from pgque.tick_log where tick_id > 1")
+    ((ticks, transactions),) = db.rows(f"select {counts} from pgque.tick_log where tick_id > 1")
     assert ticks == transactions
 
 
-def test_a_drop_that_is_not_committed_holds_up_no_other(db: Connection, another: Another) -> None:
+def test_a_drop_that_is_not_committed_holds_up_no_other(db: Connection) -> None:
     for queue in ("going", "staying"):
-        make_queue(db, queue, **NEVER)
-        send(db, "a", queue=queue)
-        value(db, "select pgque.force_next_tick(%s)", queue)
-    with another().transaction(force_rollback=True) as dropping:
-        value(dropping.connection, "select pgque.drop_queue('going', true)")
+        db.make_queue(queue, **NEVER)
+        db.send("a", queue=queue)
+        db.value("select pgque.force_next_tick(%s)", queue)
+    dropping = db.another()
+    with dropping.transaction(force_rollback=True):
+        dropping.value("select pgque.drop_queue('going', true)")
         assert ticker(db) == 1
-    assert drain(db, "staying") == ["a"]
-    assert (ticker(db), drain(db, "going")) == (1, ["a"])
+    assert db.drain("staying") == ["a"]
+    assert (ticker(db), db.drain("going")) == (1, ["a"])
 
 
 DUE = {"ticker_idle_period": "0"}
@@ -156,104 +139,59 @@ CALLS = pytest.mark.parametrize("call", ["pgque.ticker()", "pgque.ticker('q')"])
 @pytest.fixture
 def due(db: Connection) -> Connection:
     """A queue that ticks whenever it is asked."""
-    make_queue(db, **DUE)
+    db.make_queue(**DUE)
     return db
 
 
 @CALLS
-def test_events_of_who_ticks_arrive_once(due: Connection, another: Another, call: str) -> None:
-    other = another()
+def test_events_of_who_ticks_arrive_once(due: Connection, call: str) -> None:
+    other = due.another()
     with due.transaction():
-        send(due, "A")
-        send(other, "between")  # a later transaction that ends first
-        value(due, f"select {call}")
-        send(other, "meanwhile")
-        send(due, "B")
-    send(other, "other")
-    assert sorted(received(due)) == ["A", "B", "between", "meanwhile", "other"]
+        due.send("A")
+        other.send("between")  # a later transaction that ends first
+        due.value(f"select {call}")
+        other.send("meanwhile")
+        due.send("B")
+    other.send("other")
+    assert sorted(due.received()) == ["A", "B", "between", "meanwhile", "other"]
 
 
-def test_who_ticks_leaves_events_of_older_ones_later(due: Connection, another: Another) -> None:
-    older, other = another(), another()
-    with older.transaction():
-        send(older, "older")
-        with due.transaction():
-            send(due, "own")
-            send(other, "between")  # a later transaction that ends first
-            value(due, "select pgque.ticker('q')")
-        assert drain(due) == ["between"]
-    assert sorted(received(due)) == ["older", "own"]
-
-
-def test_savepoints_around_ticks_lose_nothing(due: Connection, another: Another) -> None:
-    other = another()
-    with due.transaction():
-        with due.transaction():
-            send(due, "in savepoint")
-        with due.transaction(force_rollback=True):
-            send(due, "rolled back")
-            value(due, "select pgque.ticker()")
-        send(other, "between")  # a later transaction that ends first
-        value(due, "select pgque.ticker()")
-        assert drain(due) == ["between"]
-        with due.transaction():
-            send(due, "after tick")
-        send(other, "meanwhile")
-    assert sorted(received(due)) == ["after tick", "in savepoint", "meanwhile"]
-
-
-def test_a_rolled_back_ticker_leaves_no_tick(due: Connection, another: Another) -> None:
-    with due.transaction(force_rollback=True):
-        value(due, "select pgque.ticker()")
-        send(another(), "kept")
-    assert received(due) == ["kept"]
-
-
-def test_a_ticker_with_an_old_snapshot_loses_nothing(due: Connection, another: Another) -> None:
-    old = hold_snapshot(another())
-    send(due, "after the snapshot")
-    value(old, "select pgque.ticker()")
-    send(old, "of the ticker")
+def test_a_ticker_with_an_old_snapshot_loses_nothing(due: Connection) -> None:
+    old = due.another().hold_snapshot()
+    due.send("after the snapshot")
+    old.value("select pgque.ticker()")
+    old.send("of the ticker")
     old.commit()
-    assert drain(due) == []
-    hold_snapshot(old)
-    assert received(due) == ["after the snapshot", "of the ticker"]
+    assert due.drain() == []
+    old.hold_snapshot()
+    assert due.received() == ["after the snapshot", "of the ticker"]
     with pytest.raises(psycopg.errors.SerializationFailure):
-        value(old, "select pgque.ticker()")
+        old.value("select pgque.ticker()")
     old.rollback()
-    assert received(due) == []
+    assert due.received() == []
 
 
-def test_a_ticker_in_an_open_transaction_blocks_nobody(due: Connection, another: Another) -> None:
+def test_a_ticker_in_an_open_transaction_blocks_nobody(due: Connection) -> None:
     """Neither rivals, who make no second tick, nor other queues, rotation or settings."""
-    stuck = another()
+    stuck = due.another()
     due.execute("set lock_timeout = '1 s'")
     with stuck.transaction():
-        assert value(stuck, "select pgque.ticker()") == 1
-        assert value(due, "select pgque.ticker('q')") is None
-        assert value(due, "select pgque.ticker()") == 0
-        make_queue(due, "free", **DUE)
-        assert value(due, "select pgque.ticker()") == 1
-        value(due, "select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
-        assert value(due, "select pgque.maint_rotate_tables_step1('q')") == 1
-    assert last_tick(due) == 2
+        assert stuck.value("select pgque.ticker()") == 1
+        assert due.value("select pgque.ticker('q')") is None
+        assert due.value("select pgque.ticker()") == 0
+        due.make_queue("free", **DUE)
+        assert due.value("select pgque.ticker()") == 1
+        due.value("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
+        assert due.value("select pgque.maint_rotate_tables_step1('q')") == 1
+    assert due.last_tick() == 2
 
 
-def test_a_ticker_that_had_nothing_to_do_holds_no_queue(q: Connection, another: Another) -> None:
-    idle = another()
+def test_a_ticker_that_had_nothing_to_do_holds_no_queue(q: Connection) -> None:
+    idle = q.another()
     with idle.transaction():
-        value(idle, "select pgque.ticker('q')")
-        value(idle, "select pgque.ticker()")
-        assert tick(q) == 2
-
-
-def test_a_request_while_a_tick_is_made_is_not_lost(q: Connection, another: Another) -> None:
-    ticking = another()
-    value(q, "select pgque.force_next_tick('q')")
-    with ticking.transaction():
-        value(ticking, "select pgque.ticker()")
-        value(q, "select pgque.force_next_tick('q')")
-    assert value(q, "select pgque.ticker()") == 1
+        idle.value("select pgque.ticker('q')")
+        idle.value("select pgque.ticker()")
+        assert q.tick() == 2
 
 
 class TestLocks:
@@ -267,24 +205,23 @@ class TestLocks:
 
     @CALLS
     def test_a_stranger_cannot_stop_the_ticks(
-        self, due: Connection, stranger: Connection, another: Another, call: str
+        self, due: Connection, stranger: Connection, call: str
     ) -> None:
         """A ticker takes none; he takes all that one could guess."""
-        ticking = another()
+        ticking = due.another()
         with ticking.transaction():
-            value(ticking, f"select {call}")
+            ticking.value(f"select {call}")
             held = "select from pg_locks where locktype = 'advisory'"
-            assert rows(ticking, f"{held} and pid = pg_backend_pid()") == []
-        tables = rows(
-            stranger,
+            assert ticking.rows(f"{held} and pid = pg_backend_pid()") == []
+        tables = stranger.rows(
             "select c.oid::bigint::integer from pg_class c join pg_namespace n"
             " on n.oid = c.relnamespace where n.nspname = 'pgque' and c.relkind in ('r', 'S')",
         )
         for (table,) in tables:
             stranger.execute("select pg_advisory_lock(%s::integer, 1)", [table])
-        send(due, "a")
-        value(due, f"select {call}")
-        assert drain(due) == ["a"]
+        due.send("a")
+        due.value(f"select {call}")
+        assert due.drain() == ["a"]
 
     @pytest.mark.parametrize("role", ["pgque_reader", "pgque_writer"])
     def test_readers_and_writers_cannot_lock_its_tables(self, due: Connection, role: str) -> None:
@@ -300,8 +237,8 @@ STRICT = pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 @pytest.fixture
 def loaded(db: Connection) -> Connection:
     """A queue with an event, which rotates whenever it is asked."""
-    make_queue(db, rotation_period="1 microsecond", ticker_idle_period="0")
-    send(db, "a")
+    db.make_queue(rotation_period="1 microsecond", ticker_idle_period="0")
+    db.send("a")
     return db
 
 
@@ -310,7 +247,7 @@ def be_strict(db: Connection, level: str) -> None:
 
 
 def rotations(db: Connection) -> int:
-    number: int = value(db, "select queue_cur_table from pgque.queue")
+    number: int = db.value("select queue_cur_table from pgque.queue")
     return number
 
 
@@ -319,15 +256,15 @@ def test_loops_work_whatever_the_sessions_isolation(loaded: Connection, level: s
     be_strict(loaded, level)
     loaded.execute("update pgque.config set tick_period_ms = 1")
     loaded.execute("call pgque.ticker_loop('100 ms')")
-    assert drain(loaded) == ["a"]
+    assert loaded.drain() == ["a"]
     loaded.execute("call pgque.maint_loop('0')")
     assert rotations(loaded) == 1
 
 
-def test_maint_loop_does_so_in_each_round(q: Connection, another: Another) -> None:
+def test_maint_loop_does_so_in_each_round(q: Connection) -> None:
     """While a snapshot keeps a log on its second half, there is a round each second."""
-    reader = hold_snapshot(another())
-    assert compact_positions(q) > 0
+    reader = q.another().hold_snapshot()
+    assert q.compact_positions() > 0
     be_strict(q, "serializable")
     q.execute("call pgque.maint_loop('1200 ms')")
     reader.rollback()
@@ -337,15 +274,15 @@ def test_maint_loop_does_so_in_each_round(q: Connection, another: Another) -> No
 def test_the_hint_of_maint_can_be_followed(loaded: Connection, level: str) -> None:
     be_strict(loaded, level)
     with refused("PQ013", "begin isolation level read committed;", "alter role postgres set"):
-        value(loaded, "select pgque.maint()")
+        loaded.value("select pgque.maint()")
     loaded.execute("begin isolation level read committed")
-    value(loaded, "select pgque.maint()")
+    loaded.value("select pgque.maint()")
     loaded.execute("commit")
     assert rotations(loaded) == 1
 
 
 def test_the_client_maintains_in_any_isolation(loaded: Connection, database_url: str) -> None:
-    name = value(loaded, "select current_database()")
+    name = loaded.value("select current_database()")
     loaded.execute(f"alter database {name} set default_transaction_isolation = 'serializable'")
     with Client(database_url) as client:
         client.maint()
@@ -353,10 +290,12 @@ def test_the_client_maintains_in_any_isolation(loaded: Connection, database_url:
 
 
 @pytest.mark.parametrize("loop", ["ticker_loop", "maint_loop"])
-def test_what_was_done_before_the_timeout_counts(
-    loaded: Connection, another: Another, loop: str
-) -> None:
+def test_what_was_done_before_the_timeout_counts(loaded: Connection, loop: str) -> None:
     loaded.execute("set statement_timeout = '1200 ms'")
     with refused("57014", "statement timeout"):
         loaded.execute(f"call pgque.{loop}('20 s')".encode())
-    assert last_tick(another()) > 1 if loop == "ticker_loop" else rotations(another()) == 1
+    assert (
+        loaded.another().last_tick() > 1
+        if loop == "ticker_loop"
+        else rotations(loaded.another()) == 1
+    )

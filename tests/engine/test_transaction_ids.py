@@ -1,48 +1,9 @@
-"""Prepared transactions, and thousands of transactions in progress at a tick."""
+"""Thousands of transactions in progress at a tick."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-from tests.support.queues import Another, Connection
-
-GID = "a prepared transaction of the tests"
-
-
-@pytest.fixture
-def prepared(q: Connection, another: Another) -> Iterator[Connection]:
-    """Has an event in a prepared transaction; its connection may close."""
-    with another() as producer:
-        producer.execute("begin")
-        producer.send("prepared")
-        producer.execute(f"prepare transaction '{GID}'".encode())
-    yield q
-    for (gid,) in q.rows("select gid from pg_prepared_xacts where database = current_database()"):
-        q.execute(f"rollback prepared '{gid}'".encode())
-
-
-@pytest.mark.parametrize(("end", "arrives"), [("commit", ["prepared"]), ("rollback", [])])
-def test_a_prepared_event_waits_for_its_end(
-    prepared: Connection, end: str, arrives: list[str]
-) -> None:
-    for number in range(4):
-        prepared.send(str(number))
-        assert prepared.received() == [str(number)]
-        prepared.rotate()
-        prepared.compact_positions()
-    prepared.execute(f"{end} prepared '{GID}'".encode())
-    for _ in range(4):
-        prepared.rotate()
-    assert ("prepared" in prepared.stored_payloads()) is bool(arrives)
-    assert prepared.received() == arrives
-
-
-def test_a_prepared_event_that_commits_later_is_not_in_an_open_batch(prepared: Connection) -> None:
-    batch = prepared.open_batch("a")
-    prepared.execute(f"commit prepared '{GID}'".encode())
-    assert prepared.payloads(batch) == ["a"]
+from tests.support.queues import Connection
 
 
 def batch_with_list(db: Connection, count: int) -> Any:

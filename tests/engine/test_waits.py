@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tests.conftest import INSTALL_SQL
-from tests.support.queues import Another, Connection, refused
+from tests.support.queues import Connection, refused
 
 # More than any of these steps may wait for one lock, and less than for ever.
 PATIENCE = "8s"
@@ -72,10 +72,10 @@ def loops(db: Connection) -> list[str]:
 @pytest.mark.parametrize("calls", [steps, loops])
 @pytest.mark.parametrize("hold", ["rows", *MODES])
 def test_nothing_waits_for_anybodys_lock_for_long(
-    busy: Connection, another: Another, hold: str, calls: Callable[[Connection], list[str]]
+    busy: Connection, hold: str, calls: Callable[[Connection], list[str]]
 ) -> None:
     """Each kind of lock on each table in turn. What is held up fails soon, and says by whom."""
-    holder = another()
+    holder = busy.another()
     hung, unnamed = [], []
     asked = calls(busy)
     for table in tables(busy):
@@ -102,13 +102,11 @@ def test_nothing_waits_for_anybodys_lock_for_long(
         assert unnamed == [], unnamed
 
 
-def test_a_queue_that_is_being_configured_holds_up_no_other(
-    db: Connection, another: Another
-) -> None:
+def test_a_queue_that_is_being_configured_holds_up_no_other(db: Connection) -> None:
     for name in ("q", "other"):
         db.make_queue(name, rotation_period="1 microsecond")
         db.value("select pgque.maint_rotate_tables_step1(%s)", name)
-    with another().transaction() as open_transaction:
+    with db.another().transaction() as open_transaction:
         open_transaction.connection.execute(
             "select pgque.set_queue_config('q', 'max_retries', '9')"
         )
@@ -118,10 +116,10 @@ def test_a_queue_that_is_being_configured_holds_up_no_other(
 
 class TestPreparedTransactions:
     @pytest.fixture
-    def prepared(self, db: Connection, another: Another) -> Iterator[None]:
+    def prepared(self, db: Connection) -> Iterator[None]:
         """A scheduled event in a transaction that is prepared."""
         db.make_queue()
-        producer = another()
+        producer = db.another()
         producer.execute("begin")
         producer.value("select pgque.send_at('q', 't', 'x'::text, now() + interval '1 day')")
         try:

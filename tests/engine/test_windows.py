@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Another, Connection, refused
+from tests.support.queues import Connection, refused
 
 NOW = "select clock_timestamp()::text"
 LONG_AGO = "2020-01-01 00:00+00"
@@ -54,8 +54,8 @@ def test_adjoining_windows_have_each_event_of_their_queue_once(q: Connection, st
     assert events_of(q, start, three) == ["a", "b", "c", "d", "e"]
 
 
-def test_events_are_in_their_next_ticks_window(q: Connection, start: str, another: Another) -> None:
-    slow = another()
+def test_events_are_in_their_next_ticks_window(q: Connection, start: str) -> None:
+    slow = q.another()
     with slow.transaction():
         slow.send("slow")
         sent(q)

@@ -9,7 +9,7 @@ from random import Random
 
 import psycopg
 
-from tests.support.queues import Connection, connect, value
+from tests.support.queues import Connection, connect
 
 Work = Callable[[Connection, str, Random], None]
 
@@ -20,7 +20,7 @@ def work(roles: Mapping[str, Work], role: str, url: str, sink: str, seed: str) -
     while True:
         try:
             with connect(f"{url}&application_name=chaos-{role}") as db:
-                while not value(db, "select count(*) from stop"):
+                while not db.value("select count(*) from stop"):
                     roles[role](db, sink, random)
                 return
         except psycopg.Error as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tests.support.queues import Connection, make_queue, rows, send, tick, value
+from tests.support.queues import Connection
 
 # Functions that a queue has for itself, made of its number.
 GENERATED = re.compile(r"event_\d+_")
@@ -96,7 +96,7 @@ def functions(db: Connection) -> list[Function]:
     """All of the schema, those of the queues themselves included."""
     return [
         Function(name, signature, is_procedure, _arguments(names, types), tuple(granted))
-        for name, signature, is_procedure, names, types, granted in rows(db, _FUNCTIONS)
+        for name, signature, is_procedure, names, types, granted in db.rows(_FUNCTIONS)
     ]
 
 
@@ -111,23 +111,23 @@ def _arguments(names: list[str], types: list[str]) -> tuple[Argument, ...]:
 
 def populate(db: Connection) -> None:
     """A queue q with one of everything: see `sample_values`."""
-    make_queue(db, "q", consumers=("c", "leased", "gone"), max_retries="1")
-    value(db, "select pgque.register_subconsumer('q', 'shared', 'w')")
-    value(db, "select pgque.subscribe_slot('q', 'parted', 0, 2)::text")
-    ids = send(db, "1", "2", "3", "4")
-    tick(db)
+    db.make_queue("q", consumers=("c", "leased", "gone"), max_retries="1")
+    db.value("select pgque.register_subconsumer('q', 'shared', 'w')")
+    db.value("select pgque.subscribe_slot('q', 'parted', 0, 2)::text")
+    ids = db.send("1", "2", "3", "4")
+    db.tick()
     for consumer in ("gone", "c"):
-        batch = value(db, "select pgque.next_batch('q', %s)", consumer)
-        value(db, "select pgque.dead_letter_batch(%s, %s, 'torn')", batch, ids[:2])
-        value(db, "select pgque.nack_batch(%s, %s, '0')", batch, ids[2:3])
-        value(db, "select pgque.finish_batch(%s)", batch)
-    value(db, "select pgque.unregister_consumer('q', 'gone', true)")
-    send(db, "5")
-    tick(db)
-    value(db, "select pgque.next_batch('q', 'c')")
-    value(db, "select batch_id from pgque.claim_batch('q', 'leased', 'me', '1 day')")
-    value(db, "select pgque.claim_slot('q', 'parted', 0, 'me', '1 day')")
-    rows(db, "select * from pgque.receive_partitioned('q', 'parted', 0, 2, 'me')")
+        batch = db.value("select pgque.next_batch('q', %s)", consumer)
+        db.value("select pgque.dead_letter_batch(%s, %s, 'torn')", batch, ids[:2])
+        db.value("select pgque.nack_batch(%s, %s, '0')", batch, ids[2:3])
+        db.value("select pgque.finish_batch(%s)", batch)
+    db.value("select pgque.unregister_consumer('q', 'gone', true)")
+    db.send("5")
+    db.tick()
+    db.value("select pgque.next_batch('q', 'c')")
+    db.value("select batch_id from pgque.claim_batch('q', 'leased', 'me', '1 day')")
+    db.value("select pgque.claim_slot('q', 'parted', 0, 'me', '1 day')")
+    db.rows("select * from pgque.receive_partitioned('q', 'parted', 0, 2, 'me')")
 
 
 def sample_values(db: Connection, function: Function) -> dict[str, Any]:
@@ -141,14 +141,13 @@ def sample_values(db: Connection, function: Function) -> dict[str, Any]:
     is_of_a_slot = Argument("i_slot", "pg_catalog.int4") in function.arguments
     if is_of_a_slot or "i_on_failure" in names:
         consumer = "parted"
-    ((batch, epoch),) = rows(
-        db,
+    ((batch, epoch),) = db.rows(
         "select s.sub_batch, s.lease_epoch from pgque.subscription s"
         " join pgque.consumer c on c.co_id = s.sub_consumer where c.co_name = %s",
         consumer if consumer != "parted" else "parted#0/2",
     )
-    event = value(db, "select max(ev_id) from pgque.event_1")
-    letter = value(db, "select max(dl_id) from pgque.dead_letter")
+    event = db.value("select max(ev_id) from pgque.event_1")
+    letter = db.value("select max(dl_id) from pgque.dead_letter")
     by_name = {name: "q" for name in names if QUEUE_ARGUMENTS.fullmatch(name)}
     by_name |= {name: consumer for name in names if CONSUMER_ARGUMENTS.fullmatch(name)}
     return {

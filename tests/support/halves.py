@@ -1,6 +1,6 @@
 """Logs that are switched to their other half, for tests of who notices."""
 
-from tests.support.queues import Connection, bloat_positions, bloat_ticks, last_tick, rows, value
+from tests.support.queues import Connection
 
 SIZES = """
     select pg_relation_size(format('pgque.%%s_log_0', %s::text)),
@@ -11,18 +11,18 @@ SIZES = """
 def catch_up(db: Connection, *consumers: str) -> None:
     """Moves consumers to the last tick."""
     for consumer in consumers:
-        value(db, "select pgque.register_consumer_at('q', %s, %s)", consumer, last_tick(db))
+        db.value("select pgque.register_consumer_at('q', %s, %s)", consumer, db.last_tick())
 
 
 def compact(db: Connection) -> None:
     """Switches both logs, with more in them than is needed."""
-    bloat_ticks(db, 2100)
+    db.bloat_ticks(2100)
     catch_up(db, "c")
-    bloat_positions(db)
-    assert value(db, "select pgque.maint_compact_positions()") > 0
-    assert value(db, "select pgque.maint_compact_ticks()") > 0
+    db.bloat_positions()
+    assert db.value("select pgque.maint_compact_positions()") > 0
+    assert db.value("select pgque.maint_compact_ticks()") > 0
 
 
 def is_one_half_empty(db: Connection, log: str) -> bool:
-    ((first, second),) = rows(db, SIZES, log, log)
+    ((first, second),) = db.rows(SIZES, log, log)
     return 0 in (first, second)

@@ -13,7 +13,7 @@ from random import Random
 from tests.support.addon_chaos import Work, work
 from tests.support.chaos import losing_quietly, pause
 from tests.support.messages import ack, consume, make_queue, nack, release, statistics
-from tests.support.queues import PATIENCE_SECONDS, Connection, connect, rows, value
+from tests.support.queues import PATIENCE_SECONDS, Connection, connect
 
 ADDON = "postgremq"
 VT_SECONDS = 1
@@ -32,7 +32,7 @@ def prepare(db: Connection) -> None:
     """The topic, its queues and the books."""
     db.execute(BOOKS.encode())
     make_queue(db, "shared")
-    value(db, "select postgremq.create_queue('own', 't', 0, true, 86400)")
+    db.value("select postgremq.create_queue('own', 't', 0, true, 86400)")
     db.execute("update postgremq.rotation set period = '1 s'")
 
 
@@ -66,7 +66,7 @@ def consume_some(db: Connection, random: Random, queue: str, outside: Connection
                 release(db, claim)
             elif answer < 0.15:
                 extend = "select postgremq.set_vt(%s, %s, %s, %s)"
-                value(db, extend, queue, claim.id, claim.token, VT_SECONDS)
+                db.value(extend, queue, claim.id, claim.token, VT_SECONDS)
             elif answer < 0.95:
                 if outside is not None:
                     outside.execute(
@@ -85,7 +85,7 @@ def consume_shared(db: Connection, sink: str, random: Random) -> None:
     claims = consume(db, "shared", VT_SECONDS, random.randint(1, 20))
     with db.transaction(force_rollback=random.random() < 0.1):
         sql = "select * from postgremq.ack_message_batch('shared', %s, %s::varchar[])"
-        done = rows(db, sql, [claim.id for claim in claims], [claim.token for claim in claims])
+        done = db.rows(sql, [claim.id for claim in claims], [claim.token for claim in claims])
         note(db, "shared", [id_ for (id_,) in done])
         if random.random() < 0.1:
             pause(random, 2 * VT_SECONDS)
@@ -108,7 +108,7 @@ def note(db: Connection, queue: str, ids: list[int]) -> None:
 
 def maintain(db: Connection, sink: str, random: Random) -> None:
     """Rotates all the time, also when little was written."""
-    value(db, "select postgremq.maint()")
+    db.value("select postgremq.maint()")
     if random.random() < 0.02:
         db.execute(
             "select setval('postgremq.turn', pg_sequence_last_value('postgremq.turn') + 1)"
@@ -136,7 +136,7 @@ def drain(db: Connection, sink: str) -> None:
     calm.random = lambda: 0.94  # type: ignore[method-assign]
     left = "select sum(pending_count + processing_count)::int from postgremq.get_queue_statistics()"
     least, deadline = math.inf, 0.0
-    while count := value(db, left):
+    while count := db.value(left):
         if count < least:
             least, deadline = count, time.monotonic() + PATIENCE_SECONDS
         assert time.monotonic() < deadline, f"{count} messages are left"
@@ -146,18 +146,18 @@ def drain(db: Connection, sink: str) -> None:
 
 def check_books(db: Connection, outside: list[tuple[int, str]]) -> None:
     """Each message whose publisher has committed, and no other, once in each queue."""
-    published = rows(db, "select id, payload from ledger order by id")
-    assert rows(db, "select id, payload #>> '{}' from postgremq.messages order by id") == published
+    published = db.rows("select id, payload from ledger order by id")
+    assert db.rows("select id, payload #>> '{}' from postgremq.messages order by id") == published
     for queue in QUEUES:
         acked = f"select id, payload from sink where queue = '{queue}' order by id"
-        assert rows(db, acked) == published
+        assert db.rows(acked) == published
         assert statistics(db, queue) == (0, 0, len(published), len(published))
     assert outside == published
     changed = (
         "select relname from pg_stat_user_tables where schemaname = 'postgremq'"
         " and relname ~ '^(state|floor|messages|finished)' and (n_tup_upd > 0 or n_tup_del > 0)"
     )
-    assert rows(db, changed) == []
+    assert db.rows(changed) == []
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from tests.support.queues import Connection, rows, value
+from tests.support.queues import Connection
 
 
 class Claim(NamedTuple):
@@ -18,13 +18,13 @@ class Claim(NamedTuple):
 
 
 def make_queue(db: Connection, queue: str = "q", topic: str = "t", max_attempts: int = 0) -> None:
-    value(db, "select postgremq.create_topic(%s)", topic)
-    value(db, "select postgremq.create_queue(%s, %s, %s)", queue, topic, max_attempts)
+    db.value("select postgremq.create_topic(%s)", topic)
+    db.value("select postgremq.create_queue(%s, %s, %s)", queue, topic, max_attempts)
 
 
 def publish(db: Connection, *payloads: int, topic: str = "t") -> list[int]:
     sql = "select postgremq.publish_message(%s, to_jsonb(%s::int))"
-    return [value(db, sql, topic, payload) for payload in payloads]
+    return [db.value(sql, topic, payload) for payload in payloads]
 
 
 def publish_many(db: Connection, count: int) -> None:
@@ -38,21 +38,21 @@ def publish_many(db: Connection, count: int) -> None:
 
 def consume(db: Connection, queue: str = "q", vt: int = 60, limit: int | None = 1) -> list[Claim]:
     sql = "select * from postgremq.consume_message(%s, %s, %s)"
-    return [Claim(*row) for row in rows(db, sql, queue, vt, limit)]
+    return [Claim(*row) for row in db.rows(sql, queue, vt, limit)]
 
 
 def ack(db: Connection, claim: Claim) -> None:
-    rows(db, "select postgremq.ack_message(%s, %s, %s)", claim.queue, claim.id, claim.token)
+    db.rows("select postgremq.ack_message(%s, %s, %s)", claim.queue, claim.id, claim.token)
 
 
 def nack(db: Connection, claim: Claim, until: str = "now()") -> None:
     sql = f"select postgremq.nack_message(%s, %s, %s, {until})"
-    rows(db, sql, claim.queue, claim.id, claim.token)
+    db.rows(sql, claim.queue, claim.id, claim.token)
 
 
 def release(db: Connection, claim: Claim) -> None:
     sql = "select postgremq.release_message(%s, %s, %s)"
-    rows(db, sql, claim.queue, claim.id, claim.token)
+    db.rows(sql, claim.queue, claim.id, claim.token)
 
 
 def drain(db: Connection, queue: str = "q") -> list[int]:
@@ -67,30 +67,30 @@ def drain(db: Connection, queue: str = "q") -> list[int]:
 
 def states(db: Connection, queue: str = "q") -> list[tuple[int, str, int]]:
     sql = "select message_id, status, delivery_attempts from postgremq.list_messages(%s)"
-    return [(id_, status, attempts) for id_, status, attempts in rows(db, sql, queue)]
+    return [(id_, status, attempts) for id_, status, attempts in db.rows(sql, queue)]
 
 
 def statistics(db: Connection, queue: str | None = "q") -> tuple[Any, ...]:
-    (row,) = rows(db, "select * from postgremq.get_queue_statistics(%s)", queue)
+    (row,) = db.rows("select * from postgremq.get_queue_statistics(%s)", queue)
     return row
 
 
 def switch(db: Connection) -> None:
     """Makes the other part the current one."""
-    value(db, "select setval('postgremq.turn', pg_sequence_last_value('postgremq.turn') + 1)")
+    db.value("select setval('postgremq.turn', pg_sequence_last_value('postgremq.turn') + 1)")
 
 
 def rotate(db: Connection) -> None:
     """Makes the other part the current one, and works off the part that was left."""
     switch(db)
-    while value(db, "select postgremq.maint()"):
+    while db.value("select postgremq.maint()"):
         pass
 
 
 def maintain(db: Connection) -> None:
     """Maintenance that goes on while something is in its way."""
     for _ in range(4):
-        value(db, "select postgremq.maint()")
+        db.value("select postgremq.maint()")
 
 
 def set_limit(db: Connection, attempts: int) -> None:

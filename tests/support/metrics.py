@@ -3,12 +3,12 @@
 from decimal import Decimal
 from typing import Any
 
-from tests.support.queues import Connection, finish, open_batch, rows, value
+from tests.support.queues import Connection
 
 
 def metrics(db: Connection, name: str) -> dict[tuple[str, ...], Decimal]:
     """All values of a metric, by the values of its labels in the order of their names."""
-    found = rows(db, "select labels, value from pgque.otel_metrics() where metric_name = %s", name)
+    found = db.rows("select labels, value from pgque.otel_metrics() where metric_name = %s", name)
     return {tuple(labels[key] for key in sorted(labels)): number for labels, number in found}
 
 
@@ -34,11 +34,11 @@ def consumer_counters(
 
 def work(db: Connection, queue: str = "q", consumer: str = "c") -> None:
     """One batch of five events: one is retried, two are given up."""
-    batch = open_batch(db, *"abcde", queue=queue, consumer=consumer)
-    ids = [row[0] for row in rows(db, "select ev_id from pgque.get_batch_events(%s)", batch)]
-    value(db, "select pgque.nack_batch(%s, %s, '1 hour')", batch, ids[:1])
-    value(db, "select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids[1:3])
-    finish(db, batch)
+    batch = db.open_batch(*"abcde", queue=queue, consumer=consumer)
+    ids = [row[0] for row in db.rows("select ev_id from pgque.get_batch_events(%s)", batch)]
+    db.value("select pgque.nack_batch(%s, %s, '1 hour')", batch, ids[:1])
+    db.value("select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids[1:3])
+    db.finish(batch)
 
 
 def age_ticks(db: Connection, age: str, queue: str = "q") -> None:
@@ -69,13 +69,12 @@ def bloat_counters(db: Connection) -> None:
 
 def compact_counters(db: Connection) -> int:
     bloat_counters(db)
-    return value(db, "select pgque.maint_compact_counters()")
+    return db.value("select pgque.maint_compact_counters()")
 
 
 def health(db: Connection, queue: str | None = "q") -> dict[str, tuple[str, str]]:
     """The checks of a queue, or of the database: status and detail by name."""
-    found: list[tuple[Any, ...]] = rows(
-        db,
+    found: list[tuple[Any, ...]] = db.rows(
         "select check_name, status, detail from pgque.queue_health()"
         " where queue_name is not distinct from %s",
         queue,

@@ -5,22 +5,21 @@ Each takes an open connection. What `connect` opens has most of them as methods,
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psycopg
 import pytest
-
-Another = Callable[[], "Connection"]
-Blocked = Callable[..., Future[Any]]
 
 PATIENCE_SECONDS = 60
 
 
 def connect(url: str) -> "Connection":
     """Opens a connection on which a test that would wait for ever fails instead."""
-    return Connection.connect(url, autocommit=True, options="-c lock_timeout=60s")
+    connection = Connection.connect(url, autocommit=True, options="-c lock_timeout=60s")
+    connection.url = url
+    return connection
 
 
 def rows(db: "Connection", sql: str, *params: object) -> list[tuple[Any, ...]]:
@@ -198,7 +197,29 @@ def wait_until_blocked(db: "Connection", blocked: "Connection") -> None:
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection with the functions above as its methods."""
+    """A connection with the functions above as its methods, and others that end with it."""
+
+    url: str
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._others = ExitStack()
+
+    def __exit__(self, *error: Any) -> None:
+        self._others.close()
+        super().__exit__(*error)
+
+    def another(self) -> "Connection":
+        """Opens one more connection to the same database."""
+        return self._others.enter_context(connect(self.url))
+
+    def blocked(self, function: Callable[..., Any], *arguments: object) -> Future[Any]:
+        """Calls a function with another connection; returns when that waits for a lock."""
+        connection = self.another()
+        pool = self._others.enter_context(ThreadPoolExecutor(1))
+        answer = pool.submit(function, connection, *arguments)
+        self.another().wait_until_blocked(connection)
+        return answer
 
     rows = rows
     value = value

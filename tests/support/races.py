@@ -4,31 +4,31 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from tests.support.queues import Another, Connection, value, wait_until_blocked
+from tests.support.queues import Connection
 
 Step = Callable[[Connection], Any]
 
 
 def race(
-    another: Another, first: Step, second: Step, *, rollback: bool = False
+    db: Connection, first: Step, second: Step, *, rollback: bool = False
 ) -> tuple[Any, Future[Any]]:
     """The second step begins while the first one's transaction is open, and waits for its end.
 
     Returns what the first one answered, and the answer or error of the second one.
     """
-    one, two, watch = another(), another(), another()
+    one, two, watch = db.another(), db.another(), db.another()
     with ThreadPoolExecutor(1) as pool, one.transaction(force_rollback=rollback):
         answer = first(one)
         waiting = pool.submit(second, two)
-        wait_until_blocked(watch, two)
+        watch.wait_until_blocked(two)
     return answer, waiting
 
 
 def draw_next(db: Connection, low: float, high: float) -> None:
     """Lets the next random number of the session be between two."""
     for number in range(1000):
-        value(db, "select setseed(%s)::text", number / 1000)
-        if low <= value(db, "select random()") < high:
-            value(db, "select setseed(%s)::text", number / 1000)
+        db.value("select setseed(%s)::text", number / 1000)
+        if low <= db.value("select random()") < high:
+            db.value("select setseed(%s)::text", number / 1000)
             return
     raise AssertionError("no such number")

@@ -5,7 +5,7 @@ The ways that open or finish a batch themselves are called in a transaction that
 
 from typing import Any
 
-from tests.support.queues import Connection, queue_id, rows, value
+from tests.support.queues import Connection
 
 Event = tuple[Any, ...]  # a row of get_batch_events
 Message = tuple[Any, ...]  # a row of receive
@@ -45,24 +45,24 @@ def read_every_way(
         batch: the batch.
         slices: into how many the read plans split it.
     """
-    events = rows(db, EVENTS, batch)
-    assert rows(reader, EVENTS, batch) == events, "another connection reads another batch"
-    sql = value(db, "select pgque.batch_event_sql(%s)", batch)
-    assert rows(reader, sql) == events, "batch_event_sql is another batch"
+    events = db.rows(EVENTS, batch)
+    assert reader.rows(EVENTS, batch) == events, "another connection reads another batch"
+    sql = db.value("select pgque.batch_event_sql(%s)", batch)
+    assert reader.rows(sql) == events, "batch_event_sql is another batch"
     assert through_cursors(db, batch) == [events, events], "a cursor is over another batch"
 
-    plan = rows(db, PLAN, batch, slices)
+    plan = db.rows(PLAN, batch, slices)
     assert {count for _, count, _ in plan} <= {len(events)}, "the plan counts other events"
-    assert rows(db, SIZES, batch, slices) == sizes_of(events), "the plan has other sizes or times"
-    sliced = [row for text, _, _ in plan for row in rows(reader, text)]
+    assert db.rows(SIZES, batch, slices) == sizes_of(events), "the plan has other sizes or times"
+    sliced = [row for text, _, _ in plan for row in reader.rows(text)]
     assert sorted(sliced) == sorted(events), "the slices are not the batch"
-    chosen = [row for *_, text in plan for row in rows(reader, f"select {COLUMNS} from {text}")]
+    chosen = [row for *_, text in plan for row in reader.rows(f"select {COLUMNS} from {text}")]
     assert sorted(chosen) == sorted(events), "the slices by columns are not the batch"
-    ticks = rows(db, RANGE, batch, slices, consumer)
-    between = [row for (text,) in ticks for row in rows(reader, text)]
+    ticks = db.rows(RANGE, batch, slices, consumer)
+    between = [row for (text,) in ticks for row in reader.rows(text)]
     assert sorted(between) == sorted(events), "its ticks enclose other events"
 
-    found = value(db, "select pgque.batch_has_events(%s)", batch)
+    found = db.value("select pgque.batch_has_events(%s)", batch)
     assert found == bool(events), "batch_has_events says something else"
     check_tables(db, queue, batch, events)
     return events
@@ -83,18 +83,18 @@ def through_cursors(db: Connection, batch: int) -> list[list[Event]]:
     found = []
     for call in ("%s, 'in_test', 1", "%s, 'in_test', 1, 'true'"):
         with db.transaction():
-            first = rows(db, f"select * from pgque.get_batch_cursor({call})", batch)
-            found.append(first + rows(db, "fetch all from in_test"))
+            first = db.rows(f"select * from pgque.get_batch_cursor({call})", batch)
+            found.append(first + db.rows("fetch all from in_test"))
             db.execute("close in_test")
     return found
 
 
 def check_tables(db: Connection, queue: str, batch: int, events: list[Event]) -> None:
     """The batch's event tables are the queue's own, and hold all of its events."""
-    tables = {name for (name,) in rows(db, "select pgque.batch_event_tables(%s)", batch)}
-    number = queue_id(db, queue)
+    tables = {name for (name,) in db.rows("select pgque.batch_event_tables(%s)", batch)}
+    number = db.queue_id(queue)
     assert tables <= {f"pgque.event_{number}_{nr}" for nr in range(3)}, "tables of another queue"
-    stored = {row for table in tables for row in rows(db, f"select {COLUMNS} from {table}")}
+    stored = {row for table in tables for row in db.rows(f"select {COLUMNS} from {table}")}
     assert stored >= set(events), "batch_event_tables leaves events out"
 
 
@@ -110,14 +110,14 @@ def check_received(db: Connection, batch: int, call: str, *params: object) -> li
         The messages: those of the batch or, where it is empty, of the next one that is not.
     """
     with db.transaction(force_rollback=True):
-        events = rows(db, EVENTS, batch)
-        messages = rows(db, call, *params)
+        events = db.rows(EVENTS, batch)
+        messages = db.rows(call, *params)
         named = {message[1] for message in messages}
         if events:
             assert named == {batch}, "another batch was received than the open one"
         else:
             assert batch not in named, "events were received in an empty batch"
-        held = [as_message(event, number) for number in named for event in rows(db, EVENTS, number)]
+        held = [as_message(event, number) for number in named for event in db.rows(EVENTS, number)]
     assert messages == held, "other events were received than the batch holds"
     return messages
 

@@ -1,26 +1,26 @@
 """Builders and questions that the tests of the add-on qgres share."""
 
-from tests.support.queues import Connection, rows, value
+from tests.support.queues import Connection
 
 ROLES = ("qgres__queue_manage", "qgres__queue_insert", "qgres__queue_delete")
 
 
 def make_sp(db: Connection, queue: str = "sp", consumers: tuple[str, ...] = ("c",)) -> int:
     """Creates a Serial Publisher queue with consumers; returns its id."""
-    number: int = value(db, "select qgres.queue__create(%s, 'SP')", queue)
+    number: int = db.value("select qgres.queue__create(%s, 'SP')", queue)
     for consumer in consumers:
-        value(db, "select qgres.consumer__register(%s, %s)", queue, consumer)
+        db.value("select qgres.consumer__register(%s, %s)", queue, consumer)
     return number
 
 
 def make_sr(db: Connection, queue: str = "sr") -> int:
     """Creates a Serial Remover queue; returns its id."""
-    return value(db, "select qgres.queue__create(%s, 'SR')", queue)
+    return db.value("select qgres.queue__create(%s, 'SR')", queue)
 
 
 def publish(db: Connection, *texts: str, queue: str = "sp") -> list[int]:
     sql = 'select qgres."Publish"(%s, %s::text)'
-    return [value(db, sql, queue, text) for text in texts]
+    return [db.value(sql, queue, text) for text in texts]
 
 
 def publish_many(db: Connection, count: int, queue: str = "sp") -> None:
@@ -32,8 +32,7 @@ def consume(
     db: Connection, consumer: str = "c", limit: int | None = None, queue: str = "sp"
 ) -> list[tuple[int, str]]:
     """The numbers and texts that a consumer gets."""
-    return rows(
-        db,
+    return db.rows(
         "select sequence_number, text from qgres.consume(%s, %s, %s)",
         queue,
         consumer,
@@ -52,7 +51,7 @@ def add(db: Connection, *texts: str, queue: str = "sr") -> None:
 
 def remove(db: Connection, limit: int | None = None, queue: str = "sr") -> list[str]:
     """The texts that "Remove" gives out, sorted: their order is not promised."""
-    found = rows(db, 'select text from qgres."Remove"(%s, %s)', queue, limit)
+    found = db.rows('select text from qgres."Remove"(%s, %s)', queue, limit)
     return sorted(text for (text,) in found)
 
 
@@ -60,7 +59,7 @@ def rotate(db: Connection) -> int:
     """All steps of rotation that can be done now; returns how many."""
     db.execute("update pgque.config set metadata_rotation_period = '0'")
     total = 0
-    while done := value(db, "select qgres.maint()"):
+    while done := db.value("select qgres.maint()"):
         total += done
     return total
 
@@ -68,8 +67,7 @@ def rotate(db: Connection) -> int:
 def tables(db: Connection, queue_id: int, kind: str = "") -> list[str]:
     """The tables of a queue, of all kinds or of one: entry or position."""
     pattern = f"^s[pr]_{kind or '[a-z]+'}_{queue_id}_[01]$"
-    found = rows(
-        db,
+    found = db.rows(
         "select 'qgres.' || relname from pg_class where relkind = 'r' and relname ~ %s"
         " and relnamespace = 'qgres'::regnamespace order by 1",
         pattern,
@@ -79,4 +77,4 @@ def tables(db: Connection, queue_id: int, kind: str = "") -> list[str]:
 
 def stored(db: Connection, queue_id: int, kind: str = "entry") -> int:
     """How many rows the tables of a queue hold, read or not."""
-    return sum(value(db, f"select count(*) from {name}") for name in tables(db, queue_id, kind))
+    return sum(db.value(f"select count(*) from {name}") for name in tables(db, queue_id, kind))

@@ -10,8 +10,7 @@ import time
 from random import Random
 
 from tests.support.addon_chaos import Work, work
-from tests.support.queues import Connection, connect, rows, tick, value
-from tests.support.queues import drain as drain_log
+from tests.support.queues import Connection, connect
 from tests.support.serial import add, consume, make_sp, make_sr, publish, remove
 
 ADDON = "qgres"
@@ -30,8 +29,8 @@ def prepare(db: Connection) -> None:
     db.execute(BOOKS.encode())
     make_sp(db, consumers=("inside", "outside"))
     make_sr(db)
-    assert value(db, "select qgres.log_queue('sp')") == LOG
-    value(db, "select pgque.register_consumer(%s, 'c')", LOG)
+    assert db.value("select qgres.log_queue('sp')") == LOG
+    db.value("select pgque.register_consumer(%s, 'c')", LOG)
     db.execute("update pgque.config set metadata_rotation_period = '0'")
 
 
@@ -77,8 +76,8 @@ def remove_some(db: Connection, sink: str, random: Random) -> None:
 
 def maintain(db: Connection, sink: str, random: Random) -> None:
     """Rotates all the time, and ticks the log."""
-    value(db, "select qgres.maint()")
-    tick(db, LOG)
+    db.value("select qgres.maint()")
+    db.tick(LOG)
     time.sleep(0.01)
 
 
@@ -97,27 +96,27 @@ def drain(db: Connection, sink: str) -> None:
     calm = Random(0)
     calm.random = lambda: 0.999  # type: ignore[method-assign]
     for _ in range(100_000):
-        before = value(db, "select count(*) from sink")
+        before = db.value("select count(*) from sink")
         for step in (consume_inside, consume_outside, remove_some):
             step(db, sink, calm)
-        last = value(db, "select max(number) from ledger")
+        last = db.value("select max(number) from ledger")
         with connect(sink) as other:
-            is_read = value(other, "select coalesce(max(id), 0)::bigint from sink") >= last
-        if is_read and value(db, "select count(*) from sink") == before:
+            is_read = other.value("select coalesce(max(id), 0)::bigint from sink") >= last
+        if is_read and db.value("select count(*) from sink") == before:
             return
 
 
 def check_books(db: Connection, outside: list[tuple[int, str]]) -> None:
     """Numbers without gaps, each committed entry once for each consumer, in order in the log."""
     ledger = "select number, payload from {} where queue = 'sp' order by number"
-    published = rows(db, ledger.format("ledger"))
+    published = db.rows(ledger.format("ledger"))
     assert [number for number, _ in published] == list(range(1, len(published) + 1))
-    assert rows(db, ledger.format("sink")) == published
+    assert db.rows(ledger.format("sink")) == published
     assert outside == published
-    tick(db, LOG)
-    assert drain_log(db, LOG) == [text for _, text in published]
+    db.tick(LOG)
+    assert db.drain(LOG) == [text for _, text in published]
     added = "select payload from {} where queue = 'sr' order by payload"
-    assert rows(db, added.format("sink")) == rows(db, added.format("ledger"))
+    assert db.rows(added.format("sink")) == db.rows(added.format("ledger"))
 
 
 if __name__ == "__main__":

@@ -1,42 +1,30 @@
-"""Fixtures: connections to the test's database, closed when the test ends."""
+"""Fixtures: a connection to the test's database, threads, and another database."""
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from tests.support.queues import Another, Blocked, Connection, connect
+from tests.support.databases import empty_database
+from tests.support.queues import Connection, connect
 
 
 @pytest.fixture
-def another(database_url: str) -> Iterator[Another]:
-    """Opens one more connection to the test's database."""
-    with ExitStack() as stack:
-        yield lambda: stack.enter_context(connect(database_url))
+def db(database_url: str) -> Iterator[Connection]:
+    with connect(database_url) as connection:
+        yield connection
 
 
 @pytest.fixture
-def db(another: Another) -> Connection:
-    return another()
-
-
-@pytest.fixture
-def background(another: Another) -> Iterator[ThreadPoolExecutor]:
+def background(db: Connection) -> Iterator[ThreadPoolExecutor]:
     """Threads for calls that wait for another session. They end before the connections close."""
     with ThreadPoolExecutor() as pool:
         yield pool
 
 
 @pytest.fixture
-def blocked(another: Another, background: ThreadPoolExecutor) -> Blocked:
-    """Calls a function with a connection of its own; returns when that waits for a lock."""
-
-    def call(function: Callable[..., Any], *arguments: object) -> Future[Any]:
-        connection = another()
-        answer = background.submit(function, connection, *arguments)
-        another().wait_until_blocked(connection)
-        return answer
-
-    return call
+def empty_url(server: Any) -> Iterator[str]:
+    """The URL of a database with nothing in it."""
+    with empty_database(server) as url:
+        yield url

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from tests.support.queues import Connection, rows, value
+from tests.support.queues import Connection
 from tests.support.slots import publish_keyed, slot_of
 
 KEYS = [f"key {number}" for number in range(12)]
@@ -16,7 +16,7 @@ class Claim(NamedTuple):
 
 
 def subscribe(db: Connection, n: int = 2, start_at: str | None = None) -> int:
-    return value(db, "select pgque.subscribe_slots('q', 'c', %s, %s)", n, start_at)
+    return db.value("select pgque.subscribe_slots('q', 'c', %s, %s)", n, start_at)
 
 
 def take(
@@ -29,8 +29,7 @@ def take(
     most: int | None = None,
 ) -> Claim | None:
     """Claims the slot's batch; None if it has none."""
-    ((found, epoch),) = rows(
-        db,
+    ((found, epoch),) = db.rows(
         "select batch_id, epoch from pgque.claim_batch('q', %s, %s, %s, i_batch_id => %s,"
         " i_max_count => %s)",
         f"c#{slot}/{n}",
@@ -49,25 +48,23 @@ def taken(db: Connection, slot: int = 0, n: int = 2, **more: Any) -> Claim:
 
 
 def let_go(db: Connection, claimed: Claim) -> None:
-    value(db, "select pgque.release_batch(%s, %s, %s)", *claimed)
+    db.value("select pgque.release_batch(%s, %s, %s)", *claimed)
 
 
 def finish(db: Connection, claimed: Claim) -> None:
-    value(db, "select pgque.ack_batch(%s, %s, %s)", *claimed)
+    db.value("select pgque.ack_batch(%s, %s, %s)", *claimed)
 
 
 def read(db: Connection, claimed: Claim) -> list[str]:
     """The batch's payloads in order of id, the same by each way of reading."""
-    by_rows = rows(db, "select ev_id, ev_data from pgque.get_batch_events(%s)", claimed.batch)
-    plan = rows(
-        db, "select slice_sql, batch_events from pgque.batch_read_plan(%s, 3)", claimed.batch
+    by_rows = db.rows("select ev_id, ev_data from pgque.get_batch_events(%s)", claimed.batch)
+    plan = db.rows(
+        "select slice_sql, batch_events from pgque.batch_read_plan(%s, 3)", claimed.batch
     )
-    by_slices = [
-        row for sql, _ in plan for row in rows(db, f"select ev_id, ev_data from ({sql}) s")
-    ]
+    by_slices = [row for sql, _ in plan for row in db.rows(f"select ev_id, ev_data from ({sql}) s")]
     assert sorted(by_slices) == by_rows
     assert {planned for _, planned in plan} <= {len(by_rows)}
-    assert value(db, "select pgque.batch_has_events(%s)", claimed.batch) is bool(by_rows)
+    assert db.value("select pgque.batch_has_events(%s)", claimed.batch) is bool(by_rows)
     return [payload for _, payload in by_rows]
 
 

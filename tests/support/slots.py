@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.support.queues import Connection, make_queue, rows, tick, value
+from tests.support.queues import Connection
 
 Message = tuple[Any, ...]
 
@@ -13,32 +13,32 @@ SLOT_OF = "coalesce(mod(mod(hashtextextended(%s, 0), %s) + %s, %s), 0)::integer"
 
 def queue_with_slots(db: Connection, n: int = 2, **config: str) -> None:
     """A queue with the consumer c, whose n slots are all subscribed and claimed by w."""
-    make_queue(db, consumers=(), **config)
+    db.make_queue(consumers=(), **config)
     for slot in range(n):
         subscribe(db, slot, n)
         claim(db, slot)
 
 
 def subscribe(db: Connection, slot: int | None, n: int | None, consumer: str = "c") -> None:
-    value(db, "select pgque.subscribe_slot('q', %s, %s, %s)", consumer, slot, n)
+    db.value("select pgque.subscribe_slot('q', %s, %s, %s)", consumer, slot, n)
 
 
 def unsubscribe(db: Connection, slot: int) -> None:
-    value(db, "select pgque.unsubscribe_slot('q', 'c', %s)", slot)
+    db.value("select pgque.unsubscribe_slot('q', 'c', %s)", slot)
 
 
 def claim(db: Connection, slot: int = 0, worker: str = "w", ttl: str = "30 seconds") -> Any:
-    return value(db, "select pgque.claim_slot('q', 'c', %s, %s, %s)", slot, worker, ttl)
+    return db.value("select pgque.claim_slot('q', 'c', %s, %s, %s)", slot, worker, ttl)
 
 
 def release(db: Connection, slot: int = 0, worker: str | None = "w") -> Any:
-    return value(db, "select pgque.release_slot('q', 'c', %s, %s)", slot, worker)
+    return db.value("select pgque.release_slot('q', 'c', %s, %s)", slot, worker)
 
 
 def send_keyed(db: Connection, *keyed: tuple[str | None, str]) -> list[int]:
     """Sends payloads under keys; returns the events' ids."""
     return [
-        value(db, "select pgque.insert_event('q', 't', %s, %s, null, null, null)", payload, key)
+        db.value("select pgque.insert_event('q', 't', %s, %s, null, null, null)", payload, key)
         for key, payload in keyed
     ]
 
@@ -46,20 +46,19 @@ def send_keyed(db: Connection, *keyed: tuple[str | None, str]) -> list[int]:
 def publish_keyed(db: Connection, *keyed: tuple[str | None, str]) -> list[int]:
     """The same, in a finished batch."""
     ids = send_keyed(db, *keyed)
-    tick(db)
+    db.tick()
     return ids
 
 
 def slot_of(db: Connection, key: str | None, n: int) -> int:
-    return value(db, f"select {SLOT_OF}", key, n, n, n)
+    return db.value(f"select {SLOT_OF}", key, n, n, n)
 
 
 def receive(
     db: Connection, slot: int = 0, n: int = 2, worker: str | None = "w", most: int | None = 100
 ) -> list[Message]:
     """The page's messages: id, batch, type, payload, retries, time, key, and the other extras."""
-    return rows(
-        db,
+    return db.rows(
         "select * from pgque.receive_partitioned('q', 'c', %s, %s, %s, %s)",
         slot,
         n,
@@ -69,7 +68,7 @@ def receive(
 
 
 def ack(db: Connection, slot: int = 0, n: int = 2, worker: str | None = "w") -> Any:
-    return value(db, "select pgque.ack_partitioned('q', 'c', %s, %s, %s)", slot, n, worker)
+    return db.value("select pgque.ack_partitioned('q', 'c', %s, %s, %s)", slot, n, worker)
 
 
 def nack(
@@ -80,8 +79,7 @@ def nack(
     worker: str | None = "w",
     after: str | None = "0",
 ) -> Any:
-    return value(
-        db,
+    return db.value(
         "select pgque.nack_partitioned('q', 'c', %s, %s, %s,"
         " row(%s, null, null, null, null, null, null, null, null, null)::pgque.message, %s)",
         slot,
@@ -108,8 +106,8 @@ def drain_slot(db: Connection, slot: int = 0, n: int = 2, most: int = 100) -> li
 
 
 def statuses(db: Connection, *columns: str) -> list[tuple[Any, ...]]:
-    return rows(
-        db, f"select {', '.join(columns)} from pgque.partition_slot_status order by consumer, slot"
+    return db.rows(
+        f"select {', '.join(columns)} from pgque.partition_slot_status order by consumer, slot"
     )
 
 
@@ -125,7 +123,7 @@ def expire(db: Connection, slot: int = 0) -> None:
 
 def left_over(db: Connection) -> dict[str, int]:
     """How many rows partitioned consumers left, by table."""
-    counts = {name: value(db, f"select count(*) from pgque.{name}") for name in TABLES}
+    counts = {name: db.value(f"select count(*) from pgque.{name}") for name in TABLES}
     return {name: count for name, count in counts.items() if count}
 
 
@@ -139,24 +137,22 @@ def fail_all(db: Connection, queue: str, consumer: str, n: int) -> None:
     """Takes back all events of the slots of any consumer, for a later time."""
     for slot in range(n):
         of_slot = (queue, consumer, slot)
-        value(db, "select pgque.claim_slot(%s, %s, %s, 'w', '1 hour')", *of_slot)
+        db.value("select pgque.claim_slot(%s, %s, %s, 'w', '1 hour')", *of_slot)
         receive = "select msg_id from pgque.receive_partitioned(%s, %s, %s, %s, 'w', 100)"
-        for (message_id,) in rows(db, receive, *of_slot, n):
-            value(
-                db,
+        for (message_id,) in db.rows(receive, *of_slot, n):
+            db.value(
                 "select pgque.nack_partitioned(%s, %s, %s, %s, 'w', row(%s, null, null, null, null,"
                 " null, null, null, null, null)::pgque.message, '1 hour')",
                 *of_slot,
                 n,
                 message_id,
             )
-        value(db, "select pgque.ack_partitioned(%s, %s, %s, %s, 'w')", *of_slot, n)
+        db.value("select pgque.ack_partitioned(%s, %s, %s, %s, 'w')", *of_slot, n)
 
 
 def failures(db: Connection, queue: str, consumer: str) -> list[tuple[Any, ...]]:
     """What is retried or dead of the slots of any consumer."""
-    return rows(
-        db,
+    return db.rows(
         "with slot as ("
         "  select b.sub_id, s.sub_consumer from pgque.partition_slot_base b"
         "  join pgque.subscription_base s on s.sub_id = b.sub_id"
@@ -175,11 +171,11 @@ def consumer_with_failures(
     db: Connection, queue: str, consumer: str, n: int, **config: str
 ) -> list[tuple[Any, ...]]:
     """Makes a consumer beside q's c, whose slots fail; returns its failures."""
-    make_queue(db, queue, consumers=(), **config)
-    value(db, "select pgque.subscribe_slots(%s, %s, %s)", queue, consumer, n)
+    db.make_queue(queue, consumers=(), **config)
+    db.value("select pgque.subscribe_slots(%s, %s, %s)", queue, consumer, n)
     for number in range(8):
         sql = "select pgque.insert_event(%s, 't', 'x', %s, null, null, null)"
-        value(db, sql, queue, f"key {number}")
-    tick(db, queue)
+        db.value(sql, queue, f"key {number}")
+    db.tick(queue)
     fail_all(db, queue, consumer, n)
     return failures(db, queue, consumer)

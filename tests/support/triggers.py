@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tests.support.queues import Connection, event_tables, rows
+from tests.support.queues import Connection
 
 TRIGGERS = ["jsontriga", "logutriga", "sqltriga"]
 
@@ -38,10 +38,9 @@ def attach(
 
 def take_events(db: Connection) -> list[Event]:
     """What was published to any queue since the last call on this connection."""
-    found = rows(
-        db,
+    found = db.rows(
         "select ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
-        f" from {event_tables(db)} where ev_id > coalesce("
+        f" from {db.event_tables()} where ev_id > coalesce("
         "   nullif(current_setting('test.seen', true), '')::bigint, 0) order by ev_id",
     )
     if found:

@@ -2,31 +2,29 @@
 
 from typing import Any
 
-from tests.support.queues import Connection, finish, make_queue, payloads, rows, send, tick, value
+from tests.support.queues import Connection
 
 
 def queue_with_ticks(db: Connection, *texts: str) -> None:
     """A queue with the worker w1 of the consumer c, and one tick after each text."""
-    make_queue(db, consumers=())
+    db.make_queue(consumers=())
     register(db, "w1")
     for text in texts:
-        send(db, text)
-        tick(db)
+        db.send(text)
+        db.tick()
 
 
 def register(db: Connection, worker: str, consumer: str = "c", *, convert: bool = False) -> int:
-    return value(
-        db, "select pgque.register_subconsumer('q', %s, %s, %s)", consumer, worker, convert
-    )
+    return db.value("select pgque.register_subconsumer('q', %s, %s, %s)", consumer, worker, convert)
 
 
 def unregister(db: Connection, worker: str, handling: int | None = 0) -> int:
-    return value(db, "select pgque.unregister_subconsumer('q', 'c', %s, %s)", worker, handling)
+    return db.value("select pgque.unregister_subconsumer('q', 'c', %s, %s)", worker, handling)
 
 
 def next_of(db: Connection, worker: str, dead: str | None = None, consumer: str = "c") -> Any:
     """The worker's open or next batch."""
-    return value(db, "select pgque.next_batch('q', %s, %s, %s)", consumer, worker, dead)
+    return db.value("select pgque.next_batch('q', %s, %s, %s)", consumer, worker, dead)
 
 
 def work_off(
@@ -37,8 +35,8 @@ def work_off(
         register(db, worker, consumer, convert=True)
     consumed = []
     while (batch := next_of(db, worker, consumer=consumer)) is not None:
-        consumed += payloads(db, batch)
-        finish(db, batch)
+        consumed += db.payloads(batch)
+        db.finish(batch)
     return consumed
 
 
@@ -54,8 +52,7 @@ def age_worker(db: Connection, worker: str, age: str = "2 hours", consumer: str 
 
 def roles(db: Connection) -> dict[str, str]:
     return dict(
-        rows(
-            db,
+        db.rows(
             "select c.co_name, s.sub_role from pgque.subscription s"
             " join pgque.consumer c on c.co_id = s.sub_consumer order by 1",
         )
@@ -64,4 +61,4 @@ def roles(db: Connection) -> dict[str, str]:
 
 def positions(db: Connection) -> list[tuple[Any, ...]]:
     columns = "sub_id, sub_role, sub_last_tick, sub_batch, sub_next_tick, lease_owner, lease_epoch"
-    return rows(db, f"select {columns} from pgque.subscription order by sub_id")
+    return db.rows(f"select {columns} from pgque.subscription order by sub_id")

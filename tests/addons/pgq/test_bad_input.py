@@ -47,7 +47,6 @@ REFUSED = {
             )
         ),
     ),
-    "PQ007": ("pgq.drop_queue('q')",),
     "PQ015": ("pgq.next_batch('q', 'm')", "pgq.next_batch('q', 'm.s')"),
     "PQ016": (
         *("pgq.unregister_consumer('q', 'm.s')", "pgq_coop.next_batch('q', 'c', 's')"),
@@ -56,7 +55,6 @@ REFUSED = {
             "pgq_coop.unregister_subconsumer('q', 'm', 's', 0)",
         ),
     ),
-    "PQ017": ("pgq.ticker('q', 9, now(), 9)",),
 }
 
 

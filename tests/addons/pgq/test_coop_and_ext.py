@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Blocked, Connection, refused
+from tests.support.queues import Connection
 
 
 @pytest.fixture
@@ -25,16 +25,6 @@ def batch_of(db: Connection, worker: str, *limits: str, form: str = "next_batch"
 
 def payloads(db: Connection, batch: int | None) -> list[str]:
     return [text for (text,) in db.rows("select ev_data from pgq.get_batch_events(%s)", batch)]
-
-
-def test_a_silent_worker_loses_its_batch(shared: Connection) -> None:
-    lost = batch_of(shared, "one")
-    shared.value("select pgq_coop.finish_batch(%s)", batch_of(shared, "two"))
-    assert batch_of(shared, "two", "'1 hour'") is None
-    taken = batch_of(shared, "two", "'0'")
-    assert payloads(shared, taken) == ["a"]
-    with refused("PQ003"):
-        shared.value("select pgq_coop.finish_batch(%s)", lost)
 
 
 def test_limits_of_a_batch(shared: Connection) -> None:
@@ -61,15 +51,6 @@ def test_a_normal_consumer_becomes_a_shared_one(db: Connection) -> None:
     db.value("select pgq.insert_event('q', 't', 'a')")
     db.tick()
     assert payloads(db, batch_of(db, "one")) == ["a"]
-
-
-def test_a_batch_of_a_worker_that_leaves_is_retried(shared: Connection) -> None:
-    batch_of(shared, "one")
-    leave = "select pgq_coop.unregister_subconsumer('q', 'shared', 'one', %s)"
-    with refused("PQ016"):
-        shared.value(leave, 0)
-    assert [shared.value(leave, 1), shared.value(leave, 1)] == [1, 0]
-    assert shared.value("select ev_data from pgq.retry_queue") == "a"
 
 
 def test_a_consumer_leaves_with_its_workers(shared: Connection) -> None:
@@ -127,14 +108,12 @@ def test_consumers_and_workers_are_recorded_apart_and_by_commit(db: Connection) 
 
 @pytest.mark.parametrize("call", ["set_batch_done('c', 5)", "set_event_done('c', 5, 1)"])
 @pytest.mark.parametrize("before", ["", "set_batch_done('c', 4)", "set_event_done('c', 4, 9)"])
-def test_one_of_two_sessions_records_the_same(
-    db: Connection, blocked: Blocked, call: str, before: str
-) -> None:
+def test_one_of_two_sessions_records_the_same(db: Connection, call: str, before: str) -> None:
     if before:
         db.value(f"select pgq_ext.{before}")
     db.execute("begin")
     assert db.value(f"select pgq_ext.{call}") is True
-    waiting = blocked(Connection.value, f"select pgq_ext.{call}")
+    waiting = db.blocked(Connection.value, f"select pgq_ext.{call}")
     db.execute("commit")
     assert waiting.result() is False
 

@@ -9,7 +9,7 @@ from tests.addons.conftest import addon_sql, begun
 from tests.conftest import INSTALL_SQL
 from tests.support.databases import empty_database
 from tests.support.dumps import dump, restore
-from tests.support.queues import Another, Blocked, Connection, connect, refused
+from tests.support.queues import Connection, connect, refused
 
 SCHEMAS = "select nspname from pg_namespace where nspname ~ '^pgq' order by 1"
 ALL = [("pgq",), ("pgq_coop",), ("pgq_ext",), ("pgque",)]
@@ -90,12 +90,10 @@ def test_removing_it_loses_nothing_unasked(used: Connection) -> None:
             assert used.drain() == ["kept"]
 
 
-def test_removing_it_waits_for_a_record_that_is_being_made(
-    used: Connection, another: Another, blocked: Blocked
-) -> None:
-    consumer = begun(another())
+def test_removing_it_waits_for_a_record_that_is_being_made(used: Connection) -> None:
+    consumer = begun(used.another())
     consumer.value("select pgq_ext.set_batch_done('c', 5)")
-    removing = blocked(Connection.value, "select pgq.uninstall()::text")
+    removing = used.blocked(Connection.value, "select pgq.uninstall()::text")
     consumer.execute("commit")
     with refused("PQ020", "the last batch of consumer c"):
         removing.result()

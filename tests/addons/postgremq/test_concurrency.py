@@ -5,7 +5,7 @@ import pytest
 
 from tests.addons.conftest import begun, with_snapshot
 from tests.support.messages import ack, consume, drain, nack, publish, publish_many
-from tests.support.queues import Another, Connection, connect
+from tests.support.queues import Connection, connect
 
 OPEN_CHANGES = (
     "select * from postgremq.consume_message('q', 60)",
@@ -20,12 +20,10 @@ OPEN_CHANGES = (
 
 
 @pytest.mark.parametrize("part", [0, 1])
-def test_nobody_waits_for_an_open_change_of_a_message(
-    q: Connection, another: Another, part: int
-) -> None:
+def test_nobody_waits_for_an_open_change_of_a_message(q: Connection, part: int) -> None:
     q.value("select setval('postgremq.turn', %s)", part)
     q.execute("set statement_timeout = '20s'")
-    slow = another()
+    slow = q.another()
     for change in OPEN_CHANGES:
         first, _ = publish(q, 1, 2)
         begun(slow)
@@ -47,8 +45,8 @@ def test_claims_of_a_session_that_ends_come_again(q: Connection, database_url: s
     assert drain(q) == [*range(20)]
 
 
-def test_publisher_that_commits_late_is_not_passed_over(q: Connection, another: Another) -> None:
-    late, early = begun(another()), with_snapshot(another())
+def test_publisher_that_commits_late_is_not_passed_over(q: Connection) -> None:
+    late, early = begun(q.another()), with_snapshot(q.another())
     publish(late, 1, 2)
     for _ in range(3):
         publish(q, *range(100, 160))
@@ -63,11 +61,9 @@ def test_publisher_that_commits_late_is_not_passed_over(q: Connection, another: 
     assert drain(q) == [4]
 
 
-def test_claim_that_commits_after_its_visibility_time_comes_again(
-    q: Connection, another: Another
-) -> None:
+def test_claim_that_commits_after_its_visibility_time_comes_again(q: Connection) -> None:
     publish(q, 1)
-    slow = begun(another())
+    slow = begun(q.another())
     (claim,) = consume(slow, vt=0)
     publish(q, *range(100, 200))
     drain(q)
@@ -77,9 +73,9 @@ def test_claim_that_commits_after_its_visibility_time_comes_again(
 
 
 def test_messages_published_and_answered_in_a_consumers_transaction_are_found(
-    q: Connection, another: Another
+    q: Connection,
 ) -> None:
-    older = begun(another())
+    older = begun(q.another())
     older.value("select pg_current_xact_id()")
     publish(q, *range(100))
     for _ in range(5):  # a floor is written now and then
@@ -92,9 +88,9 @@ def test_messages_published_and_answered_in_a_consumers_transaction_are_found(
     assert drain(q) == [-1, -1, -1]
 
 
-def test_repeatable_read_consumers_get_each_message_once(q: Connection, another: Another) -> None:
+def test_repeatable_read_consumers_get_each_message_once(q: Connection) -> None:
     publish(q, 1, 2)
-    one, two = with_snapshot(another()), with_snapshot(another())
+    one, two = with_snapshot(q.another()), with_snapshot(q.another())
     (first,) = consume(one)
     one.execute("commit")
     try:
@@ -135,11 +131,9 @@ def test_empty_poll_only_reads_and_steps_over_finished_messages_once(q: Connecti
     assert drain(q) == [1]
 
 
-def test_messages_that_a_floor_passes_while_a_session_holds_them_come_again(
-    q: Connection, another: Another
-) -> None:
+def test_messages_that_a_floor_passes_while_a_session_holds_them_come_again(q: Connection) -> None:
     publish(q, *range(20))
-    slow = begun(another())
+    slow = begun(q.another())
     assert len(consume(slow, limit=20)) == 20
     publish(q, *range(100, 200))
     drain(q)
@@ -174,20 +168,18 @@ def cost_of_a_claim(db: Connection) -> int:
     return read
 
 
-def test_floor_costs_the_same_after_any_history(q: Connection, another: Another) -> None:
+def test_floor_costs_the_same_after_any_history(q: Connection) -> None:
     publish_many(q, 3000)
     done = consume(q, vt=0, limit=None)
     sql = "select count(*) from postgremq.ack_message_batch('q', %s, %s::varchar[])"
     q.value(sql, [claim.id for claim in done], [claim.token for claim in done])
     assert consume(q) == []
-    publish(begun(another()), 1)
+    publish(begun(q.another()), 1)
     assert cost_of_a_claim(q) < 1000
 
 
-def test_open_transaction_that_publishes_much_costs_consumers_nothing(
-    q: Connection, another: Another
-) -> None:
-    bulk = begun(another())
+def test_open_transaction_that_publishes_much_costs_consumers_nothing(q: Connection) -> None:
+    bulk = begun(q.another())
     bulk.execute(
         "insert into postgremq.messages (topic_name, payload, deliver_after)"
         " select 't', to_jsonb(n), case when n % 2 = 0 then now() end"
@@ -200,10 +192,10 @@ def test_open_transaction_that_publishes_much_costs_consumers_nothing(
     assert len(consume(q, limit=None)) == 4000
 
 
-def test_many_claims_of_an_open_transaction_hide_no_others(q: Connection, another: Another) -> None:
+def test_many_claims_of_an_open_transaction_hide_no_others(q: Connection) -> None:
     publish_many(q, 1000)
     assert len(consume(q, vt=0, limit=1000)) == 1000
-    holder = begun(another())
+    holder = begun(q.another())
     assert len(consume(holder, limit=600)) == 600
     assert len(consume(q, limit=30)) == 30  # and writes a floor
     holder.execute("rollback")

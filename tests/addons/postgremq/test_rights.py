@@ -1,7 +1,7 @@
 """Who may do what: writers publish, readers consume, administrators do everything."""
 
 from tests.support.messages import publish
-from tests.support.queues import Another, Connection, refused
+from tests.support.queues import Connection, refused
 
 CALLS = {
     "pgque_writer": ("publish_message('t', '1')", "list_topics()"),
@@ -66,12 +66,12 @@ def test_reader_sees_no_tokens_and_no_inner_tables(db: Connection) -> None:
 
 
 def test_writer_cannot_put_an_operator_in_front_of_ours(
-    q: Connection, another: Another, administration: Connection
+    q: Connection, administration: Connection
 ) -> None:
     administration.execute("create role mallory login in role pgque_writer")
     try:
         q.execute("create schema evil authorization mallory")
-        writer = another()
+        writer = q.another()
         writer.execute("set session authorization mallory")
         for number, sign in enumerate(("=", "<>", ">", ">=", "<", "+", "-", "*", "&")):
             for kind in ("integer", "bigint", "text"):

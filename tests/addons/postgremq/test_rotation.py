@@ -20,7 +20,7 @@ from tests.support.messages import (
     statistics,
     switch,
 )
-from tests.support.queues import Another, Blocked, Connection, refused
+from tests.support.queues import Connection, refused
 
 DONE = "select postgremq.is_part_done((1 - postgremq.current_part())::smallint)"
 
@@ -83,10 +83,10 @@ def test_messages_that_are_moved_keep_their_attempts(db: Connection) -> None:
     assert drain(db) == [1]
 
 
-def test_part_is_kept_while_a_snapshot_may_need_it(q: Connection, another: Another) -> None:
+def test_part_is_kept_while_a_snapshot_may_need_it(q: Connection) -> None:
     publish(q, 1, 2, 3)
     (claim,) = consume(q)
-    old = with_snapshot(another())
+    old = with_snapshot(q.another())
     ack(q, claim)
     rotate(q)
     rotate(q)
@@ -98,11 +98,9 @@ def test_part_is_kept_while_a_snapshot_may_need_it(q: Connection, another: Anoth
     assert min(part_sizes(q)) == 0
 
 
-def test_part_is_kept_while_a_transaction_publishes_into_it(
-    q: Connection, another: Another
-) -> None:
+def test_part_is_kept_while_a_transaction_publishes_into_it(q: Connection) -> None:
     publish(q, 1)
-    late = begun(another())
+    late = begun(q.another())
     publish(late, 2)
     drain(q)
     rotate(q)
@@ -112,10 +110,8 @@ def test_part_is_kept_while_a_transaction_publishes_into_it(
     assert drain(q) == [2]
 
 
-def test_late_message_is_found_after_floors_passed_it_and_it_was_moved(
-    q: Connection, another: Another
-) -> None:
-    late = begun(another())
+def test_late_message_is_found_after_floors_passed_it_and_it_was_moved(q: Connection) -> None:
+    late = begun(q.another())
     publish(late, 1)
     publish(q, *range(100, 200))
     drain(q)
@@ -184,13 +180,13 @@ def test_installing_again_loses_nothing(q: Connection) -> None:
     assert drain(q) == [2, 3]
 
 
-def test_snapshot_from_between_maintenance_and_its_commit(q: Connection, another: Another) -> None:
+def test_snapshot_from_between_maintenance_and_its_commit(q: Connection) -> None:
     publish(q, 1, 2)
     switch(q)
-    maintenance = begun(another())
+    maintenance = begun(q.another())
     maintenance.value("select postgremq.clean_up_queue('q')")
     maintain(maintenance)
-    old = with_snapshot(another())
+    old = with_snapshot(q.another())
     maintenance.execute("commit")
     maintain(q)
     assert len(states(old)) == 2
@@ -214,12 +210,10 @@ def test_maintenance_in_a_session_that_reads_the_states(q: Connection) -> None:
     assert q.value("select postgremq.maint()") == 1
 
 
-def test_maintenance_does_not_wait_for_a_consumer_that_keeps_its_ack_open(
-    q: Connection, another: Another
-) -> None:
+def test_maintenance_does_not_wait_for_a_consumer_that_keeps_its_ack_open(q: Connection) -> None:
     publish(q, 1, 2)
     held, _ = consume(q, limit=2)
-    slow = begun(another())
+    slow = begun(q.another())
     ack(slow, held)
     q.execute("set statement_timeout = '20s'")
     rotate(q)
@@ -232,9 +226,9 @@ def test_maintenance_does_not_wait_for_a_consumer_that_keeps_its_ack_open(
 
 
 @pytest.fixture
-def holder(another: Another) -> Iterator[Connection]:
+def holder(db: Connection) -> Iterator[Connection]:
     """Somebody whose snapshot sees a message that is not finished, so that no part is truncated."""
-    db = another()
+    db = db.another()
     make_queue(db, max_attempts=1)
     publish(db, 0)
     db.execute("begin isolation level repeatable read")
@@ -264,10 +258,10 @@ def test_part_is_done_once_all_is_finished(db: Connection, holder: Connection) -
 
 @pytest.mark.parametrize("is_maintenance_older", [False, True])
 def test_transaction_that_published_before_the_turn_is_waited_for(
-    db: Connection, holder: Connection, another: Another, is_maintenance_older: bool
+    db: Connection, holder: Connection, is_maintenance_older: bool
 ) -> None:
     drain(db)
-    late, maintenance = another(), begun(another())
+    late, maintenance = db.another(), begun(db.another())
     maintenance.value("select pg_current_xact_id()")
     begun(late)
     publish(late, 9)
@@ -293,12 +287,12 @@ def test_publisher_with_a_snapshot_from_before_the_turn(db: Connection, holder: 
 
 
 def test_publisher_that_reads_the_part_before_the_turn_and_writes_after_it(
-    db: Connection, holder: Connection, another: Another, blocked: Blocked
+    db: Connection, holder: Connection
 ) -> None:
     drain(db)
-    lock = begun(another())
+    lock = begun(db.another())
     lock.execute("lock table postgremq.topic_log in access exclusive mode")
-    publication = blocked(publish, 9)
+    publication = db.blocked(publish, 9)
     work_off(db)
     assert db.value(DONE)
     lock.execute("rollback")
@@ -321,7 +315,7 @@ def test_part_that_was_done_in_an_earlier_turn(db: Connection, holder: Connectio
 @pytest.mark.parametrize("is_requeued", [True, False])
 @pytest.mark.parametrize("maintained", ["before", "meanwhile"])
 def test_finished_message_that_is_put_back(
-    db: Connection, holder: Connection, another: Another, is_requeued: bool, maintained: str
+    db: Connection, holder: Connection, is_requeued: bool, maintained: str
 ) -> None:
     drain(db)
     if is_requeued:
@@ -332,7 +326,7 @@ def test_finished_message_that_is_put_back(
     else:
         switch(db)
         db.value("select postgremq.maint()")
-    admin = begun(another())
+    admin = begun(db.another())
     if is_requeued:
         admin.value("select postgremq.requeue_dlq_messages('q')")
     else:
@@ -367,16 +361,16 @@ def test_message_that_is_put_back_in_the_current_part_changes_nothing(
 
 
 def test_truncation_waits_for_consumers_whose_transactions_overlap(
-    db: Connection, holder: Connection, another: Another, blocked: Blocked
+    db: Connection, holder: Connection
 ) -> None:
     drain(db)
     work_off(db)
-    first = begun(another())
+    first = begun(db.another())
     consume(first)
     holder.execute("rollback")
     assert db.value("select postgremq.maint()") == 0
     db.execute("update postgremq.rotation_part set done_at = done_at - interval '11 minutes'")
-    truncation = blocked(Connection.value, "select postgremq.maint()")
+    truncation = db.blocked(Connection.value, "select postgremq.maint()")
     first.execute("commit")
     assert truncation.result() or db.value("select postgremq.maint()")
     assert consume(db) == []

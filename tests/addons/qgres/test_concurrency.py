@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.addons.conftest import begun, with_snapshot
-from tests.support.queues import Another, Blocked, Connection, connect, refused
+from tests.support.queues import Connection, connect, refused
 from tests.support.serial import add, consume, make_sp, make_sr, numbers, publish, remove, rotate
 
 either_end = pytest.mark.parametrize("end", ["commit", "rollback"])
@@ -37,52 +37,48 @@ def test_a_consumer_and_a_remover_that_roll_back_get_the_entries_again(db: Conne
 
 
 @either_end
-def test_a_publisher_waits_for_the_one_before(
-    db: Connection, another: Another, blocked: Blocked, end: str
-) -> None:
+def test_a_publisher_waits_for_the_one_before(db: Connection, end: str) -> None:
     make_sp(db)
     begun(db)
     publish(db, "a")
-    waiting = blocked(publish, "b")
-    assert consume(another()) == []
+    waiting = db.blocked(publish, "b")
+    assert consume(db.another()) == []
     db.execute(end)
     assert waiting.result() == [2 if end == "commit" else 1]
 
 
-def test_a_killed_publisher_leaves_no_gap(
-    db: Connection, database_url: str, blocked: Blocked
-) -> None:
+def test_a_killed_publisher_leaves_no_gap(db: Connection, database_url: str) -> None:
     make_sp(db)
     first = begun(connect(database_url))
     publish(first, "a")
-    waiting = blocked(publish, "b")
+    waiting = db.blocked(publish, "b")
     db.value("select pg_terminate_backend(%s)", first.info.backend_pid)
     assert waiting.result() == [1]
     first.close()
     assert consume(db) == [(1, "b")]
 
 
-def test_publishers_of_two_queues_and_consumers_of_two_names_do_not_wait(
-    db: Connection, another: Another
-) -> None:
+def test_publishers_of_two_queues_and_consumers_of_two_names_do_not_wait(db: Connection) -> None:
     make_sp(db, "one")
     make_sp(db, "two", consumers=("c", "d"))
     with db.transaction():
         publish(db, "a", queue="one")
-        assert publish(another(), "b", queue="two") == [1]
-        assert consume(db, "c", queue="two") == consume(another(), "d", queue="two") == [(1, "b")]
+        assert publish(db.another(), "b", queue="two") == [1]
+        assert (
+            consume(db, "c", queue="two") == consume(db.another(), "d", queue="two") == [(1, "b")]
+        )
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_an_old_snapshot_gets_no_number_twice(db: Connection, another: Another, level: str) -> None:
+def test_an_old_snapshot_gets_no_number_twice(db: Connection, level: str) -> None:
     make_sp(db)
-    old = begun(another(), level)
+    old = begun(db.another(), level)
     publish(db, "a")
     with refused("40001", "could not serialize access"):
         publish(old, "b")
     old.execute("rollback")
     assert publish(old, "c") == [2]
-    old = begun(another(), level)
+    old = begun(db.another(), level)
     consume(db)
     rotate(db)  # the number is in the other half now
     with refused("40001"):
@@ -112,10 +108,8 @@ def three(db: Connection) -> Connection:
 
 
 @either_way
-def test_an_old_snapshot_gets_no_entry_twice(
-    three: Connection, another: Another, take: Take
-) -> None:
-    old = with_snapshot(another())
+def test_an_old_snapshot_gets_no_entry_twice(three: Connection, take: Take) -> None:
+    old = with_snapshot(three.another())
     taken = take(three, 2)
     with refused("40001", "could not serialize access"):
         take(old, 1)
@@ -125,19 +119,17 @@ def test_an_old_snapshot_gets_no_entry_twice(
 
 @either_way
 @either_end
-def test_two_sessions_that_take_entries_take_turns(
-    three: Connection, blocked: Blocked, take: Take, end: str
-) -> None:
+def test_two_sessions_that_take_entries_take_turns(three: Connection, take: Take, end: str) -> None:
     begun(three)
     taken = take(three, 1)
-    waiting = blocked(take)
+    waiting = three.blocked(take)
     three.execute(end)
     assert waiting.result() == sorted({1, 2, 3} - ({*taken} if end == "commit" else set()))
 
 
-def test_an_entry_that_commits_late_is_removed_later(db: Connection, another: Another) -> None:
+def test_an_entry_that_commits_late_is_removed_later(db: Connection) -> None:
     make_sr(db)
-    late = begun(another())
+    late = begun(db.another())
     add(late, "late")
     for text in ("a", "b", "c"):
         add(db, text)
@@ -148,9 +140,9 @@ def test_an_entry_that_commits_late_is_removed_later(db: Connection, another: An
     assert remove(db) == []
 
 
-def test_own_entries_of_a_transaction_are_removed_once(db: Connection, another: Another) -> None:
+def test_own_entries_of_a_transaction_are_removed_once(db: Connection) -> None:
     make_sr(db)
-    other = another()
+    other = db.another()
     with db.transaction():
         add(db, "a", "b", "c")
         assert remove(db, 2) == ["a", "b"]
@@ -165,9 +157,7 @@ def test_own_entries_of_a_transaction_are_removed_once(db: Connection, another: 
 
 
 @pytest.mark.parametrize("is_warm", [False, True])
-def test_a_call_behind_a_drop_says_that_there_is_no_queue(
-    db: Connection, another: Another, is_warm: bool
-) -> None:
+def test_a_call_behind_a_drop_says_that_there_is_no_queue(db: Connection, is_warm: bool) -> None:
     for call, number in (
         ("\"Publish\"('sp', 'a'::text)", 0),
         ("consume('sp', 'c')", 0),
@@ -175,22 +165,22 @@ def test_a_call_behind_a_drop_says_that_there_is_no_queue(
         ("\"Remove\"('sr')", 1),
     ):
         ids = (make_sp(db), make_sr(db))
-        second = another()
+        second = db.another()
         if is_warm:  # its statements are prepared then
             second.rows(f"select 1 from qgres.{call}")
         with ThreadPoolExecutor() as pool:
             begun(db)
             db.value("select count(qgres.queue__drop(queue_id, true)) from qgres.queue")
             waiting = pool.submit(Connection.rows, second, f"select 1 from qgres.{call}")
-            another().wait_until_blocked(second)
+            db.another().wait_until_blocked(second)
             db.execute("commit")
             with refused("P0002", f"queue_id {ids[number]} does not exist"):
                 waiting.result()
 
 
-def test_an_old_snapshot_adds_to_no_dropped_queue(db: Connection, another: Another) -> None:
+def test_an_old_snapshot_adds_to_no_dropped_queue(db: Connection) -> None:
     make_sr(db)
-    old = with_snapshot(another())
+    old = with_snapshot(db.another())
     db.value("select qgres.queue__drop('sr', true)::text")
     with refused("40001", "queue_id 1 was dropped"):
         add(old, "a")

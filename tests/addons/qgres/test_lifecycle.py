@@ -9,7 +9,7 @@ import pytest
 from tests.addons.conftest import addon_sql, with_snapshot
 from tests.conftest import INSTALL_SQL
 from tests.support.dumps import Restore, new_cluster, restoring, use_ids
-from tests.support.queues import Another, Connection, refused
+from tests.support.queues import Connection, refused
 from tests.support.serial import (
     ROLES,
     add,
@@ -43,11 +43,9 @@ def check_filled(db: Connection) -> None:
     assert remove(db, 2) + remove(db) == ["b", "c", "d", "e"]
 
 
-def test_installing_again_loses_nothing_and_waits_for_no_open_transaction(
-    db: Connection, another: Another
-) -> None:
+def test_installing_again_loses_nothing_and_waits_for_no_open_transaction(db: Connection) -> None:
     fill(db)
-    publisher, consumer, remover = another(), another(), another()
+    publisher, consumer, remover = db.another(), db.another(), db.another()
     for connection in (publisher, consumer, remover):
         connection.execute("begin")
     publish(publisher, "x")
@@ -162,15 +160,13 @@ def test_a_dump_may_be_taken_between_all_steps_of_rotation(
     assert steps >= 3
 
 
-def test_a_snapshot_older_than_rotation_still_sees_what_it_needs(
-    db: Connection, another: Another
-) -> None:
+def test_a_snapshot_older_than_rotation_still_sees_what_it_needs(db: Connection) -> None:
     """A dump takes its snapshot first and its locks later."""
     make_sp(db)
     make_sr(db)
     publish(db, "a")
     add(db, "a")
-    snapshot = with_snapshot(another())
+    snapshot = with_snapshot(db.another())
     numbers(db)
     remove(db)
     rotate(db)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.addons.conftest import begun
-from tests.support.queues import Another, Blocked, Connection, refused
+from tests.support.queues import Connection, refused
 from tests.support.serial import make_sp, publish
 
 LOG = "qgres.Orders"
@@ -78,12 +78,10 @@ def test_publishing_without_the_log_fails_and_loses_nothing(logged: Connection) 
     assert publish(logged, "c", queue="Orders") == [2]
 
 
-def test_unlogging_waits_for_a_publisher_whose_entry_is_logged(
-    logged: Connection, another: Another, blocked: Blocked
-) -> None:
-    publisher = begun(another())
+def test_unlogging_waits_for_a_publisher_whose_entry_is_logged(logged: Connection) -> None:
+    publisher = begun(logged.another())
     publish(publisher, "a", queue="Orders")
-    unlogging = blocked(Connection.value, "select qgres.unlog_queue('Orders')::text")
+    unlogging = logged.blocked(Connection.value, "select qgres.unlog_queue('Orders')::text")
     publisher.execute("commit")
     unlogging.result()
     publish(logged, "b", queue="Orders")

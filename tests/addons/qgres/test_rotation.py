@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.addons.conftest import begun, with_snapshot
-from tests.support.queues import Another, Connection, refused
+from tests.support.queues import Connection, refused
 from tests.support.serial import (
     add,
     consume,
@@ -23,13 +23,13 @@ from tests.support.serial import (
 )
 
 
-def test_a_consumer_that_is_always_consuming_is_moved(db: Connection, another: Another) -> None:
+def test_a_consumer_that_is_always_consuming_is_moved(db: Connection) -> None:
     make_sp(db)
     publish(db, "a")
     numbers(db)
     db.execute("update pgque.config set metadata_rotation_period = '0'")
     assert db.value("select qgres.maint()") == 1
-    consumer = another()
+    consumer = db.another()
     for text, steps in (("b", 0), ("c", 1)):
         publish(db, text)
         consumer.execute("begin")
@@ -42,7 +42,7 @@ def test_a_consumer_that_is_always_consuming_is_moved(db: Connection, another: A
     assert consume(db) == [(4, "d")]
 
 
-def test_a_queue_that_is_always_published_to_rotates(db: Connection, another: Another) -> None:
+def test_a_queue_that_is_always_published_to_rotates(db: Connection) -> None:
     make_sp(db)
     publish(db, "a")
     numbers(db)
@@ -55,7 +55,7 @@ def test_a_queue_that_is_always_published_to_rotates(db: Connection, another: An
                 publish(own, "b")
                 own.value("select pg_sleep(0.05)::text")
 
-    sessions = [another() for _ in range(6)]
+    sessions = [db.another() for _ in range(6)]
     with ThreadPoolExecutor(len(sessions)) as pool:
         publishers = [pool.submit(publish_slowly, own) for own in sessions]
         try:
@@ -134,10 +134,10 @@ def test_entries_that_all_have_read_are_truncated(db: Connection) -> None:
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read"])
-def test_an_open_writer_keeps_its_half(db: Connection, another: Another, level: str) -> None:
+def test_an_open_writer_keeps_its_half(db: Connection, level: str) -> None:
     """One with an old snapshot adds to the half that this shows, which may be left since."""
     queue = make_sr(db)
-    writer = begun(another(), level)
+    writer = begun(db.another(), level)
     add(db, "a")
     if level == "read committed":
         add(writer, "late")
@@ -153,14 +153,12 @@ def test_an_open_writer_keeps_its_half(db: Connection, another: Another, level: 
     assert stored(db, queue) == 0
 
 
-def test_rotation_waits_for_a_held_snapshot_but_for_the_patience_at_most(
-    db: Connection, another: Another
-) -> None:
+def test_rotation_waits_for_a_held_snapshot_but_for_the_patience_at_most(db: Connection) -> None:
     sp, sr = make_sp(db), make_sr(db)
     for patience in (None, "0"):
         publish(db, "a")
         add(db, "a")
-        reader = with_snapshot(another())
+        reader = with_snapshot(db.another())
         assert len(consume(db)) == len(remove(db)) == 1
         rotate(db)
         assert (stored(db, sp), stored(db, sr)) == (1, 1)
@@ -176,10 +174,10 @@ def test_rotation_waits_for_a_held_snapshot_but_for_the_patience_at_most(
         consume(reader)
 
 
-def test_an_open_consumer_delays_rotation_and_nobody_else(db: Connection, another: Another) -> None:
+def test_an_open_consumer_delays_rotation_and_nobody_else(db: Connection) -> None:
     queue = make_sp(db)
     publish(db, "a")
-    consumer = another()
+    consumer = db.another()
     with consumer.transaction():
         assert numbers(consumer) == [1]
         rotate(db)
@@ -193,10 +191,10 @@ def test_an_open_consumer_delays_rotation_and_nobody_else(db: Connection, anothe
 
 
 @pytest.mark.parametrize("is_held", [False, True])
-def test_no_call_leaves_dead_rows(db: Connection, another: Another, is_held: bool) -> None:
+def test_no_call_leaves_dead_rows(db: Connection, is_held: bool) -> None:
     sp, sr = make_sp(db, consumers=("one", "two")), make_sr(db)
     if is_held:
-        with_snapshot(another())
+        with_snapshot(db.another())
     for _ in range(30):
         publish(db, "a")
         numbers(db, "one")
@@ -237,15 +235,13 @@ def test_many_queues_rotate_in_portions_and_idle_ones_not_at_all(db: Connection)
     assert publish(db, "b", queue="q7") == [2]
 
 
-def test_rotation_waits_for_publishers_only_while_it_holds_no_queue(
-    db: Connection, another: Another
-) -> None:
+def test_rotation_waits_for_publishers_only_while_it_holds_no_queue(db: Connection) -> None:
     queues = {f"q{number}": make_sp(db, f"q{number}") for number in range(8)}
     for name in queues:
         publish(db, "a", queue=name)
         consume(db, queue=name)
     db.execute("update pgque.config set metadata_rotation_period = '0'")
-    publisher = another()
+    publisher = db.another()
     with publisher.transaction():
         for name in queues:
             if name != "q0":
@@ -259,9 +255,7 @@ def test_rotation_waits_for_publishers_only_while_it_holds_no_queue(
     assert sum(stored(db, number) for number in queues.values()) == 0
 
 
-def test_consumers_that_overlap_all_the_time_do_not_keep_a_half(
-    db: Connection, another: Another
-) -> None:
+def test_consumers_that_overlap_all_the_time_do_not_keep_a_half(db: Connection) -> None:
     names = [f"c{number}" for number in range(4)]
     queue = make_sp(db, consumers=tuple(names))
     db.execute("update pgque.config set metadata_rotation_period = '0'")
@@ -278,7 +272,7 @@ def test_consumers_that_overlap_all_the_time_do_not_keep_a_half(
 
     with ThreadPoolExecutor(len(names)) as pool:
         running = [
-            pool.submit(consume_slowly, name, another(), number / 6)
+            pool.submit(consume_slowly, name, db.another(), number / 6)
             for number, name in enumerate(names)
         ]
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pgque_dagster.client import Batch, Client, Consumer, Message
 from pgque_dagster.client.ticks import next_tick
-from tests.support.queues import PATIENCE_SECONDS, Connection, drain, rows, tick
+from tests.support.queues import PATIENCE_SECONDS, Connection
 
 DONE = "create table done (nr serial, id text)"
 
@@ -17,7 +17,7 @@ DONE = "create table done (nr serial, id text)"
 def send(client: Client, db: Connection, *events: Any) -> None:
     """Sends events as one batch."""
     client.send_batch("q", events)
-    tick(db)
+    db.tick()
 
 
 def is_acked(client: Client, queue: str = "q", consumer: str = "c") -> bool:
@@ -106,7 +106,7 @@ class Queue:
         run_until(consumer, self.is_acked)
 
     def tick(self) -> int:
-        return tick(self.db)
+        return self.db.tick()
 
     def claim(self, owner: str = "me", **options: Any) -> Batch:
         claimed = self.client.claim("q", "c", owner=owner, **options)
@@ -124,7 +124,7 @@ class Queue:
 
     def drain(self) -> list[str]:
         """The payloads of all batches, which it finishes."""
-        return drain(self.db)
+        return self.db.drain()
 
     def sent(self) -> list[str]:
         """The payloads in the queue, in a batch or not."""
@@ -136,7 +136,7 @@ class Queue:
 
     def payloads(self, table: str) -> list[str]:
         """The payloads in a table of the schema."""
-        found = rows(self.db, f"select ev_data from pgque.{table} order by ev_id")
+        found = self.db.rows(f"select ev_data from pgque.{table} order by ev_id")
         return [payload for (payload,) in found]
 
     def done(self) -> list[str]:
@@ -145,7 +145,7 @@ class Queue:
 
 def done(db: Connection) -> list[str]:
     """What handlers wrote, in that order."""
-    return [text for (text,) in rows(db, "select id from done order by nr")]
+    return [text for (text,) in db.rows("select id from done order by nr")]
 
 
 def noted_waits(consumer: Consumer) -> threading.Event:

@@ -21,14 +21,12 @@ from pgque_dagster.client.consumer import consumer as consumers
 from tests.client.consumer.support import (
     Queue,
     collect,
-    expire_leases,
     noted_waits,
     run_until,
     run_until_error,
     running,
     wait_until,
 )
-from tests.support.queues import rows, tick, value
 
 
 class TestHandlers:
@@ -91,7 +89,7 @@ class TestFailures:
         with running(consumer):
             wait_until(lambda: len(handled) == 3 and q.is_acked())
             q.client.maint()
-            tick(q.db)
+            q.db.tick()
             wait_until(lambda: len(handled) == 4)
         assert handled == [("good", None), ("bad", None), ("fine", None), ("bad", 1)]
         (record,) = [r for r in caplog.records if r.exc_info]
@@ -151,7 +149,7 @@ class TestFailures:
         q.run(consumer)
         assert [letter.reason for letter in q.client.dead_letters("q")] == ["unknown product"]
         hours = "round(extract(epoch from ev_retry_after - now()) / 3600)"
-        assert rows(q.db, f"select ev_data, {hours} from pgque.retry_queue") == [("later", 3)]
+        assert q.db.rows(f"select ev_data, {hours} from pgque.retry_queue") == [("later", 3)]
 
 
 def insert(message: Delivery, connection: Any) -> None:
@@ -166,7 +164,7 @@ class TestTransactional:
         @consumer.on(transactional=True)
         def handle(message: Delivery, connection: Any) -> None:
             insert(message, connection)
-            seen.append(value(q.db, "select count(*) from done"))
+            seen.append(q.db.value("select count(*) from done"))
 
         q.send("1", "2")
         q.run(consumer)
@@ -290,22 +288,6 @@ class TestBatches:
             q.send("3")
             wait_until(lambda: len(handled) == 3)
         assert errors == []
-
-    def test_a_batch_that_another_process_holds_is_taken_over_when_its_lease_ends(
-        self, q: Queue, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        caplog.set_level(logging.INFO)
-        q.send("1")
-        q.client.claim("q", "c", owner="killed process")
-        consumer = q.consumer()
-        handled = collect(consumer)
-        with running(consumer):
-            wait_until(lambda: "killed process" in caplog.text)
-            assert handled == []
-            # No NOTIFY tells of this: the consumer polls, as it does behind a pooler that drops
-            # notifications.
-            expire_leases(q.db)
-            wait_until(lambda: handled == ["1"])
 
     def test_several_processes_share_the_batches_as_subconsumers(self, q: Queue) -> None:
         handled: list[tuple[str, str | None]] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pgque_dagster import installer
-from pgque_dagster.client import Client, ConnectionFailed, Consumer, Delivery
+from pgque_dagster.client import Client, Delivery
 from tests.client.consumer.support import (
     DONE,
     Queue,
@@ -24,15 +24,7 @@ from tests.client.consumer.support import (
     wait_until,
 )
 from tests.conftest import new_server
-from tests.support.queues import (
-    PATIENCE_SECONDS,
-    Connection,
-    connect,
-    make_queue,
-    rows,
-    tick,
-    value,
-)
+from tests.support.queues import PATIENCE_SECONDS, Connection, connect
 
 PROGRAM = """
 import sys, time
@@ -157,7 +149,7 @@ def test_a_broken_connection_in_a_batch_is_made_again(
     def handle(message: Delivery) -> None:
         handled.append(message.payload)
         if len(handled) == 1:
-            rows(q.db, END_ALL_SESSIONS)
+            q.db.rows(END_ALL_SESSIONS)
 
     q.send("1")
     with running(consumer) as errors:
@@ -172,7 +164,7 @@ def test_a_restart_of_the_server_in_a_batch_loses_nothing() -> None:
     with new_server() as server:
         installer.install(server.url)
         with Client(server.url) as client, connect(server.url) as db:
-            make_queue(db)
+            db.make_queue()
             db.execute(DONE)
             consumer = Queue(client, db).consumer()
         reached, restarted = threading.Event(), threading.Event()
@@ -187,17 +179,17 @@ def test_a_restart_of_the_server_in_a_batch_loses_nothing() -> None:
         with running(consumer) as errors:
             with Client(server.url) as client, connect(server.url) as db:
                 client.send_batch("q", ["1", "2", "3"])
-                tick(db)
+                db.tick()
             assert reached.wait(PATIENCE_SECONDS)
             server.stop()
             server.start()
             restarted.set()
             with connect(server.url) as db:
-                wait_until(lambda: len(rows(db, "select from done")) >= 3)
+                wait_until(lambda: len(db.rows("select from done")) >= 3)
         assert errors == []
         with connect(server.url) as db:
-            assert rows(db, "select id from done") == [("1",), ("2",), ("3",)]
-            assert rows(db, "select from pgque.retry_queue") == []
+            assert db.rows("select id from done") == [("1",), ("2",), ("3",)]
+            assert db.rows("select from pgque.retry_queue") == []
 
 
 def test_a_clock_that_jumps_changes_nothing(q: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,21 +209,14 @@ def test_a_clock_that_jumps_changes_nothing(q: Queue, monkeypatch: pytest.Monkey
     assert handled == ["1", "2", "3"]
 
 
-def test_a_database_that_cannot_be_reached_ends_it_at_the_start() -> None:
-    consumer = Consumer("host=/nonexistent dbname=x", "q", "c")
-    consumer.on()(print)
-    with pytest.raises(ConnectionFailed, match="/nonexistent"):
-        consumer.run()
-
-
 def test_the_lease_is_renewed_while_a_handler_works(q: Queue) -> None:
     consumer = q.consumer(lease=timedelta(seconds=1.5))
     ends = "select lease_until from pgque.get_lease_info('q', 'c')"
 
     @consumer.on()
     def handle(message: Delivery) -> None:
-        first = value(q.db, ends)
-        wait_until(lambda: value(q.db, ends) > first)
+        first = q.db.value(ends)
+        wait_until(lambda: q.db.value(ends) > first)
 
     q.send("1")
     q.run(consumer)

@@ -10,7 +10,7 @@ from pgque_dagster.client import Client, Consumer, TargetOutOfStep, TicksUnavail
 from tests.client.consumer.support import DONE, Queue
 from tests.client.target.conftest import Target
 from tests.support.databases import empty_database
-from tests.support.queues import connect, make_queue, value
+from tests.support.queues import connect
 from tests.support.replicas import Replica, cut_off, replicas
 
 
@@ -43,7 +43,7 @@ def promoted(server: Any) -> Iterator[list[Target]]:
         with ExitStack() as before, pytest.MonkeyPatch.context() as patched:
             complete, lossy, empty = targets(before, primary, urls)
             for target in (complete, lossy, empty):
-                make_queue(target.q.db)
+                target.q.db.make_queue()
             for target in (complete, lossy):
                 target.q.send("a")
                 target.apply()
@@ -93,7 +93,7 @@ def test_a_lost_tick_is_not_taken_for_another_one_of_its_number(promoted: list[T
     assert isinstance(target.error(), TargetOutOfStep)
     lease = target.q.client.lease_info("q", "c")
     assert lease
-    ended = value(target.db, "select tick_id from pgque_sink_ledger")
+    ended = target.db.value("select tick_id from pgque_sink_ledger")
     assert target.q.client.batch_info(lease.batch_id).prev_tick_id == ended
     with pytest.raises(TicksUnavailable):
         target.consumer().rewind()

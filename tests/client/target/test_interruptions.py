@@ -13,7 +13,7 @@ import pytest
 from tests.client.consumer.support import DONE, Queue, expire_leases, running, wait_until
 from tests.client.target.conftest import Target
 from tests.support.moving_driver import BEFORE_ACK, BEFORE_COMMIT
-from tests.support.queues import PATIENCE_SECONDS, connect, rows, tick, value
+from tests.support.queues import PATIENCE_SECONDS, connect
 
 ROOT = Path(__file__).parents[3]
 EVENTS = ["a", "bad", "b", "c"]
@@ -28,14 +28,14 @@ CASES = [
 @pytest.fixture(autouse=True)
 def places(other: Target) -> None:
     """The target has a queue and a table."""
-    value(other.db, "select pgque.create_queue('q')")
+    other.db.value("select pgque.create_queue('q')")
     other.db.execute(DONE)
 
 
 def applied(other: Target, kind: str) -> "Counter[str | None]":
     question = "select ev_data from pgque.event" if kind == "mover" else "select id from done"
     with connect(other.url) as looking:
-        return Counter(id for (id,) in rows(looking, question))
+        return Counter(id for (id,) in looking.rows(question))
 
 
 @contextmanager
@@ -61,8 +61,8 @@ def finish_with_another(other: Target, kind: str) -> None:
     expire_leases(other.q.db)
     other.apply(kind)
     # What failed in the first attempt, if the target has recorded it.
-    value(other.q.db, "select pgque.maint_retry_events()")
-    tick(other.q.db)
+    other.q.db.value("select pgque.maint_retry_events()")
+    other.q.db.tick()
     other.apply(kind)
     assert applied(other, kind) == Counter(EVENTS)
 
@@ -106,8 +106,7 @@ def test_a_target_that_ends_all_sessions_is_reached_again(q: Queue, other: Targe
     q.send("a")
     with running(other.consumer("mover")) as errors:
         wait_until(q.is_acked)
-        value(
-            other.db,
+        other.db.value(
             "select count(pg_terminate_backend(pid)) from pg_stat_activity"
             " where datname = current_database() and pid <> pg_backend_pid()",
         )

@@ -14,7 +14,7 @@ from tests.client.consumer.support import Queue
 from tests.client.target.conftest import Target
 from tests.support.logins import as_login
 from tests.support.moving_driver import mover
-from tests.support.queues import Connection, rows, tick, value
+from tests.support.queues import Connection
 
 FIELDS = "ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
 NASTY = ["\\N", "a\tb\nc\\d\r", "", "naïve ☃ 𝄞", "'; drop table pgque.event"]
@@ -23,7 +23,7 @@ NASTY = ["\\N", "a\tb\nc\\d\r", "", "naïve ☃ 𝄞", "'; drop table pgque.even
 @pytest.fixture(autouse=True)
 def queues(other: Target) -> None:
     for queue in ("q", "orders"):
-        value(other.db, "select pgque.create_queue(%s)", queue)
+        other.db.value("select pgque.create_queue(%s)", queue)
 
 
 def to_other(other: Target, to: str = "q", **options: Any) -> Consumer:
@@ -31,12 +31,12 @@ def to_other(other: Target, to: str = "q", **options: Any) -> Consumer:
 
 
 def moved(db: Connection, queue: str, fields: str = "ev_data") -> list[Any]:
-    tick(db, queue)
+    db.tick(queue)
     question = f"""
         select {fields} from pgque.event e join pgque.queue on e.ev_table / 4 = queue_id
         where queue_name = %s order by ev_id
     """
-    found = rows(db, question, queue)
+    found = db.rows(question, queue)
     return found if "," in fields else [row[0] for row in found]
 
 
@@ -46,10 +46,10 @@ class TestMover:
             text = f"type {number}" if number else None
             extras = (f"key {number}", None, "", "\\N")
             insert = "select pgque.insert_event('q', %s, %s, %s, %s, %s, %s)"
-            value(q.db, insert, text, payload, *extras)
+            q.db.value(insert, text, payload, *extras)
         q.tick()
         q.run(to_other(other))
-        sent = rows(q.db, f"select {FIELDS} from pgque.event order by ev_id")
+        sent = q.db.rows(f"select {FIELDS} from pgque.event order by ev_id")
         assert len(sent) == len(NASTY) + 1
         assert moved(other.db, "q", FIELDS) == sent
 
@@ -65,7 +65,7 @@ class TestMover:
         q.send("a", "b")
         q.run(mover(q.url, "archive"))
         assert moved(q.db, "archive") == ["a", "b"]
-        assert value(q.db, "select to_regclass('pgque_sink_ledger')") is None
+        assert q.db.value("select to_regclass('pgque_sink_ledger')") is None
 
     def test_an_event_that_is_delivered_again_is_moved_when_it_is(
         self, q: Queue, other: Target
@@ -74,7 +74,7 @@ class TestMover:
         batch = q.claim()
         batch.nack([1], retry_after=timedelta(0))
         batch.ack()
-        value(q.db, "select pgque.maint_retry_events()")
+        q.db.value("select pgque.maint_retry_events()")
         q.send("c")
         q.run(to_other(other))
         assert sorted(moved(other.db, "q")) == ["a", "c"]
@@ -83,7 +83,7 @@ class TestMover:
         q.send("a")
         with pytest.raises(QueueNotFound):
             to_other(other, "order").run()
-        value(other.db, "select pgque.set_queue_config('q', 'disable_insert', 'true')")
+        other.db.value("select pgque.set_queue_config('q', 'disable_insert', 'true')")
         with pytest.raises(CallRefused):
             to_other(other).run()
         assert not q.is_acked()

@@ -4,7 +4,7 @@ from typing import Any
 
 from pgque_dagster.client import Client, Event
 from tests.client.examples import blocks, has_nothing_to_do, run
-from tests.support.queues import connect, rows, tick, value
+from tests.support.queues import connect
 
 OTHERS = ("shipping", "billing", "mails", "unsorted")
 
@@ -29,17 +29,16 @@ def test_the_examples_of_the_page_run_one_after_another(database_url: str, other
                 Event({"id": 2}, type="order.lost"),
             ],
         )
-        tick(db, "orders")
+        db.tick("orders")
         for block in blocks("movers.md"):
             run(block, values, lambda consumer: has_nothing_to_do(consumer, database_url))
-        assert rows(target, "select id from reserved") == [(1,)]
-        assert rows(target, "select ev_type from pgque.event order by ev_id") == [
+        assert target.rows("select id from reserved") == [(1,)]
+        assert target.rows("select ev_type from pgque.event order by ev_id") == [
             ("order.created",),
             ("order.paid",),
             ("order.lost",),
         ]
-        found = rows(
-            db,
+        found = db.rows(
             "select queue_name, ev_type from pgque.event e"
             " join pgque.queue on ev_table / 4 = queue_id"
             " where queue_name <> 'orders' order by 1, 2",
@@ -50,4 +49,4 @@ def test_the_examples_of_the_page_run_one_after_another(database_url: str, other
             ("shipping", "order.paid"),
             ("unsorted", "order.lost"),
         ]
-        assert value(target, "select count(*) from pgque_sink_ledger") == 2
+        assert target.value("select count(*) from pgque_sink_ledger") == 2

@@ -13,7 +13,6 @@ from pgque_dagster.client.ledger import Ledger
 from tests.client.consumer.support import Queue
 from tests.client.target.conftest import Target
 from tests.support.logins import as_login
-from tests.support.queues import rows, value
 
 # As 0.3.0 made them.
 BATCHES = """
@@ -41,11 +40,11 @@ def applied(target: Target) -> Target:
         "insert into pgque_completed_batch values ('q', 'c', %s, %s, %s, %s, %s, null),"
         " ('q', 'other', null, 3, 2, 3, 'x', null)",
         (
-            value(target.q.db, "select pgque.incarnation()"),
+            target.q.db.value("select pgque.incarnation()"),
             lease.batch_id,
             lease.prev_tick_id,
             lease.tick_id,
-            value(target.q.db, "select pgque.tick_fingerprint('q', %s)", lease.tick_id),
+            target.q.db.value("select pgque.tick_fingerprint('q', %s)", lease.tick_id),
         ),
     )
     return target
@@ -53,7 +52,7 @@ def applied(target: Target) -> Target:
 
 def earlier(target: Target, consumer: str = "c") -> Any:
     question = "select tick_id from pgque_completed_batch where consumer = %s"
-    return value(target.db, question, consumer)
+    return target.db.value(question, consumer)
 
 
 def stored(target: Target) -> None:
@@ -76,7 +75,7 @@ def test_a_batch_that_0_3_0_applied_is_only_acked(applied: Target, has_sinks: bo
     assert applied.done() == ["b"]
     # A process of 0.3.0 that goes on is out of step. Others are not concerned.
     assert (earlier(applied), earlier(applied, "other")) == (-1, 3)
-    sinks = rows(applied.db, "select batch from pgque_sink_ledger where sink = 'public.t'")
+    sinks = applied.db.rows("select batch from pgque_sink_ledger where sink = 'public.t'")
     assert sinks == [SINK_ROW] * has_sinks
 
 
@@ -138,7 +137,7 @@ def test_a_process_that_is_killed_while_it_takes_over_loses_nothing(target: Targ
     killed.execute("begin")
     assert LastBatch(killed, "q", "c").read() == LAST
     assert earlier(target) == 8
-    value(target.db, "select pg_terminate_backend(%s)", killed.info.backend_pid)
+    target.db.value("select pg_terminate_backend(%s)", killed.info.backend_pid)
     with connect_client(target.url) as connection:
         assert LastBatch(connection, "q", "c").read() == LAST
     assert earlier(target) == -1

@@ -20,7 +20,7 @@ from tests.client.target.conftest import Target
 from tests.conftest import Server, administer
 from tests.support.databases import as_user
 from tests.support.logins import as_login
-from tests.support.queues import connect, make_queue, value
+from tests.support.queues import connect
 
 
 def insert(message: Delivery, connection: Any) -> None:
@@ -42,7 +42,7 @@ def test_whole_batches_in_the_database_of_the_queue_need_no_table(q: Queue) -> N
     q.send("a", "b")
     q.run(Consumer(q.url, "q", "c", apply=apply))
     assert q.done() == ["a", "b"]
-    assert value(q.db, "select to_regclass('pgque_sink_ledger')") is None
+    assert q.db.value("select to_regclass('pgque_sink_ledger')") is None
 
 
 def test_a_consumer_with_a_target_has_no_other_handlers_and_no_subconsumers(target: Target) -> None:
@@ -59,12 +59,12 @@ def test_an_event_that_fails_leaves_nothing_and_is_applied_later(q: Queue, targe
     target.apply(fails=True)
     assert target.done() == ["a", "b"]
     for number in range(3):
-        value(q.db, "select pgque.maint_retry_events()")
+        q.db.value("select pgque.maint_retry_events()")
         q.send(str(number))
     target.apply()
     assert target.done() == ["a", "b", "bad", "0", "1", "2"]
     # The table does not grow.
-    assert value(target.db, "select count(*) from pgque_sink_ledger") == 1
+    assert target.db.value("select count(*) from pgque_sink_ledger") == 1
 
 
 def test_an_event_that_only_the_commit_refuses_fails_alone(q: Queue, target: Target) -> None:
@@ -137,7 +137,7 @@ class TestOutOfStep:
                 lease.batch_id,
                 lease.prev_tick_id,
                 lease.tick_id,
-                value(q.db, "select pgque.tick_fingerprint('q', %s)", lease.tick_id),
+                q.db.value("select pgque.tick_fingerprint('q', %s)", lease.tick_id),
             ),
         )
         q.claim().release()
@@ -150,7 +150,7 @@ class TestOutOfStep:
     ) -> None:
         q.send("a")
         target.apply()
-        make_queue(other.db)
+        other.db.make_queue()
         with Client(other.url) as second:
             elsewhere = target._replace(q=Queue(second, other.db))
             elsewhere.q.send("b")
@@ -247,4 +247,4 @@ def test_a_batch_that_an_earlier_version_applied_in_part_stops_the_consumer(
     target.consumer().reset()
     target.apply()
     assert target.done() == ["a", "b"]
-    assert value(target.db, "select string_agg(consumer, '') from pgque_completed_event") == "other"
+    assert target.db.value("select string_agg(consumer, '') from pgque_completed_event") == "other"
