@@ -100,8 +100,8 @@ def newest_in(
         if found > batch.batch_id:
             stored[shard] = InvalidArgument(
                 f"{table} has batch {found} of shard {shard}, and batch {batch.batch_id} is "
-                "claimed: its database went back in time",
-                "Store into another table.",
+                "claimed: a later run took it over, or its database went back in time",
+                "If no run goes on, store into another table.",
             )
         elif found == batch.batch_id:
             stored[shard] = vector
