@@ -2787,7 +2787,8 @@ begin
 end;
 $$;
 
--- The condition that the rows o and n of a table have one key, as it is now. Refuses an update of a table that has lost its key.
+-- The condition that the rows o and n of a table have one key, as it is now. Refuses an update of a
+-- table that has lost its key.
 create or replace function pgque.capture_condition(i_relid oid, i_op text)
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
