@@ -4,7 +4,7 @@ import pytest
 
 from tests.support import slot_batches
 from tests.support.queues import Connection, refused
-from tests.support.slot_batches import KEYS, in_order, keys_of, let_go, publish_round, take, taken
+from tests.support.slot_batches import KEYS, in_order, keys_of, publish_round, take, taken
 from tests.support.slots import (
     ack,
     claim,
@@ -255,20 +255,6 @@ class TestBatches:
         }
         assert repartition(parted, 3) == 0
         assert in_order(slot_batches.drain(parted, 3)) == {key: [2] for key in KEYS}
-
-    def test_an_open_batch_is_waited_for_and_stays_the_same(self, parted: Connection) -> None:
-        """Its results may be stored under its id, so its events must not come under another."""
-        publish_round(parted, 0)
-        claimed = taken(parted, 0)
-        first = slot_batches.read(parted, claimed)
-        let_go(parted, claimed)
-        publish_round(parted, 1)
-        assert repartition(parted, 3) == 2
-        again = taken(parted, 0)
-        assert (again.batch, slot_batches.read(parted, again)) == (claimed.batch, first)
-        slot_batches.finish(parted, again)
-        slot_batches.finish(parted, taken(parted, 1))
-        assert repartition(parted, 3) == 0
 
     def test_a_claim_of_an_earlier_slot_is_refused(self, parted: Connection) -> None:
         publish_round(parted, 0)

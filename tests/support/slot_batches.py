@@ -6,7 +6,6 @@ from tests.support.queues import Connection
 from tests.support.slots import publish_keyed, slot_of
 
 KEYS = [f"key {number}" for number in range(12)]
-PATIENCE_SECONDS = 120
 
 
 class Claim(NamedTuple):
