@@ -28,7 +28,7 @@ from ..sinks.publication import WriteAttempt
 from ..sinks.tables import TableOutput, TableSink
 from .kept import changed_rows, copied_rows, live_rows, mark_columns
 from .source import spark_columns
-from .target import check_path
+from .target import check_columns, check_path
 
 Table = TypeVar("Table")
 
@@ -64,13 +64,14 @@ class LakeReplica(ABC, Generic[Table]):
         location: of the replica, for people.
 
     Raises:
-        InvalidArgument: if a folder cannot have the table's name.
+        InvalidArgument: if a folder cannot have the table's name, or the lake one of its columns.
     """
 
     location: str
 
     def __init__(self, source: SourceTable, sink: TableSink, queue: str, deletes: Deletes) -> None:
         check_path(source.name, source.path)
+        check_columns(source.name, [column.name for column in source.columns])
         self.source = source
         self.sink = sink
         self.deletes = deletes
@@ -102,6 +103,8 @@ class LakeReplica(ABC, Generic[Table]):
         """
         old = None if self.deletes == HARD else self._rows(batch.spark)
         columns = self.columns(old.schema if old is not None else ())
+        # Kept ones may differ from new ones in case.
+        check_columns(self.source.name, columns.names)
         rows = copied_rows(rows, old, columns, self.source.key, self.deletes, tick_id)
         with self.attempt(batch, copied, columns) as output:
             output.begin()

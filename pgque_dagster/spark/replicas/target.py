@@ -8,6 +8,7 @@ from ...client.errors import InvalidArgument
 from ...client.replicas.deletes import HARD, Deletes, check_deletes
 
 _PATH_PART = re.compile(r"[\w$ -]+")
+_COLUMN = re.compile(r'[^.`"\\\x00-\x1f]+')
 
 
 @dataclass(frozen=True)
@@ -75,3 +76,25 @@ def check_path(name: str, path: Sequence[str]) -> None:
             f"{name} has a name that a folder cannot have",
             "Rename the table, or leave it out: letters, digits, _, $, - and spaces are allowed.",
         )
+
+
+def check_columns(name: str, columns: Sequence[str]) -> None:
+    """Refuses columns that a replica in the lake cannot have.
+
+    Args:
+        name: the table's name, for people.
+        columns: the names of the columns of its replica.
+
+    Raises:
+        InvalidArgument: if one cannot be read from JSON or found by Spark.
+    """
+    seen: set[str] = set()
+    for column in columns:
+        if not _COLUMN.fullmatch(column) or column.lower() in seen:
+            raise InvalidArgument(
+                f"column {column} of {name} has a name that the lake cannot have, or one that "
+                "differs from another's in case alone",
+                "Rename it, or leave it out by exclude: a dot, a quote, a backtick, a backslash "
+                "and control characters are not allowed.",
+            )
+        seen.add(column.lower())

@@ -209,3 +209,24 @@ def test_a_copy_that_a_stale_attempt_publishes_late_is_not_built_upon(
         lake.run()
     lake.catch_up()
     lake.check()
+
+
+@pytest.mark.parametrize("name", ['"a.b"', '"a`b"', '"a""b"', r'"a\b"', '"V"'])
+def test_columns_that_the_lake_cannot_have_are_refused(lake: LakeReplication, name: str) -> None:
+    lake.sql(f"create table t (id int primary key, v int, {name} int)")
+    lake.capture("public.t")
+    lake.tick()
+    with pytest.raises(InvalidArgument, match="name that the lake cannot have"):
+        lake.run()
+
+
+def test_a_kept_column_that_is_renamed_in_case_alone_is_refused(lake: LakeReplication) -> None:
+    lake.keep("soft")
+    lake.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    lake.capture("public.t")
+    lake.catch_up()
+    lake.sql('alter table t rename v to "V"')
+    lake.sql("insert into t values (2, 2)")
+    lake.tick()
+    with pytest.raises(InvalidArgument, match="in case alone"):
+        lake.run()
