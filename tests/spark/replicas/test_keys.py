@@ -1,0 +1,87 @@
+"""Keys of each type, and with odd texts, find their rows in replicas in PostgreSQL."""
+
+import pytest
+
+from pgque_dagster.client import Client
+from pgque_dagster.client.replicas.deletes import MARKS, Deletes
+from pgque_dagster.client.source_tables import copy_again
+from tests.support.replication import (
+    CONSUMER,
+    QUEUE,
+    PostgresReplication,
+    Replication,
+    with_columns_of,
+)
+
+TYPES = (
+    "date", "timestamp", "timestamptz", "numeric(10,3)", "uuid", "boolean", "smallint", "char(4)",
+    "varchar(9)", "bigint", "mood",
+)  # fmt: skip
+VALUES = (
+    "'2026-01-01', '2026-01-01 00:00:00.000001', '2026-01-01 00:00:00.000001+01', 1, {id}, true, 1,"
+    " 'a', 'a ', 1, 'sad'",
+    "'1500-02-03', '1500-02-03 01:02:03.9', '1500-02-03 01:02:03.9+00', -0.001, {id}, false,"
+    " -32768, '', '', -9223372036854775808, 'fine'",
+    "'9999-12-31', '9999-12-31 23:59:59.999999', '9999-12-31 23:59:59+00', 9999999.999, {id},"
+    " true, 32767, 'abcd', 'a', 9223372036854775807, 'sad'",
+)
+UUID = "'80000000-0000-0000-0000-00000000000f'"
+TEXTS = (
+    "null", "NULL", "", " ", "None", "'", '"', "\\", "\\N", "a" * 40, "a" * 39 + "b",
+    "\U0010ffff" * 20, "ß" * 20, "é", "e\u0301", "1", "01", "true", "\t\n", "{}", "[null]", "%",
+    "\u2028", "\ufeffx", "A", "a", "a ", "x" * 9000,
+)  # fmt: skip
+
+
+@pytest.fixture(params=list(MARKS))
+def replicas(postgres: PostgresReplication, request: pytest.FixtureRequest) -> Replication:
+    """Replicas that treat deleted rows in each way."""
+    deletes: Deletes = request.param
+    postgres.keep(deletes)
+    return postgres
+
+
+def check(replicas: Replication) -> None:
+    replicas.catch_up()
+    rows = replicas.source("public.t")
+    assert with_columns_of(replicas.live("public.t"), rows) == rows
+    assert replicas.verify().is_equal
+
+
+def test_a_key_of_all_types_finds_its_row(replicas: Replication) -> None:
+    first, second, third = (f"({each.format(id=UUID)}, 'v')" for each in VALUES)
+    columns = ", ".join(f'"Key {n}" {kind}' for n, kind in enumerate(TYPES))
+    names = ", ".join(f'"Key {n}"' for n in range(len(TYPES)))
+    replicas.sql(
+        f"create type mood as enum ('sad', 'fine');"
+        f"create table t ({columns}, v text, primary key ({names}));"
+        f"insert into t values {first}, {second}"
+    )
+    replicas.capture("public.t")
+    check(replicas)
+    replicas.sql(
+        f"""update t set v = 'x' where "Key 9" = 1; delete from t where "Key 6" < 0;"""
+        f"insert into t values {third}"
+    )
+    check(replicas)
+    replicas.sql(f"update t set v = v || 'y'; insert into t values {second}")
+    with Client(replicas.url) as client:
+        copy_again(client, QUEUE, CONSUMER, "public.t")
+    check(replicas)
+
+
+def test_odd_texts_are_keys_like_others(replicas: Replication) -> None:
+    replicas.sql("create table t (k text primary key, v text)")
+    replicas.capture("public.t")
+    with replicas.connect() as db:
+        db.cursor().executemany("insert into t values (%s, %s)", [(k, k) for k in TEXTS])
+    check(replicas)
+    with replicas.connect() as db:
+        for key in TEXTS[::2]:
+            db.execute("update t set v = 'u' || v where k = %s", [key])
+        for key in TEXTS[1::4]:
+            db.execute("delete from t where k = %s", [key])
+    check(replicas)
+    replicas.sql("update t set k = k || 'x'")
+    check(replicas)
+    assert len(replicas.copied) == 1
