@@ -76,9 +76,8 @@ def copied_rows(
     gone = was.withField(DELETED_TICK, f.coalesce(was[DELETED_TICK], f.lit(tick_id).cast("long")))
     # It may have values of columns that the source has no longer.
     stays = was[DELETED_TICK].isNull() & _are_same(was, row, rows.columns, columns)
-    return both.select(
-        f.inline(f.array(f.when(row.isNull(), gone).when(stays, was).otherwise(row)))
-    )
+    kept = f.when(row.isNull(), gone).when(stays, was).otherwise(row)
+    return both.select(kept.alias(_OLD)).select(f"{_OLD}.*")
 
 
 def changed_rows(
@@ -142,7 +141,9 @@ def _versions(
     if how == "full":
         before = before.when(stays, was)
     now = f.when(is_there & ~stays, row.withField(FROM_TICK, tick))
-    return both.select(f.inline(f.array_compact(f.array(before, now))))
+    # Not inline: without further columns, Spark 4.3 takes its rows for empty ones, or fails.
+    found = both.select(f.explode(f.array(before, now)).alias(_OLD))
+    return found.where(f.col(_OLD).isNotNull()).select(f"{_OLD}.*")
 
 
 def _are_same(old: Column, row: Column, names: Sequence[str], columns: t.StructType) -> Column:
