@@ -35,7 +35,7 @@ def photograph(url: str, browser: Browser) -> None:
     replica = f"{url}/assets/bank/public/pgbench_accounts"
     checks = f"{replica}?view=checks"
     take(browser, lineage, "lineage.png", (290, 320, 1060, 610), "pgbench_history", "Passed")
-    take(browser, queue, "queue.png", (240, 0, 1160, 1000), "pgque/depth")
+    take(browser, queue, "queue.png", (240, 0, 1160, 1000), "What mends what")
     take(browser, replica, "batch.png", (240, 0, 1160, 1000), "pgque/batch_id")
     take(browser, checks, "checks.png", (240, 0, 1160, 620), "Evaluation result", "equal at tick")
 
