@@ -9,7 +9,7 @@ help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
 
 .PHONY: demo
-demo: archive  ## Replicate a bank under load into Delta, kill a run, and compare: about a minute
+demo: archive  ## Replicate a bank under load into Delta, kill a run, and compare: 90 seconds
 	@$(PYTHON) -m demo
 
 .PHONY: dev
