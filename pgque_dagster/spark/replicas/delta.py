@@ -103,7 +103,8 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
 
     def records(self, state: DeltaTable) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields the records of a table, the newest first, each with its version."""
-        for commit in state.history():
+        # Without a limit, it reads the commits of all batches.
+        for commit in state.history(_COMMITS):
             if record := commit.get(_RECORD):
                 yield int(commit["version"]), record
 

@@ -284,8 +284,8 @@ class ReplicaOutput(TableOutput[Table]):
                 copy than the one that they follow.
         """
         with self._sink.errors(self.batch):
-            newest = next(self.records(state), (None, None))[1]
-            if self.merges and newest is not None and newest["copied"] != self._copied:
+            newest = next(self.records(state), (None, None))[1] if self.merges else None
+            if newest is not None and newest["copied"] != self._copied:
                 raise InvalidArgument(
                     f"a stale attempt has copied {self._sink.name} meanwhile",
                     "Run the batch again: it copies the table as it is then.",
