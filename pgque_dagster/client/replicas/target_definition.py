@@ -172,13 +172,18 @@ class TargetDefinition:
 
     def _retyped(self, name: str) -> sql.Composed:
         """Returns the step that gives a column its type, if that can hold the kept values."""
-        column, now = sql.Identifier(name), sql.SQL(self._wants[name])
-        lossy = sql.SQL(
-            "select from {table} where {column}::text"
-            " is distinct from {column}::text::{now}::text::{was}::text limit 1"
-        ).format(table=self._table, column=column, now=now, was=sql.SQL(self._has[name]))
+        column, types = sql.Identifier(name), (self._wants[name], self._has[name])
+        now, was = map(sql.SQL, types)
+        if len({"with time zone" in each for each in types}) > 1:
+            # Nobody knows the time zone by which the source converted its rows.
+            is_lost = sql.SQL("{column} is not null").format(column=column)
+        else:
+            is_lost = sql.SQL(
+                "{column}::text is distinct from {column}::text::{now}::text::{was}::text"
+            ).format(column=column, now=now, was=was)
+        lossy = sql.SQL("select from {} where {} limit 1").format(self._table, is_lost)
         if self._db.execute(lossy).rowcount:
-            raise unfit_type(name, self._wants[name], self._has[name])
+            raise unfit_type(name, *types)
         return sql.SQL("alter column {0} type {1} using {0}::text::{1}").format(column, now)
 
 

@@ -242,6 +242,24 @@ def test_a_type_that_cannot_hold_what_is_kept_is_refused(
     assert replication.replica("public.t") == before
 
 
+@pytest.mark.parametrize("to", ["timestamp", "text"])
+def test_kept_times_are_not_converted_by_a_guessed_time_zone(soft: Replication, to: str) -> None:
+    convert = f"alter table t alter v type {to} using v at time zone 'America/New_York'"
+    start(soft, "create table t (id int primary key, v timestamptz); insert into t values (1)")
+    follow(soft, f"{convert}; delete from t")
+    follow(soft, "alter table t alter v type timestamptz using null; insert into t values (2)")
+    follow(soft, "update t set v = now()")
+    follow(soft, "delete from t")
+    before = soft.replica("public.t")
+    soft.sql(f"{convert}; insert into t values (3)")
+    soft.tick()
+
+    with pytest.raises(InvalidArgument, match="column v is now of type"):
+        soft.run()
+
+    assert soft.replica("public.t") == before
+
+
 @pytest.mark.parametrize("deletes", ["soft", "history"])
 def test_compaction_and_rows_of_others_take_nothing_away(
     iceberg: IcebergReplication, deletes: Deletes
