@@ -6,11 +6,13 @@ oldest and the newest Dagster (`build/oldest.py dagster`).
 
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
 import dagster as dg
+from dagster._utils.hosted_user_process import recon_repository_from_origin  # noqa: PLC2701
 
 
 def execution_arguments(run: dg.DagsterRun, instance: dg.DagsterInstance) -> str:
@@ -38,6 +40,16 @@ def execute(arguments: str) -> None:
     # The command line ends by an exit.
     with suppress(SystemExit):
         command.load()()
+
+
+def resources_of(origin: str) -> Mapping[str, dg.ResourceDefinition]:
+    """Loads a code location; returns its resources.
+
+    Args:
+        origin: the code location, as Dagster writes it.
+    """
+    read: Any = dg.deserialize_value(origin)
+    return recon_repository_from_origin(read).get_definition().get_top_level_resources()
 
 
 def health(status: str, message: str | None) -> Any:

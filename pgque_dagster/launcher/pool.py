@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 
 from .process import Code, WarmProcess
+from .sources import as_they_are_now
 
 # A process closes Dagster's storage after its run is recorded as ended, before it is idle.
 _CLOSING_SECONDS = 5.0
@@ -83,6 +84,7 @@ class Pool:
     def close(self) -> None:
         """Lets all processes end, those with a run after it."""
         with self._lock:
+            self._size = 0
             for process in list(self._processes):
                 self._retire(process)
 
@@ -115,9 +117,27 @@ class Pool:
             if not idle:
                 return None
             self._retire(idle[0])
-        process = WarmProcess(code, self._on_idle, self._on_end)
+        process = WarmProcess(code, self._on_idle, self._on_end, {})
         self._processes.append(process)
         return process
+
+    def _replace(self, process: WarmProcess) -> None:
+        """Ends a process, and starts another one that gets ready before the next run.
+
+        A process that has never told which files it loads is not replaced, because the other one
+        might be given a run after these files have changed.
+        """
+        if process not in self._processes:
+            return
+        self._retire(process)
+        if process.files and len(self._processes) < self._size:
+            files = as_they_are_now(process.files)
+            try:
+                other = WarmProcess(process.code, self._on_idle, self._on_end, files)
+            except OSError:
+                return  # The next run tries again, and tells of it.
+            other.prepare()
+            self._processes.insert(0, other)
 
     def _retire(self, process: WarmProcess) -> None:
         if process in self._processes:
@@ -129,7 +149,7 @@ class Pool:
             process.run_id, process.is_executing = None, False
             # After a failure or a cancelation, its Spark session may be broken.
             if not succeeded or process.runs >= self._max_runs:
-                self._retire(process)
+                self._replace(process)
             elif process in self._processes:
                 self._processes.remove(process)
                 self._processes.append(process)
@@ -137,9 +157,11 @@ class Pool:
 
     def _on_end(self, process: WarmProcess, status: int) -> None:
         with self._lock:
-            if process in self._processes:
-                self._processes.remove(process)
             lost = process.run_id if process.is_executing else None
+            if lost is not None:
+                self._replace(process)
+            elif process in self._processes:
+                self._processes.remove(process)
         if lost is not None:
             self._on_lost_run(lost, _describe(process, status))
 

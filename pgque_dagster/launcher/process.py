@@ -41,6 +41,7 @@ class WarmProcess:
         run_id: the run to which it is lent; None while it is idle.
         is_executing: whether it has been given this run.
         runs: how many it was given.
+        files: the source files that it has loaded, as far as that is known.
     """
 
     def __init__(
@@ -48,12 +49,13 @@ class WarmProcess:
         code: Code,
         on_idle: Callable[["WarmProcess", bool], None],
         on_end: Callable[["WarmProcess", int], None],
+        files: Files,
     ) -> None:
         self.code = code
         self.run_id: str | None = None
         self.is_executing = False
         self.runs = 0
-        self._files: Files = {}
+        self.files = files
         self._on_idle = on_idle
         self._on_end = on_end
         lock, path = locked_file()
@@ -89,9 +91,14 @@ class WarmProcess:
         self.runs += 1
         self.is_executing = True
 
+    def prepare(self) -> None:
+        """Has the process load the code and open its Spark session before it gets a run."""
+        with suppress(OSError):
+            self._channel.send((None, self.code.origin))
+
     def has_old_code(self) -> bool:
         """Whether a source file has changed since the process loaded it."""
-        return have_changed(self._files)
+        return have_changed(self.files)
 
     def retire(self) -> None:
         """Lets the process end, after its run if it has one."""
@@ -106,17 +113,18 @@ class WarmProcess:
 
     def _listen(self) -> None:
         while (answer := self._receive()) is not None:
-            succeeded, self._files = answer
-            self._on_idle(self, succeeded)
+            succeeded, self.files = answer
+            if succeeded is not None:
+                self._on_idle(self, succeeded)
         status = self._process.wait()
         self._channel.close()
         self.address.forget()
         self._on_end(self, status)
 
-    def _receive(self) -> tuple[bool, Files] | None:
-        """Returns the answer after a run; None when the process is gone."""
+    def _receive(self) -> tuple[bool | None, Files] | None:
+        """Returns how a run ended, None for no run; or None when the process is gone."""
         try:
-            answer: tuple[bool, Files] = self._channel.recv()
+            answer: tuple[bool | None, Files] = self._channel.recv()
         except (EOFError, OSError):
             return None
         return answer

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from .dagster_internals import execute, instance_of
+from .dagster_internals import execute, instance_of, resources_of
 from .sources import loaded_files
 
 logger = logging.getLogger("pgque.launcher")
@@ -45,18 +45,40 @@ def main(channel_descriptor: int, lock_descriptor: int, lock: Path) -> None:
         os.register_at_fork(after_in_child=lock_file.close)
         try:
             for run_id, arguments in _requests(channel):
-                succeeded = _execute(run_id, arguments)
+                if run_id is None:
+                    succeeded = None
+                    _prepare(arguments)
+                else:
+                    succeeded = _execute(run_id, arguments)
                 with suppress(OSError):  # The launcher is gone, and the loop ends.
                     channel.send((succeeded, loaded_files()))
         finally:
             lock.unlink(missing_ok=True)
 
 
-def _requests(channel: Connection) -> Iterator[tuple[str, str]]:
-    """Yields runs and their arguments until the launcher retires this process or is gone."""
+def _requests(channel: Connection) -> Iterator[tuple[str | None, str]]:
+    """Yields runs and their arguments until the launcher retires this process or is gone.
+
+    What has no run is the code location to prepare.
+    """
     with suppress(EOFError, OSError):
         while (request := channel.recv()) is not None:
             yield request
+
+
+def _prepare(origin: str) -> None:
+    """Loads a code location, and opens the Spark session that its first run would open."""
+    try:
+        spark = resources_of(origin).get("pyspark")
+        if spark is not None:
+            # Late, because it loads Spark.
+            from ..spark.cluster.session import open_session
+
+            with dg.build_resources({"pyspark": spark}) as opened:
+                open_session(opened.pyspark)
+    except Exception:
+        # A run does it again, and is where users look for errors.
+        logger.exception("preparing a warm process")
 
 
 def _execute(run_id: str, arguments: str) -> bool:

@@ -31,6 +31,11 @@ def loaded_files() -> Files:
     }
 
 
+def as_they_are_now(files: Files) -> Files:
+    """Returns the same files, as a process that starts now will load them."""
+    return {path: _facts(Path(path)) or _UNKNOWN for path in files}
+
+
 def have_changed(files: Files) -> bool:
     """Whether one of the files has other facts now, or is gone."""
     return any(_facts(Path(path)) != facts for path, facts in files.items())

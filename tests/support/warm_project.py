@@ -4,11 +4,14 @@ Its ops say in which process they are, wait for the test, or end in some way.
 """
 
 import ctypes
+import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
@@ -77,5 +80,28 @@ def job_of(op: dg.OpDefinition) -> dg.JobDefinition:
     )
 
 
+def origin_of(job: str, path: Path) -> Any:
+    """Which file a process loads for a job."""
+    pointer = {
+        "__class__": "FileCodePointer",
+        **{"fn_name": "defs", "python_file": str(path), "working_directory": str(path.parent)},
+    }
+    repository = {
+        "__class__": "RepositoryPythonOrigin",
+        **{"code_pointer": pointer, "executable_path": sys.executable, "entry_point": ["dagster"]},
+        **{"container_image": None, "container_context": None},
+    }
+    origin = {"__class__": "PipelinePythonOrigin", "repository_origin": repository}
+    return dg.deserialize_value(json.dumps({**origin, "pipeline_name": job}))
+
+
+class Spark:
+    """Notes in which process a session was opened."""
+
+    @property
+    def spark_session(self) -> None:
+        (Path(os.environ["DAGSTER_HOME"]) / "test" / f"opened-{os.getpid()}").touch()
+
+
 JOBS = {op.name: job_of(op) for op in (say, wait, die, fork, fork_in_c, fail)}
-defs = dg.Definitions(jobs=list(JOBS.values()))
+defs = dg.Definitions(jobs=list(JOBS.values()), resources={"pyspark": Spark()})

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from pgque_dagster.launcher import dagster_internals
+from tests.support import warm_project
 
 
 @dg.job
@@ -49,3 +50,11 @@ def test_run_monitoring_knows_the_result_of_a_health_check(status: str) -> None:
     result = dagster_internals.health(status, "why")
 
     assert (result.status.name, result.msg) == (status, "why")
+
+
+def test_a_code_location_has_its_resources() -> None:
+    origin = warm_project.origin_of("say_warm", Path(warm_project.__file__))
+
+    found = dagster_internals.resources_of(dg.serialize_value(origin.repository_origin))
+
+    assert list(found) == ["pyspark"]

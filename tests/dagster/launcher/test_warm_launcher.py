@@ -3,11 +3,9 @@
 Here the test launches runs as Dagster's daemon does in `tests/live`.
 """
 
-import json
 import os
 import re
 import shutil
-import sys
 import threading
 import time
 from collections import Counter
@@ -55,7 +53,7 @@ class Warm:
             job,
             tags={f"pgque/{name}": value for name, value in ({"warm": "true"} | tags).items()},
             remote_job_origin=remote_origin(job.name),
-            job_code_origin=_code_origin(job.name, self.project),
+            job_code_origin=warm_project.origin_of(job.name, self.project),
         )
         workspace: Any = SimpleNamespace(get_code_location=lambda name: self.location)
         try:
@@ -89,11 +87,22 @@ class Warm:
         self.end_of(run)
         return self.note(run)
 
+    def prepared(self) -> int:
+        """Waits for a process that has opened a session, which only one that has no run does."""
+        self.wait(lambda: any(self._notes.glob("opened-*")), "a process that is prepared")
+        (opened,) = self._notes.glob("opened-*")
+        return int(opened.name.removeprefix("opened-"))
+
     def note(self, run: str) -> tuple[str, int]:
         """Waits until a run has noted its words and its process."""
         self.wait((self._notes / run).exists, "a run that works")
         words, process = (self._notes / run).read_text().split()
         return words, int(process)
+
+    def change(self, words: str) -> None:
+        """Changes the code of the project."""
+        text = re.sub('GREETING = ".*"', f'GREETING = "{words}"', self.project.read_text())
+        self.project.write_text(text)
 
     def child(self) -> Path:
         """The entry in /proc of the child that a process left."""
@@ -117,21 +126,6 @@ class Warm:
         while not holds():
             assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS:.0f} s: {what}"
             time.sleep(0.1)
-
-
-def _code_origin(job: str, path: Path) -> Any:
-    """Which file a process loads for a job."""
-    pointer = {
-        "__class__": "FileCodePointer",
-        **{"fn_name": "defs", "python_file": str(path), "working_directory": str(path.parent)},
-    }
-    repository = {
-        "__class__": "RepositoryPythonOrigin",
-        **{"code_pointer": pointer, "executable_path": sys.executable, "entry_point": ["dagster"]},
-        **{"container_image": None, "container_context": None},
-    }
-    origin = {"__class__": "PipelinePythonOrigin", "repository_origin": repository}
-    return dg.deserialize_value(json.dumps({**origin, "pipeline_name": job}))
 
 
 @contextmanager
@@ -229,6 +223,29 @@ def test_a_process_whose_run_failed_gets_no_other_run(warm: Warm) -> None:
     warm.wait_until_gone(warm.note(failed)[1])
 
 
+@pytest.mark.parametrize("op", ["fail", "die"])
+def test_a_process_is_replaced_by_one_that_is_ready_for_the_next_run(
+    tmp_path: Path, op: str
+) -> None:
+    with launching(tmp_path, "{processes: 1}") as warm:
+        warm.said()
+        gone = warm.said(op)[1]
+
+        process = warm.prepared()
+
+        assert warm.said()[1] == process != gone
+
+
+def test_a_process_that_was_prepared_gets_no_run_after_its_code_changed(tmp_path: Path) -> None:
+    with launching(tmp_path, "{processes: 1}") as warm:
+        warm.said()
+        warm.start("fail")
+        warm.prepared()
+        warm.change("changed")
+
+        assert warm.said()[0] == "changed"
+
+
 def test_a_run_is_canceled(warm: Warm) -> None:
     run = warm.start("wait")
     _, process = warm.note(run)
@@ -241,15 +258,11 @@ def test_a_run_is_canceled(warm: Warm) -> None:
 
 
 def test_a_run_never_executes_older_code_than_that_on_disk(warm: Warm) -> None:
-    def change(words: str) -> None:
-        text = re.sub('GREETING = ".*"', f'GREETING = "{words}"', warm.project.read_text())
-        warm.project.write_text(text)
-
     warm.said()
-    change("changed")
+    warm.change("changed")
     run = warm.start("wait")
     assert warm.note(run)[0] == "changed"
-    change("meanwhile")
+    warm.change("meanwhile")
     warm.go()
 
     assert warm.end_of(run) == "SUCCESS"
