@@ -84,9 +84,9 @@ def ack(lease: Lease) -> Call[None]:
     return _leased("select pgque.ack_batch(%s, %s, %s)", lease)
 
 
-def release(lease: Lease) -> Call[None]:
+def release(batch_id: int, owner: str, epoch: int) -> Call[None]:
     """Releases a lease. The batch stays open, and anybody can claim it at once."""
-    return _leased("select pgque.release_batch(%s, %s, %s)", lease)
+    return Call("select pgque.release_batch(%s, %s, %s)", (batch_id, owner, epoch), nothing)
 
 
 def _leased(sql: Any, lease: Lease) -> Call[None]:
@@ -315,7 +315,7 @@ class _Claimed(ReadBatch):
     @operation
     def release(self) -> Call[None]:
         """Releases the lease. The batch stays open, and anybody can claim it at once."""
-        return release(self.lease)
+        return release(self.batch_id, self.lease.owner, self.lease.epoch)
 
 
 class Batch(_Claimed, Face):

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import dagster as dg
 
-from ..project.keys import BATCH_ID, WARM, WARM_PROCESS
+from ..project.keys import BATCH_ID, DIED, WARM, WARM_PROCESS
 from .dagster_internals import execution_arguments, health, server_of
 from .liveness import Address
 from .pool import Pool
@@ -141,6 +141,8 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         if run.status == dg.DagsterRunStatus.CANCELING:
             self._instance.report_run_canceled(run, message=f"Canceled: {reason}.")
         else:
+            # The sensor need not wait for the end of its lease.
+            self._instance.add_run_tags(run_id, {DIED: run_id})
             self._instance.report_run_failed(run, f"The run has no result: {reason}.")
 
     def _report(self, run: dg.DagsterRun, message: str) -> None:

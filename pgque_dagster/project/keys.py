@@ -23,6 +23,8 @@ BATCHES = "pgque/batches"
 # Whether a run shall be executed by a warm process; by default, if it is one of a batch.
 WARM = "pgque/warm"
 WARM_PROCESS = "pgque/warm_process"
+# The id of a run whose process is known to be dead. A re-execution has that of the earlier run.
+DIED = "pgque/died"
 # Dagster's own key: the table that stores an asset.
 TABLE = "dagster/table_name"
 # The rows of a batch, since Dagster shows `dagster/row_count` as the rows of the whole table.

@@ -7,7 +7,7 @@ next batch is due needs queries of its own.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -15,12 +15,12 @@ from typing import Any
 import dagster as dg
 
 from ..client import Batch, Client, ConnectionFailed, ConsumerInfo, PgqueError
-from ..client.batch import give_up, needs_run, park, set_aside_epoch
+from ..client.batch import give_up, needs_run, park, release, set_aside_epoch
 from ..client.holder import ConsumerState, Holder, consumer_states
 from ..client.registrations import enter_deployment
 from ..project.batch_run import BatchRun
 from ..project.consumers import AssetConsumer
-from ..project.keys import BATCH_ID, INCARNATION, WARM, of_shard
+from ..project.keys import BATCH_ID, DIED, INCARNATION, WARM, of_shard, run_of_owner
 from ..project.queue_report import name_batch
 from .attempts import Exhausted, next_attempt
 from .batch_opening import open_batches
@@ -177,8 +177,9 @@ class BatchFinder:
         self, consumer: AssetConsumer, state: ConsumerState, runs: Sequence[dg.RunRecord]
     ) -> int | str:
         """Returns the number of the batch's next run, or why it gets none."""
-        assert state.batch_id is not None
         shard = consumer.shard
+        state = self._without_dead_owner(state, runs)
+        assert state.batch_id is not None
         decision = next_attempt(state, runs, self.policy, shard=shard)
         if isinstance(decision, Exhausted) and state.parked_reason is None:
             since = self.client.run(set_aside_epoch(state.batch_id))
@@ -192,6 +193,18 @@ class BatchFinder:
             self._claim(state).ack()
             return f"{consumer}: no batch yet, its ticks had no event"
         return decision
+
+    def _without_dead_owner(
+        self, state: ConsumerState, runs: Sequence[dg.RunRecord]
+    ) -> ConsumerState:
+        """Releases the lease of a run whose process is known to be dead."""
+        owner = run_of_owner(state.owner)
+        is_dead = owner in (record.dagster_run.tags.get(DIED) for record in runs)
+        if not state.is_live or owner is None or not is_dead:
+            return state
+        assert state.batch_id is not None and state.owner is not None and state.epoch is not None
+        self.client.run(release(state.batch_id, state.owner, state.epoch))
+        return replace(state, is_live=False)
 
     def _request(
         self, consumer: AssetConsumer, state: ConsumerState, attempt: int, incarnation: str

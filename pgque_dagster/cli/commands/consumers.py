@@ -4,7 +4,6 @@ import click
 
 from ...client import Client, PgqueError
 from ...client.batch import release as release_batch
-from ...client.models import Lease
 from ...client.registrations import move_to_deployment
 from ..app import command
 from ..output import show_result
@@ -104,8 +103,7 @@ def release(client: Client, queue: str, consumer: str, yes: bool) -> None:
             f"{found.owner} has a live lease on batch {found.batch_id} until {found.until:%F %T%z}",
             "If it does not run any more, or its work may be done again, add --yes.",
         )
-    lease = Lease(found.batch_id, found.owner, found.epoch, found.until, 0, 0)
-    client.run(release_batch(lease))
+    client.run(release_batch(found.batch_id, found.owner, found.epoch))
     show_result(
         f"released the lease of {found.owner} on batch {found.batch_id}",
         batch=found.batch_id,

@@ -122,5 +122,7 @@ class StreamLease:
 
 
 def _release(lease: Lease) -> Call[None]:
-    # An empty batch is acked: no other query needs it.
-    return ack(lease) if lease.prev_tick_id == lease.tick_id else release(lease)
+    if lease.prev_tick_id == lease.tick_id:
+        # An empty batch is acked: no other query needs it.
+        return ack(lease)
+    return release(lease.batch_id, lease.owner, lease.epoch)

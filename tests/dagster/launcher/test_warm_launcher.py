@@ -200,6 +200,7 @@ def test_a_process_that_dies_fails_its_run_alone(warm: Warm) -> None:
 
     assert warm.end_of(run) == "FAILURE"
     assert "was killed by signal 9" in warm.messages(run)
+    assert warm.run(run).tags["pgque/died"] == run
     assert warm.status(other) == "STARTED"
     warm.go()
     assert warm.end_of(other) == "SUCCESS"

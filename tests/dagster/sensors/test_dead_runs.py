@@ -1,0 +1,35 @@
+"""The batch of a run whose process is known to be dead gets its next attempt at once."""
+
+from datetime import timedelta
+
+import dagster as dg
+import pytest
+
+from pgque_dagster import build_pgque_sensor
+from pgque_dagster.client import Client, LeaseLost
+from tests.support.assets import revenue
+from tests.support.events import publish
+from tests.support.sensing import evaluate, record_run, the_request
+
+SENSOR = build_pgque_sensor([revenue], backoff=timedelta())
+
+
+def test_the_lease_of_a_run_whose_process_died_is_not_waited_for(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    request = the_request(evaluate(SENSOR, client.url, instance))
+    failure = dg.DagsterRunStatus.FAILURE
+    run = record_run(instance, revenue, client.url, request.tags, failure)
+    batch = client.claim("orders", "revenue", owner=f"dagster run {run.run_id}")
+    assert batch is not None
+    # A re-execution has this tag of the run before it.
+    instance.add_run_tags(run.run_id, {"pgque/died": "another run"})
+    assert "is leased by" in evaluate(SENSOR, client.url, instance)
+
+    instance.add_run_tags(run.run_id, {"pgque/died": run.run_id})
+
+    again = the_request(evaluate(SENSOR, client.url, instance))
+    assert again.tags["pgque/attempt"] == "2"
+    with pytest.raises(LeaseLost):
+        batch.ack()
