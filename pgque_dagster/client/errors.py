@@ -293,3 +293,16 @@ def translated() -> Iterator[None]:
         yield
     except (psycopg.Error, UnicodeEncodeError) as error:
         raise error_from(error) from error
+
+
+@contextmanager
+def prefixed(prefix: str) -> Iterator[None]:
+    """Has errors of this package in the block begin with a prefix, which says what they are about.
+
+    Raises:
+        PgqueError: the same class, with the cause chained.
+    """
+    try:
+        yield
+    except PgqueError as error:
+        raise type(error)(f"{prefix}: {error.args[0]}", error.hint) from error
