@@ -297,12 +297,9 @@ def translated() -> Iterator[None]:
 
 @contextmanager
 def prefixed(prefix: str) -> Iterator[None]:
-    """Has errors of this package in the block begin with a prefix, which says what they are about.
-
-    Raises:
-        PgqueError: the same class, with the cause chained.
-    """
+    """Has errors of this package in the block begin with a prefix, which says where they are."""
     try:
         yield
     except PgqueError as error:
-        raise type(error)(f"{prefix}: {error.args[0]}", error.hint) from error
+        error.args = (f"{prefix}: {error.args[0]}",)
+        raise
