@@ -80,11 +80,6 @@ class Consumption:
             return "leave out database, or databases"
         if self.partitions is not None:
             return "leave out partitions, or databases: each shard has one sequence of batches"
-        if self.stores_itself:
-            return (
-                "with databases, an IO manager stores the result: Parquet or Delta. So return a "
-                "DataFrame"
-            )
         return None
 
     @property

@@ -15,7 +15,7 @@ import dagster as dg
 
 from ..client import Position
 from ..project.database import DEFAULT, Database
-from ..project.keys import QUEUE
+from ..project.keys import CONSUMER
 from .compute_function import make_step
 from .consumption import ComputeFunction, Consumption
 from .shards import consume_shards
@@ -73,14 +73,14 @@ def pgque_asset(
     order, and again. It counts as a batch whose id is its start in UTC, as YYYYMMDDHHMM. An event
     belongs to the window of the tick with which it became visible: that of its commit, or the next
     one if no tick came in between. A window that is not over fails its run, and so does one whose
-    ticks are not all retained.
+    ticks are not all retained; with `databases`, in any of them.
 
     Args:
         queue: the queue's name.
         database: the key of the PgqueResource whose database has the queue.
         databases: the keys of several, if the queue is sharded over their databases. A run has at
-            most one batch of each. Its DataFrames begin with the column `shard`, the name of the
-            database, and one commit stores them all, in a Parquet or Delta table.
+            most one batch of each, or the window of each. Its DataFrames begin with the column
+            `shard`, the name of the database, and one commit stores them all.
         consumer: the consumer's name; by default the asset's name. Each asset needs its own.
         start_at: where the consumer starts when it is registered: `earliest`, the oldest tick that
             is retained; `latest`, the last tick; the number of a tick; or a time with a zone, from
@@ -148,7 +148,6 @@ def pgque_asset(
             "partitions": partitions,
             "lease_ttl": None if lease_ttl == _LEASE_TTL else lease_ttl,
             "batch_safe": batch_safe or None,
-            "databases": databases or None,
         }
         if of_windows:
             _check_windows(compute_fn, partitions_def, of_consumers, asset_options)
@@ -170,11 +169,8 @@ def pgque_asset(
             database=Database(database),
             shards=tuple(map(Database, databases)),
         )
-        if databases and any(spec.blocking for spec in check_specs):
-            raise dg.DagsterInvalidDefinitionError(
-                f"{compute_fn.__name__}: with databases, what is stored is final, so no check can "
-                "block its ack: raise in the function instead, or leave out blocking"
-            )
+        if databases and not of_windows:
+            _check_final(consumption, check_specs)
         if consumption.returns_nothing and io_manager_key is not None:
             _refuse_manager(compute_fn, io_manager_key)
         options = dict(asset_options)
@@ -184,7 +180,10 @@ def pgque_asset(
             options.setdefault("dagster_type", dg.Nothing)
         else:
             required.add(io_manager_key or _IO_MANAGER)
+        of_queue = consumption.metadata()
         if partitions_def is not None:
+            # By this, sensors and checks tell who has a consumer.
+            del of_queue[CONSUMER]
             work = partial(compute_window, consumption, partitions_def, leave_out_failed)
         else:
             work = partial(consume_shards if databases else consume, consumption)
@@ -200,8 +199,7 @@ def pgque_asset(
             tags=tags,
             metadata={
                 **(metadata or {}),
-                **(consumption.database.tags if of_windows else {}),
-                **({QUEUE: queue} if of_windows else consumption.metadata()),
+                **of_queue,
             },
             code_version=code_version,
             automation_condition=automation_condition,
@@ -351,6 +349,20 @@ def _check_windows(
             f"{compute_fn.__name__}: a run stores one window: leave out backfill_policy, or pass "
             "BackfillPolicy.multi_run()"
         )
+
+
+def _check_final(consumption: Consumption, check_specs: Sequence[dg.AssetCheckSpec]) -> None:
+    """Refuses what cannot be with batches of several databases, which are stored once for all."""
+    if consumption.stores_itself:
+        problem = "an IO manager stores the result, so return a DataFrame"
+    elif any(spec.blocking for spec in check_specs):
+        problem = (
+            "what is stored is final, so no check can block its ack: raise in the function "
+            "instead, or leave out blocking"
+        )
+    else:
+        return
+    raise dg.DagsterInvalidDefinitionError(f"consumer {consumption}: with databases, {problem}")
 
 
 def _refuse_partitions(assets: dg.AssetsDefinition) -> None:

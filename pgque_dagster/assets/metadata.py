@@ -9,12 +9,11 @@ from pyspark.sql import DataFrame
 from ..client import Client
 from ..client.models import ReadPlan
 from ..client.read_batch import ReadBatch
-from ..client.window import Window
 from ..project.keys import BATCH_ID, CONSUMER, QUEUE, SLOT
 
 
 def data_version(client: Client, batch: ReadBatch) -> dg.DataVersion:
-    """Returns the version of what a step computes from a batch.
+    """Returns the version of what a step computes from a batch or window of one database.
 
     It has the epoch, because another attempt may compute other data from the same batch.
     """
@@ -26,32 +25,27 @@ def batch_metadata(batch: ReadBatch, plan: ReadPlan, lag: timedelta) -> dict[str
     """Returns the metadata of an output that is about to be stored.
 
     Args:
-        batch: the claim, or a window.
+        batch: the claim.
         plan: how it is read.
         lag: from its last tick to the start of the work on it.
     """
-    if isinstance(batch, Window):
-        info = batch.info()
-        of_claim: dict[str, Any] = {
-            "pgque/window_start": dg.MetadataValue.timestamp(info.start),
-            "pgque/window_end": dg.MetadataValue.timestamp(info.end),
-        }
-    else:
-        of_claim = {
-            CONSUMER: batch.consumer,
-            **({} if batch.slot is None else {SLOT: batch.slot}),
-            "pgque/epoch": batch.lease.epoch,
-            "pgque/lag_seconds": lag.total_seconds(),
-        }
     return {
         QUEUE: batch.queue,
         BATCH_ID: batch.batch_id,
-        **of_claim,
-        "pgque/prev_tick_id": batch.lease.prev_tick_id,
-        "pgque/tick_id": batch.lease.tick_id,
+        CONSUMER: batch.consumer,
+        **({} if batch.slot is None else {SLOT: batch.slot}),
+        "pgque/epoch": batch.lease.epoch,
+        "pgque/lag_seconds": lag.total_seconds(),
+        **ticks(batch),
         **plan_metadata(plan),
         **set_aside(batch),
     }
+
+
+def ticks(batch: ReadBatch) -> dict[str, Any]:
+    """Returns the ticks that a batch or window spans, as metadata."""
+    lease = batch.lease
+    return {"pgque/prev_tick_id": lease.prev_tick_id, "pgque/tick_id": lease.tick_id}
 
 
 def plan_metadata(plan: ReadPlan) -> dict[str, Any]:
@@ -70,7 +64,7 @@ def set_aside(claim: ReadBatch) -> dict[str, Any]:
     IO managers add it after they have stored, because malformed events may be found while storing.
     """
     requested = claim.requested
-    if isinstance(claim, Window):
+    if claim.is_window:
         return {"pgque/left_out": requested.nacked + requested.dead_lettered}
     return {"pgque/nacked": requested.nacked, "pgque/dead_lettered": requested.dead_lettered}
 

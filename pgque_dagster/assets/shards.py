@@ -17,13 +17,11 @@ from ..project.batch_run import BatchRun
 from ..project.database import Database
 from ..project.keys import BATCH_ID, CONSUMER, QUEUE
 from ..project.resource import PgqueResource
-from ..spark.address import DatabaseAddress
-from ..spark.cluster.session import open_session
 from .batch_io_manager import BatchIOManager
 from .consumption import Consumption
 from .metadata import plan_metadata, set_aside
 from .outputs import StepResult
-from .step import claim_for_run, compute, executors_address, skip
+from .step import claim_for_run, compute, skip, spark_batches
 
 
 def consume_shards(
@@ -42,7 +40,6 @@ def consume_shards(
     sink = _sink_of(context)
     with ExitStack() as stack:
         claims: dict[str, Batch] = {}
-        addresses: dict[str, DatabaseAddress] = {}
         errors: list[PgqueError] = []
 
         for database in _of_run(consumption, context):
@@ -56,7 +53,6 @@ def consume_shards(
                 continue
             if batch is not None:
                 claims[database.name] = batch
-                addresses[database.name] = executors_address(pgque, client.url)
                 stack.enter_context(batch.keep_alive())
                 stack.callback(_release, batch)
         is_any_stored = False
@@ -69,17 +65,7 @@ def consume_shards(
             return
 
         vector = Vector(claims)
-        session = open_session(pyspark)
-        members = {
-            shard: spark.SparkBatch(
-                session,
-                batch,
-                batch.session.url,
-                slices=consumption.slices,
-                address=addresses[shard],
-            )
-            for shard, batch in claims.items()
-        }
+        members = spark_batches(consumption, pyspark, resources, claims)
         sharded = spark.ShardedBatch(vector, members)
 
         def metadata() -> dict[str, Any]:

@@ -76,8 +76,8 @@ class Step:
                 batch.release()
             raise
 
-    def compute(self, batch: ReadBatch) -> Generator[StepResult, None, Outputs]:
-        """Computes a claimed batch, or a window, and has Dagster store its outputs."""
+    def compute(self, batch: Batch) -> Generator[StepResult, None, Outputs]:
+        """Computes a claimed batch, and has Dagster store its outputs."""
         spark_batch = spark.SparkBatch(
             open_session(self.pyspark),
             batch,
@@ -202,6 +202,26 @@ def _warn_of_late_checks(context: dg.AssetExecutionContext) -> None:
             f"blocking checks that run after the ack: {', '.join(late)}. A batch that fails them "
             "is not delivered again. To keep it, put them in the asset's check_specs."
         )
+
+
+def spark_batches(
+    consumption: Consumption,
+    pyspark: Any,
+    resources: Mapping[str, PgqueResource],
+    claims: Mapping[str, ReadBatch],
+) -> "dict[str, spark.SparkBatch]":
+    """Returns claims of several databases as batches for Spark, by the names of the databases."""
+    session = open_session(pyspark)
+    return {
+        name: spark.SparkBatch(
+            session,
+            claim,
+            claim.session.url,
+            slices=consumption.slices,
+            address=executors_address(resources[name], claim.session.url),
+        )
+        for name, claim in claims.items()
+    }
 
 
 def executors_address(pgque: PgqueResource, url: str) -> DatabaseAddress:

@@ -293,3 +293,13 @@ def translated() -> Iterator[None]:
         yield
     except (psycopg.Error, UnicodeEncodeError) as error:
         raise error_from(error) from error
+
+
+@contextmanager
+def prefixed(prefix: str) -> Iterator[None]:
+    """Has errors of this package in the block begin with a prefix, which says where they are."""
+    try:
+        yield
+    except PgqueError as error:
+        error.args = (f"{prefix}: {error.args[0]}",)
+        raise

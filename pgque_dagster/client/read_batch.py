@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from .errors import InvalidArgument
 from .lease import LeaseKeeper
@@ -82,7 +82,10 @@ class ReadBatch(ABC):
         consumer: the consumer's name.
         slot: the slot and the number of slots, such as 3/8, of a partitioned consumer; else None.
         lease: the batch's id, its epoch, and the ticks it spans.
+        is_window: whether it is a window of time, which is never acked.
     """
+
+    is_window: ClassVar[bool] = False
 
     def __init__(
         self, session: Any, queue: str, consumer: str, lease: Lease, *, slot: str | None = None

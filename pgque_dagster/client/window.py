@@ -1,10 +1,12 @@
-"""The events of a time window, which readers and sinks take in place of a batch.
+"""The events of a time window, of one database or of several, in place of a batch.
 
 No consumer is registered for it, and nothing is leased or acked: each attempt reads the same ticks,
 and has a higher number than those before it. Sinks use this number as the epoch, so the newest
 attempt replaces what earlier ones stored, and is not replaced by them.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from . import plans
@@ -13,6 +15,7 @@ from .models import BatchInfo, Lease, ReadPlan
 from .operation import Call
 from .read_batch import Failures, ReadBatch
 from .session import Session
+from .sharded import ShardedClaim
 
 # In place of a consumer, in names of batches and in errors.
 _CONSUMER = "window"
@@ -36,6 +39,7 @@ class Window(ReadBatch):
     """
 
     session: Session
+    is_window = True
     # Nothing is leased, so nothing is kept alive.
     keeper = None
 
@@ -89,6 +93,28 @@ class Window(ReadBatch):
             "A window has no dead letters and no retries. Correct the schema or the function, read "
             "with on_malformed='keep', or allow it: leave_out_failed=True.",
         )
+
+
+class ShardedWindow(ShardedClaim[Window]):
+    """The window of each shard of a queue, under the id that each of them has.
+
+    Its epoch is the highest one of them. Each is higher than that of any earlier attempt in its
+    database, so the highest one is, too, unless a shard was removed. Attempts that overlap may have
+    the same one: sinks refuse the second to publish.
+    """
+
+    is_window = True
+
+    def __init__(self, members: Mapping[str, Window]) -> None:
+        super().__init__(members)
+        leases = [window.lease for window in self.members.values()]
+        self.lease = replace(
+            self.lease, batch_id=leases[0].batch_id, epoch=max(lease.epoch for lease in leases)
+        )
+
+    def info(self) -> BatchInfo:
+        """Returns the times of the window, with the ticks of its first shard."""
+        return next(iter(self.members.values())).info()
 
 
 def window_id(start: datetime) -> int:

@@ -12,10 +12,7 @@ from .options import Options, duration, mirror, option, template
 from .scaffolding import WindowScaffolder
 
 # What a window has not.
-OF_CONSUMERS = [
-    *("consumer", "start_at", "partitions", "lease_ttl", "batch_safe", "check_specs"),
-    "databases",
-]
+OF_CONSUMERS = ["consumer", "start_at", "partitions", "lease_ttl", "batch_safe", "check_specs"]
 
 
 class RetryOptions(Options):

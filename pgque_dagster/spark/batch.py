@@ -19,7 +19,7 @@ from ..client.batch import Batch, read_plan
 from ..client.errors import InvalidArgument
 from ..client.models import ReadPlan
 from ..client.read_batch import ReadBatch
-from ..client.vector import Vector
+from ..client.sharded import ShardedClaim
 from . import failed_events
 from .address import DatabaseAddress
 from .options import DEFAULT_SLICES
@@ -341,9 +341,9 @@ def attempt_of(batch: SparkBatch) -> BatchAttempt:
     Raises:
         InvalidArgument: if the batch is one of several shards.
     """
-    if isinstance(batch.claim, Vector):
+    if isinstance(batch.claim, ShardedClaim):
         raise InvalidArgument(
-            "this sink does not store the batches of several shards",
+            "this sink does not store the events of several shards",
             "Return the DataFrame, and let an IO manager store it (in YAML, a sink).",
         )
     return batch._attempt  # noqa: SLF001 -- sinks are its friends, users are not

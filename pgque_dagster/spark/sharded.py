@@ -1,4 +1,4 @@
-"""The batches of several shards as one DataFrame, which Spark reads side by side."""
+"""Batches or windows of several shards as one DataFrame, which Spark reads side by side."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -9,8 +9,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from ..client import InvalidArgument
+from ..client.errors import prefixed
 from ..client.models import ReadPlan
-from ..client.vector import Vector
+from ..client.sharded import ShardedClaim
 from .batch import SparkBatch
 
 SHARD = "shard"
@@ -23,13 +24,13 @@ class ShardedBatch(SparkBatch):
     within a shard. Options such as `max_malformed` are for the batch of each shard.
 
     Args:
-        vector: the claims.
-        members: the batch of each claim.
+        claim: the claims, or the windows.
+        members: the batch of each of them.
     """
 
-    def __init__(self, vector: Vector, members: Mapping[str, SparkBatch]) -> None:
+    def __init__(self, claim: ShardedClaim[Any], members: Mapping[str, SparkBatch]) -> None:
         self.spark = next(iter(members.values())).spark
-        self._batch = vector
+        self._batch = claim
         self._members = members
 
     @property
@@ -84,7 +85,9 @@ class ShardedBatch(SparkBatch):
             InvalidArgument: if it is no such DataFrame.
         """
         for shard, member in self._members.items():
-            member.nack(_of(shard, events), retry_after=retry_after, reason=reason)
+            of_shard = _of(shard, events)
+            with prefixed(f"shard {shard}"):
+                member.nack(of_shard, retry_after=retry_after, reason=reason)
 
     def dead_letter(self, events: Any, *, reason: Column | str | None) -> None:
         """Makes events dead letters, as `SparkBatch.dead_letter` does.
@@ -97,12 +100,14 @@ class ShardedBatch(SparkBatch):
             InvalidArgument: if it is no such DataFrame.
         """
         for shard, member in self._members.items():
-            member.dead_letter(_of(shard, events), reason=reason)
+            of_shard = _of(shard, events)
+            with prefixed(f"shard {shard}"):
+                member.dead_letter(of_shard, reason=reason)
 
     def before_ack(self, step: Any) -> NoReturn:
-        """Raises `InvalidArgument`: the shards are acked one by one, after the rows are stored."""
+        """Raises `InvalidArgument`: no transaction acks the events of several shards."""
         raise InvalidArgument(
-            "the batches of several shards are acked one by one",
+            "no transaction acks the events of several shards",
             "Store the rows by the sink alone.",
         )
 
@@ -115,7 +120,8 @@ class ShardedBatch(SparkBatch):
         frames = []
         for shard, member in self._members.items():
             member.settles_late = self.settles_late
-            frame = read(member)
+            with prefixed(f"shard {shard}"):
+                frame = read(member)
             if SHARD in map(str.lower, frame.columns):
                 raise InvalidArgument(
                     f"a field has the name {SHARD}, which is that of the column with the database",

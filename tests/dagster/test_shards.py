@@ -250,7 +250,6 @@ def test_what_cannot_be_stored_by_one_commit_is_refused(sharded: Sharded) -> Non
         """Stores nothing by a sink."""
 
     blocking = dg.AssetCheckSpec("positive", asset="revenue", blocking=True)
-    hours = dg.HourlyPartitionsDefinition("2026-05-24-00:00")
     refused: list[tuple[str, dict[str, Any], Callable[..., Any]]] = [
         ("an IO manager stores the result", {}, none),
         ("no check can block its ack", {"check_specs": [blocking]}, payloads),
@@ -258,7 +257,6 @@ def test_what_cannot_be_stored_by_one_commit_is_refused(sharded: Sharded) -> Non
         ("leave out database, or databases", {"database": "asia"}, payloads),
         ("databases is a text", {"databases": "eu"}, payloads),
         ("databases names one twice", {"databases": ["eu", "eu"]}, payloads),
-        ("leave out databases", {"partitions_def": hours}, payloads),
     ]
     for told, options, compute in refused:
         given = {"queue": "orders", "databases": ["eu", "us"], "name": "revenue", **options}

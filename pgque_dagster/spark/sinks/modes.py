@@ -8,7 +8,6 @@ from typing import Literal, get_args
 
 from ...client import InvalidArgument
 from ...client.read_batch import ReadBatch
-from ...client.window import Window
 
 BATCH_ID = "batch_id"
 # The size of the files into which small ones are united.
@@ -75,7 +74,7 @@ def check_mode(
 
 def refuse_window(claim: ReadBatch, target: str) -> None:
     """Refuses a window, by `InvalidArgument`, where its earlier output cannot be told apart."""
-    if isinstance(claim, Window):
+    if claim.is_window:
         raise InvalidArgument(
             f"{target} cannot replace the rows of a window when it is materialized again",
             "Store windows as Parquet, in a Delta table by append, or in an Iceberg table.",

@@ -21,6 +21,9 @@ A window of time (`client/window.py`) is a batch without a lease. Step 2 refuses
 each attempt has a higher epoch than those before it. After the step of S failed, S reads what L
 published, and is refused because of its lower epoch.
 
+A window over several shards has the highest epoch of its members. This is lower than that of an
+earlier attempt only if a shard was removed meanwhile, and then it is refused.
+
 A vector (`client/vector.py`) has a lease on each member, and its publication is final, because
 after the first ack it cannot be computed again. The table records which vector has which batch.
 Step 2 renews all leases, and an attempt is refused if step 1 finds one of its members published by
@@ -37,11 +40,12 @@ from typing import Protocol, TypeVar
 
 from ...client import InvalidArgument, installation
 from ...client.read_batch import ReadBatch
+from ...client.sharded import ShardedClaim
 from ...client.vector import Vector
 
 State = TypeVar("State")
 
-# In place of the incarnation, in tables of vectors.
+# In place of the incarnation, in tables of several shards.
 SHARDS = "shards"
 
 
@@ -56,8 +60,8 @@ class BatchIdentity:
 
     @classmethod
     def of(cls, claim: ReadBatch) -> "BatchIdentity":
-        """Returns the identity of a claimed batch, or of a vector."""
-        if isinstance(claim, Vector):
+        """Returns the identity of a claimed batch, or of a claim of several shards."""
+        if isinstance(claim, ShardedClaim):
             return cls(SHARDS, claim.queue, claim.consumer, claim.batch_id)
         incarnation = str(claim.session.run(installation.incarnation()))
         return cls(incarnation, claim.queue, claim.consumer, claim.batch_id)

@@ -20,7 +20,9 @@ from pyspark.sql.types import StructType
 
 from ...client import BatchNotOpen, InvalidArgument, LeaseLost, PgqueError
 from ...client.read_batch import ReadBatch
+from ...client.sharded import ShardedClaim
 from ...client.vector import Vector
+from ...client.window import ShardedWindow
 from ..batch import SparkBatch
 from ..cluster.lost_lease import cancelled_without_lease
 from .files.data_files import DataFile, with_batch_id, write_files
@@ -186,7 +188,7 @@ class TableOutput(ABC, Generic[Table]):
     def properties(self) -> dict[str, str]:
         """The properties of a new table."""
         own = {INCARNATION: self.batch.incarnation}
-        if isinstance(self._claim, Vector):
+        if isinstance(self._claim, ShardedClaim):
             own |= {of_shard(shard): each for shard, each in self._claim.incarnations.items()}
         return own
 
@@ -343,6 +345,9 @@ class TableOutput(ABC, Generic[Table]):
         sink, own = self._sink, self.batch.incarnation
         if isinstance(self._claim, Vector):
             ids_of(sink.stored_in(table, self._claim))
+            return
+        if isinstance(self._claim, ShardedWindow):
+            sink.check_shards(table, self._claim)
             return
         check_incarnation(
             sink.name,

@@ -1,4 +1,4 @@
-"""What tables of Delta and Iceberg record of vectors.
+"""What tables of Delta and Iceberg record of vectors, and of windows of several shards.
 
 A property of the table names the incarnation of each shard. A format says where it records which
 vector has a batch, by the commit that stores it.
@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 
 from ...client import InvalidArgument
 from ...client.vector import Vector
+from ...client.window import ShardedWindow
 from .files.storage import Storage
-from .files.vectors import Stored, forget, refused_shards, take_over
+from .files.vectors import Stored, check_shards, forget, refused_shards, take_over
 from .publication import SHARDS, BatchIdentity
 
 INCARNATION = "pgque.lineage"
@@ -65,6 +66,20 @@ class VectorTable(ABC):
         Raises:
             InvalidArgument: if the table has batches of one database.
         """
+        return self.vectors_in(table, claim) | refused_shards(
+            self.name, claim, self._shards_of(table), self._adopting_shard
+        )
+
+    def check_shards(self, table: Any, claim: ShardedWindow) -> None:
+        """Refuses a window that does not have the shards whose rows a state of the table has.
+
+        Raises:
+            InvalidArgument: if it does not; or if the table has batches of one database.
+        """
+        check_shards(self.name, claim, self._shards_of(table), self._adopting_shard)
+
+    def _shards_of(self, table: Any) -> dict[str, str]:
+        """Returns the incarnations of the shards whose rows the table has."""
         known = self.properties_of(table)
         if known.get(INCARNATION) != SHARDS:
             raise InvalidArgument(
@@ -72,12 +87,15 @@ class VectorTable(ABC):
                 "Store into another table (for assets, by another base_dir, namespace or key), and "
                 "copy the rows from there if you need them.",
             )
-        incarnations = {
-            shard: known[key] for shard in claim.members if (key := of_shard(shard)) in known
+        prefix = of_shard("")
+        return {
+            key.removeprefix(prefix): incarnation
+            for key, incarnation in known.items()
+            if key.startswith(prefix) and incarnation
         }
-        return self.vectors_in(table, claim) | refused_shards(
-            self.name, claim, incarnations, lambda shard, own: self.adopting(of_shard(shard), own)
-        )
+
+    def _adopting_shard(self, shard: str, incarnation: str) -> str:
+        return self.adopting(of_shard(shard), incarnation)
 
     def stored(self, vector: Vector) -> dict[str, Stored]:
         """Finds the members of a vector that are stored, and gives them what failed in them.

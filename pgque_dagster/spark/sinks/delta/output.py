@@ -147,7 +147,7 @@ class DeltaOutput(TableOutput[DeltaTable]):
             state.alter.add_columns(delta_schema(added).fields, commit_properties=alone)
             return False
         known, wanted = self._sink.properties_of(state), self.properties
-        if new := {key: value for key, value in wanted.items() if key not in known}:
+        if new := {key: value for key, value in wanted.items() if not known.get(key)}:
             # Of shards that were added.
             state.alter.set_table_properties(new, False, commit_properties=alone)
             return False

@@ -54,7 +54,6 @@ from pyspark.sql import DataFrame
 
 from ....client import BatchNotOpen, ConnectionFailed, InvalidArgument, LeaseLost
 from ....client.read_batch import ReadBatch
-from ....client.window import Window
 from ..publication import WriteAttempt, check_claim, publish
 from .data_files import write_files
 from .record import entries
@@ -84,7 +83,7 @@ def publish_folder(
         OSError: if the file system does not take it.
     """
     epoch = claim.lease.epoch
-    kind = "window" if isinstance(claim, Window) else "batch"
+    kind = "window" if claim.is_window else "batch"
     folder = location / f"{kind}-{claim.batch_id}"
     aside = beside(location) / folder.name
     output = FolderOutput(folder, aside, WriteAttempt(epoch, uuid.uuid4().hex), check)

@@ -3,7 +3,8 @@
 The names in `<location>/_pgque/lineages/` are the incarnations whose batches are here; what stands
 in the files there is for people. Batches of one incarnation have other ids in another one, and an
 equal id may mean other events. Readers take the columns from any file of the table, so the first
-publication records them in `_pgque/schema/schema.json`. Readers pass over `_pgque`.
+publication records them in `_pgque/schema/schema.json`. In a table of windows of several shards,
+`_pgque/shards/<shard>/incarnation` has that of each shard. Readers pass over `_pgque`.
 """
 
 import json
@@ -16,14 +17,17 @@ from pyspark.sql.types import StructType
 
 from ....client import InvalidArgument, installation
 from ....client.session import Session
+from ....client.window import ShardedWindow
 from ..modes import BATCH_ID
 from ..publication import SHARDS
 from ..table_checks import check_fit, check_incarnation
 from .storage import sync
+from .vectors import check_shards
 
 # Spark warns of a root whose own name begins with an underscore, so that is its parent's.
 _MARKS = "_pgque/lineages"
 _SCHEMA = "_pgque/schema"
+_SHARDS = "_pgque/shards"
 _OF_BATCHES = ("batch-", "window-", "united-", "vector-")
 
 
@@ -72,6 +76,30 @@ def check_of_shards(location: Path) -> None:
             "Store into another directory (for assets, by another base_dir or key), and copy the "
             "rows from there if you need them.",
         )
+
+
+def check_window(location: Path, claim: ShardedWindow) -> None:
+    """Marks a location with the incarnation of each shard of a window.
+
+    Raises:
+        InvalidArgument: as for `check_of_shards`, and for `check_shards` of vectors.
+    """
+    check_of_shards(location)
+    marks, file = location / _SHARDS, "incarnation"
+
+    def adopt(shard: str, own: str) -> str:
+        return f"write {own} into {marks / shard / file}." if own else f"remove {marks / shard}."
+
+    def check() -> None:
+        known = {path.name: (path / file).read_text().strip() for path in visible(marks)}
+        check_shards(f"Parquet table {location}", claim, known, adopt)
+
+    check()
+    for shard, own in claim.incarnations.items():
+        if not entries(marks / shard):
+            _create(marks / shard, file, own)
+    # Another attempt may have marked it meanwhile.
+    check()
 
 
 def _is_new(location: Path) -> bool:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 
 from ....client import Client, InvalidArgument
 from ....client.vector import Vector
+from ....client.window import ShardedWindow
 from ...batch import SparkBatch
 from ...cluster.lost_lease import cancelled_without_lease
 from ..modes import BATCH_ID, Maintained, check_directory, check_retention
@@ -19,7 +20,14 @@ from .compaction import check_not_united, compact, published_files
 from .data_files import with_batch_id
 from .file_reader import read_table_files
 from .folders import newest, publish_folder
-from .record import check_columns, check_layout, check_of_shards, check_owner, recorded_columns
+from .record import (
+    check_columns,
+    check_layout,
+    check_of_shards,
+    check_owner,
+    check_window,
+    recorded_columns,
+)
 from .storage import Storage, written_for
 from .vector_folders import VectorFolder, publish_vector, stored_in
 from .vectors import Stored, forget, take_over
@@ -102,8 +110,11 @@ class ParquetSink:
                 check_of_shards(table)
                 check_columns(table, frame.schema)
                 return str(publish_vector(table, claim, rows, check))
-            check_owner(table, claim.session)
-            check_not_united(table, claim.batch_id)
+            if isinstance(claim, ShardedWindow):
+                check_window(table, claim)
+            else:
+                check_owner(table, claim.session)
+                check_not_united(table, claim.batch_id)
             check_columns(table, frame.schema)
             return str(publish_folder(table, claim, rows, check))
 

@@ -1,4 +1,4 @@
-"""What tables record of vectors: their shards, the newest stored batches, and what failed.
+"""What tables record of several shards: these, and of vectors the newest batches and what failed.
 
 A batch that is stored is not computed again. Whoever claims it acks it, with the failures that its
 vector recorded in `_pgque/vectors/<id>-<incarnation>.json` before it was published: a file for each
@@ -8,12 +8,15 @@ writes these files.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 
 from ....client import BatchNotOpen, InvalidArgument, LeaseLost
 from ....client.read_batch import ReadBatch
+from ....client.sharded import ShardedClaim
 from ....client.vector import Vector
+from ....client.window import ShardedWindow
 from .storage import Storage
 
 _RECORDS = "_pgque/vectors"
@@ -109,13 +112,16 @@ def newest_in(
 
 
 def refused_shards(
-    table: str, claim: Vector, incarnations: Mapping[str, str], adopt: Callable[[str, str], str]
+    table: str,
+    claim: ShardedClaim[Any],
+    incarnations: Mapping[str, str],
+    adopt: Callable[[str, str], str],
 ) -> dict[str, Stored]:
-    """Returns the shards of a vector that a table knows by another incarnation.
+    """Returns the shards of a claim that a table knows by another incarnation.
 
     Args:
         table: its name for errors.
-        claim: the vector.
+        claim: the claim.
         incarnations: those that the table knows, by shard.
         adopt: says how to record the incarnation of a shard.
     """
@@ -130,6 +136,35 @@ def refused_shards(
         for shard, own in claim.incarnations.items()
         if incarnations.get(shard, own) != own
     }
+
+
+def check_shards(
+    table: str,
+    claim: ShardedWindow,
+    incarnations: Mapping[str, str],
+    adopt: Callable[[str, str], str],
+) -> None:
+    """Refuses a window of other shards than those whose rows a table has.
+
+    Its rows may replace those of an earlier attempt, which had these shards.
+
+    Args:
+        table: its name for errors.
+        claim: the window.
+        incarnations: those that the table knows, by shard.
+        adopt: says how to record the incarnation of a shard; an empty one for a shard that is gone.
+
+    Raises:
+        InvalidArgument: naming a shard that is missing, or has another incarnation.
+    """
+    ids_of(refused_shards(table, claim, incarnations, adopt))
+    for shard in incarnations.keys() - claim.members.keys():
+        raise InvalidArgument(
+            f"{table} has windows with rows of shard {shard}, which is not among the databases of "
+            "this one: materialized again, they would lose these rows",
+            f"Name {shard} in databases, or store into another table. If it is gone for good and "
+            f"they may lose its rows, say so: {adopt(shard, '')}",
+        )
 
 
 def ids_of(stored: Mapping[str, Stored]) -> set[int]:

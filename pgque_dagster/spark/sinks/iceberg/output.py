@@ -34,6 +34,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from ....client.read_batch import ReadBatch
+from ....client.sharded import ShardedClaim
 from ....client.vector import Vector
 from ..files.data_files import ICEBERG_TYPES, DataFile, check_columns, stored_schema
 from ..files.file_reader import ListedFile
@@ -150,8 +151,10 @@ class IcebergOutput(TableOutput[Table]):
             with change.update_schema() as update:
                 update.union_by_name(self._columns)
         name_columns(change)
+        if isinstance(self._claim, ShardedClaim):
+            change.set_properties(self.properties)
         if isinstance(self._claim, Vector):
-            change.set_properties({**self.properties, **newest_batches(self._claim)})
+            change.set_properties(newest_batches(self._claim))
         record = {
             _BATCH: self.batch.record,
             _EPOCH: str(self.attempt.epoch),

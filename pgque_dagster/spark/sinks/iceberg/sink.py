@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ....client import Client, InvalidArgument
+from ....client.sharded import ShardedClaim
 from ....client.vector import Vector
 from ...batch import SparkBatch, attempt_of
 from ..files.file_reader import read_table_files
@@ -120,7 +121,8 @@ class IcebergSink(TableSink):
         """Opens the catalog for the block, in which a batch is stored."""
         with ExitStack() as stack:
             with self.errors(BatchIdentity.of(batch.claim)):
-                url = None if isinstance(batch.claim, Vector) else attempt_of(batch).url
+                sharded = isinstance(batch.claim, ShardedClaim)
+                url = None if sharded else attempt_of(batch).url
                 catalog = stack.enter_context(self.open(url))
             yield catalog
 

@@ -110,8 +110,8 @@ class PostgresSink:
             with cancelled_without_lease(batch.spark, claim), stored_once(claim):
                 self._write_vector(claim, frame)
             return
-        attempt = attempt_of(batch)
         refuse_window(claim, "a table of PostgreSQL")
+        attempt = attempt_of(batch)
         with cancelled_without_lease(batch.spark, claim):
             if self._address is not None:
                 names, ledger_of = (attempt.identity,), self._ledger_of(attempt.written)
