@@ -4,9 +4,11 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import psycopg
@@ -23,12 +25,14 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Batch, BatchNotOpen, Client, InvalidArgument, PermissionDenied
 from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink, SparkBatch
-from pgque_dagster.spark.sinks.files.storage import StorageFailed
+from pgque_dagster.spark.sinks.files.storage import Storage, StorageFailed
+from pgque_dagster.spark.sinks.iceberg.catalog import open_catalog
 from tests.conftest import TEMPLATE, Server, administer
 from tests.support.attempts import once_before_the_swap
 from tests.support.events import claim, make_queue, publish
 from tests.support.lakes import SCHEMA, TABLE, IcebergLake
 from tests.support.logins import as_login
+from tests.support.queues import PATIENCE_SECONDS
 from tests.support.stored_tables import iceberg_catalog
 
 OLD_SECONDS = 8 * 86400
@@ -115,6 +119,21 @@ def test_a_role_that_may_not_create_the_catalog_is_told_what_to_grant(lake: Iceb
         execute(lake.client, str(told.value).partition("As an administrator: ")[2])
         lake.write(batch)
     assert lake.numbers() == [1]
+
+
+def test_first_runs_create_the_catalog_at_the_same_time(lake: IcebergLake) -> None:
+    storage = Storage.of(lake.folder)
+    together = Barrier(8)
+
+    def first_run(_: int) -> int:
+        together.wait(PATIENCE_SECONDS)
+        with open_catalog(lake.client.url, "iceberg_catalog", {}, storage) as catalog:
+            return len(catalog.list_namespaces())
+
+    for _ in range(5):
+        with ThreadPoolExecutor(8) as runs:
+            assert list(runs.map(first_run, range(8))) == [0] * 8
+        execute(lake.client, "drop schema iceberg_catalog cascade")
 
 
 def execute(client: Client, statement: str) -> None:

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from pyiceberg.catalog import Catalog, load_catalog
 from sqlalchemy import URL
+from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from ....client.connection import connect
 from ....client.errors import InvalidArgument, PermissionDenied
@@ -36,9 +37,12 @@ def open_catalog(
         catalog = load_catalog(**{"name": CATALOG, **of_files, **properties})
     else:
         _create_schema(url, schema)
-        catalog = load_catalog(
-            CATALOG, **{"type": "sql", "uri": _engine_url(url, schema), **of_files}
-        )
+        in_schema = {"type": "sql", "uri": _engine_url(url, schema), **of_files}
+        try:
+            catalog = load_catalog(CATALOG, **in_schema)
+        except (IntegrityError, ProgrammingError):
+            # Another run has just created the catalog's tables.
+            catalog = load_catalog(CATALOG, **in_schema)
     try:
         yield catalog
     finally:
@@ -79,7 +83,9 @@ def _create_schema(url: str, schema: str) -> None:
         ).fetchone() == (True,)
         try:
             if not exists:
-                connection.execute(sql.SQL("create schema if not exists {}").format(name))
+                # IF NOT EXISTS is no guard against another run that creates it now.
+                with suppress(psycopg.errors.UniqueViolation):
+                    connection.execute(sql.SQL("create schema if not exists {}").format(name))
             may_use = connection.execute(
                 "select has_schema_privilege(%(schema)s, 'usage') and"
                 " (has_schema_privilege(%(schema)s, 'create')"
