@@ -1,5 +1,5 @@
 -- Returns the state of ticking and maintenance, one row per component: ok or the problem, with details.
--- A queue is late if it had no tick for 10 seconds longer than its idle period.
+-- A queue is late if queue_health says that nobody ticks it.
 create or replace function pgque.status()
 returns table (component text, status text, detail text) security definer
 as $$
@@ -16,9 +16,9 @@ begin
     return query select * from pgque.scheduler_status();
 
     select string_agg(format('"%s"', q.queue_name), ', ' order by q.queue_name) into v_late
-    from pgque.queue_progress q
-    where not q.queue_ticker_paused and not q.queue_external_ticker
-      and clock_timestamp() - q.queue_ticker_idle_period - interval '10 seconds' > q.tick_time;
+    from pgque.ticker_health h
+    join pgque.queue q using (queue_name)
+    where h.status <> 'ok' and not q.queue_ticker_paused and not q.queue_external_ticker;
     return query
     select 'ticks', case when v_late is null then 'ok' else 'late' end,
            coalesce('no tick for too long: ' || v_late,

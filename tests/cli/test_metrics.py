@@ -29,6 +29,13 @@ def test_health_tells_what_is_not_well(pgque: Pgque, client: Client) -> None:
     well = pgque("health")
     assert (well.exit_code, well.output) == (0, "all 12 checks are well\n")
     assert "consumer_lag:billing" in pgque("health", "--all").output
+    client.create_queue("mails")
+    client.configure_queue("mails", ticker_paused=True)
+    assert pgque("health", "orders").output == well.output
+    assert "paused" in pgque("health", "mails").stdout
+    none = pgque("health", "order")
+    assert (none.exit_code, "there is no queue order: `pgque status`" in none.stdout) == (3, True)
+    client.drop_queue("mails")
     for age, code in (("3 minutes", 0), ("1 hour", 3)):
         with client.transaction() as connection:
             connection.execute("update pgque.tick_log set tick_time = now() - %s::interval", [age])

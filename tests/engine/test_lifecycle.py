@@ -52,7 +52,7 @@ class TestWithoutPgCron:
         for queue in ("stuck", "paused", "ticked"):
             db.make_queue(queue, ticker_idle_period="1 minute")
         db.value("select pgque.set_queue_config('paused', 'ticker_paused', 'true')")
-        db.execute("update pgque.tick_log set tick_time = tick_time - interval '2 minutes'")
+        db.execute("update pgque.tick_log set tick_time = tick_time - interval '3 minutes'")
         db.tick("ticked")
         assert status(db)["ticks"] == ("late", 'no tick for too long: "stuck"')
 

@@ -27,17 +27,18 @@ _ROLES = (
 
 @command(
     "pgque health",
-    "pgque health --all",
+    "pgque health orders --all",
     "pgque --url service=shop health || alert 'a queue needs somebody'",
 )
+@click.argument("queue", required=False)
 @click.option("--all", "show_all", is_flag=True, help="Show the checks that are well, too.")
-def health(database: Database, show_all: bool) -> None:
-    """Look for what keeps the queues from working: connection, versions, roles, ticker, consumers.
+def health(database: Database, queue: str | None, show_all: bool) -> None:
+    """Look for what keeps all queues, or QUEUE, from working.
 
-    Every finding says what to do. Exits with 3 if something is critical. `pgque status` shows the
-    state of all.
+    That is the connection, versions, roles, ticks and consumers. Every finding says what to do.
+    Exits with 3 if something is critical. `pgque status` shows the state of all.
     """
-    checks = list(_examine(database))
+    checks = list(_examine(database, queue))
     rows = [
         {"status": each.status, "queue": each.queue, "check": each.check, "detail": each.detail}
         for each in checks
@@ -50,7 +51,7 @@ def health(database: Database, show_all: bool) -> None:
         click.get_current_context().exit(NO)
 
 
-def _examine(database: Database) -> Iterator[HealthCheck]:
+def _examine(database: Database, queue: str | None) -> Iterator[HealthCheck]:
     """Looks from the outside in; stops where the next step cannot work."""
     try:
         with database.client() as client:
@@ -58,7 +59,7 @@ def _examine(database: Database) -> Iterator[HealthCheck]:
             schema = _schema(database.url)
             yield schema
             if schema.status != "critical":
-                yield from _queues(client)
+                yield from _queues(client, queue)
     except PgqueError as error:
         yield HealthCheck(None, "connection", "critical", without_passwords(one_line(error)))
 
@@ -99,8 +100,12 @@ def _schema(url: str) -> HealthCheck:
     return HealthCheck(None, "schema", "ok", f"version {__version__}")
 
 
-def _queues(client: Client) -> Iterator[HealthCheck]:
+def _queues(client: Client, queue: str | None) -> Iterator[HealthCheck]:
     try:
-        yield from client.health()
+        checks = client.health()
+        if queue is not None and all(each.queue != queue for each in checks):
+            missing = f"there is no queue {queue}: `pgque status` shows those that exist"
+            yield HealthCheck(queue, "queues", "critical", missing)
+        yield from (each for each in checks if queue is None or each.queue in (None, queue))
     except PgqueError as error:
         yield HealthCheck(None, "queues", "critical", one_line(error))
