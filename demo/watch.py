@@ -49,6 +49,11 @@ class Watch:
         self.runs: list[Run] = []
 
     @property
+    def started(self) -> list[Run]:
+        """The runs that work or have succeeded."""
+        return [run for run in self.runs if run.status in ("STARTED", "SUCCESS")]
+
+    @property
     def succeeded(self) -> int:
         """How many runs have succeeded."""
         return sum(run.status == "SUCCESS" for run in self.runs)
