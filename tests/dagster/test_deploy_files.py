@@ -1,23 +1,35 @@
 """The files of `deploy/` for Dagster itself are accepted by it."""
 
+import json
+import os
+import re
 import shutil
+import socket
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import dagster as dg
 import kubernetes_validate
 import pytest
 import yaml
+from click.testing import CliRunner
 from dagster_postgres import PostgresEventLogStorage, PostgresRunStorage, PostgresScheduleStorage
 from pyspark.sql import SparkSession
 
+from demo.processes import free_port
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
+from pgque_dagster.cli import main
 from pgque_dagster.client import Client
 from pgque_dagster.launcher import WarmRunLauncher
 from tests.conftest import Server
 from tests.dagster.support import StoringIOManager, materialize
 from tests.support.databases import empty_database
 from tests.support.events import publish
+from tests.support.queues import PATIENCE_SECONDS
 from tests.support.sensing import evaluate, the_request
+from tests.support.signals import wait_until
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 
@@ -71,10 +83,29 @@ def test_the_daemon_of_the_compose_file_has_what_the_runs_need() -> None:
 
     for name in ("code", "daemon"):
         assert {"PGQUE_URL", "DAGSTER_POSTGRES_URL"} <= services[name]["environment"].keys()
-        assert services[name]["volumes"] == ["output:/opt/dagster/output"]
+        assert services[name]["volumes"] == ["output:/opt/dagster/code/output"]
 
 
-def test_the_services_of_the_compose_file_find_each_other() -> None:
+def test_the_image_serves_the_project_that_init_writes(tmp_path: Path) -> None:
+    image = (DEPLOY / "Dockerfile").read_text()
+    (module,) = re.findall(r"^ARG MODULE=(.*)$", image, re.MULTILINE)
+    (command,) = re.findall(r"^CMD (.*)$", image, re.MULTILINE)
+    project, port = tmp_path / "shop", free_port()
+    written = CliRunner().invoke(main, ["init", str(project)])
+    assert written.exit_code == 0, written.output
+    serve = json.loads(command.replace(" 4000 ", f" {port} "))
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "DAGSTER_HOME": str(tmp_path), "MODULE": module}
+
+    server = subprocess.Popen(serve, cwd=project, env=environment)
+    try:
+        ask = ["dagster", "sensor", "list", "--grpc-port", str(port)]
+        with closing(socket.socket()) as probe:
+            wait_until(lambda: probe.connect_ex(("127.0.0.1", port)) == 0)
+        assert "revenue_sensor" in subprocess.check_output(ask, env=environment, text=True)
+    finally:
+        server.terminate()
+        server.wait(PATIENCE_SECONDS)
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     workspace = yaml.safe_load((DEPLOY / "workspace.yaml").read_text())
     (location,) = workspace["load_from"]
