@@ -138,11 +138,11 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         run = self._instance.get_run_by_id(run_id) if self.has_instance else None
         if run is None or run.is_finished:
             return
+        # The sensor need not wait for the end of its lease.
+        self._instance.add_run_tags(run_id, {DIED: run_id})
         if run.status == dg.DagsterRunStatus.CANCELING:
             self._instance.report_run_canceled(run, message=f"Canceled: {reason}.")
         else:
-            # The sensor need not wait for the end of its lease.
-            self._instance.add_run_tags(run_id, {DIED: run_id})
             self._instance.report_run_failed(run, f"The run has no result: {reason}.")
 
     def _report(self, run: dg.DagsterRun, message: str) -> None:

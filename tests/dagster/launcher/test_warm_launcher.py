@@ -6,6 +6,7 @@ Here the test launches runs as Dagster's daemon does in `tests/live`.
 import os
 import re
 import shutil
+import signal
 import threading
 import time
 from collections import Counter
@@ -256,6 +257,17 @@ def test_a_run_is_canceled(warm: Warm) -> None:
     assert warm.end_of(run) == "CANCELED"
     warm.wait_until_gone(process)
     assert not warm.instance.run_launcher.terminate(run)
+
+
+def test_a_process_that_dies_while_its_run_is_canceled(warm: Warm) -> None:
+    run = warm.start("wait")
+    _, process = warm.note(run)
+
+    warm.instance.run_launcher.terminate(run)
+    os.kill(process, signal.SIGKILL)
+
+    assert warm.end_of(run) == "CANCELED"
+    assert warm.run(run).tags["pgque/died"] == run
 
 
 def test_a_run_never_executes_older_code_than_that_on_disk(warm: Warm) -> None:
