@@ -99,6 +99,7 @@ async def _opened(world: World, choices: Choices, session: Session, holder: Hold
             tick, events = await _read(world, choices, session, batch)
             others = await _taken_from(session, holder, batch, events)
             await world.settled()
+            taken = holder.kind == "shared" and await session.value(TICK, batch) is None
     except psycopg.Error:
         holder.cut_off.add(step)
         raise
@@ -112,6 +113,8 @@ async def _opened(world: World, choices: Choices, session: Session, holder: Hold
             f"{consumer} got no batch, and holds {holder.batch}",
         )
         return None
+    if taken and batch not in consumer.batch_ids():
+        return None  # A colleague took it over while it was read, and notes it under another id.
     for other in consumer.open.keys() & others:
         consumer.taken_over(other, batch, events)
     alone = world.is_alone(mark) and not world.has_unknown(consumer)
