@@ -49,6 +49,10 @@ does, who may call it, and which errors it raises. `pgque_admin` is a member of 
 may call their functions. All functions are in the schema `pgque`. Names of arguments are stable:
 pass them by name (`i_limit => 10`) if there are many.
 
+Python's classes and functions say what they take in their docstrings. There are pages about
+[IO managers](assets.md#io-managers), [sinks](writing.md#keep-what-a-batch-made), the
+[client](client.md) and [components](components.md).
+
 [Errors](#errors) explains the codes. A wrong text for a number, a date or JSON, and errors of
 PostgreSQL itself, have PostgreSQL's own codes.
 """

@@ -35,7 +35,8 @@ def claim_batch(
             "The sensor requests a new run; to start one by hand, materialize the asset."
         )
         return None
-    owner, ttl = owner_of_step(context.run.run_id), consumption.lease_ttl
+    owner = owner_of_step(context.run.run_id, over_shards=consumption.shard is not None)
+    ttl = consumption.lease_ttl
 
     def claim(holder: Holder, batch_id: int | None = None) -> Batch | None:
         return holder.claim(client, owner=owner, ttl=ttl, limits=_AT_ONCE, batch_id=batch_id)

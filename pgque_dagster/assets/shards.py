@@ -18,10 +18,12 @@ from ..project.database import Database
 from ..project.keys import BATCH_ID, CONSUMER, QUEUE
 from ..project.resource import PgqueResource
 from .batch_io_manager import BatchIOManager
+from .claims import claim_batch
 from .consumption import Consumption
+from .earlier_runs import refuse_batch_of_one
 from .metadata import plan_metadata, set_aside
 from .outputs import StepResult
-from .step import claim_for_run, compute, skip, spark_batches
+from .step import compute, prepare_consumer, skip, spark_batches
 
 
 def consume_shards(
@@ -46,7 +48,10 @@ def consume_shards(
             pgque = resources[database.name]
             try:
                 client = stack.enter_context(pgque.client())
-                batch = claim_for_run(consumption.of_shard(database), context, pgque, client)
+                of_shard = consumption.of_shard(database)
+                prepare_consumer(of_shard, context, pgque, client)
+                refuse_batch_of_one(context, client, of_shard, sink)
+                batch = claim_batch(context, client, of_shard)
             except PgqueError as error:
                 context.log.warning(f"Shard {database.name} is left out: {error}")
                 errors.append(error)

@@ -155,18 +155,19 @@ def consume(
     (pgque,) = resources.values()
     _warn_of_late_checks(context)
     with pgque.client() as client:
-        batch = claim_for_run(consumption, context, pgque, client)
+        prepare_consumer(consumption, context, pgque, client)
+        batch = claim_batch(context, client, consumption)
         address = executors_address(pgque, client.url)
         yield from Step(context, client, address, consumption, pyspark, call).run(batch)
 
 
-def claim_for_run(
+def prepare_consumer(
     consumption: Consumption,
     context: dg.AssetExecutionContext,
     pgque: PgqueResource,
     client: Client,
-) -> Batch | None:
-    """Claims the batch of a run; returns None if there is none. Raises as `consume` does."""
+) -> None:
+    """Checks or registers the consumer, before a run claims a batch. Raises as `consume` does."""
     # In each run, because Dagster has no hook for when a code location loads.
     refuse_shared(str(consumption), consumers_of_location(context))
     consumption.database.refuse_second_name(client)
@@ -182,7 +183,6 @@ def claim_for_run(
             f"The resource {consumption.database.name} declares {declared}: add the queue to "
             f"its `queues`, or correct queue= of {context.op_def.name}.",
         ) from error
-    return claim_batch(context, client, consumption)
 
 
 def _warn_of_late_checks(context: dg.AssetExecutionContext) -> None:

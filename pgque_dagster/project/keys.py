@@ -41,22 +41,32 @@ def of_shard(key: str, shard: str | None) -> str:
     return key if shard is None else f"{key}.{shard}"
 
 
-_OWNER = re.compile(r"(?:step \w+ of )?dagster run (\S+)")
+_OWNER = re.compile(r"(?:step \w+( over shards)? of )?dagster run (\S+)")
 
 
-def owner_of_step(run_id: str) -> str:
+def owner_of_step(run_id: str, *, over_shards: bool = False) -> str:
     """Returns the name under which an execution of a step of a run claims batches.
 
     Each execution has its own: Dagster may start a step of a run again, by a RetryPolicy or because
     it lost sight of the step's pod, while the first process works on.
+
+    Args:
+        run_id: of the run.
+        over_shards: whether it claims a batch of each of several databases.
     """
-    return f"step {uuid4().hex[:8]} of dagster run {run_id}"
+    kind = " over shards" if over_shards else ""
+    return f"step {uuid4().hex[:8]}{kind} of dagster run {run_id}"
 
 
-def run_of_owner(owner: str | None) -> str | None:
-    """Returns the id of the run that has a lease; None if it is no run's."""
+def run_of_owner(owner: str | None, *, over_shards: bool = True) -> str | None:
+    """Returns the id of the run that has a lease; None if it is no run's.
+
+    Args:
+        owner: of the lease.
+        over_shards: whether a run over several databases counts.
+    """
     found = _OWNER.fullmatch(owner or "")
-    return found[1] if found else None
+    return found[2] if found and (over_shards or not found[1]) else None
 
 
 def identifier(name: str) -> str:

@@ -20,6 +20,7 @@ from pgque_dagster import (
 )
 from pgque_dagster.client import Client
 from pgque_dagster.spark import batch as batches
+from pgque_dagster.spark.sinks.files import folders
 from tests.conftest import INSTALL_SQL
 from tests.dagster.orders import error_of
 from tests.dagster.support import StoringIOManager
@@ -127,6 +128,35 @@ def test_a_stale_run_does_not_replace_what_a_later_run_stored(windows: Windows) 
     windows.compute = overtaken
     assert "a later run stored" in error_of(windows.window())
     assert inner == [True]
+    assert windows.rows() == [("eu", 1), ("us", 2)]
+
+
+@pytest.mark.parametrize("sharded", ["parquet"], indirect=True)
+@pytest.mark.parametrize("while_it", ["writes", "publishes"])
+def test_a_run_whose_files_a_later_run_removed_says_so(
+    windows: Windows, while_it: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows.send_hours(eu=[[1]], us=[[2]])
+    write, inner = folders.write_rows, [lambda: windows.window().success]
+
+    def overtake() -> None:
+        while inner:
+            assert inner.pop()()
+
+    def at(point: str) -> None:
+        if point == POINTS[1]:
+            overtake()
+
+    def overtaken(frame: DataFrame, rows: Path) -> None:
+        overtake()
+        write(frame, rows)
+
+    if while_it == "writes":
+        monkeypatch.setattr(folders, "write_rows", overtaken)
+        assert "a later run stored" in error_of(windows.window())
+    else:
+        with watched(at):
+            assert "a later run stored" in error_of(windows.window())
     assert windows.rows() == [("eu", 1), ("us", 2)]
 
 
@@ -267,8 +297,7 @@ def test_a_table_has_windows_of_shards_or_of_one_database(windows: Windows) -> N
     windows.stored()
     shards = windows.options
     windows.options = {"databases": [], "database": "eu"}
-    told = error_of(windows.window())
-    assert "over several databases" in told or "incarnation shards" in told
+    assert "over several databases, and takes no batches of one" in error_of(windows.window())
 
     windows.folder = windows.folder / "other"
     if windows.kind == "iceberg":

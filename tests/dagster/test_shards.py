@@ -210,14 +210,16 @@ def test_a_table_is_either_of_shards_or_of_one_database(sharded: Sharded) -> Non
     sharded.send(eu=[1])
     assert sharded.consume()
     sharded.send(eu=[2])
-    assert "over several databases" in run_alone() or "incarnation shards" in run_alone()
+    assert "over several databases, and takes no batches of one" in run_alone()
 
     sharded.folder = sharded.folder / "other"
     assert run_alone() == ""
     sharded.send(eu=[3], us=[3])
     (request,) = sharded.requests()
     (failure,) = [x for x in sharded.run(request.tags).all_events if x.is_step_failure]
-    assert "was not created for a queue over several" in str(failure.step_failure_data.error)
+    told = str(failure.step_failure_data.error)
+    assert "was not created for a queue over several" in told
+    assert "first finish it with the definition of one database" in told
     assert sharded.left() == ["eu", "us"]
 
 

@@ -4,10 +4,13 @@ from pyspark.sql.types import StructType
 
 from ...client import InvalidArgument
 from .modes import SchemaEvolution
+from .publication import SHARDS
 
 
 def check_incarnation(table: str, found: str | None, own: str, database: str, adopt: str) -> None:
     """Refuses a table of another incarnation, whose ids of batches mean others, or of none.
+
+    Also one of a queue over several databases.
 
     Args:
         table: its name for errors.
@@ -24,6 +27,13 @@ def check_incarnation(table: str, found: str | None, own: str, database: str, ad
             f"{table} was not created by this sink, or holds batches of an unknown database",
             f"Store into another table. If it has no batch of another database than {database}, "
             f"and none that is in the queue still, adopt it: {adopt}",
+        )
+    if found == SHARDS:
+        raise InvalidArgument(
+            f"{table} is of a queue over several databases, and takes no batches of one: "
+            f"here {database}",
+            "Store into another table (for assets, by another base_dir, namespace or key). The "
+            "batches of shards are not united by Parquet's maintenance, but by that of Delta.",
         )
     if found != own:
         raise InvalidArgument(

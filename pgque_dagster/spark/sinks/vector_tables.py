@@ -9,11 +9,17 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
-from ...client import InvalidArgument
 from ...client.vector import Vector
 from ...client.window import ShardedWindow
 from .files.storage import Storage
-from .files.vectors import Stored, check_shards, forget, refused_shards, take_over
+from .files.vectors import (
+    Stored,
+    check_shards,
+    forget,
+    not_of_shards,
+    refused_shards,
+    take_over,
+)
 from .publication import SHARDS, BatchIdentity
 
 INCARNATION = "pgque.lineage"
@@ -82,11 +88,7 @@ class VectorTable(ABC):
         """Returns the incarnations of the shards whose rows the table has."""
         known = self.properties_of(table)
         if known.get(INCARNATION) != SHARDS:
-            raise InvalidArgument(
-                f"{self.name} was not created for a queue over several databases",
-                "Store into another table (for assets, by another base_dir, namespace or key), and "
-                "copy the rows from there if you need them.",
-            )
+            raise not_of_shards(self.name)
         prefix = of_shard("")
         return {
             key.removeprefix(prefix): incarnation

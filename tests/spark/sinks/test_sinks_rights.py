@@ -1,13 +1,15 @@
 """What a login needs to keep results in Postgres, and what it is told when it lacks that."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument, PermissionDenied
-from pgque_dagster.spark import PostgresSink, SparkBatch, once_per_batch
+from pgque_dagster.client.vector import Vector
+from pgque_dagster.spark import PostgresSink, ShardedBatch, SparkBatch, once_per_batch
 from tests.conftest import Server
 from tests.support.databases import empty_database
 from tests.support.events import claim, make_queue, publish
@@ -112,6 +114,27 @@ BOTH_WAYS = (
     "stage_schema a schema in which the role may create tables."
 )
 UPSERT = {**ADD, "mode": "upsert"}
+
+
+def test_the_rights_in_the_documentation_are_enough_for_a_queue_over_several_databases(
+    client: Client, server: Server, spark: SparkSession
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "writing.md").read_text()
+    (statements,) = (each for each in page.split("```") if "create schema staging" in each)
+    with empty_database(server) as url:
+        run(url, TABLE.replace("grant usage on schema sales to login_reader;", ""))
+        run(url, statements.removeprefix("sql").replace("pipeline", "login_reader"))
+        batch = claim(client)
+        sink = PostgresSink(
+            "sales.revenue", url=as_login(url, "pgque_reader"), stage_schema="staging", **ADD
+        )
+        vector = Vector({"eu": batch})
+        assert sink.stored(vector) == {}
+
+        sink.write(ShardedBatch(vector, {"eu": SparkBatch(spark, batch, client.url)}), frame(spark))
+
+        assert found(url) == [("tea", 9)]
+        assert sink.stored(vector) == {"eu": vector.batch_id}
 
 
 @pytest.mark.parametrize(

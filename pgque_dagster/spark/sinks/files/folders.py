@@ -110,7 +110,7 @@ def store_folder(output: "FolderOutput", claim: ReadBatch, frame: DataFrame) -> 
     except Exception as error:
         # If a later attempt swept the files, this raises the error that says so.
         with suppress(ConnectionFailed):
-            claim.renew()
+            output.check_overtaken(claim)
         # Spark's own error about it is a page long.
         if refused := _REFUSED.search(str(error)):
             raise OSError(refused[0]) from None
@@ -200,9 +200,9 @@ class FolderOutput:
     def begin(self) -> None:
         """Opens the batch's directory, and creates the one that the attempt writes into."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._opened = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         self.writing.mkdir(parents=True)
         (self.writing / _TAKEN).touch()
+        self._opened = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
 
     def end(self) -> None:
         """Removes what was not published."""
@@ -231,11 +231,7 @@ class FolderOutput:
             StorageFailed: if the rows were swept.
         """
         self._check()
-        if not (self.writing / _TAKEN).exists():
-            raise StorageFailed(
-                f"{self.writing} was removed before it was published",
-                "Run the batch again. Sweep only files that are older than an attempt takes.",
-            )
+        self._check_not_swept()
         self.prepare(state)
         self.number = state.number + 1
         try:
@@ -246,6 +242,27 @@ class FolderOutput:
                 return False
             raise
         return True
+
+    def check_overtaken(self, claim: ReadBatch) -> None:
+        """Refuses an attempt that failed because a later one took over.
+
+        Raises:
+            LeaseLost, BatchNotOpen, InvalidArgument: as for `check_claim`.
+            StorageFailed: if the rows were swept.
+        """
+        earlier = self.published(self.read())
+        if earlier != self.attempt:
+            check_claim(claim, earlier)
+            if self._opened is not None:
+                self._check_not_swept()
+
+    def _check_not_swept(self) -> None:
+        if not (self.writing / _TAKEN).exists():
+            raise StorageFailed(
+                f"{self.writing} was removed before it was published",
+                "A later run of the same window does so, and stores it. Else run it again, and "
+                "sweep only files that are older than an attempt takes.",
+            )
 
     def prepare(self, state: FolderState) -> None:
         """Takes step a."""

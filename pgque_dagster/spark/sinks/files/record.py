@@ -22,7 +22,7 @@ from ..modes import BATCH_ID
 from ..publication import SHARDS
 from ..table_checks import check_fit, check_incarnation
 from .storage import sync
-from .vectors import check_shards
+from .vectors import check_shards, not_of_shards
 
 # Spark warns of a root whose own name begins with an underscore, so that is its parent's.
 _MARKS = "_pgque/lineages"
@@ -44,16 +44,9 @@ def check_owner(location: Path, session: Session) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         note = {"lineage": own, "database": session.database, "first_written_at": now}
         mark(location, own, json.dumps(note))
-    found = incarnations(location)
-    if SHARDS in found:
-        raise InvalidArgument(
-            f"Parquet table {location} is of a queue over several databases, whose batches are "
-            "neither replaced nor united",
-            "Store into another directory. A Delta table of such a queue can be maintained.",
-        )
     check_incarnation(
         f"Parquet table {location}",
-        ", ".join(sorted(found)) or None,
+        ", ".join(sorted(incarnations(location))) or None,
         own,
         session.database,
         f"make {location}/{_MARKS}/{own}/ the only directory there, with a file in it that is not "
@@ -71,11 +64,7 @@ def check_of_shards(location: Path) -> None:
     if _is_new(location):
         mark(location, SHARDS, "{}")
     if incarnations(location) != {SHARDS}:
-        raise InvalidArgument(
-            f"Parquet table {location} was not created for a queue over several databases",
-            "Store into another directory (for assets, by another base_dir or key), and copy the "
-            "rows from there if you need them.",
-        )
+        raise not_of_shards(f"Parquet table {location}")
 
 
 def check_window(location: Path, claim: ShardedWindow) -> None:

@@ -129,9 +129,9 @@ def refused_shards(
         shard: InvalidArgument(
             f"{table} holds batches of shard {shard} of incarnation {incarnations[shard]}, and its "
             f"database is of incarnation {own}: it may deliver events again that are stored",
-            "After a failover or a restore, delete the rows of the events that it delivers again; "
-            "for a shard that was replaced by another one, nothing. Then adopt it: "
-            f"{adopt(shard, own)}",
+            f"Check that the URL of {shard} names its database. After a failover or a restore, "
+            "delete the rows of the events that it delivers again; for a shard that was replaced "
+            f"by another one, nothing. Then adopt it: {adopt(shard, own)}",
         )
         for shard, own in claim.incarnations.items()
         if incarnations.get(shard, own) != own
@@ -165,6 +165,16 @@ def check_shards(
             f"Name {shard} in databases, or store into another table. If it is gone for good and "
             f"they may lose its rows, say so: {adopt(shard, '')}",
         )
+
+
+def not_of_shards(table: str) -> InvalidArgument:
+    """Returns the error for a table, by its name, that has batches or windows of one database."""
+    return InvalidArgument(
+        f"{table} was not created for a queue over several databases",
+        "Store into another table (for assets, by another base_dir, namespace or key). If the "
+        "consumer has an open batch, first finish it with the definition of one database, which "
+        "may have stored it here: the other table would get it again. Copy the rows only then.",
+    )
 
 
 def ids_of(stored: Mapping[str, Stored]) -> set[int]:
