@@ -58,7 +58,7 @@ class Model:
         self._seed, self._chance = seed, random.Random(seed)
         self._numbers = iter(range(2, 10**6))
         self._broken: list[Exception] = []
-        # What tables had at ticks of this life of the database.
+        # What tables had at ticks.
         self._seen: list[tuple[int, str, list[Row]]] = []
         self.happened: Counter[str] = Counter()
 
@@ -66,16 +66,7 @@ class Model:
         """Lets writers write while attempts fail, and compares all rows at times and in the end."""
         self._replication.sql(SCHEMA)
         self._replication.capture(*TABLES)
-        self.go_on(steps)
-
-    def forget(self) -> None:
-        """Compares no more with what tables had at ticks until now."""
-        self._seen = []
-
-    def go_on(self, steps: int) -> None:
-        """Does the same with tables that are there."""
-        writers = Writers(self._replication.url, f"{self._seed}/{next(self._numbers)}")
-        with writers.running():
+        with (writers := Writers(self._replication.url, f"{self._seed}")).running():
             for step in range(steps):
                 writers.grant(_TRANSACTIONS)
                 self._step()

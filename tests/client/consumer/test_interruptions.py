@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pgque_dagster import installer
 from pgque_dagster.client import Client, Delivery
 from tests.client.consumer.support import (
-    DONE,
     Queue,
     collect,
     expire_leases,
@@ -23,22 +20,8 @@ from tests.client.consumer.support import (
     running,
     wait_until,
 )
-from tests.conftest import new_server
-from tests.support.queues import PATIENCE_SECONDS, Connection, connect
+from tests.support.queues import PATIENCE_SECONDS
 
-PROGRAM = """
-import sys, time
-from pgque_dagster.client import Consumer
-
-consumer = Consumer(sys.argv[1], "q", "c")
-
-@consumer.on()
-def handle(message):
-    print(message.payload, flush=True)
-    time.sleep(600)
-
-consumer.run()
-"""
 # In a process of its own, which a signal may end. Its handler waits in the first event until "go".
 SIGNALLED = """
 import signal, sys, time
@@ -119,24 +102,23 @@ class TestSignals:
         batch = q.client.claim("q", "c", owner="next")
         assert batch is not None and len(batch.events()) == 2
 
-
-def test_a_process_that_is_killed_leaves_its_batch_to_the_next(
-    q: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    q.send("long", "short")
-    command = [sys.executable, "-c", PROGRAM, q.url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline() == "long\n"
+    def test_a_kill_leaves_the_batch_to_the_next(
+        self,
+        q: Queue,
+        start: Callable[[], "subprocess.Popen[bytes]"],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        process = start()
         process.kill()
-    consumer = q.consumer()
-    handled = collect(consumer)
-    caplog.set_level("INFO", "pgque.consumer")
-    with running(consumer):
-        wait_until(lambda: f":{process.pid}:" in caplog.text)
-        assert handled == []
-        expire_leases(q.db)
-        wait_until(q.is_acked)
-    assert handled == ["long", "short"]
+        consumer = q.consumer()
+        handled = collect(consumer)
+        caplog.set_level("INFO", "pgque.consumer")
+        with running(consumer):
+            wait_until(lambda: f":{process.pid}:" in caplog.text)
+            assert handled == []
+            expire_leases(q.db)
+            wait_until(q.is_acked)
+        assert handled == ["long", "short"]
 
 
 def test_a_broken_connection_in_a_batch_is_made_again(
@@ -158,38 +140,6 @@ def test_a_broken_connection_in_a_batch_is_made_again(
     with Client(q.url) as another:
         assert another.lease_info("q", "c") is None
     assert "terminating connection" in caplog.text
-
-
-def test_a_restart_of_the_server_in_a_batch_loses_nothing() -> None:
-    with new_server() as server:
-        installer.install(server.url)
-        with Client(server.url) as client, connect(server.url) as db:
-            db.make_queue()
-            db.execute(DONE)
-            consumer = Queue(client, db).consumer()
-        reached, restarted = threading.Event(), threading.Event()
-
-        @consumer.on(transactional=True)
-        def handle(message: Delivery, connection: Connection) -> None:
-            connection.execute("insert into done (id) values (%s)", (message.payload,))
-            if message.payload == "2" and not restarted.is_set():
-                reached.set()
-                restarted.wait(PATIENCE_SECONDS)
-
-        with running(consumer) as errors:
-            with Client(server.url) as client, connect(server.url) as db:
-                client.send_batch("q", ["1", "2", "3"])
-                db.tick()
-            assert reached.wait(PATIENCE_SECONDS)
-            server.stop()
-            server.start()
-            restarted.set()
-            with connect(server.url) as db:
-                wait_until(lambda: len(db.rows("select from done")) >= 3)
-        assert errors == []
-        with connect(server.url) as db:
-            assert db.rows("select id from done") == [("1",), ("2",), ("3",)]
-            assert db.rows("select from pgque.retry_queue") == []
 
 
 def test_a_clock_that_jumps_changes_nothing(q: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Replicas that keep rows which their source has no longer: with a mark, or with each version."""
 
-import random
 from typing import Any
 
 import pytest
@@ -276,33 +275,6 @@ def test_compaction_and_rows_of_others_take_nothing_away(
     follow(iceberg, "select pgque.send('changes', 'other', 'wakes the consumer')")
     assert iceberg.replica("public.t") == before
     assert len(iceberg.copied) == 2
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_random_changes_and_copies_are_all_in_the_history(history: Replication, seed: int) -> None:
-    chance = random.Random(seed)
-    start(history, "create table t (id int primary key, v int, f float8)")
-    seen = {}
-    for _ in range(8):
-        for _ in range(chance.randrange(4)):
-            key, value = chance.randrange(6), chance.randrange(3)
-            history.sql(
-                chance.choice(
-                    (
-                        f"insert into t values ({key}, {value}, '-0') on conflict do nothing",
-                        f"update t set v = {value}, f = 0 where id >= {key}",
-                        f"delete from t where id = {key}",
-                        f"update t set id = id + 6 where id = {key} and not exists"
-                        f" (select from t where id = {key} + 6)",
-                    )
-                )
-            )
-        if chance.random() < 0.3:
-            copy(history)
-        tick = follow(history, "select 1")
-        seen[tick] = plain(history.source("public.t"))
-    for tick, rows in seen.items():
-        assert at(history, tick) == rows, tick
 
 
 def test_what_is_no_way_to_delete_is_refused() -> None:
