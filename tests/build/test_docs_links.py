@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -74,6 +76,23 @@ def test_the_runbook_has_every_error_alert_and_check() -> None:
     assert checks
     missing = {name for name in (*codes, *alerts, *checks) if name not in runbook}
     assert missing == set()
+
+
+@pytest.mark.parametrize("page", ["compare.md", "scaling.md"])
+def test_figures_that_a_page_quotes_are_those_of_the_benchmarks(page: str) -> None:
+    measured = "".join(
+        path.read_text().replace(",", "")
+        for path in (
+            ROOT / "docs/benchmarks.md",
+            ROOT / "docs/latency.md",
+            ROOT / "docs/decisions/0012-message-states.md",
+        )
+    )
+    chapters = re.split(r"^## ", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE)
+    (quoting,) = (each for each in chapters if each.startswith(("Figures", "Processor")))
+    figures = re.findall(r"\b\d+\.\d+\b|\b\d{1,3}(?:,\d{3})+\b", quoting)
+    assert figures
+    assert [each for each in figures if each.replace(",", "") not in measured] == []
 
 
 def words(page: Path) -> int:
