@@ -16,7 +16,7 @@ from tests.addons.conftest import addon_sql
 from tests.conftest import INSTALL_SQL
 from tests.support.databases import empty_database
 from tests.support.debian import DebianPostgres
-from tests.support.pgq_programs import wait_until
+from tests.support.pgq_programs import SINK, Programs, pgqd, wait_until
 from tests.support.queues import Connection, connect
 
 pytestmark = pytest.mark.program("postgresql-15-pgq3")
@@ -334,6 +334,40 @@ def test_triggers_switch_whatever_the_search_path(old_url: str) -> None:
         db.execute("insert into parts values (1); insert into orders (note) values ('a')")
         assert db.value("select count(*) from pgque.event_1") == 2
         assert db.rows(WHAT_IS_UNREAD) == []
+
+
+@pytest.mark.slow
+@pytest.mark.program("pgqd")
+@pytest.mark.program("python3-pgq")
+def test_programs_run_on_while_their_queue_moves(old_url: str, tmp_path: Path) -> None:
+    numbers = count()
+    programs = Programs(tmp_path, old_url)
+    with runners() as start, connect(old_url) as db, pgqd(tmp_path, old_url):
+        for consumer in CONSUMERS:
+            db.value("select pgq.unregister_consumer('q', %s)", consumer)
+        db.execute("drop table sink")
+        db.execute(SINK.encode())
+        try:
+            programs.call("Consumer", "--register")
+            programs.start("Consumer")
+            orders = start(old_url, ordering(numbers))
+            wait_until(lambda: db.value("select count(*) from sink") > 50)
+            db.execute(INSTALL_SQL.read_bytes())
+            db.execute(CREATE.encode())
+            db.execute(SWITCH_TRIGGERS.encode())
+            last_batch = db.value("select last_value from pgq.batch_id_seq")
+            wait_until(lambda: is_finished(db))
+            repeat(db, REPLACE)
+            db.execute(addon_sql("pgq"))
+            wait_until(lambda: db.value("select max(batch_id) from sink") > last_batch)
+            orders.stop()
+            sent = db.value("select count(*) from ledger")
+            wait_until(lambda: db.value("select count(*) from sink") >= sent)
+        finally:
+            programs.stop()
+        noted = db.rows("select substring(payload from '^id=([0-9]+)')::int from sink order by 1")
+        orders_sent = db.rows("select id from orders order by 1")
+        assert noted == orders_sent
 
 
 def test_a_record_of_the_old_ticks_is_forgotten(db: Connection) -> None:
