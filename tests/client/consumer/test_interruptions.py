@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from pgque_dagster import installer
 from pgque_dagster.client import Client, Delivery
 from tests.client.consumer.support import (
+    DONE,
     Queue,
     collect,
     expire_leases,
@@ -20,7 +23,8 @@ from tests.client.consumer.support import (
     running,
     wait_until,
 )
-from tests.support.queues import PATIENCE_SECONDS
+from tests.conftest import new_server
+from tests.support.queues import PATIENCE_SECONDS, Connection, connect
 
 # In a process of its own, which a signal may end. Its handler waits in the first event until "go".
 SIGNALLED = """
@@ -140,6 +144,38 @@ def test_a_broken_connection_in_a_batch_is_made_again(
     with Client(q.url) as another:
         assert another.lease_info("q", "c") is None
     assert "terminating connection" in caplog.text
+
+
+def test_a_restart_of_the_server_in_a_batch_loses_nothing() -> None:
+    with new_server() as server:
+        installer.install(server.url)
+        with Client(server.url) as client, connect(server.url) as db:
+            db.make_queue()
+            db.execute(DONE)
+            consumer = Queue(client, db).consumer()
+        reached, restarted = threading.Event(), threading.Event()
+
+        @consumer.on(transactional=True)
+        def handle(message: Delivery, connection: Connection) -> None:
+            connection.execute("insert into done (id) values (%s)", (message.payload,))
+            if message.payload == "2" and not restarted.is_set():
+                reached.set()
+                restarted.wait(PATIENCE_SECONDS)
+
+        with running(consumer) as errors:
+            with Client(server.url) as client, connect(server.url) as db:
+                client.send_batch("q", ["1", "2", "3"])
+                db.tick()
+            assert reached.wait(PATIENCE_SECONDS)
+            server.stop()
+            server.start()
+            restarted.set()
+            with connect(server.url) as db:
+                wait_until(lambda: len(db.rows("select from done")) >= 3)
+        assert errors == []
+        with connect(server.url) as db:
+            assert db.rows("select id from done") == [("1",), ("2",), ("3",)]
+            assert db.rows("select from pgque.retry_queue") == []
 
 
 def test_a_clock_that_jumps_changes_nothing(q: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
