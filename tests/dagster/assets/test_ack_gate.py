@@ -22,7 +22,7 @@ def database_url(reused_database_url: str) -> str:
 
 
 class Table(dg.IOManager):
-    """Keeps what it is given by asset; an attempt takes the place of an earlier one."""
+    """Keeps what it is given by asset, None as no rows; an attempt replaces an earlier one."""
 
     batch_safe = True
 
@@ -37,7 +37,7 @@ class Table(dg.IOManager):
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> Any:
         batch_id = (context.output_metadata or {})["pgque/batch_id"].value
-        self.store(context.asset_key.to_user_string(), int(str(batch_id)), list(obj))
+        self.store(context.asset_key.to_user_string(), int(str(batch_id)), list(obj or ()))
 
     def load_input(self, context: dg.InputContext) -> Any:
         raise NotImplementedError
