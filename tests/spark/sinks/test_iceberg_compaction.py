@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.spark.sinks.iceberg import maintenance
 from tests.support.lakes import SCHEMA, IcebergLake
+from tests.support.signals import signalled
 
 TYPES = (
     "number",
@@ -104,22 +105,17 @@ def test_nothing_is_replaced_if_another_attempt_replaced_one_of_the_files(
     assert list(lake.folder.rglob("compacted-*/*")) == []
 
 
-def test_a_compaction_that_dies_leaves_the_table_as_it_is(
-    lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
+def test_a_compaction_that_is_killed_leaves_the_table_as_it_is(
+    lake: IcebergLake, tmp_path: Path
 ) -> None:
     lake.store(1)
     batch = lake.batch(2, 3)
     lake.write(batch)
 
-    def die() -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
-        before_the_commit(killed, die)
-        lake.compact()
-
-    assert len(list(lake.folder.rglob("compacted-*/*"))) == 1
-    assert lake.numbers() == [1, 2, 3]
+    arguments = (lake.client.url, str(lake.folder))
+    with signalled("iceberg_compacting_driver", *arguments, log=tmp_path / "log"):
+        assert len(list(lake.folder.rglob("compacted-*/*"))) == 1
+        assert lake.numbers() == [1, 2, 3]
     lake.take_over(batch, "number + 10 as number", "name")
     lake.compact()
     assert lake.numbers() == [1, 12, 13]
