@@ -66,7 +66,12 @@ class Model:
         """Lets writers write while attempts fail, and compares all rows at times and in the end."""
         self._replication.sql(SCHEMA)
         self._replication.capture(*TABLES)
-        with (writers := Writers(self._replication.url, f"{self._seed}")).running():
+        self.go_on(steps)
+
+    def go_on(self, steps: int) -> None:
+        """Does the same with tables that are there."""
+        writers = Writers(self._replication.url, f"{self._seed}/{next(self._numbers)}")
+        with writers.running():
             for step in range(steps):
                 writers.grant(_TRANSACTIONS)
                 self._step()

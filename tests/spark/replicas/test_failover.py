@@ -1,0 +1,75 @@
+"""Replicas whose tables go on, on a standby that was promoted."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from pgque_dagster.client.errors import InvalidArgument, TargetOutOfStep
+from pgque_dagster.spark.sinks.tables import INCARNATION
+from tests.support.databases import empty_database
+from tests.support.replica_faults import Faults
+from tests.support.replica_model import Model
+from tests.support.replica_writers import TABLES
+from tests.support.replicas import cut_off, replicas
+from tests.support.replication import (
+    CONSUMER,
+    QUEUE,
+    DeltaReplication,
+    IcebergReplication,
+    PostgresReplication,
+    Replication,
+)
+
+
+def adopt(replication: Replication, refusal: str) -> None:
+    """Says that the replicas may go on with the database as it is, as the refusal tells."""
+    with replication.connect() as db:
+        ((incarnation,),) = db.execute("select pgque.incarnation()::text").fetchall()
+    properties = {INCARNATION: incarnation}
+    if isinstance(replication, PostgresReplication):
+        replication.there(
+            refusal[refusal.index("update ") : refusal.index(";", refusal.index("update "))]
+        )
+        return
+    for name in TABLES:
+        if isinstance(replication, IcebergReplication):
+            with replication.table(name).transaction() as change:
+                change.set_properties(properties)
+        elif isinstance(replication, DeltaReplication):
+            table: DeltaTable = replication.table(name)
+            table.alter.set_table_properties(properties, raise_if_not_exists=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [DeltaReplication, IcebergReplication, PostgresReplication])
+def test_replicas_go_on_with_a_promoted_standby_once_somebody_decides(
+    server: Any,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Any,
+) -> None:
+    with replicas(server) as servers, empty_database(server) as target:
+        primary = servers.primary()
+        standby = servers.standby(primary)
+        place = target if kind is PostgresReplication else tmp_path / "lake"
+        replication: Replication = kind(primary.url(), spark, place)
+        replication.sql(f"select pgque.create_queue('{QUEUE}')")
+        replication.sql(f"select pgque.register_consumer('{QUEUE}', '{CONSUMER}')")
+        model = Model(replication, Faults(replication, monkeypatch), seed=1)
+        model.run(3)
+        cut_off(standby, primary)
+        # Rows that only the replicas have afterwards.
+        model.go_on(3)
+        primary.stop()
+        standby.promote()
+        replication.url = standby.url()
+        replication.sql("update accounts set note = 'after the failover' where id % 2 = 0")
+        replication.tick()
+        with pytest.raises((InvalidArgument, TargetOutOfStep), match="incarnation") as refused:
+            replication.run()
+        adopt(replication, str(refused.value))
+        model.go_on(3)

@@ -1,0 +1,36 @@
+"""A program that applies the next batch to the replica of public.t, and kills itself at a point.
+
+python -m tests.support.replicating_driver <delta or postgres> <url> <place> <point> <file>
+"""
+
+import os
+import sys
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.replica_faults import Faults
+from tests.support.replication import DeltaReplication, PostgresReplication, Replication
+
+
+def main() -> None:
+    kind, url, place, point = sys.argv[1:5]
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    )
+    replication: Replication = (
+        DeltaReplication(url, spark, Path(place))
+        if kind == "delta"
+        else PostgresReplication(url, spark, place)
+    )
+    replication.tables = ["public.t"]
+    faults = Faults(replication, pytest.MonkeyPatch())
+    faults.set(point, 0, lambda: os.killpg(os.getpid(), SIGKILL))
+    replication.run()
+
+
+if __name__ == "__main__":
+    main()
