@@ -25,7 +25,7 @@ from sql_source import Routine, read_routine, read_statements
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("sql/engine", "sql/api")
-TESTS = ("tests/engine", "tests/security", "tests/acceptance")
+TESTS = ("tests/engine", "tests/security")
 
 # What is looked for in a body, by what it becomes, with the name that a report gives it. The order
 # matters to nobody; each match of each pattern is a mutant.

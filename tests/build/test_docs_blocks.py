@@ -38,8 +38,6 @@ ELSEWHERE = {
     ("migrating.md", "sql"): "tests/addons/pgq/test_migrating.py",
     ("movers.md", "python"): "tests/client/target/test_movers_docs.py",
     ("observability.md", "yaml"): "tests/engine/test_metrics.py",
-    ("partitions.md", "python"): "tests/client/test_slots_docs.py",
-    ("postgremq.md", "python"): "tests/addons/postgremq/test_docs.py",
 }
 _CONSUMED = (
     "select pgque.create_queue('orders'); select pgque.register_consumer('orders', 'revenue')"
@@ -53,8 +51,11 @@ PREPARED: dict[str, tuple[list[str], str]] = {
     "operating.md": ([], _CONSUMED),
     "partitions.md": (
         [],
-        "select pgque.create_queue('orders'); select pgque.subscribe_slots('orders', 'revenue', 8)",
+        "create table mails (id text); select pgque.create_queue('orders');"
+        "select pgque.subscribe_slots('orders', 'revenue', 8);"
+        "select pgque.subscribe_slots('orders', 'mailer', 8)",
     ),
+    "postgremq.md": (["postgremq"], ""),
     "qgres.md": (["qgres"], ""),
     "runbook.md": ([], _CONSUMED),
 }

@@ -95,9 +95,3 @@ class TestDeploy:
         assert set(_METRIC.findall(json.dumps(self.dashboard()))) <= printed
         alerts = [rule["expr"] for rule in yaml.safe_load(_RULES.read_text())["groups"][0]["rules"]]
         assert set(_METRIC.findall(" ".join(alerts))) <= printed
-
-    def test_panels_have_numbers_of_their_own_and_do_not_overlap(self) -> None:
-        panels = self.dashboard()["panels"]
-        assert len({panel["id"] for panel in panels}) == len(panels)
-        places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
-        assert len(places) == len(panels)

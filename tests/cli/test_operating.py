@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from pgque_dagster.cli import main
@@ -70,20 +69,6 @@ class TestQueues:
         assert "1 to 57 bytes" in refused("create-queue", "q" * 58)
         line = refused("unregister", "orders", "nope")
         assert '"nope"' in line and "pgque.register_consumer('orders', 'nope')" in line
-
-    @pytest.mark.parametrize("command", ["register {} c", "status {}", "peek {}", "send {} 1"])
-    @pytest.mark.parametrize(
-        ("addon", "what", "kind"),
-        [("postgremq", "topic", "topic"), ("qgres", "serial queue", "queue")],
-    )
-    def test_a_queue_that_is_not_logged_is_not_to_be_created(
-        self, refused: Refused, command: str, addon: str, what: str, kind: str
-    ) -> None:
-        message = refused(*command.format(f"{addon}.tea").split())
-        assert f'queue "{addon}.tea" does not exist' in message
-        assert f"Log the {what}: select {addon}.log_{kind}('tea'); or, to publish to it" in message
-        assert f"without a log: select {addon}.unlog_{kind}('tea');" in message
-        assert "create-queue" not in message
 
     def test_names_cannot_steer_the_terminal(self, pgque: Pgque) -> None:
         pgque("create-queue", "red\x1b[31m")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pgque_dagster.client import Client, Event, InvalidArgument, MalformedPayload, Sent, encoding
+from pgque_dagster.client import Event, InvalidArgument, MalformedPayload, Sent, encoding
 from tests.client.consumer.support import Queue
 
 TOMORROW = datetime.now(UTC) + timedelta(days=1)
@@ -129,21 +129,3 @@ def test_an_event_under_a_key_is_sent_once_while_the_key_counts(q: Queue) -> Non
     assert (message.msg_id, message.type, message.payload) == (first.event_id, "order", '{"a":1}')
     q.client.send_idem("q", "x", "brief", ttl=timedelta(microseconds=1))
     assert not q.client.send_idem("q", "x", "brief").deduped
-
-
-class TestQueueOptions:
-    def test_a_queue_takes_its_options(self, client: Client, db: Any) -> None:
-        assert client.create_queue("q", max_retries=3, ticker_max_lag="1 second")
-        assert not client.create_queue("q", max_retries=4)
-        assert db.value("select queue_max_retries from pgque.queue") == 4
-        assert db.value("select queue_ticker_max_lag from pgque.queue") == timedelta(seconds=1)
-        with pytest.raises(InvalidArgument, match=r'"max_tries".*max_retries'):
-            client.create_queue("q", max_tries=3)
-
-    def test_a_paused_queue_hands_its_events_out_when_resumed(self, q: Queue) -> None:
-        q.client.pause_queue("q")
-        q.client.send("q", "x")
-        assert q.client.ticker() == 0
-        q.client.resume_queue("q")
-        assert q.client.ticker() == 1
-        assert q.drain() == ["x"]

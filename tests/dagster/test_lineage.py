@@ -63,21 +63,3 @@ def test_no_two_boxes_of_the_lineage_have_one_name() -> None:
         "returns_queue",
         "returns_dlq",
     ]
-
-
-def test_a_queue_says_what_it_is_who_consumes_it_and_what_to_do_when_it_is_red() -> None:
-    queue, dead_letters = (
-        next(iter(asset.specs))
-        for asset in build_queue_assets("orders", consumers=["revenue", "billing"])
-    )
-    unnamed = next(iter(build_queue_assets("orders")[0].specs))
-
-    assert "The pgque queue `orders`" in str(queue.description)
-    assert "`revenue`, `billing`" in str(queue.description)
-    assert "`pgque status orders`" in str(unnamed.description)
-    assert "**When a check is red:** `what_to_do`" in str(queue.description)
-    assert "Events of the queue `orders` that a consumer gave up" in str(dead_letters.description)
-    for way in ("pgque_replay_dead_letters", "pgque resume orders"):
-        assert f"`{way}`" in str(queue.description)
-    for command in ("list", "replay", "purge"):
-        assert f"`pgque dead-letters {command} orders`" in str(dead_letters.description)

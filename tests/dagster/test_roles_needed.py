@@ -39,7 +39,7 @@ from tests.support.queues import connect
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 ROLES = ("pgque_reader", "pgque_writer", "pgque_admin")
-# Parts that a test of a project in YAML covers, below.
+# These build the other parts.
 COMPONENTS = {"QueueComponent", "BatchConsumerComponent", "WindowComponent"}
 
 

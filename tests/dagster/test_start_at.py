@@ -51,15 +51,6 @@ def test_a_run_by_hand_registers_the_consumer_there(old_queue: Client, spark: Sp
     assert store.stored == [["early"]]
 
 
-def test_a_registered_consumer_is_not_moved(client: Client, instance: dg.DagsterInstance) -> None:
-    publish(client, ["early"])
-    client.seek("orders", "revenue", "latest", skip=True)
-
-    evaluate(build_pgque_sensor([started("earliest")]), client.url, instance)
-
-    assert client.next_batch("orders", "revenue") is None
-
-
 def test_a_position_that_is_gone_is_the_reason_for_no_run(
     old_queue: Client, instance: dg.DagsterInstance, sql: Callable[[str], None]
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.queues import Connection, refused
 from tests.support.races import Step, race
-from tests.support.workers import age_worker, next_of, queue_with_ticks, register, roles, unregister
+from tests.support.workers import next_of, queue_with_ticks, register, roles, unregister
 
 
 def asks(worker: str, dead: str | None = None) -> Step:
@@ -51,34 +51,6 @@ class TestTwoAtOnce:
         queue_with_ticks(db, "a", "b")
         batch, answer = race(db, asks("w1"), asks("w1"))
         assert answer.result() == batch
-
-    def test_an_ack_a_touch_and_another_heir_prevent_a_take_over_if_first(
-        self, db: Connection
-    ) -> None:
-        queue_with_ticks(db, "a")
-        slow = next_of(db, "slow")
-        register(db, "heir")
-        age_worker(db, "slow")
-        touch = "select pgque.touch_subconsumer('q', 'c', 'slow')"
-        _, answer = race(db, lambda one: one.value(touch), asks("heir", "1 hour"))
-        assert answer.result() is None
-        age_worker(db, "slow")
-        taken, answer = race(db, asks("w1", "1 hour"), asks("heir", "1 hour"))
-        assert (db.payloads(taken), answer.result()) == (["a"], None)
-        with refused("PQ003"):
-            db.finish(slow)
-        age_worker(db, "w1")
-        _, answer = race(db, lambda one: one.finish(taken), asks("heir", "1 hour"))
-        assert answer.result() is None
-
-    def test_of_an_ack_and_a_take_over_the_take_over_wins_if_first(self, db: Connection) -> None:
-        queue_with_ticks(db, "a")
-        batch = next_of(db, "slow")
-        age_worker(db, "slow")
-        taken, answer = race(db, asks("heir", "1 hour"), lambda two: two.finish(batch))
-        with refused("PQ003"):
-            answer.result()
-        assert db.payloads(taken) == ["a"]
 
 
 @pytest.mark.parametrize(

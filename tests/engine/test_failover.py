@@ -81,46 +81,21 @@ def _(servers: Servers) -> Iterator[None]:
     assert (new.next_batch(consumer="other"), new.payloads(left_open)) == (left_open, ["done"])
 
 
-# The first to notice the promotion counts for all, so each way has a database of its own.
-WAYS_TO_DRAW = {
-    "next_batch": "select pgque.next_batch('q', 'c')",
-    "next_batch_custom": "select batch_id from pgque.next_batch_custom('q', 'c', null, null, null)",
-    "next_batch_info": "select batch_id from pgque.next_batch_info('q', 'c')",
-    "claim_batch": "select batch_id from pgque.claim_batch('q', 'c', 'me')",
-    "claim_ticks": "select batch_id from pgque.claim_ticks('q', 'c', 'me', '1 minute', 1, 2)",
-    "receive": "select batch_id from pgque.receive('q', 'c')",
-    "a subconsumer": "select pgque.next_batch('q', 'team', 'one')",
-    "claim_coop": "select batch_id from pgque.claim_coop('q', 'team', 'one', 'me')",
-    "receive_coop": "select batch_id from pgque.receive_coop('q', 'team', 'one')",
-    "a slot": "select batch_id from pgque.receive_partitioned('q', 'parted', 0, 1, 'me')",
-}
-
-
-def draw_a_batch(way: str, servers: Servers) -> Iterator[None]:
+@story("opened by a reader before the first tick, a batch has a new id")
+def _(servers: Servers) -> Iterator[None]:
+    """Each way to open a batch takes its id from next_batch_id."""
     old = servers.primary()
     old.make_queue()
-    old.value("select pgque.register_subconsumer('q', 'team', 'one')")
-    old.value("select pgque.subscribe_slot('q', 'parted', 0, 1)")
     old.publish("a")
-
-    def draw(db: Connection) -> Any:
-        if way == "a slot":
-            db.rows("select * from pgque.claim_slot('q', 'parted', 0, 'me')")
-        db.execute("set role pgque_reader")
-        return db.value(WAYS_TO_DRAW[way])
-
     yield
-    lost = draw(old)
+    lost = old.next_batch()
     yield
     new = servers.standby()
-    found = draw(new)
+    new.execute("set role pgque_reader")
+    found = new.next_batch()
     assert found - lost > 1_000_000
     assert new.payloads(found) == ["a"]
     assert lineage(new) != lineage(old)
-
-
-for way in WAYS_TO_DRAW:
-    story(f"opened by {way} before the first tick, a batch has a new id", way)(draw_a_batch)
 
 
 def tick_by(call: str, servers: Servers) -> Iterator[None]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import new_server
 from tests.support.catalog import populate
 from tests.support.databases import as_user, owned_database
 from tests.support.queues import Connection, connect, refused
@@ -151,6 +152,21 @@ def test_the_owner_of_a_database_installs_twice_where_the_roles_are(
         use(db)
         db.execute(INSTALL)
         assert db.value("select pgque.create_queue('q')") == 0
+
+
+def test_a_tenant_of_a_new_server_makes_the_roles_uses_and_removes_the_queue() -> None:
+    """As on a managed server without pg_cron: the tenant is no superuser."""
+    with new_server() as server:
+        with connect(server.url) as provider:
+            provider.execute("create role tenant login createrole")
+            provider.execute("create database shop owner tenant")
+        with connect(as_user(server.database_url("shop"), "tenant")) as db:
+            db.execute(INSTALL)
+            use(db)
+            with refused("PQ019", "pg_cron", "pgque.ticker_loop()"):
+                db.value("select pgque.start()")
+            db.value("select pgque.uninstall()::text")
+            assert db.value("select to_regnamespace('pgque') is null")
 
 
 def test_who_may_not_create_the_schema_is_told_so(server: Any, empty_url: str) -> None:

@@ -1,10 +1,7 @@
 """Leases: one owner at a time, fenced by the epoch, whatever two sessions do at once."""
 
-from concurrent.futures import ThreadPoolExecutor
-from threading import Semaphore
 from typing import Any, NamedTuple
 
-import psycopg
 import pytest
 
 from tests.support.queues import Connection, refused
@@ -262,34 +259,6 @@ class TestAtOnce:
                 answer.result()
         else:
             assert answer.result() == expected
-
-    def test_acks_go_through_while_renewals_run_all_the_time(self, queue: Connection) -> None:
-        keepers = [queue.another() for _ in range(2)]
-        held = [taken(queue)]
-        done = [False]
-        first = Semaphore(0)
-
-        def keep(keeper: Connection) -> None:
-            while not done[0]:
-                try:
-                    renew(keeper, held[-1])
-                    first.release()
-                except psycopg.Error as error:
-                    assert error.sqlstate in ("PQ003", "PQ012")
-
-        with ThreadPoolExecutor() as pool:
-            renewals = [pool.submit(keep, keeper) for keeper in keepers]
-            try:
-                # Renewals run before the first ack: on a busy machine, others may come too late.
-                assert all(first.acquire(timeout=60) for _ in keepers)
-                for _ in range(30):
-                    ack(queue, held[-1])
-                    queue.tick()
-                    held.append(taken(queue))
-            finally:
-                done[0] = True
-        for renewal in renewals:
-            renewal.result()
 
     def test_an_old_snapshot_cannot_move_a_consumer_that_moved_on(self, queue: Connection) -> None:
         old = queue.another()

@@ -54,18 +54,6 @@ def test_what_is_not_there_has_no_row_and_needs_no_maintenance(q: Connection) ->
     assert q.value("select pgque.stop()::text") == ""
 
 
-def test_an_event_is_given_up_once_by_default_for_its_retries(db: Connection) -> None:
-    db.make_queue(max_retries="0")
-    db.publish("a", "b")
-    nack = "select pgque.nack(m.batch_id, m) from pgque.receive('q', 'c') m where payload = 'a'"
-    assert db.value(nack) == 1
-    for reason in ("first", "second"):
-        call = "select pgque.event_dead(%s, 2, %s, now(), null, null, 't', 'b')"
-        assert db.value(call, db.next_batch(), reason) == 1
-    reasons = db.rows("select ev_data, dl_reason from pgque.dlq_inspect('q')")
-    assert sorted(reasons) == [("a", "max retries exceeded"), ("b", "first")]
-
-
 def test_events_per_second_are_those_of_the_last_20_ticks(db: Connection) -> None:
     db.make_queue(external_ticker="true")
     for tick_id, second, event_seq in [(10, 0, 0), (20, 10, 100), (25, 20, 100)]:

@@ -39,27 +39,6 @@ def everything_from(db: Connection, tick_id: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("rotation_period", ["2 hours", "5 days"])
-def test_for_weeks_each_event_stays_for_its_retention(db: Connection, rotation_period: str) -> None:
-    db.make_queue(retention="7 days", rotation_period=rotation_period)
-    longest = max(1.5 * WEEK, 3 * timedelta(days=5) if rotation_period == "5 days" else WEEK)
-    steps = 120
-    for number in range(steps):
-        db.publish(str(number))
-        db.drain()
-        pass_time(db, STEP)
-        maintain(db)
-        age = {str(sent): (number - sent + 1) * STEP for sent in range(number + 1)}
-        stored = db.stored_payloads()
-        assert {text for text in age if age[text] <= WEEK} <= stored
-        # A rotation begins at a step and is one step late when a tick is not older by a second.
-        assert max(age[text] for text in stored) <= longest + 2 * STEP
-
-    earliest = db.value("select tick_id from pgque.seek('q', 'c', 'earliest')")
-    assert len(everything_from(db, earliest)) >= WEEK / STEP - 1
-    assert len(db.stored_payloads()) < steps / 2
-
-
 def test_ticks_stay_for_the_retention_too(db: Connection) -> None:
     db.make_queue(retention="1 hour")
     first = db.last_tick()

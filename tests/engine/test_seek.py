@@ -1,9 +1,5 @@
 """Where a consumer starts, and moving it: no event is passed over without being told."""
 
-import random
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -140,43 +136,6 @@ class TestTime:
         )
         seek(db, time_of(db, three[0]))
         assert db.drain() == ["a", "b", "c"]
-
-    def test_no_event_is_passed_over_while_many_send(self, q: Connection) -> None:
-        seed = random.randrange(2**31)
-        print(f"seed {seed}")
-        ended = threading.Event()
-        connections = [q.another() for _ in range(4)]
-
-        def produce(number: int) -> list[tuple[str, Any]]:
-            """Each event with a time that is not later than its commit."""
-            connection, chance = connections[number], random.Random(seed + number)
-            sent = []
-            for count in range(60):
-                with connection.transaction():
-                    connection.send(text := f"{number}/{count}")
-                    time.sleep(chance.random() / 200)
-                    sent.append((text, connection.value(NOW)))
-            return sent
-
-        def ticking(connection: Connection) -> None:
-            while not ended.is_set():
-                connection.tick()
-
-        with ThreadPoolExecutor() as pool:
-            ticker = pool.submit(ticking, connections[3])
-            producers = [pool.submit(produce, number) for number in range(3)]
-            sent = [each for producer in producers for each in producer.result()]
-            ended.set()
-            ticker.result()
-        q.tick()
-        catch_up(q, "c")
-        times = dict(
-            q.rows("select t, t::timestamptz from unnest(%s::text[]) t", [t for _, t in sent])
-        )
-        for since in random.Random(seed).sample([at for _, at in sent], 20):
-            seek(q, since)
-            found = set(q.drain())
-            assert {text for text, at in sent if times[at] >= times[since]} <= found
 
 
 class TestSeek:

@@ -1,9 +1,6 @@
-"""From every release to this version: under load, with all that was there, to the same end."""
+"""From every release to this version: with all that was there and all who wait, to the same end."""
 
 import re
-import secrets
-import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.conftest import INSTALL_SQL
-from tests.support import crowd, slot_batches, slots
+from tests.support import slot_batches, slots
 from tests.support.databases import as_user, empty_database, owned_database
 from tests.support.queues import Connection, connect, refused
 from tests.support.released import RELEASES, Release
@@ -208,33 +205,6 @@ def test_the_older_file_is_refused_afterwards(old: Connection, released: Release
     assert catalog(old) == before
 
 
-@pytest.mark.timeout(1200)
-def test_a_running_crowd_loses_nothing(old: Connection, database_url: str) -> None:
-    """Producers keep transactions open most of the time, so each upgrade waits for a gap."""
-    seed = secrets.randbelow(2**31)
-    print(f"seed {seed}")
-    crowd.prepare(old)
-    old.execute("set lock_timeout = '6min'")
-    with crowd.workers(database_url, seed) as running:
-        for _ in range(2):
-            wait_for_events(old, 200, running)
-            old.execute(INSTALL)
-        wait_for_events(old, 200, running)
-        codes = crowd.send_home(database_url, running)
-    crowd.drain(database_url)
-    assert codes == [0] * len(codes), "a worker met an error"
-    assert crowd.books(old) == crowd.BALANCED
-
-
-def wait_for_events(db: Connection, count: int, running: list[subprocess.Popen[bytes]]) -> None:
-    """Until so many more were sent, while everybody works."""
-    sent = "select count(*) from ledger"
-    before = db.value(sent)
-    while db.value(sent) < before + count:
-        assert [process.poll() for process in running] == [None] * len(running), "a worker ended"
-        time.sleep(0.05)
-
-
 class TestLocks:
     def test_a_consumers_open_transaction_holds_the_upgrade_up_and_is_named(
         self, old: Connection
@@ -291,6 +261,35 @@ class TestLocks:
                 consumer.finish(batch)
             upgrading.result()
         assert old.received() == ["b"]
+
+    def test_calls_that_wait_for_the_upgrade_are_served(
+        self, old: Connection, background: ThreadPoolExecutor
+    ) -> None:
+        """They began as functions of the old version."""
+        calls = (
+            "select pgque.send('q', 'b'::text)",
+            "select pgque.next_batch('q', 'c')",
+            "select batch_id from pgque.claim_batch('q', 'leased', 'me')",
+            "select payload from pgque.receive('q', 'other')",
+            "select pgque.ticker('q')",
+            "select pgque.maint_retry_events()",
+        )
+        old.make_queue(consumers=("c", "leased", "other"))
+        old.publish("a")
+        watch, waiting = old.another(), [old.another() for _ in calls]
+        for db, call in zip(waiting, calls, strict=True):
+            # A session has read a function by its second call, and then waits within it.
+            with db.transaction(force_rollback=True):
+                db.execute(call.encode())
+        old.execute(INSTALL.replace(b"\ncommit;", b""))
+        answers = [
+            background.submit(Connection.rows, db, call)
+            for db, call in zip(waiting, calls, strict=True)
+        ]
+        for db in waiting:
+            watch.wait_until_blocked(db)
+        old.execute("commit")
+        assert [len(answer.result()) for answer in answers] == [1] * len(calls)
 
     def test_prepared_statements_of_producers_and_consumers_live_on(self, old: Connection) -> None:
         old.make_queue()

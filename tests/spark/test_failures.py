@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pgque_dagster.client import Client, EventNotInBatch, InvalidArgument
+from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.client import batch as batches
 from pgque_dagster.spark import SparkBatch
 from tests.support.attempts import BatchOf
@@ -76,31 +76,6 @@ def test_an_event_named_twice_counts_once(
     result = batch.claim.ack()
 
     assert (result.nacked, result.dead_lettered) == (1, 1)
-
-
-def test_an_event_given_up_is_not_delivered_again_as_well(
-    client: Client, batch: SparkBatch, ids: list[int]
-) -> None:
-    batch.nack(ids[:2])
-    batch.dead_letter(ids[:1], reason="hopeless")
-    batch.claim.ack()
-
-    with client.transaction() as connection:
-        waiting = connection.execute("select ev_id from pgque.retry_queue").fetchall()
-    assert waiting == [(ids[1],)]
-    assert dead(client) == [(ids[0], "hopeless")]
-
-
-def test_an_event_of_another_batch_keeps_all_as_it_was(
-    client: Client, batch: SparkBatch, ids: list[int], spark: SparkSession
-) -> None:
-    batch.dead_letter(spark.createDataFrame([(ids[0],), (4711,)], "ev_id bigint"), reason="any")
-
-    with pytest.raises(EventNotInBatch, match="4711"):
-        batch.claim.ack()
-
-    assert dead(client) == []
-    batch.claim.release()
 
 
 def test_a_dataframe_without_usable_ids_is_refused_at_once(

@@ -8,9 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Batch, Client, Limits
-from pgque_dagster.client.errors import BatchNotOpen
 from pgque_dagster.client.holder import Holder
-from pgque_dagster.client.registrations import repartition, subscribe_slots
+from pgque_dagster.client.registrations import subscribe_slots
 from pgque_dagster.spark import ParquetSink, SparkBatch
 from tests.support.events import tick
 
@@ -70,31 +69,6 @@ def test_the_slots_together_have_each_event_once(
     assert sorted(found[0] + found[1]) == sorted((key, n) for key in KEYS for n in range(60))
 
 
-def test_each_key_keeps_its_order_when_the_number_of_slots_changes(
-    parted: Client, spark: SparkSession, way: str
-) -> None:
-    """Slot 0 has finished no event when it is asked for, slot 1 all of two ticks."""
-    found: list[Row] = []
-
-    def work(*slots: str) -> None:
-        for slot in slots:
-            while batch := claim(parted, slot):
-                found.extend(read(spark, batch, parted.url))
-                batch.ack()
-
-    for number in (0, 1):
-        publish(parted, number)
-        work("1/2")
-    assert parted.run(repartition("orders", "parted", 3)) == 1
-    publish(parted, 2)
-    work("0/2", "1/2")
-    assert parted.run(repartition("orders", "parted", 3)) == 0
-    work("0/3", "1/3", "2/3")
-
-    for key in KEYS:
-        assert [number for of, number in found if of == key] == [0, 1, 2]
-
-
 def test_slots_store_side_by_side(parted: Client, spark: SparkSession, tmp_path: Path) -> None:
     publish(parted, 0)
     sink = ParquetSink(str(tmp_path / "stored"))
@@ -110,17 +84,3 @@ def test_slots_store_side_by_side(parted: Client, spark: SparkSession, tmp_path:
     rows = sink.read(spark).collect()
     assert sorted(row.ev_extra1 for row in rows) == sorted(KEYS)
     assert {row.batch_id for row in rows} == {batch.batch_id for batch in batches}
-
-
-def test_a_run_whose_slot_was_taken_over_stores_nothing(
-    parted: Client, spark: SparkSession, tmp_path: Path
-) -> None:
-    publish(parted, 0)
-    stale = claimed(parted, "0/2")
-    stale.release()
-    claimed(parted, "0/2").ack()
-    sink = ParquetSink(str(tmp_path / "stored"))
-    frames = SparkBatch(spark, stale, parted.url)
-
-    with pytest.raises(BatchNotOpen):
-        sink.write(frames, frames.events())

@@ -57,14 +57,6 @@ class Browser:
             assert time.monotonic() < deadline, f"no {missing} in: {self.text()}"
             time.sleep(0.3)
 
-    def colours_of(self, words: str) -> list[str]:
-        """In which colours this is written, as rgb(…)."""
-        return self.evaluate(
-            "[...document.querySelectorAll('*')]"
-            f".filter(each => !each.children.length && each.innerText === {json.dumps(words)})"
-            ".map(each => getComputedStyle(each).color)"
-        )
-
     def evaluate(self, script: str) -> Any:
         """The value of an expression in the page."""
         answer = self._call("Runtime.evaluate", expression=script, returnByValue=True)
@@ -98,7 +90,7 @@ class Browser:
 
 
 @contextmanager
-def browsing(*, width: int = 1400, height: int = 900) -> Iterator[Browser]:
+def browsing(*, width: int, height: int) -> Iterator[Browser]:
     """A page in a Chromium of its own, while the block runs."""
     assert PROGRAM is not None
     with tempfile.TemporaryDirectory(

@@ -31,6 +31,7 @@ from pgque_dagster.spark import (
     PostgresSink,
     SparkBatch,
     clear_executor_errors,
+    parse_payloads,
     register,
     ship,
 )
@@ -38,8 +39,6 @@ from pgque_dagster.spark import batch as batch_module
 
 PATIENCE_SECONDS = 900
 SCHEMA = "account string not null, amount bigint not null"
-
-Through = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def consume(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
@@ -135,8 +134,9 @@ def _streamed(
     spark: SparkSession, url: str, folder: Path, kill_at: Path | None = None
 ) -> list[int]:
     register(spark)
-    options = {"url": url, "queue": "orders", "consumer": "stream", "columns": "ev_id"}
+    options = {"url": url, "queue": "orders", "consumer": "stream"}
     events = spark.readStream.format("pgque").options(**options).load()
+    events = parse_payloads(events, SCHEMA, keep=["ev_id"], on_malformed="keep").select("ev_id")
     if kill_at:
         events = _disturbed(events, kill_at, _kill_executor)
     store_stream(events, folder)

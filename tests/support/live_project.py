@@ -32,7 +32,6 @@ QUEUE = "orders"
 LINES = "order_lines"
 TOTALS = "order_totals"
 CONSUMERS = (LINES, TOTALS)
-CHECK_JOB = "orders_checks"
 KEYED, PARTED = "keyed", "parted"
 HOURS, HOURLY = "hours", "hourly_lines"
 
@@ -145,7 +144,6 @@ def shop(executor: dg.ExecutorDefinition) -> dg.Definitions:
         partitions=slots(),
         io_manager_key="parted",
     )(parted)
-    checks = build_dead_letter_checks([QUEUE])
     spark = spark_config()
     pgque = PgqueResource(
         url=dg.EnvVar("PGQUE_URL"),
@@ -158,8 +156,7 @@ def shop(executor: dg.ExecutorDefinition) -> dg.Definitions:
             with_slots,
             window(),
         ],
-        asset_checks=checks,
-        jobs=[dg.define_asset_job(CHECK_JOB, dg.AssetSelection.checks(*checks))],
+        asset_checks=build_dead_letter_checks([QUEUE]),
         sensors=[
             build_pgque_sensor(
                 [*assets, with_slots],

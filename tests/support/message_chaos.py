@@ -6,26 +6,22 @@ the exclusive queue store it in a second database first, where it counts once.
 """
 
 import math
-import sys
 import time
 from random import Random
 
-from tests.support.addon_chaos import Work, work
-from tests.support.chaos import losing_quietly, pause
+from tests.support.chaos import Work, losing_quietly, pause
 from tests.support.messages import ack, consume, make_queue, nack, release, statistics
 from tests.support.queues import PATIENCE_SECONDS, Connection, connect
 
 ADDON = "postgremq"
 VT_SECONDS = 1
-PAUSE_SECONDS = 1.5 * VT_SECONDS  # until others have what a consumer has claimed
 QUEUES = ("shared", "own")
 BOOKS = """
-create table stop ();
 create table ledger (id integer primary key, payload text);
 create table sink (queue text, id integer, payload text);
 """
 SINK = "create table sink (id integer primary key, payload text)"
-REFUSED = ("P0001",)  # another consumer has the message
+REFUSED = "P0001"  # another consumer has the message
 
 
 def prepare(db: Connection) -> None:
@@ -158,7 +154,3 @@ def check_books(db: Connection, outside: list[tuple[int, str]]) -> None:
         " and relname ~ '^(state|floor|messages|finished)' and (n_tup_upd > 0 or n_tup_del > 0)"
     )
     assert db.rows(changed) == []
-
-
-if __name__ == "__main__":
-    work(ROLES, *sys.argv[1:])

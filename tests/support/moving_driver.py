@@ -1,6 +1,6 @@
 """A program that applies batches in another database, and signals itself at a point.
 
-python -m tests.support.moving_driver <kind> <url> <target> <folder> <point> <signal>
+python -m tests.support.moving_driver <kind> <url> <target> <point> <signal> <file>
 """
 
 import os
@@ -71,8 +71,8 @@ def watch(point: str, number: signal.Signals, reached: Path) -> None:
 
 
 def main() -> None:
-    kind, url, target, folder, point, number = sys.argv[1:]
-    watch(point, signal.Signals(int(number)), Path(folder) / "reached")
+    kind, url, target, point, number, reached = sys.argv[1:]
+    watch(point, signal.Signals(int(number)), Path(reached))
     make(kind, url, target, fails=True).run()
 
 

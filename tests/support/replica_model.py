@@ -58,7 +58,7 @@ class Model:
         self._seed, self._chance = seed, random.Random(seed)
         self._numbers = iter(range(2, 10**6))
         self._broken: list[Exception] = []
-        # What tables had at ticks of this life of the database.
+        # What tables had at ticks.
         self._seen: list[tuple[int, str, list[Row]]] = []
         self.happened: Counter[str] = Counter()
 
@@ -67,10 +67,6 @@ class Model:
         self._replication.sql(SCHEMA)
         self._replication.capture(*TABLES)
         self.go_on(steps)
-
-    def forget(self) -> None:
-        """Compares no more with what tables had at ticks until now."""
-        self._seen = []
 
     def go_on(self, steps: int) -> None:
         """Does the same with tables that are there."""

@@ -5,19 +5,16 @@ removers note what they get in the same transaction, too. The consumer `outside`
 in a second database before it commits, so it may store an entry twice, as the same row.
 """
 
-import sys
 import time
 from random import Random
 
-from tests.support.addon_chaos import Work, work
+from tests.support.chaos import Work
 from tests.support.queues import Connection, connect
 from tests.support.serial import add, consume, make_sp, make_sr, publish, remove
 
 ADDON = "qgres"
 LOG = "qgres.sp"
-PAUSE_SECONDS = 0.5
 BOOKS = """
-create table stop ();
 create table ledger (queue text, number bigint, payload text primary key);
 create table sink (queue text, number bigint, payload text primary key);
 """
@@ -117,7 +114,3 @@ def check_books(db: Connection, outside: list[tuple[int, str]]) -> None:
     assert db.drain(LOG) == [text for _, text in published]
     added = "select payload from {} where queue = 'sr' order by payload"
     assert db.rows(added.format("sink")) == db.rows(added.format("ledger"))
-
-
-if __name__ == "__main__":
-    work(ROLES, *sys.argv[1:])

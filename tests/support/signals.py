@@ -1,12 +1,39 @@
 """Programs that get signals."""
 
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from signal import Signals
+from signal import SIGKILL, Signals
 
 PATIENCE_SECONDS = 600
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def signalled(module: str, *arguments: str, log: Path) -> Iterator[int]:
+    """A program of this folder that got its signal; killed at the end, if it still runs.
+
+    Its last argument is a file, which it makes when it sends the signal.
+    """
+    command = [sys.executable, "-m", f"tests.support.{module}", *arguments, f"{log}.signalled"]
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(command, cwd=ROOT, stderr=stderr, start_new_session=True)
+
+    def got_its_signal() -> bool:
+        ended_by_itself = process.poll() not in (None, -SIGKILL)
+        assert not ended_by_itself, f"it ended: {log.read_text()}"
+        return state_of(process.pid) in "TZ"
+
+    try:
+        wait_until(got_its_signal)
+        yield process.pid
+    finally:
+        go_on(process.pid, SIGKILL)
+        process.wait()
 
 
 def state_of(pid: int) -> str:

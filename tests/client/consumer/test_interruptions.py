@@ -26,19 +26,6 @@ from tests.client.consumer.support import (
 from tests.conftest import new_server
 from tests.support.queues import PATIENCE_SECONDS, Connection, connect
 
-PROGRAM = """
-import sys, time
-from pgque_dagster.client import Consumer
-
-consumer = Consumer(sys.argv[1], "q", "c")
-
-@consumer.on()
-def handle(message):
-    print(message.payload, flush=True)
-    time.sleep(600)
-
-consumer.run()
-"""
 # In a process of its own, which a signal may end. Its handler waits in the first event until "go".
 SIGNALLED = """
 import signal, sys, time
@@ -119,24 +106,23 @@ class TestSignals:
         batch = q.client.claim("q", "c", owner="next")
         assert batch is not None and len(batch.events()) == 2
 
-
-def test_a_process_that_is_killed_leaves_its_batch_to_the_next(
-    q: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    q.send("long", "short")
-    command = [sys.executable, "-c", PROGRAM, q.url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline() == "long\n"
+    def test_a_kill_leaves_the_batch_to_the_next(
+        self,
+        q: Queue,
+        start: Callable[[], "subprocess.Popen[bytes]"],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        process = start()
         process.kill()
-    consumer = q.consumer()
-    handled = collect(consumer)
-    caplog.set_level("INFO", "pgque.consumer")
-    with running(consumer):
-        wait_until(lambda: f":{process.pid}:" in caplog.text)
-        assert handled == []
-        expire_leases(q.db)
-        wait_until(q.is_acked)
-    assert handled == ["long", "short"]
+        consumer = q.consumer()
+        handled = collect(consumer)
+        caplog.set_level("INFO", "pgque.consumer")
+        with running(consumer):
+            wait_until(lambda: f":{process.pid}:" in caplog.text)
+            assert handled == []
+            expire_leases(q.db)
+            wait_until(q.is_acked)
+        assert handled == ["long", "short"]
 
 
 def test_a_broken_connection_in_a_batch_is_made_again(

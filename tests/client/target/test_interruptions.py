@@ -1,11 +1,8 @@
 """A process that is killed or stopped at any point applies nothing twice, and loses nothing."""
 
 import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -13,9 +10,9 @@ import pytest
 from tests.client.consumer.support import DONE, Queue, expire_leases, running, wait_until
 from tests.client.target.conftest import Target
 from tests.support.moving_driver import BEFORE_ACK, BEFORE_COMMIT
-from tests.support.queues import PATIENCE_SECONDS, connect
+from tests.support.queues import connect
+from tests.support.signals import go_on, has_ended, signalled
 
-ROOT = Path(__file__).parents[3]
 EVENTS = ["a", "bad", "b", "c"]
 CASES = [
     ("batch", BEFORE_COMMIT),
@@ -38,22 +35,11 @@ def applied(other: Target, kind: str) -> "Counter[str | None]":
         return Counter(id for (id,) in looking.rows(question))
 
 
-@contextmanager
 def driver(
     kind: str, other: Target, folder: Path, point: str, number: signal.Signals
-) -> Iterator["subprocess.Popen[bytes]"]:
-    command = (sys.executable, "-m", "tests.support.moving_driver", kind, other.q.url, other.url)
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            (*command, str(folder), point, str(int(number))), cwd=ROOT, stderr=log
-        )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.send_signal(signal.SIGCONT)
-        process.wait(PATIENCE_SECONDS)
+) -> AbstractContextManager[int]:
+    arguments = (kind, other.q.url, other.url, point, str(int(number)))
+    return signalled("moving_driver", *arguments, log=folder / "log")
 
 
 def finish_with_another(other: Target, kind: str) -> None:
@@ -70,9 +56,8 @@ def finish_with_another(other: Target, kind: str) -> None:
 @pytest.mark.parametrize(("kind", "point"), CASES)
 def test_killed(q: Queue, other: Target, tmp_path: Path, kind: str, point: str) -> None:
     q.send(*EVENTS)
-    with driver(kind, other, tmp_path, point, signal.SIGKILL) as process:
-        assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
-    finish_with_another(other, kind)
+    with driver(kind, other, tmp_path, point, signal.SIGKILL):
+        finish_with_another(other, kind)
 
 
 @pytest.mark.parametrize(("kind", "point"), CASES)
@@ -80,15 +65,13 @@ def test_stopped_past_its_lease_and_continued(
     q: Queue, other: Target, tmp_path: Path, kind: str, point: str
 ) -> None:
     q.send(*EVENTS)
-    with driver(kind, other, tmp_path, point, signal.SIGSTOP) as process:
-        wait_until((tmp_path / "reached").exists)
+    with driver(kind, other, tmp_path, point, signal.SIGSTOP) as pid:
         # It holds a lock on the row in the target, unless it is past the commit.
         finish_with_another(other, kind)
-        process.send_signal(signal.SIGCONT)
+        go_on(pid, signal.SIGCONT)
         q.send("later")
         wait_until(q.is_acked)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_SECONDS) == 0, (tmp_path / "log").read_text()
+        assert not has_ended(pid), (tmp_path / "log").read_text()
     assert applied(other, kind) == Counter([*EVENTS, "later"])
 
 

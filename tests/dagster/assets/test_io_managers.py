@@ -1,9 +1,6 @@
 """The IO managers: storing a batch again changes nothing, whatever attempt died before."""
 
 import re
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +10,7 @@ import dagster as dg
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from pgque_dagster import (
     DeltaBatchIOManager,
@@ -21,12 +19,13 @@ from pgque_dagster import (
     SparkBatch,
 )
 from pgque_dagster.client import InvalidArgument
-from tests.dagster.orders import Orders, consuming, error_of, materialized, values
-from tests.support.asset_driver import BALANCE, POINTS, run
+from tests.dagster.orders import Orders, Result, consuming, error_of, materialized, values
 from tests.support.queues import connect, rows
 from tests.support.stored_tables import iceberg_catalog
 
 ROOT = Path(__file__).parents[3]
+BALANCE = "create table balance (account text primary key, amount bigint not null)"
+POINTS = ("before the write", "while executors write", "after staging", "inside the ack")
 
 
 def publish_amounts(orders: Orders) -> Counter[str]:
@@ -44,7 +43,7 @@ def balances(orders: Orders) -> Counter[str]:
         return Counter(dict(rows(db, "select account, amount::int from balance")))
 
 
-def dying_at(point: str | None) -> Callable[[str], None]:
+def dying_at(point: str) -> Callable[[str], None]:
     def at(reached: str) -> None:
         if reached == point:
             raise OSError(f"died {point}")
@@ -52,43 +51,42 @@ def dying_at(point: str | None) -> Callable[[str], None]:
     return at
 
 
+class Dying(PostgresBatchIOManager):
+    """Dies once the rows are staged, if that is the point."""
+
+    point: str
+
+    def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
+        super().handle_output(context, obj)
+        dying_at(self.point)("after staging")
+
+
+def run(orders: Orders, point: str) -> Result:
+    """Materializes an asset from the next batch, and dies at a point."""
+    at = dying_at(point)
+
+    @consuming(io_manager_key="balances")
+    def balance(batch: SparkBatch) -> DataFrame:
+        at("before the write")
+        batch.before_ack(lambda connection: at("inside the ack"))
+        frame = batch.payload("account string, amount bigint")
+        reach = f.udf(lambda account: at("while executors write") or account)
+        return frame.withColumn("account", reach("account"))
+
+    pgque = PgqueResource(url=orders.client.url)
+    dying = Dying(pgque=pgque, mode="add", key=["account"], point=point)
+    return orders.run(balance, resources={"balances": dying})
+
+
 def test_each_event_counts_once_in_postgres_when_a_run_fails_at_any_point(orders: Orders) -> None:
     oracle = publish_amounts(orders)
 
     for point in POINTS:
-        if point != "after the ack":
-            assert f"died {point}" in error_of(
-                run(orders.spark, orders.client.url, dying_at(point))
-            )
-            assert balances(orders) == Counter()
-    assert run(orders.spark, orders.client.url, dying_at(None)).success
+        assert f"died {point}" in error_of(run(orders, point))
+        assert balances(orders) == Counter()
+    assert run(orders, "nowhere").success
     assert balances(orders) == oracle
     assert orders.is_consumed()
-
-
-@pytest.mark.parametrize(
-    "point",
-    [
-        # Each starts its own Spark, so only one of them runs by default.
-        point if point == "after staging" else pytest.param(point, marks=pytest.mark.slow)
-        for point in POINTS
-    ],
-)
-def test_each_event_counts_once_in_postgres_when_the_run_is_killed(
-    orders: Orders, sql: Callable[[str], None], point: str
-) -> None:
-    oracle = publish_amounts(orders)
-
-    driver = [sys.executable, "-m", "tests.support.asset_driver", orders.client.url, point]
-    died = subprocess.run(driver, cwd=ROOT, timeout=240)
-    sql("update pgque.position_log set lease_until = now() where lease_until is not null")
-    run(orders.spark, orders.client.url, dying_at(None))
-
-    assert died.returncode == -signal.SIGKILL
-    assert balances(orders) == oracle
-    assert orders.is_consumed()
-    with connect(orders.client.url) as db:
-        assert rows(db, "select relname from pg_class where relname ~ '^pgque_stage_'") == []
 
 
 def test_a_table_has_the_name_that_the_asset_gives_and_is_read_downstream(orders: Orders) -> None:

@@ -209,16 +209,6 @@ def test_the_button_observe_records_the_same_or_names_the_queue_that_is_missing(
         observe(build_queue_assets("nosuch")[0], client.url, instance)
 
 
-def test_the_sensor_says_what_it_records_and_how_it_is_switched_on() -> None:
-    sensor = build_pgque_observation_sensor(["orders", "returns"])
-    said = str(sensor.description)
-
-    assert "each of orders, returns every 0:05:00" in said
-    assert "While it is off, their pages show old numbers" in said
-    assert "Sensors are STOPPED until somebody switches them on" in said
-    assert sensor.minimum_interval_seconds == 300
-
-
 def test_a_database_that_is_down_is_a_reason_and_no_error() -> None:
     url = "postgresql://me:secret@127.0.0.1:1/none"
 

@@ -8,9 +8,9 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from pgque_dagster import PgqueResource, SparkBatch, build_pgque_sensor, pgque_asset
+from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.checks.lag import build_consumer_lag_checks
-from pgque_dagster.client import Batch, Client, InvalidArgument
+from pgque_dagster.client import Batch, Client
 from pgque_dagster.client.holder import ConsumerState, Holder, consumer_states
 from pgque_dagster.client.models import Limits
 from pgque_dagster.client.registrations import repartition, subscribe_slots
@@ -153,24 +153,6 @@ def test_a_run_that_does_not_end_holds_up_no_slot_whose_batch_is_acked_or_retrie
     assert found["1/2"].tags["pgque/batch_id"] == first["1/2"].tags["pgque/batch_id"]
 
 
-def test_a_failed_slot_is_retried_while_the_other_goes_on(
-    parted: Client, instance: dg.DagsterInstance, spark: SparkSession
-) -> None:
-    publish(parted, "x")
-    first = requests(evaluate(TWO, parted.url, instance))
-    record_run(instance, totals, parted.url, first["0/2"].tags, dg.DagsterRunStatus.FAILURE)
-    run(parted, spark, first["1/2"], instance)
-    publish(parted, "y")
-
-    again = requests(evaluate(TWO, parted.url, instance))
-
-    assert str(again["0/2"].run_key) == str(first["0/2"].run_key)[:-1] + "2"
-    stored, _ = run(parted, spark, again["1/2"], instance)
-    assert {text for _, text in stored[0]} == {"y"}
-    stored, _ = run(parted, spark, again["0/2"], instance)
-    assert {text for _, text in stored[0]} == {"x"}
-
-
 @pytest.mark.parametrize("on_exhausted", ["park", "dead_letter"])
 def test_an_exhausted_slot_is_held_or_given_up_alone(
     parted: Client, instance: dg.DagsterInstance, on_exhausted: str
@@ -200,43 +182,6 @@ def test_an_exhausted_slot_is_held_or_given_up_alone(
         assert slot.batch_id is None
         (count,) = parted.dead_letter_counts("orders")
         assert count.consumer == "parted#0/2"
-
-
-def test_another_number_waits_for_open_batches_and_keeps_the_order_of_each_key(
-    parted: Client, instance: dg.DagsterInstance, spark: SparkSession
-) -> None:
-    """One slot has an open batch and is a batch behind the other when the number changes."""
-    computed: Stored = []
-
-    def compute(request: dg.RunRequest, of: dg.AssetsDefinition) -> None:
-        stored, done = run(parted, spark, request, instance, of)
-        assert done.success
-        computed.extend(stored[0])
-
-    publish(parted, "1")
-    for request in requests(evaluate(TWO, parted.url, instance)).values():
-        compute(request, totals)
-    publish(parted, "2")
-    early = requests(evaluate(TWO, parted.url, instance))
-    compute(early["0/2"], totals)
-    publish(parted, "3")
-    compute(requests(evaluate(TWO, parted.url, instance))["0/2"], totals)
-
-    draining = the_request(evaluate(THREE, parted.url, instance))
-    assert draining.run_key == early["1/2"].run_key
-    compute(draining, in_three)
-    publish(parted, "4")
-    rounds = []
-    while isinstance(found := evaluate(THREE, parted.url, instance), list):
-        rounds.append(sorted(requests(found)))
-        for request in requests(found).values():
-            compute(request, in_three)
-
-    assert rounds[0] == ["1/2"]
-    assert {slot for of in rounds[1:] for slot in of} <= {"0/3", "1/3", "2/3"}
-    assert {key: [text for of, text in computed if of == key] for key in KEYS} == {
-        key: ["1", "2", "3", "4"] for key in KEYS
-    }
 
 
 def test_a_run_for_an_earlier_slot_is_refused(
@@ -304,48 +249,12 @@ def test_a_consumer_that_is_shared_by_subconsumers_is_not_opened_until_it_is_its
     assert the_request(evaluate(sensor, client.url, instance))
 
 
-def test_a_batch_that_is_opened_is_leased_by_nobody(
-    parted: Client, instance: dg.DagsterInstance
-) -> None:
-    before = states(parted)
-    publish(parted, "x")
-    requests(evaluate(TWO, parted.url, instance))
-
-    after = states(parted)
-    assert all(state.batch_id for state in after)
-    assert {(state.owner, state.lease_until) for state in after} == {(None, None)}
-    assert [state.epoch for state in after] == [state.epoch for state in before]
-
-
 def test_a_consumer_with_slots_is_not_registered_without(
     parted: Client, instance: dg.DagsterInstance, spark: SparkSession
 ) -> None:
     sensor = build_pgque_sensor([asset()])
     assert "set partitions=2" in str(evaluate(sensor, parted.url, instance))
     assert not materialize(asset(), parted.url, spark).success
-
-
-def test_another_deployment_is_refused(parted: Client, instance: dg.DagsterInstance) -> None:
-    publish(parted, "x")
-    production, laptop = (
-        PgqueResource(url=parted.url, deployment=name) for name in ("production", "laptop")
-    )
-    context = dg.build_sensor_context(instance=instance)
-    assert isinstance(TWO(context, pgque=production), dg.SensorResult)
-    refused = THREE(context, pgque=laptop)
-    assert "production" in str(refused.skip_message)
-    assert [state.slot for state in states(parted)] == ["0/2", "1/2"]
-
-
-def test_events_are_not_retried_one_by_one(parted: Client) -> None:
-    publish(parted, "x")
-    claimed = claim(parted, "0/2")
-    first, *others = claimed.events()
-    with pytest.raises(InvalidArgument, match="keeps the events of each key in order"):
-        claimed.nack([first.msg_id])
-    claimed.dead_letter([first.msg_id], reason="bad")
-    assert claimed.ack().dead_lettered == 1
-    assert others
 
 
 def test_the_page_of_the_queue_and_the_check_of_the_lag_show_each_slot(parted: Client) -> None:
@@ -360,15 +269,6 @@ def test_the_page_of_the_queue_and_the_check_of_the_lag_show_each_slot(parted: C
         (row,) = (line for line in table.splitlines() if f"| parted#{slot} |" in line)
         assert row.endswith("| totals |")
     assert not evaluation.passed
-
-
-def test_a_worker_by_pages_keeps_the_sensor_off_its_slot(
-    parted: Client, instance: dg.DagsterInstance
-) -> None:
-    publish(parted, "x")
-    with parted.transaction() as db:
-        db.execute("select pgque.claim_slot('orders', 'parted', 0, 'w', '30 seconds')")
-    assert requests(evaluate(TWO, parted.url, instance)).keys() == {"1/2"}
 
 
 @pytest.mark.parametrize(

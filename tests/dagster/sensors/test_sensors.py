@@ -230,31 +230,6 @@ def test_a_consumer_in_trouble_does_not_hold_up_the_others(
     assert 'is leased by "a run of another instance" until' in reason
 
 
-def test_a_sensor_says_whose_batches_how_large_and_how_often_tried() -> None:
-    @pgque_asset(queue="returns", consumer="desk", key_prefix="shop")
-    def refunds(batch: SparkBatch) -> None:
-        return None
-
-    said = build_pgque_sensor(
-        [revenue, refunds], min_events=7, max_events=500, max_age=timedelta(minutes=2),
-        max_attempts=4, backoff=timedelta(seconds=9), on_exhausted="dead_letter",
-    ).description  # fmt: skip
-
-    for words in (
-        "queue orders, consumer revenue, asset revenue; "
-        "queue returns, consumer desk, asset shop/refunds",
-        "While this sensor is off, nothing is consumed",
-        "Sensors are STOPPED until somebody switches them on",
-        "min_events=7",
-        "max_age=0:02:00",
-        "max_events=500",
-        "max_attempts=4",
-        "backoff=0:00:09",
-        "on_exhausted=dead_letter",
-    ):
-        assert words in str(said)
-
-
 @dg.asset
 def plain() -> None:
     return None

@@ -1,6 +1,5 @@
 """Payloads and changes are read in a stream and in `foreachBatch` as in a batch."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument, MalformedPayload
-from pgque_dagster.spark import SparkBatch, parse_changes, parse_payloads
+from pgque_dagster.spark import parse_changes, parse_payloads
 from pgque_dagster.spark.cluster.executor_errors import executor_error
-from tests.spark.payload.payload_batches import SCHEMAS, shown, wrong
-from tests.spark.payload.payload_values import fields
-from tests.spark.payload.row_values import REFUSED, TAKEN
-from tests.support.clusters import connect_server, run_driver
-from tests.support.events import claim, publish, tick
-from tests.support.payload_driver import WAYS
+from tests.spark.payload.payload_batches import SCHEMAS, wrong
+from tests.support.events import publish, tick
 from tests.support.streams import PATIENCE_SECONDS, Stream
 
 ORDER = "id bigint not null, total double"
@@ -44,37 +39,18 @@ def collected(stream: Stream, parse: Parse) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("place", ["stream", "foreach batch"])
 def test_a_stream_is_read_as_the_corpus_says(
-    client: Client, stream: Stream, tmp_path: Path, place: str
+    client: Client, stream: Stream, tmp_path: Path
 ) -> None:
-    schema, some = SCHEMAS[0 if place == "stream" else 2]
+    schema, some = SCHEMAS[0]
     expected = dict(zip(publish(client, [case.payload for case in some]), some, strict=True))
 
     def parse(events: DataFrame) -> DataFrame:
         return parse_payloads(events, schema, keep=["ev_id"], on_malformed="keep")
 
-    if place == "stream":
-        found = streamed(stream, parse, tmp_path / "stored").toArrow().to_pylist()
-    else:
-        found = collected(stream, parse)
+    found = streamed(stream, parse, tmp_path / "stored").toArrow().to_pylist()
 
     assert wrong(found, expected) == []
-
-
-@pytest.mark.slow
-def test_batches_and_streams_on_a_connect_server_are_read_as_the_corpus_says(
-    client: Client, tmp_path: Path
-) -> None:
-    for way in WAYS:
-        client.register_consumer("orders", way)
-    ids = publish(client, [case.payload for case in SCHEMAS[0][1]])
-    (tmp_path / "ids.json").write_text(json.dumps(ids))
-
-    with connect_server(tmp_path) as master:
-        report = run_driver(master, "read_corpus", client.url, tmp_path, module="payload_driver")
-
-    assert report == {way: [len(ids), []] for way in WAYS}
 
 
 def test_a_query_fails_at_a_malformed_event_which_comes_again_and_can_be_kept(
@@ -148,78 +124,27 @@ def test_a_field_may_be_named_like_an_event_column(spark: SparkSession) -> None:
 
 # Changes that capture publishes.
 
-TYPES = {data_type.simpleString(): data_type for data_type, _ in TAKEN}
-SCHEMA = fields(id=TYPES["int"], **TYPES)
-NOTHING = dict.fromkeys(TYPES)
-# What is read of an event, or a part of the reason.
-OTHERS: dict[tuple[str, str], Any] = {
-    ("delete", '{"id":-1,"int":7}'): {**NOTHING, "id": -1, "int": 7},
-    ("delete", '{"int":7}'): "missing required field `id`",
-    ("update", '{"id":-2,"int":7}'): "missing required field",
-    ("truncate", ""): None,
-    ("I:id", "id=1"): "ev_type is no change of a table",
-    ("insert", "{'id':1}"): "malformed",
-}
 
-
-def publish_changes(client: Client) -> dict[int, Any]:
-    """Publishes each value in an event of its own; returns what is read of each."""
-    cases = list(OTHERS.items())
-    for kind, taken in TAKEN:
-        name = kind.simpleString()
-        for value, expected in taken.items():
-            row = {"id": len(cases), **NOTHING, name: value}
-            cases.append(
-                (("insert", json.dumps(row)), {**NOTHING, "id": len(cases), name: expected})
-            )
-    for kind, misfits in REFUSED:
-        name = kind.simpleString()
-        for value in misfits:
-            row = {"id": len(cases), **NOTHING, name: value}
-            cases.append((("update", json.dumps(row)), f" - at `$.{name}`"))
-    ids = [client.send("orders", data, type=kind) for (kind, data), _ in cases]
+def test_changes_in_foreach_batch_are_rows_or_have_a_reason(client: Client, stream: Stream) -> None:
+    for kind, row in (
+        ("insert", '{"id":1,"note":"x"}'),
+        ("truncate", ""),
+        ("update", '{"id":2}'),
+    ):
+        client.send("orders", row, type=kind)
     tick(client)
-    return {event_id: result for event_id, (_, result) in zip(ids, cases, strict=True)}
-
-
-def check_changes(wanted: dict[int, Any], found: dict[int, Any], reasons: dict[int, str]) -> None:
-    """Compares the rows and the reasons, by event."""
-    told = {n: part for n, part in wanted.items() if isinstance(part, str)}
-    assert reasons.keys() == told.keys()
-    assert [reasons[n] for n, part in told.items() if part not in reasons[n]] == []
-    assert in_order(found) == in_order({n: row for n, row in wanted.items() if n not in told})
-
-
-def in_order(found: dict[int, Any]) -> str:
-    """The values by event, with their fields in one order."""
-    return shown(sorted((n, row and sorted(row.items())) for n, row in found.items()))
-
-
-def test_changes_of_a_batch_are_read_as_the_texts_say(
-    client: Client, spark: SparkSession, way: str
-) -> None:
-    wanted = publish_changes(client)
-    batch = SparkBatch(spark, claim(client), client.url)
-
-    rows = batch.changes(SCHEMA, key=["id"], keep=["ev_id"], max_malformed=1.0)
-    found = {row["ev_id"]: row["row"] for row in rows.toArrow().to_pylist()}
-    batch.claim.ack()
-
-    letters = client.dead_letters("orders", 1000)
-    check_changes(wanted, found, {letter.event_id: str(letter.reason) for letter in letters})
-
-
-def test_changes_of_a_stream_are_read_as_the_texts_say(client: Client, stream: Stream) -> None:
-    wanted = publish_changes(client)
 
     def parse(events: DataFrame) -> DataFrame:
-        return parse_changes(events, SCHEMA, key=["id"], keep=["ev_id"], on_malformed="keep")
+        schema, keep = "id int, note string", ["ev_id"]
+        return parse_changes(events, schema, key=["id"], keep=keep, on_malformed="keep")
 
-    stored = collected(stream, parse)
+    found = sorted(collected(stream, parse), key=lambda row: row["ev_id"])
 
-    reasons = {row["ev_id"]: row["ev_malformed"] for row in stored if row["ev_malformed"]}
-    found = {row["ev_id"]: row["row"] for row in stored if not row["ev_malformed"]}
-    check_changes(wanted, found, reasons)
+    assert [(row["operation"], row["row"], row["ev_malformed"]) for row in found] == [
+        ("insert", {"id": 1, "note": "x"}, None),
+        ("truncate", None, None),
+        ("update", None, "Object missing required field `note`"),
+    ]
 
 
 def test_a_stream_fails_at_a_malformed_change_and_stores_nothing(

@@ -1,8 +1,5 @@
 """Replicas in PostgreSQL: one transaction a batch, in tables that are nobody else's."""
 
-import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +15,8 @@ from pgque_dagster.client.errors import (
     TargetRefused,
 )
 from pgque_dagster.client.replicas.postgres import PostgresReplicas
-from tests.client.consumer.support import expire_leases, wait_until
-from tests.support.queues import PATIENCE_SECONDS
-from tests.support.replicating_driver import BEFORE_ACK, BEFORE_COMMIT
+from tests.client.consumer.support import expire_leases
+from tests.support.replica_faults import Faults, Killed
 from tests.support.replication import PostgresReplication
 
 ROOT = Path(__file__).parents[3]
@@ -130,29 +126,14 @@ def test_a_copy_writes_only_rows_that_differ(postgres: PostgresReplication) -> N
     assert postgres.there("select * from sums") == [(6,)], "what depends on the replica stays"
 
 
-@pytest.mark.parametrize(
-    ("point", "number", "is_copy"),
-    [
-        (BEFORE_COMMIT, signal.SIGSTOP, True),
-        (BEFORE_ACK, signal.SIGKILL, True),
-        (BEFORE_COMMIT, signal.SIGSTOP, False),
-        (BEFORE_ACK, signal.SIGKILL, False),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                (BEFORE_COMMIT, signal.SIGKILL, True),
-                (BEFORE_ACK, signal.SIGSTOP, True),
-                (BEFORE_COMMIT, signal.SIGKILL, False),
-                (BEFORE_ACK, signal.SIGSTOP, False),
-            )
-        ),
-    ],
-)
-def test_a_process_that_is_killed_or_stopped_loses_and_repeats_nothing(
+@pytest.mark.parametrize("is_copy", [True, False])
+@pytest.mark.parametrize("dies", [True, False])
+@pytest.mark.parametrize("point", ["after record", "before ack"])
+def test_an_attempt_that_dies_or_is_overtaken_loses_and_repeats_nothing(
     postgres: PostgresReplication,
-    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     point: str,
-    number: signal.Signals,
+    dies: bool,
     is_copy: bool,
 ) -> None:
     postgres.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
@@ -161,26 +142,26 @@ def test_a_process_that_is_killed_or_stopped_loses_and_repeats_nothing(
         postgres.catch_up()
         postgres.sql("update t set v = 2; insert into t values (2, 2)")
     postgres.tick()
-    command = (sys.executable, "-m", "tests.support.replicating_driver")
-    arguments = (postgres.url, postgres.target.url or "", str(tmp_path), point, str(int(number)))
-    with subprocess.Popen((*command, *arguments), cwd=ROOT) as process:
-        try:
-            wait_until((tmp_path / "reached").exists)
-            if number == signal.SIGKILL:
-                process.wait(PATIENCE_SECONDS)
-            with psycopg.connect(postgres.url, autocommit=True) as db:
-                expire_leases(db)
-            postgres.run()
-            postgres.sql("insert into t values (3, 3)")
-            postgres.catch_up()
-            postgres.check()
-            written = postgres.there("select xmin, ctid, * from t")
-            process.send_signal(signal.SIGCONT)
-            assert process.wait(PATIENCE_SECONDS) != 0, "it is late"
-        finally:
-            process.kill()
-            process.send_signal(signal.SIGCONT)
+    written = []
+
+    def others_go_on() -> None:
+        with psycopg.connect(postgres.url, autocommit=True) as db:
+            expire_leases(db)
+        postgres.run()
+        postgres.sql("insert into t values (3, 3)")
+        postgres.catch_up()
+        written.extend(postgres.there("select xmin, ctid, * from t"))
+
+    def die() -> None:
+        raise Killed
+
+    Faults(postgres, monkeypatch).set(point, 0, die if dies else others_go_on)
+    with pytest.raises((Killed, PgqueError)):
+        postgres.run()
+    if dies:
+        others_go_on()
     assert postgres.there("select xmin, ctid, * from t") == written
+    postgres.check()
     assert postgres.verify().is_equal
 
 

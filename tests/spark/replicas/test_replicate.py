@@ -1,12 +1,7 @@
 """Replicas equal their tables after each batch, whatever happens to table, run and writers."""
 
-import random
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event
-
 import psycopg
 import pytest
-from psycopg import errors as pg
 
 from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument, MalformedPayload, PermissionDenied
@@ -376,58 +371,3 @@ def test_two_queues_do_not_share_a_replica(replication: Replication) -> None:
         batch = SparkBatch(replication.spark, claim, client.url)
         with pytest.raises(InvalidArgument, match=r"the replica of changes/(lake/)?public\.t"):
             replication.replicate(batch, ["public.t"])
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_writers_go_on_while_a_table_is_copied_and_followed(
-    replication: Replication, seed: int
-) -> None:
-    replication.sql(
-        "create table t (id int primary key, v int, txt text);"
-        "insert into t select n, n, repeat('x', 50) from generate_series(1, 3000) n"
-    )
-    stop = Event()
-
-    def write(number: int) -> None:
-        chance = random.Random(seed * 100 + number)
-        with replication.connect() as db:
-            while not stop.is_set():
-                low = chance.randrange(1, 3000)
-                high = low + chance.choice((0, 5, 200))
-                statement = chance.choice(
-                    (
-                        f"update t set v = v + 1 where id between {low} and {high}",
-                        f"delete from t where id between {low} and {high}",
-                        f"insert into t select n, {low} from generate_series({low}, {high}) n"
-                        " on conflict (id) do update set v = excluded.v",
-                        f"update t set id = id + 10000 where id = {low}"
-                        f" and not exists (select from t where id = {low + 10000})",
-                    )
-                )
-                try:
-                    with db.transaction(force_rollback=chance.random() < 0.1):
-                        with db.transaction(force_rollback=chance.random() < 0.2):
-                            db.execute(statement.encode())
-                        db.execute(f"select pg_sleep({chance.random() / 20})".encode())
-                except (pg.UniqueViolation, pg.DeadlockDetected):
-                    pass
-
-    with ThreadPoolExecutor(4) as pool:
-        writers = [pool.submit(write, number) for number in range(4)]
-        try:
-            replication.capture("public.t")
-            for _ in range(4):
-                replication.tick()
-                replication.run()
-                assert replication.verify().is_equal
-            replication.sql("alter table t add column more int default 3")
-            replication.tick()
-            replication.run()
-        finally:
-            stop.set()
-        for writer in writers:
-            writer.result()
-    replication.catch_up()
-    replication.check()
-    assert len(replication.copied) >= 2
-    assert replication.verify().is_equal

@@ -1,11 +1,8 @@
 """The files of many batches of a directory of Parquet become few, and each row stays once."""
 
 import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
@@ -28,10 +25,9 @@ from pgque_dagster.spark.sinks.publication import WriteAttempt
 from tests.support.attempts import next_batch
 from tests.support.compacting_driver import CLOSING, EXCHANGING, GATHERING, POINTS
 from tests.support.events import make_queue
+from tests.support.signals import go_on, has_ended, signalled, wait_until
 from tests.support.windows import send_at_hours
 
-ROOT = Path(__file__).parents[3]
-PATIENCE_SECONDS = 300
 # Each starts a Spark of its own, so only these run each time.
 ALWAYS = {(SIGKILL, GATHERING), (SIGSTOP, EXCHANGING)}
 Rows = list[tuple[int, int]]
@@ -252,7 +248,8 @@ def test_each_row_stays_once_when_a_compaction_gets_a_signal(
 ) -> None:
     for _ in range(3):
         table.store()
-    with driver(table, signal, point, tmp_path / "log") as pid:
+    arguments = (table.client.url, str(table.path), signal.name, point)
+    with signalled("compacting_driver", *arguments, log=tmp_path / "log") as pid:
         assert table.read() == table.seen_by_duckdb() == table.expected
 
         table.store()
@@ -260,7 +257,7 @@ def test_each_row_stays_once_when_a_compaction_gets_a_signal(
 
         assert table.read() == table.seen_by_duckdb() == table.expected
         go_on(pid, SIGCONT)
-        wait_until(lambda: state_of(pid) == "Z")
+        wait_until(lambda: has_ended(pid))
 
     assert table.read() == table.seen_by_duckdb() == table.expected
     if signal == SIGSTOP and point in (GATHERING, CLOSING, EXCHANGING):
@@ -270,43 +267,3 @@ def test_each_row_stays_once_when_a_compaction_gets_a_signal(
     assert table.names() == ["_pgque", "united"]
     assert table.aside() == []
     assert table.read() == table.seen_by_duckdb() == table.expected
-
-
-@contextmanager
-def driver(table: Table, signal: Signals, point: str, log: Path) -> Iterator[int]:
-    """A compaction that got the signal at the point; killed at the end, if it still runs."""
-    command = [sys.executable, "-m", "tests.support.compacting_driver", table.client.url]
-    command += [str(table.path), signal.name, point, f"{log}.signalled"]
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(command, cwd=ROOT, stderr=stderr, start_new_session=True)
-
-    def got_its_signal() -> bool:
-        ended_by_itself = process.poll() not in (None, -SIGKILL)
-        assert not ended_by_itself, f"the compaction ended: {log.read_text()}"
-        return state_of(process.pid) in "TZ"
-
-    try:
-        wait_until(got_its_signal)
-        yield process.pid
-    finally:
-        go_on(process.pid, SIGKILL)
-        process.wait()
-
-
-def state_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return "Z"
-
-
-def go_on(pid: int, signal: Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal)
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -1,9 +1,5 @@
 """Small files of an Iceberg table are united: no row is lost or doubled, whoever is interrupted."""
 
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +11,7 @@ from pyspark.sql import SparkSession
 from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.spark.sinks.iceberg import maintenance
 from tests.support.lakes import SCHEMA, IcebergLake
+from tests.support.signals import signalled
 
 TYPES = (
     "number",
@@ -108,33 +105,18 @@ def test_nothing_is_replaced_if_another_attempt_replaced_one_of_the_files(
     assert list(lake.folder.rglob("compacted-*/*")) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_compaction_that_is_killed_or_stopped_leaves_the_table_as_it_is(
-    lake: IcebergLake, tmp_path: Path, number: signal.Signals
+def test_a_compaction_that_is_killed_leaves_the_table_as_it_is(
+    lake: IcebergLake, tmp_path: Path
 ) -> None:
     lake.store(1)
     batch = lake.batch(2, 3)
     lake.write(batch)
-    program = [sys.executable, "-m", "tests.support.iceberg_compacting_driver"]
-    reached = str(tmp_path / "reached")
-    process = subprocess.Popen([*program, lake.client.url, str(lake.folder), reached, str(+number)])
-    try:
-        deadline = time.monotonic() + 120
-        while not (tmp_path / "reached").exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        assert lake.numbers() == [1, 2, 3]
-        lake.take_over(batch, "number + 10 as number", "name")
-        process.send_signal(signal.SIGCONT)
-        assert process.wait(120) == (0 if number == signal.SIGSTOP else -number)
-    finally:
-        process.kill()
-        process.wait()
 
-    assert lake.numbers() == [1, 12, 13]
-    left = list(lake.folder.rglob("compacted-*/*"))
-    assert len(left) == (number == signal.SIGKILL)
+    arguments = (lake.client.url, str(lake.folder))
+    with signalled("iceberg_compacting_driver", *arguments, log=tmp_path / "log"):
+        assert len(list(lake.folder.rglob("compacted-*/*"))) == 1
+        assert lake.numbers() == [1, 2, 3]
+    lake.take_over(batch, "number + 10 as number", "name")
     lake.compact()
     assert lake.numbers() == [1, 12, 13]
 

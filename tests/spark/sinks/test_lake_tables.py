@@ -127,16 +127,6 @@ def test_small_files_are_united_while_a_batch_is_stored(
     assert lake.sink().maintain(lake.client.url).by == 0
 
 
-def test_a_write_by_the_same_claim_is_refused(lake: Any) -> None:
-    batch = lake.batch(1)
-    lake.write(batch)
-
-    with pytest.raises(InvalidArgument, match="write them once"):
-        lake.write(batch)
-
-    assert lake.numbers() == [1]
-
-
 def test_a_table_of_another_incarnation_is_refused_until_it_is_adopted(lake: Any) -> None:
     lake.store(1)
     lake.adopt("an-earlier-life")

@@ -1,7 +1,6 @@
 """A lease that is lost while Spark stores the batch: the job is cancelled."""
 
 import time
-import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +14,6 @@ from pgque_dagster.client import BatchNotOpen, Client, LeaseLost
 from pgque_dagster.spark import PostgresSink, SparkBatch
 from tests.support.events import claim, publish
 from tests.support.queues import connect, rows
-from tests.support.s3 import S3
 from tests.support.stored_tables import TABLES
 
 # Renewals get through on a loaded machine.
@@ -34,17 +32,9 @@ def test_the_job_is_cancelled_once_another_attempt_has_the_batch(
     client: Client,
     spark: SparkSession,
     tmp_path: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    location: str,
     kind: str,
 ) -> None:
-    location = str(tmp_path / "table")
-    if TABLES[kind].is_on_s3:
-        s3: S3 = request.getfixturevalue("s3")
-        location = s3.url(uuid.uuid4().hex)
-        for name, value in s3.options.items():
-            monkeypatch.setenv(name.upper(), value)
-
     def store(batch: SparkBatch, frame: DataFrame) -> None:
         TABLES[kind].write(batch, frame, location)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import duckdb
 import pandas as pd
-import pyarrow.dataset as ds
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -119,17 +118,6 @@ def test_all_batches_are_one_table_which_is_read_as_a_whole_or_by_their_ids(
     ]  # fmt: skip
     assert read(batches=[first, last]) == [first, last]
     assert read(batches=[]) == read(batches=[empty]) == []
-
-
-def test_spark_and_arrow_read_a_directory_as_one_table(client: Client, directory: Place) -> None:
-    batch_id = directory.store(client, 2).batch_id
-
-    arrow = ds.dataset(directory.location, format="parquet").to_table()
-    by_spark = everything(directory.spark, directory.location)
-
-    assert sorted(by_spark.collect()) == [(0, batch_id), (1, batch_id)]
-    assert by_spark.columns == arrow.column_names == ["id", "batch_id"]
-    assert sorted(arrow["id"].to_pylist()) == [0, 1]
 
 
 def test_another_attempt_at_a_batch_replaces_what_was_stored_of_it(

@@ -1,13 +1,9 @@
 """A driver that is killed, or stopped past its lease and continued: every event counts once."""
 
 import os
-import subprocess
-import sys
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
 from typing import Any
@@ -30,11 +26,9 @@ from tests.support.publishing_driver import (
     store,
 )
 from tests.support.queues import connect, rows, value
-from tests.support.s3 import S3
-from tests.support.signals import PATIENCE_SECONDS, go_on, has_ended, state_of, wait_until
+from tests.support.signals import PATIENCE_SECONDS, go_on, has_ended, signalled, wait_until
 from tests.support.stored_tables import TABLES
 
-ROOT = Path(__file__).parents[3]
 EVENTS = 400
 WHILE_ANOTHER_WRITES = "while the later attempt writes"
 # Each starts a Spark of its own, so only these run each time.
@@ -62,18 +56,11 @@ def test_every_event_is_stored_once_when_a_driver_gets_a_signal(
     client: Client,
     spark: SparkSession,
     tmp_path: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    location: str,
     kind: str,
     signal: Signals,
     point: str,
 ) -> None:
-    location = str(tmp_path / "table")
-    if TABLES[kind].is_on_s3:
-        s3: S3 = request.getfixturevalue("s3")
-        location = s3.url(uuid.uuid4().hex)
-        for name, option in s3.options.items():
-            monkeypatch.setenv(name.upper(), option)
     publish(client, [{"number": number} for number in range(EVENTS)])
     # An attempt of which something is there that does not count.
     failed = SparkBatch(spark, claim(client), client.url)
@@ -86,7 +73,8 @@ def test_every_event_is_stored_once_when_a_driver_gets_a_signal(
         if point == WHILE_ANOTHER_WRITES
         else (signal, point)
     )
-    with driver(client.url, kind, location, sent, at, log) as pid:
+    arguments = (client.url, kind, location, sent.name, at)
+    with signalled("publishing_driver", *arguments, log=log) as pid:
         wait_until(lambda: not lease_is_live(client))
         if point == WHILE_ANOTHER_WRITES:
             # It is stopped when it may publish, and ends while the later attempt writes.
@@ -126,7 +114,8 @@ def test_every_event_is_added_up_once_when_a_driver_gets_a_signal(
             with connect(url) as db:
                 db.execute(BALANCE.encode())
 
-        with driver(client.url, kind, elsewhere, signal, point, log) as pid:
+        arguments = (client.url, kind, elsewhere, signal.name, point)
+        with signalled("publishing_driver", *arguments, log=log) as pid:
             wait_until(lambda: not lease_is_live(client))
             attempt = threads.submit(store, spark, client.url, kind, elsewhere)
             if signal == SIGSTOP and point in (MERGED, MERGED_ELSEWHERE):
@@ -149,29 +138,6 @@ def test_every_event_is_added_up_once_when_a_driver_gets_a_signal(
                 if signal == SIGKILL:
                     assert rows(db, "select 1 from pg_class where relname ~ '^pgque_stage_'") == []
     assert client.next_batch("orders", "revenue") is None
-
-
-@contextmanager
-def driver(
-    url: str, kind: str, location: str, signal: Signals, point: str, log: Path
-) -> Iterator[int]:
-    """A driver that got the signal at the point; killed at the end, if it still runs."""
-    command = [sys.executable, "-m", "tests.support.publishing_driver", url, kind, location]
-    command += [signal.name, point, f"{log}.signalled"]
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(command, cwd=ROOT, stderr=stderr, start_new_session=True)
-
-    def got_its_signal() -> bool:
-        ended_by_itself = process.poll() not in (None, -SIGKILL)
-        assert not ended_by_itself, f"the driver ended: {log.read_text()}"
-        return state_of(process.pid) in "TZ"
-
-    try:
-        wait_until(got_its_signal)
-        yield process.pid
-    finally:
-        go_on(process.pid, SIGKILL)
-        process.wait()
 
 
 def ending(pid: int, signal: Signals) -> Callable[[str], None]:

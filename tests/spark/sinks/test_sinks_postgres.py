@@ -400,24 +400,6 @@ def test_names_tell_writes_apart_and_each_counts_once(work: Work, elsewhere: str
     assert balances(elsewhere) == balances(work.url) == [("x", 112)]
 
 
-def test_a_later_attempt_is_refused_as_well_until_the_second_write_has_a_name(
-    work: Work, elsewhere: str
-) -> None:
-    for _ in range(2):
-        batch = work.claim()
-        work.write(batch, 5, url=elsewhere)
-        with pytest.raises(InvalidArgument, match=SECOND):
-            work.write(batch, 7, url=elsewhere)
-        batch.claim.release()
-
-    batch = work.claim()
-    work.write(batch, 5, url=elsewhere)
-    work.write(batch, 7, url=elsewhere, name="credits")
-    batch.claim.ack()
-
-    assert balances(elsewhere) == [("x", 12)]
-
-
 def test_a_write_that_failed_may_be_done_again_in_the_same_attempt(
     work: Work, elsewhere: str
 ) -> None:

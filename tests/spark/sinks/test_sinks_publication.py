@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument, LeaseLost
+from pgque_dagster.client import Client
 from pgque_dagster.spark import ParquetSink, SparkBatch
 from pgque_dagster.spark.sinks.files.folders import FolderOutput, FolderState
 from pgque_dagster.spark.sinks.files.storage import StorageFailed
@@ -139,29 +139,3 @@ def test_an_answer_that_was_lost_is_found_in_the_state(client: Client, tmp_path:
 
     assert visible(tmp_path) == ["a"]
     assert output.number == 1
-
-
-def test_a_claim_that_is_stale_or_acked_publishes_nothing(client: Client, tmp_path: Path) -> None:
-    send(client, ["a"])
-    stale, later = claim(client), claim(client)
-
-    with pytest.raises(LeaseLost):
-        publish(stale, written(tmp_path, stale.lease.epoch, "a"))
-    later.ack()
-    with pytest.raises(BatchNotOpen):
-        publish(later, written(tmp_path, later.lease.epoch, "b"))
-
-    assert visible(tmp_path) == []
-
-
-def test_a_claim_does_not_replace_what_its_own_or_a_later_epoch_published(
-    client: Client, tmp_path: Path
-) -> None:
-    send(client, ["a"])
-    claimed = claim(client)
-    publish(claimed, written(tmp_path, claimed.lease.epoch, "a"))
-
-    with pytest.raises(InvalidArgument, match="write them once"):
-        publish(claimed, written(tmp_path, claimed.lease.epoch, "b"))
-
-    assert visible(tmp_path) == ["a"]

@@ -44,19 +44,6 @@ def position(client: Client) -> int:
         return int(value(db, "select last_tick from pgque.get_consumer_info('orders', 'revenue')"))
 
 
-def test_a_micro_batch_is_finished_when_spark_commits_it(
-    client: Client, reader: PgqueStreamReader
-) -> None:
-    start = reader.initialOffset()
-    publish(client, ["a", "b"])
-    end = reader.latestOffset()
-
-    assert read(reader, start, end) == ["a", "b"]
-    assert position(client) == start["tick"]
-    reader.commit(end)
-    assert position(client) == end["tick"]
-
-
 def test_the_next_micro_batch_finishes_one_that_spark_did_not_commit(
     client: Client, reader: PgqueStreamReader
 ) -> None:
@@ -132,20 +119,6 @@ def test_the_checkpoint_of_another_consumer_or_registration_is_refused(
         anew.partitions(start, end)
     for each in (audit, nobody, anew):
         each.stop()
-
-
-def test_a_connection_that_breaks_is_opened_again(
-    client: Client, reader: PgqueStreamReader
-) -> None:
-    start = reader.initialOffset()
-    publish(client, ["a"])
-    with connect(client.url) as db:
-        db.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where datname = current_database() and pid <> pg_backend_pid()"
-        )
-
-    assert read(reader, start, reader.latestOffset()) == ["a"]
 
 
 def test_asking_for_nothing_finishes_nothing(client: Client, reader: PgqueStreamReader) -> None:
