@@ -4,6 +4,9 @@ import pytest
 
 from tests.support.replication import Replication
 
+# Whether a table is copied again is decided in one place for both formats of the lake.
+pytestmark = pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
+
 SWAP = "alter table t rename a to c; alter table t rename b to a; alter table t rename c to b"
 
 

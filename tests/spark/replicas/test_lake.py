@@ -211,12 +211,13 @@ def test_a_copy_that_a_stale_attempt_publishes_late_is_not_built_upon(
 
 
 @pytest.mark.parametrize("name", ['"a.b"', '"a`b"', '"a""b"', r'"a\b"', '"V"'])
-def test_columns_that_the_lake_cannot_have_are_refused(lake: LakeReplication, name: str) -> None:
-    lake.sql(f"create table t (id int primary key, v int, {name} int)")
-    lake.capture("public.t")
-    lake.tick()
+def test_columns_that_the_lake_cannot_have_are_refused(delta: DeltaReplication, name: str) -> None:
+    """Before a format is asked."""
+    delta.sql(f"create table t (id int primary key, v int, {name} int)")
+    delta.capture("public.t")
+    delta.tick()
     with pytest.raises(InvalidArgument, match="name that the lake cannot have"):
-        lake.run()
+        delta.run()
 
 
 def test_a_kept_column_that_is_renamed_in_case_alone_is_refused(lake: LakeReplication) -> None:
