@@ -47,12 +47,15 @@ class BatchIOManager(dg.ConfigurableIOManager):
                 stored = self._store(context, batch, obj)
         context.add_output_metadata({**stored, **set_aside(batch.claim)})
 
-    def vector_sink(self, key: dg.AssetKey, metadata: Mapping[str, Any]) -> Any:
-        """Returns the sink of an asset's table, which stores the batches of several shards.
+    def sink_of(
+        self, key: dg.AssetKey, metadata: Mapping[str, Any], *, over_shards: bool = False
+    ) -> Any:
+        """Returns the sink of an asset's table.
 
         Args:
             key: of the asset.
             metadata: of the asset.
+            over_shards: whether it is to store the batches of several shards.
         """
         raise NotImplementedError
 
@@ -63,13 +66,13 @@ class BatchIOManager(dg.ConfigurableIOManager):
         raise NotImplementedError
 
 
-def named_table(metadata: Mapping[str, Any] | None) -> str | None:
+def named_table(metadata: Mapping[str, Any]) -> str | None:
     """Returns the table that an asset's metadata name."""
-    named = (metadata or {}).get(TABLE)
+    named = metadata.get(TABLE)
     return str(getattr(named, "value", named)) if named else None
 
 
-def upstream_table(context: dg.InputContext) -> str | None:
-    """Returns the table that the metadata of the input's asset name."""
+def upstream_metadata(context: dg.InputContext) -> Mapping[str, Any]:
+    """Returns the metadata of the input's asset."""
     made = context.upstream_output
-    return named_table(made.definition_metadata if made else None)
+    return (made.definition_metadata if made else None) or {}

@@ -16,7 +16,7 @@ from ..project.resource import PgqueResource
 from ..spark.address import DatabaseAddress
 from ..spark.sinks.modes import check_directory
 from ..spark.sinks.postgres.merge import Mode
-from .batch_io_manager import BatchIOManager, named_table, upstream_table
+from .batch_io_manager import BatchIOManager, named_table, upstream_metadata
 from .inputs import session_of, wanted_batches
 from .step import executors_address
 
@@ -48,12 +48,8 @@ class ParquetBatchIOManager(BatchIOManager):
         self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
         counted, rows = _counted(frame)
-        path = self._sink(context.asset_key).write(batch, counted)
+        path = self.sink_of(context.asset_key, {}).write(batch, counted)
         return {"path": dg.MetadataValue.path(path), ROWS: rows()}
-
-    def vector_sink(self, key: dg.AssetKey, metadata: Mapping[str, Any]) -> "spark.ParquetSink":
-        """Returns the sink of an asset's table, which stores the batches of several shards."""
-        return self._sink(key)
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the batches stored so far, or those that the input wants, as one DataFrame.
@@ -62,9 +58,13 @@ class ParquetBatchIOManager(BatchIOManager):
             InvalidArgument: if there is no Spark session, or what the input wants is not a batch.
         """
         wanted = wanted_batches(context)
-        return self._sink(context.asset_key).read(session_of(self.pyspark, context), batches=wanted)
+        sink = self.sink_of(context.asset_key, {})
+        return sink.read(session_of(self.pyspark, context), batches=wanted)
 
-    def _sink(self, key: dg.AssetKey) -> "spark.ParquetSink":
+    def sink_of(
+        self, key: dg.AssetKey, metadata: Mapping[str, Any], *, over_shards: bool = False
+    ) -> "spark.ParquetSink":
+        """Returns the sink of an asset's table."""
         return spark.ParquetSink("/".join((self.base_dir.rstrip("/"), *key.path)))
 
 
@@ -113,29 +113,23 @@ class PostgresBatchIOManager(BatchIOManager):
         self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
         counted, rows = _counted(frame)
-        key, metadata = context.asset_key, context.definition_metadata
-        if isinstance(batch.claim, Vector):
-            sink = self.vector_sink(key, metadata)
-        else:
-            sink = self._sink(key, metadata)
+        sink = self.sink_of(
+            context.asset_key,
+            context.definition_metadata,
+            over_shards=isinstance(batch.claim, Vector),
+        )
         sink.write(batch, counted)
         return {TABLE: sink.table, ROWS: rows()}
 
-    def vector_sink(self, key: dg.AssetKey, metadata: Mapping[str, Any]) -> "spark.PostgresSink":
-        """Returns the sink of an asset's table, which stores the batches of several shards."""
-        return self._sink(key, metadata, executors_address(self.pgque, self.pgque.database_url()))
-
-    def _sink(
-        self,
-        key: dg.AssetKey,
-        metadata: Mapping[str, Any],
-        url: DatabaseAddress | None = None,
+    def sink_of(
+        self, key: dg.AssetKey, metadata: Mapping[str, Any], *, over_shards: bool = False
     ) -> "spark.PostgresSink":
+        """Returns the sink of an asset's table."""
         return spark.PostgresSink(
             named_table(metadata) or key.path[-1],
             key=self.key,
             mode=self.mode,
-            url=url,
+            url=self._address() if over_shards else None,
             stage_schema=self.stage_schema,
             # So that several assets of a batch can have one table.
             name=key.to_user_string(),
@@ -155,10 +149,12 @@ class PostgresBatchIOManager(BatchIOManager):
                 f"the table of {context.asset_key.to_user_string()} has no batches to choose from",
                 f"Leave {BATCHES} out of the metadata of the input.",
             )
-        table = upstream_table(context) or context.asset_key.path[-1]
-        url = self.pgque.database_url()
-        address = executors_address(self.pgque, url)
-        return read_whole_table(session_of(self.pyspark, context), url, address, table)
+        table = named_table(upstream_metadata(context)) or context.asset_key.path[-1]
+        session = session_of(self.pyspark, context)
+        return read_whole_table(session, self.pgque.database_url(), self._address(), table)
+
+    def _address(self) -> DatabaseAddress:
+        return executors_address(self.pgque, self.pgque.database_url())
 
 
 def _counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:

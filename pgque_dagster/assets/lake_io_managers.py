@@ -12,7 +12,7 @@ from .. import spark
 from ..project.keys import ROWS, TABLE
 from ..project.resource import PgqueResource
 from ..spark.sinks.modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode
-from .batch_io_manager import BatchIOManager, named_table, upstream_table
+from .batch_io_manager import BatchIOManager, named_table, upstream_metadata
 from .inputs import session_of, wanted_batches
 
 if TYPE_CHECKING:
@@ -57,30 +57,26 @@ class DeltaBatchIOManager(BatchIOManager):
     def _store(
         self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
-        location = self._location(context.asset_key)
-        stored = self._sink(location).write(batch, frame)
-        return {"path": dg.MetadataValue.path(location), **_facts(stored)}
-
-    def vector_sink(self, key: dg.AssetKey, metadata: Mapping[str, Any]) -> "spark.DeltaSink":
-        """Returns the sink of an asset's table, which stores the batches of several shards."""
-        return self._sink(self._location(key))
+        sink = self.sink_of(context.asset_key, {})
+        stored = sink.write(batch, frame)
+        return {"path": dg.MetadataValue.path(sink.location), **_facts(stored)}
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the table's newest version, or the batches of it that the input wants."""
         session = session_of(self.pyspark, context)
-        return _wanted(context, self._sink(self._location(context.asset_key)).read(session))
+        return _wanted(context, self.sink_of(context.asset_key, {}).read(session))
 
-    def _sink(self, location: str) -> "spark.DeltaSink":
+    def sink_of(
+        self, key: dg.AssetKey, metadata: Mapping[str, Any], *, over_shards: bool = False
+    ) -> "spark.DeltaSink":
+        """Returns the sink of an asset's table."""
         return spark.DeltaSink(
-            location,
+            "/".join((self.base_dir.rstrip("/"), *key.path)),
             mode=self.mode,
             key=self.key,
             schema_evolution=self.schema_evolution,
             storage_options=self.storage_options,
         )
-
-    def _location(self, key: dg.AssetKey) -> str:
-        return "/".join((self.base_dir.rstrip("/"), *key.path))
 
 
 class IcebergBatchIOManager(BatchIOManager):
@@ -125,22 +121,21 @@ class IcebergBatchIOManager(BatchIOManager):
     def _store(
         self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
-        sink = self.vector_sink(context.asset_key, context.definition_metadata)
+        sink = self.sink_of(context.asset_key, context.definition_metadata)
         return {TABLE: sink.table, **_facts(sink.write(batch, frame))}
-
-    def vector_sink(self, key: dg.AssetKey, metadata: Mapping[str, Any]) -> "spark.IcebergSink":
-        """Returns the sink of an asset's table, which also stores the batches of several shards."""
-        return self._sink(named_table(metadata) or self._default_table(key))
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the table's newest snapshot, or the batches of it that the input wants."""
-        table = upstream_table(context) or self._default_table(context.asset_key)
+        sink = self.sink_of(context.asset_key, upstream_metadata(context))
         session = session_of(self.pyspark, context)
-        return _wanted(context, self._sink(table).read(session, self.pgque.database_url()))
+        return _wanted(context, sink.read(session, self.pgque.database_url()))
 
-    def _sink(self, table: str) -> "spark.IcebergSink":
+    def sink_of(
+        self, key: dg.AssetKey, metadata: Mapping[str, Any], *, over_shards: bool = False
+    ) -> "spark.IcebergSink":
+        """Returns the sink of an asset's table."""
         return spark.IcebergSink(
-            table,
+            named_table(metadata) or ".".join((self.namespace, *key.path)),
             warehouse=self.warehouse,
             catalog=self.catalog,
             catalog_schema=self.catalog_schema,
@@ -148,9 +143,6 @@ class IcebergBatchIOManager(BatchIOManager):
             schema_evolution=self.schema_evolution,
             storage_options=self.storage_options,
         )
-
-    def _default_table(self, key: dg.AssetKey) -> str:
-        return ".".join((self.namespace, *key.path))
 
 
 def _facts(stored: "StoredBatch") -> dict[str, Any]:

@@ -97,7 +97,7 @@ def _sink_of(context: dg.AssetExecutionContext) -> Any:
             "Use one of this package, such as DeltaBatchIOManager, for an asset with "
             "databases=[…].",
         )
-    return manager.vector_sink(key, context.assets_def.metadata_by_key[key])
+    return manager.sink_of(key, context.assets_def.metadata_by_key[key], over_shards=True)
 
 
 def _of_run(consumption: Consumption, context: dg.AssetExecutionContext) -> list[Database]:

@@ -149,7 +149,7 @@ def test_a_batch_that_a_vector_has_is_acked_whoever_had_it(
     sharded.send(eu=[1])
     die(sharded, POINTS[3], monkeypatch)
     with Client(sharded.urls["eu"]) as client:
-        owner = owner_of_step("of an asset of one database")
+        owner = owner_of_step("a1b2c3d4")
         assert client.claim("orders", "revenue", owner=owner, ttl=LEASE / 3) is not None
     time.sleep(LEASE.total_seconds() / 3)
 
