@@ -1,10 +1,6 @@
 """Runs with a batch of each shard die, pause or overtake each other, and each event counts once."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
@@ -20,9 +16,7 @@ from pgque_dagster.client import Client
 from pgque_dagster.sensors import shards
 from tests.support.events import publish
 from tests.support.sharding import POINTS, STORED, Sharded, payloads, watched
-from tests.support.signals import go_on, has_ended, state_of, wait_until
-
-ROOT = Path(__file__).parents[2]
+from tests.support.signals import go_on, has_ended, signalled, wait_until
 
 
 class Died(Exception):
@@ -103,7 +97,9 @@ def test_a_process_that_is_killed_or_paused_stores_nothing_twice(
     sharded.send(eu=[1, 2], us=[3])
     (request,) = sharded.requests()
 
-    with process(sharded, request, signal, point, tmp_path) as pid:
+    place = (sharded.kind, str(sharded.folder), sharded.target)
+    run = (json.dumps(sharded.urls), *place, json.dumps(request.tags), signal.name, point)
+    with signalled("sharding", *run, log=tmp_path / "log") as pid:
         wait_until(lambda: not is_leased(sharded))
         # With its shards alone, as the sensor requests them.
         for shard in sharded.left():
@@ -114,33 +110,6 @@ def test_a_process_that_is_killed_or_paused_stores_nothing_twice(
 
     assert sharded.rows() == [("eu", 1), ("eu", 2), ("us", 3)]
     assert sharded.left() == []
-
-
-@contextmanager
-def process(
-    sharded: Sharded, request: dg.RunRequest, signal: Signals, point: str, folder: Path
-) -> Iterator[int]:
-    """A process with a run, which got the signal at the point; killed at the end."""
-    place = [sharded.kind, str(sharded.folder), sharded.target]
-    given = [json.dumps(sharded.urls), *place, json.dumps(request.tags)]
-    command = [sys.executable, "-m", "tests.support.sharding", *given, signal.name, point]
-    log = folder / "log"
-    with log.open("wb") as stderr:
-        started = subprocess.Popen(
-            [*command, str(folder / "signalled")], cwd=ROOT, stderr=stderr, start_new_session=True
-        )
-
-    def got_its_signal() -> bool:
-        ended_by_itself = started.poll() not in (None, -SIGKILL)
-        assert not ended_by_itself, f"the run ended: {log.read_text()}"
-        return state_of(started.pid) in "TZ"
-
-    try:
-        wait_until(got_its_signal)
-        yield started.pid
-    finally:
-        go_on(started.pid, SIGKILL)
-        started.wait()
 
 
 def is_leased(sharded: Sharded) -> bool:

@@ -119,7 +119,7 @@ def test_all_malformed_events_are_set_aside_whatever_is_done_with_the_dataframe(
     batch.close()
 
 
-@pytest.mark.parametrize("use", ["never", "whole", "limited", "failing"])
+@pytest.mark.parametrize("use", ["never", "whole"])
 def test_too_many_malformed_events_fail_the_ack_whatever_is_done_with_the_dataframe(
     opened: Opened, use: str
 ) -> None:

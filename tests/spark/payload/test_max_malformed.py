@@ -42,7 +42,7 @@ def is_untouched(batch: SparkBatch) -> bool:
 
 @pytest.mark.parametrize(("good", "wrong"), [(0, 1), (44, 5), (5, 5)])
 def test_a_batch_fails_when_all_or_more_than_the_share_of_its_events_are_malformed(
-    batch_of: BatchOf, way: str, good: int, wrong: int
+    batch_of: BatchOf, good: int, wrong: int
 ) -> None:
     batch = batch_of(*payloads(good, wrong))
 
@@ -58,7 +58,7 @@ def test_a_batch_fails_when_all_or_more_than_the_share_of_its_events_are_malform
     [(1, 4, {}), (45, 5, {}), (71, 29, {"max_malformed": 0.29}), (10, 4, {"max_malformed": 0})],
 )
 def test_up_to_the_share_or_a_few_events_are_set_aside(
-    batch_of: BatchOf, way: str, good: int, wrong: int, share: dict[str, float]
+    batch_of: BatchOf, good: int, wrong: int, share: dict[str, float]
 ) -> None:
     batch = batch_of(*payloads(good, wrong))
 
