@@ -8,11 +8,11 @@ export PGQUE_OPEN_FOLDERS = 1
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
 
-# The demo's processes live for seconds: Java's quick compiler suits them.
-demo dev screenshots: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+# Their processes live for seconds: Java's quick compiler suits them. As tests/conftest.py has it.
+demo dev screenshots test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 .PHONY: demo
-demo: archive  ## Replicate a bank under load into Delta, kill a run, and compare: 70 seconds
+demo: archive  ## Replicate a bank under load into Delta, kill a run, and compare: 80 seconds
 	@$(PYTHON) -m demo
 
 .PHONY: dev
