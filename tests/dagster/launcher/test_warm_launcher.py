@@ -214,6 +214,7 @@ def test_a_process_that_dies_fails_its_run_while_a_child_of_it_lives(warm: Warm,
     assert warm.end_of(run) == "FAILURE"
     assert "was killed by signal 9" in warm.messages(run)
     held = {str(file.readlink()) for file in warm.child().glob("fd/*")}
+    os.kill(int(warm.child().name), signal.SIGKILL)
     # What Python forks does not hold the lock either, by which others see whether it lives.
     assert any("pgque-warm-" in file for file in held) == (op == "fork_in_c")
 
