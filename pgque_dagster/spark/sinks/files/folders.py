@@ -260,8 +260,8 @@ class FolderOutput:
         if not (self.writing / _TAKEN).exists():
             raise StorageFailed(
                 f"{self.writing} was removed before it was published",
-                "A later run of the same window does so, and stores it. Else run it again, and "
-                "sweep only files that are older than an attempt takes.",
+                "A later run of the same batch or window does so, and stores it. Else run it "
+                "again, and sweep only files that are older than an attempt takes.",
             )
 
     def prepare(self, state: FolderState) -> None:
