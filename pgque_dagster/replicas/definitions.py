@@ -6,18 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import Field
 
 from ..assets.decorators import pgque_multi_asset
-from ..assets.step import executors_address
 from ..checks.lag import build_consumer_lag_checks
-from ..client import Client, InvalidArgument, PgqueError
-from ..client.replicas import postgres, postgres_verify
+from ..client import Client, PgqueError
+from ..client.replicas import postgres
 from ..client.replicas.deletes import MARKS
 from ..client.replicas.postgres import PostgresReplicas
 from ..client.replicas.standing import Log, Replicated
-from ..client.replicas.verification import Verification
-from ..client.source_tables import SourceTable, capture_new, captured_tables, copy_again
+from ..client.source_tables import SourceTable, capture_new
 from ..client.table_spec import TableSpec
 from ..jobs.table_jobs import build_table_maintenance_job
 from ..project.database import DEFAULT, Database
@@ -25,9 +22,7 @@ from ..project.keys import ROWS, TABLE, identifier
 from ..project.lineage import build_queue_assets
 from ..project.registration import ensure_consumer, ensure_queue
 from ..project.resource import PgqueResource, takes_resource
-from ..project.step_errors import log_error_line
 from ..sensors.batch_sensor import build_pgque_sensor
-from ..spark.cluster.session import open_session
 from ..spark.replicas.target import DeltaReplicas, IcebergReplicas, LakeReplicas
 from .names import (
     Target,
@@ -36,6 +31,7 @@ from .names import (
     source_key,
     wildcard_check,
 )
+from .verifying import repair_job, verify_check
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
@@ -125,7 +121,7 @@ def build_table_replicas(
         for spec in specs
     ]
     status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
-    verifying = [_verify_check(of, name, spec, target) for spec in specs]
+    verifying = [verify_check(of, name, spec, target) for spec in specs]
     on_queue = [] if max_lag is None else build_consumer_lag_checks([replicas], max_lag=max_lag)
     if names:
         on_queue = [*on_queue, wildcard_check(of, name, names, specs, target)]
@@ -176,7 +172,7 @@ def build_table_replicas(
                 default_status=status,
             ),
         ],
-        jobs=[*(each for each, _ in crons), _copy_job(of, name)],
+        jobs=[*(each for each, _ in crons), repair_job(of, name)],
         schedules=schedules,
     )
 
@@ -208,41 +204,6 @@ def _capture_sensor(
         return dg.SkipReason(f"all tables are captured: {names}")
 
     return capture_sensor
-
-
-class CopyTables(dg.Config):
-    """What the job that copies tables again is told."""
-
-    tables: list[str] = Field(description="The tables, such as public.orders.")
-
-
-def _copy_job_name(database: Database, name: str) -> str:
-    return database.named(f"{identifier(name)}_copy")
-
-
-def _copy_job(database: Database, name: str) -> dg.JobDefinition:
-    @dg.op(name=f"{_copy_job_name(database, name)}_tables")
-    @takes_resource(database)
-    def request(context: dg.OpExecutionContext, config: CopyTables, pgque: PgqueResource) -> None:
-        with log_error_line(context.log), pgque.client() as client:
-            captured = captured_tables(client, name)
-            if unknown := sorted(set(config.tables) - set(captured)):
-                raise InvalidArgument(
-                    f"{', '.join(unknown)} is not captured into queue {name}",
-                    f"Captured are: {', '.join(captured) or 'none'}.",
-                )
-            for table in config.tables:
-                copy_again(client, name, name, table)
-
-    @dg.job(
-        name=_copy_job_name(database, name),
-        description=f"Has the next batch of {name} copy tables again, in one snapshot each. The "
-        "readers of a replica see the old rows until the copy is complete.",
-    )
-    def copy_tables() -> None:
-        request()
-
-    return copy_tables
 
 
 def _replicas(
@@ -331,53 +292,5 @@ def _metadata(source: dg.AssetKey, replicated: Replicated, target: Target) -> di
         stored["pgque/version"] = replicated.version
     if replicated.reason is None:
         return {**stored, ROWS: replicated.rows}
-    return {**stored, _ROW_COUNT: replicated.rows, "pgque/copied_because": replicated.reason}
-
-
-def _verify_check(
-    database: Database, name: str, table: TableSpec, target: Target
-) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=replica_key(database, name, table),
-        name="equals_source",
-        description=f"The replica has the rows of {table.source}, compared at one tick.",
-    )
-    @takes_resource(database)
-    def equals_source(
-        context: dg.AssetCheckExecutionContext,
-        pgque: PgqueResource,
-        pyspark: dg.ResourceParam[Any],
-    ) -> dg.AssetCheckResult:
-        with log_error_line(context.log), pgque.client() as client:
-            if isinstance(target, PostgresReplicas):
-                found = postgres_verify.verify(client, name, name, table, target)
-            else:
-                from ..spark.replicas import verify
-
-                spark, address = open_session(pyspark), executors_address(pgque, client.url)
-                found = verify.verify(spark, client, name, name, table, target, address)
-        return _result(found, _copy_job_name(database, name))
-
-    return equals_source
-
-
-def _result(found: Verification, job: str) -> dg.AssetCheckResult:
-    metadata: dict[str, Any] = {"rows": found.rows, "differences": found.differences}
-    if found.tick_id is not None:
-        metadata["tick"] = found.tick_id
-    if found.version is not None:
-        metadata["version"] = found.version
-    severity = dg.AssetCheckSeverity.ERROR
-    if found.why_not is not None:
-        severity, told = dg.AssetCheckSeverity.WARN, f"Not compared: {found.why_not}."
-    elif found.is_equal:
-        told = f"{found.rows} rows are equal at tick {found.tick_id}."
-    else:
-        shown = "; ".join(f"{each.kind} {each.key}" for each in found.examples)
-        told = (
-            f"{found.differences} of {found.rows} rows differ at tick {found.tick_id}: {shown}. "
-            f"The job {job} has the table copied again."
-        )
-    return dg.AssetCheckResult(
-        passed=found.is_equal, severity=severity, description=told, metadata=metadata
-    )
+    stored |= {_ROW_COUNT: replicated.rows, "pgque/copied_because": replicated.reason}
+    return stored if replicated.written is None else {**stored, ROWS: replicated.written}

@@ -279,8 +279,8 @@ def test_replicas_of_two_databases_have_names_of_their_own() -> None:
     assert {sensor.name for sensor in repository.sensor_defs} == {
         *("shop_sensor", "shop_capture", "billing__shop_sensor", "billing__shop_capture"),
     }
-    assert repository.has_job("shop_copy")
-    assert repository.has_job("billing__shop_copy")
+    assert repository.has_job("shop_repair")
+    assert repository.has_job("billing__shop_repair")
 
 
 def test_a_function_gets_the_resource_by_the_name_of_the_database(

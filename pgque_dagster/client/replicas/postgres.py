@@ -164,12 +164,12 @@ def _apply(
                 Snapshot.of_copy(session.url, batch.queue, target.deletes)
             )
         for standing, table, reason in zip(standings, tables, reasons, strict=True):
-            source, last, rows = standing.source, standing.copied, 0
+            source, last, rows, written = standing.source, standing.copied, 0, None
             if reason is not None:
                 log(f"copying {source.name}: {reason}")
                 stage_rows(session, snapshot, source, there)
                 with _refusing(table):
-                    rows = table.overwrite(snapshot.transactions, tick_id)
+                    rows, written = table.overwrite(snapshot.transactions, tick_id)
                 last = Copied(snapshot.transactions, source.shape)
                 copied.append(standing)
             elif has_batch and table.mark is not None:
@@ -179,7 +179,7 @@ def _apply(
                     rows = table.apply(last.transactions, batch.lease.tick_id)
             if last is not None and last != standing.copied:
                 remember(batch, source.name, last)
-            done.append(Replicated(source, table.location, None, rows, reason))
+            done.append(Replicated(source, table.location, None, rows, reason, written))
     return copied, done
 
 

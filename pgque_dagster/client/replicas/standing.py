@@ -24,6 +24,8 @@ TRUNCATE = "truncate"
 # In place of the type of an event that is delivered again.
 REDELIVERED = "redelivered"
 
+TRUNCATED = "it was truncated"
+
 Log = Callable[[str], object]
 
 
@@ -37,6 +39,7 @@ class Replicated:
         version: its version after the batch; None if nothing was stored, or it has no versions.
         rows: how many rows were copied, or how many keys changed.
         reason: why the table was copied; None if changes were applied.
+        written: how many rows of the replica a copy changed; None if it wrote all of them anew.
     """
 
     source: SourceTable
@@ -44,6 +47,7 @@ class Replicated:
     version: int | None
     rows: int
     reason: str | None
+    written: int | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ class Standing:
         if kinds & {COPY, TRUNCATE}:
             found = later()
             if TRUNCATE in found:
-                return "it was truncated"
+                return TRUNCATED
             if COPY in found:
                 return "somebody asked for it"
         return None

@@ -48,14 +48,15 @@ class TargetTable(TargetDefinition):
         self._store(tick_id)
         return count
 
-    def overwrite(self, copied: str, tick_id: int | None) -> int:
+    def overwrite(self, copied: str, tick_id: int | None) -> tuple[int, int]:
         """Makes the staged copy the content of the table, which is created if it is missing.
-
-        Only rows that differ are written. Returns how many rows the copy has.
 
         Args:
             copied: the snapshot in which the rows were read.
             tick_id: the tick of the snapshot, if rows are kept.
+
+        Returns:
+            How many rows the copy has, and how many rows differed and were written.
         """
         count = self._read_copy(_ROWS)
         if self.mark is None:
@@ -63,10 +64,10 @@ class TargetTable(TargetDefinition):
         elif not self.fits:
             self._alter()
         gone = sql.SQL("not exists (select from {} s where {})")
-        self._end(gone.format(_ROWS, self._matches("t", "s")), tick_id)
-        self._store(tick_id)
+        written = self._end(gone.format(_ROWS, self._matches("t", "s")), tick_id)
+        written += self._store(tick_id)
         self._set_mark(copied)
-        return count
+        return count, written
 
     def compare(self, copied: str) -> tuple[int, int, tuple[Difference, ...]]:
         """Compares the staged copy with the table after the staged events.
@@ -86,7 +87,9 @@ class TargetTable(TargetDefinition):
                 "  where {live} and not exists (select from {changed} s where {changes})"
                 "  union all select {columns} from {changed} where not {deleted})"
                 " select count(*) over (), case when o.__pgque_here is null then 'extra'"
-                "  when s.__pgque_here is null then 'missing' else 'different' end, {keys}"
+                "  when s.__pgque_here is null then 'missing' else 'different' end,"
+                " case when o.__pgque_here then {here} end,"
+                " case when s.__pgque_here then {there} end, {keys}"
                 " from (select true as __pgque_here, r.* from {rows} r) o"
                 " full join (select true as __pgque_here, r.* from stored r) s on {matches}"
                 " where o.__pgque_here is null or s.__pgque_here is null or {differs} limit {shown}"
@@ -97,6 +100,8 @@ class TargetTable(TargetDefinition):
                 changed=_ROWS,
                 changes=self._matches("t", "s"),
                 deleted=_DELETED,
+                here=self._as_json("o"),
+                there=self._as_json("s"),
                 keys=keys,
                 rows=_SOURCE_ROWS,
                 matches=self._matches("o", "s"),
@@ -105,8 +110,13 @@ class TargetTable(TargetDefinition):
             )
         ).fetchall()
         examples = tuple(
-            Difference(kind, dict(zip(self._source.key, key, strict=True)))
-            for _, kind, *key in found
+            Difference(
+                kind,
+                dict(zip(self._source.key, key, strict=True)),
+                (here,) if here else (),
+                (there,) if there else (),
+            )
+            for _, kind, here, there, *key in found
         )
         return rows, found[0][0] if found else 0, examples
 
@@ -176,20 +186,26 @@ class TargetTable(TargetDefinition):
             *(listed(names, alias) for alias in (one, other))
         )
 
+    def _as_json(self, alias: str) -> sql.Composed:
+        return sql.SQL(
+            "(select row_to_json(__pgque_row)::text from (select {}) __pgque_row)"
+        ).format(listed(self._types, alias))
+
     def _live(self) -> sql.Composable:
         """Returns the condition that the source has a row t."""
         mark = end_mark(self._deletes)
         return sql.SQL("t.{} is null").format(sql.Identifier(mark)) if mark else sql.SQL("true")
 
-    def _end(self, gone: sql.Composable, tick_id: int | None) -> None:
-        """Deletes the rows t of the source that are gone, or marks them."""
+    def _end(self, gone: sql.Composable, tick_id: int | None) -> int:
+        """Deletes the rows t of the source that are gone, or marks them. Returns how many."""
         mark = end_mark(self._deletes)
         action = sql.SQL("delete from {} t").format(self._table)
         if mark is not None:
             action = sql.SQL("update {} t set {} = {}").format(
                 self._table, sql.Identifier(mark), self._end_tick(tick_id)
             )
-        self._db.execute(sql.SQL("{} where {} and {}").format(action, self._live(), gone))
+        ended = self._db.execute(sql.SQL("{} where {} and {}").format(action, self._live(), gone))
+        return ended.rowcount
 
     def _end_tick(self, tick_id: int | None) -> sql.Composable:
         if self._deletes != HISTORY:
@@ -197,11 +213,10 @@ class TargetTable(TargetDefinition):
         # A database that went back in time has ticks anew: a version lasts a tick at least.
         return sql.SQL("greatest({}, t.{} + 1)").format(tick_id, sql.Identifier(FROM_TICK))
 
-    def _store(self, tick_id: int | None) -> None:
-        """Stores the rows that differ from those of the table."""
+    def _store(self, tick_id: int | None) -> int:
+        """Stores the rows that differ from those of the table. Returns how many."""
         if self._deletes == HISTORY:
-            self._store_versions(tick_id)
-            return
+            return self._store_versions(tick_id)
         is_soft = self._deletes == SOFT
         names = [*self._types, *MARKS[self._deletes]]
         mark = sql.SQL(", case when {} then {} end").format(_DELETED, tick_id)
@@ -215,7 +230,7 @@ class TargetTable(TargetDefinition):
                 ),
                 self._differs("t", "excluded", names),
             )
-        self._db.execute(
+        stored = self._db.execute(
             sql.SQL(
                 "insert into {} as t ({}) select {}{} from {} where {} on conflict ({}) {}"
             ).format(
@@ -229,16 +244,20 @@ class TargetTable(TargetDefinition):
                 action,
             )
         )
+        return stored.rowcount
 
-    def _store_versions(self, tick_id: int | None) -> None:
-        """Ends versions that differ from the rows, and begins those that the table lacks."""
+    def _store_versions(self, tick_id: int | None) -> int:
+        """Ends versions that differ from the rows, and begins those that the table lacks.
+
+        Returns how many it begins.
+        """
         same_key = self._matches("t", "s")
         differs = sql.SQL("exists (select from {} s where {} and {})")
         self._end(
             differs.format(_ROWS, same_key, self._differs("t", "s", self._types)),
             tick_id,
         )
-        self._db.execute(
+        begun = self._db.execute(
             sql.SQL(
                 "insert into {table} ({columns}, {from_tick}) select {columns}, greatest({tick},"
                 " (select max(greatest(t.{from_tick} + 1, t.{to_tick})) from {table} t"
@@ -257,6 +276,7 @@ class TargetTable(TargetDefinition):
                 same_key=same_key,
             )
         )
+        return begun.rowcount
 
 
 def create_stages(connection: Connection) -> None:

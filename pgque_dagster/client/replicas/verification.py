@@ -20,10 +20,14 @@ class Difference:
     Attributes:
         kind: `missing` in the replica, `extra` in it, `different`, or `repeated`.
         key: the values of the key.
+        here: the rows that the table has for it, as JSON.
+        there: those that the replica has.
     """
 
     kind: str
     key: dict[str, Any]
+    here: tuple[str, ...]
+    there: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from ..sinks.delta.merge import Rows, merge
 from ..sinks.delta.output import DeltaOutput
 from ..sinks.delta.schema import delta_schema
 from ..sinks.delta.sink import DeltaSink
-from .lake import LakeReplica, ReplicaOutput
+from .lake import LakeReplica
+from .output import ReplicaOutput
 from .source import DELETED
 from .target import DeltaReplicas
 
@@ -94,7 +95,6 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
     @contextmanager
     def staged(self, changes: DataFrame) -> Iterator[int]:
         """Keeps changes in files for the block. Yields how many there are."""
-        self.merges = True
         self.write(self._spark_batch, changes)
         try:
             yield self.rows
@@ -129,7 +129,7 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
             app_transactions=[Transaction(self._app_id, self.batch.batch_id)],
         )
         newest = state.version()
-        if self.merges:
+        if self.changes is not None:
             rows = Rows(self.storage, self.files)
             merge(state, rows, self._row_key, properties, DELETED)
         else:

@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from ...client.replicas.deletes import HARD
 from ...client.source_tables import SourceTable
 from ..batch import SparkBatch
 from ..cluster.executor_errors import clear_executor_errors
@@ -38,7 +37,8 @@ from ..sinks.iceberg.output import (
 from ..sinks.iceberg.output import spark_columns as stored_columns
 from ..sinks.iceberg.sink import IcebergSink
 from ..sinks.modes import TARGET_FILE_BYTES
-from .lake import LakeReplica, ReplicaOutput
+from .lake import LakeReplica, kinds
+from .output import ReplicaOutput
 from .source import DELETED
 from .target import IcebergReplicas
 from .touched import files_with_keys, rows_of
@@ -83,7 +83,7 @@ class IcebergReplica(LakeReplica[Table]):
                 return None
         self.check(table.properties)
         version, stored = table.metadata.current_snapshot_id, stored_columns(table)
-        if _kinds(stored) != _kinds(self.columns(() if self.deletes == HARD else stored)):
+        if not self.fits(stored):
             return version, None
         for snapshot in history(table):
             if record := summary_of(snapshot).get(RECORD):
@@ -121,7 +121,6 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
     """The files of an attempt, to be published in a replica."""
 
     _changes: DataFrame | None = None
-    _count = 0
 
     def write_copy(self, rows: DataFrame) -> None:
         """Has tasks write the rows that are to be the whole content."""
@@ -130,15 +129,14 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
     @contextmanager
     def staged(self, changes: DataFrame) -> Iterator[int]:
         """Keeps changes in executors for the block. Yields how many there are."""
-        self.merges = True
         self._changes = kept = changes.select(*self._cast(), DELETED).cache()
         try:
             with (
                 cancelled_without_lease(self._spark_batch.spark, self._claim),
                 clear_executor_errors(),
             ):
-                self._count = self._changes.count()
-            yield self._count
+                count = kept.count()
+            yield count
         finally:
             kept.unpersist()
 
@@ -193,13 +191,13 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
             # It may have columns that the source has no longer.
             rows = kept.unionByName(rows, allowMissingColumns=True)
         size = sum(file.file_size_in_bytes for file in old)
-        tasks = 1 + size // TARGET_FILE_BYTES + self._count // _TASK_ROWS
+        tasks = 1 + size // TARGET_FILE_BYTES + (self.changes or 0) // _TASK_ROWS
         self.write(batch, rows.coalesce(tasks))
         return old
 
     def _fit_columns(self, change: Transaction, state: Table) -> None:
         """Gives the table the columns of the source, as all of its files are replaced."""
-        wanted, found = _kinds(self._schema), _kinds(stored_columns(state))
+        wanted, found = kinds(self._schema), kinds(stored_columns(state))
         odd = [name for name, kind in found.items() if wanted.get(name) != kind]
         with change.update_schema(allow_incompatible_changes=True) as update:
             for name in odd:
@@ -211,7 +209,3 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
 
     def _cast(self) -> list[Any]:
         return [f.col(f"`{x.name}`").cast(x.dataType).alias(x.name) for x in self._schema]
-
-
-def _kinds(columns: t.StructType) -> dict[str, str]:
-    return {column.name: column.dataType.simpleString() for column in columns}

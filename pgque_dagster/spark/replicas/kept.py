@@ -86,7 +86,7 @@ def changed_rows(
     columns: t.StructType,
     key: Sequence[str],
     deletes: Deletes,
-    tick_id: int,
+    tick_id: int | None,
 ) -> DataFrame:
     """Returns what of a replica changes by a batch, with `DELETED`.
 
@@ -96,7 +96,7 @@ def changed_rows(
         columns: the columns of the replica.
         key: the columns of the source's key.
         deletes: what is kept.
-        tick_id: the tick that ends the batch.
+        tick_id: the tick of the changes, if rows are kept.
     """
     if deletes == SOFT:
         mark = f.when(f.col(DELETED), f.lit(tick_id).cast("long"))

@@ -6,8 +6,7 @@ proof that a stale attempt publishes nothing. Delta and Iceberg differ in how ro
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,35 +19,22 @@ from ...client.replicas.deletes import (
     Deletes,
     check_kept_by,
     kept_by,
-    stored_key,
 )
 from ...client.source_tables import SourceTable
 from ..batch import SparkBatch
-from ..sinks.publication import WriteAttempt
-from ..sinks.tables import TableOutput, TableSink
+from ..sinks.tables import TableSink
+from .compare import changes_between, count_differences, mark_differences
 from .kept import changed_rows, copied_rows, live_rows, mark_columns
+from .output import ReplicaOutput, ReplicaState
 from .source import spark_columns
 from .target import check_columns, check_path
 
 Table = TypeVar("Table")
 
+# So many rows at most are repaired, whose keys tasks and the driver hold.
+_REPAIRED = 1_000_000
 _SOURCE = "pgque.replica_of"
 _KEPT_BY = "pgque.deletes"
-
-
-@dataclass(frozen=True)
-class ReplicaState:
-    """A version of a replica, and which changes of its source it has.
-
-    Attributes:
-        version: the version of the Delta table, or the snapshot's id of Iceberg.
-        tick_id: it has all changes up to this tick; those of later ticks only if `copied` has them.
-        copied: the snapshot of its last copy, as `pg_snapshot` prints it.
-    """
-
-    version: int
-    tick_id: int
-    copied: str
 
 
 class LakeReplica(ABC, Generic[Table]):
@@ -112,6 +98,48 @@ class LakeReplica(ABC, Generic[Table]):
             output.publish()
             return output.version, output.rows
 
+    def repair(
+        self,
+        batch: SparkBatch,
+        state: ReplicaState,
+        rows: DataFrame,
+        copied: str,
+        tick_id: int | None,
+    ) -> tuple[int | None, int, int] | None:
+        """Writes those of the copied rows that differ from the replica's, by one commit.
+
+        Args:
+            batch: the batch in whose run the rows were copied.
+            state: the newest version of the replica.
+            rows: the rows.
+            copied: the snapshot in which they were read.
+            tick_id: the tick of the snapshot, if rows are kept.
+
+        Returns:
+            The version of the table, how many rows its source has, and how many were written. None
+            if all are to be written: the replica has other columns, too many rows that differ, or
+            rows that are there twice.
+
+        Raises:
+            As for `overwrite`. InvalidArgument also if an earlier attempt publishes meanwhile.
+        """
+        old = self.read(batch.spark, state.version)
+        if not self.fits(old.schema):
+            return None
+        stored = live_rows(old, self.deletes)
+        marked = mark_differences(rows, stored, self.source).cache()
+        try:
+            count, differences, repeated = count_differences(marked)
+            if repeated or differences > _REPAIRED:
+                return None
+            changes = changes_between(marked, rows, stored, self.source)
+            versions = old if self.deletes == HISTORY else None
+            with self._staged(batch, changes, copied, versions, tick_id, state) as output:
+                output.publish()
+            return output.version, count, differences
+        finally:
+            marked.unpersist()
+
     def merge(self, batch: SparkBatch, changes: DataFrame, copied: str) -> tuple[int | None, int]:
         """Applies changes by one commit.
 
@@ -128,20 +156,52 @@ class LakeReplica(ABC, Generic[Table]):
             As for `overwrite`.
         """
         old = self._rows(batch.spark) if self.deletes == HISTORY else None
-        columns, tick_id = self.columns(), batch.claim.lease.tick_id
+        with self._staged(batch, changes, copied, old, batch.claim.lease.tick_id) as output:
+            if not output.changes:
+                return None, 0
+            output.publish()
+        return output.version, output.changes
+
+    @contextmanager
+    def _staged(
+        self,
+        batch: SparkBatch,
+        changes: DataFrame,
+        copied: str,
+        old: DataFrame | None,
+        tick_id: int | None,
+        state: ReplicaState | None = None,
+    ) -> Iterator["ReplicaOutput[Table]"]:
+        """Has tasks prepare changes for the block, in which they are published.
+
+        Args:
+            batch: the batch.
+            changes: the changes.
+            copied: the snapshot of the copy that the replica has with the changes.
+            old: the rows of the replica, for `history`.
+            tick_id: the tick of the changes.
+            state: of the replica, if it holds another copy now.
+        """
+        columns = self.columns()
         # Of history, they are read twice.
-        changes = changes if old is None else changes.cache()
+        changes = changes.cache() if self.deletes == HISTORY else changes
         rows = changed_rows(changes, old, columns, self.source.key, self.deletes, tick_id)
         try:
             with self.attempt(batch, copied, columns) as output:
                 output.begin()
-                with output.staged(rows) as count:
-                    if not count:
-                        return None, 0
-                    output.publish()
-                return output.version, count
+                output.repairs = state
+                with output.staged(rows) as output.changes:
+                    yield output
         finally:
             changes.unpersist()
+
+    def fits(self, stored: t.StructType) -> bool:
+        """Whether the replica has the columns that it should have.
+
+        Args:
+            stored: those that it has.
+        """
+        return kinds(stored) == kinds(self.columns(() if self.deletes == HARD else stored))
 
     def columns(self, stored: Iterable[t.StructField] = ()) -> t.StructType:
         """Returns the columns of the replica.
@@ -189,7 +249,7 @@ class LakeReplica(ABC, Generic[Table]):
         version, record = self.newest() or (None, None)
         if version is None or record is None:
             return None
-        return ReplicaState(version, record["tick_id"], record["copied"])
+        return ReplicaState(version, record["tick_id"], record["copied"], record["attempt"])
 
     @abstractmethod
     def newest(self) -> tuple[int | None, dict[str, Any] | None] | None:
@@ -213,94 +273,6 @@ class LakeReplica(ABC, Generic[Table]):
         """Returns the rows of a version; None for the newest."""
 
 
-class ReplicaOutput(TableOutput[Table]):
-    """What an attempt publishes in a replica; beside the output of a format.
-
-    Attributes:
-        merges: whether it is changes to the rows of a copy, and not all rows.
-    """
-
-    merges = False
-
-    def replicate(self, replica: LakeReplica[Table], batch: SparkBatch, copied: str) -> None:
-        """Says what is replicated.
-
-        Args:
-            replica: the replica.
-            batch: the batch.
-            copied: the snapshot of the last copy.
-        """
-        name = self.batch
-        self._replica, self._spark_batch = replica, batch
-        self._row_key = stored_key(replica.deletes, replica.source.key)
-        self._app_id = f"pgque/{name.incarnation}/{name.queue}/{name.consumer}"
-        self._tick_id = batch.claim.lease.tick_id
-        self._copied = copied
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """The properties of a new table."""
-        return {**super().properties, **self._replica.properties}
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """What a commit records."""
-        return {
-            "app_id": self._app_id,
-            "batch_id": self.batch.batch_id,
-            "epoch": self.attempt.epoch,
-            "attempt": self.attempt.id,
-            "tick_id": self._tick_id,
-            "copied": self._copied,
-        }
-
-    @abstractmethod
-    def write_copy(self, rows: DataFrame) -> None:
-        """Has tasks write the rows that are to be the whole content."""
-
-    @abstractmethod
-    def staged(self, changes: DataFrame) -> AbstractContextManager[int]:
-        """Keeps changes for the block, in which they are published. Yields how many there are."""
-
-    @abstractmethod
-    def records(self, state: Table) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields the records of a table, the newest first, each with its version."""
-
-    @abstractmethod
-    def last_batch(self, state: Table) -> int | None:
-        """Returns the last batch of this consumer that a state has."""
-
-    def check(self, table: Table) -> list[str]:
-        """Refuses a table that is not this replica, or is one of another incarnation."""
-        self._replica.check(self._sink.properties_of(table))
-        self.check_incarnation(table)
-        return []
-
-    def published(self, state: Table) -> WriteAttempt | None:
-        """Returns the attempt at this batch whose commit is in a version of the table.
-
-        Raises:
-            InvalidArgument: if the table has a later batch, or changes would be merged into another
-                copy than the one that they follow.
-        """
-        with self._sink.errors(self.batch):
-            newest = next(self.records(state), (None, None))[1] if self.merges else None
-            if newest is not None and newest["copied"] != self._copied:
-                raise InvalidArgument(
-                    f"a stale attempt has copied {self._sink.name} meanwhile",
-                    "Run the batch again: it copies the table as it is then.",
-                )
-            stored = self.last_batch(state)
-            if stored is None or stored < self.batch.batch_id:
-                return None
-            for version, record in self.records(state):
-                if record["app_id"] == self._app_id:
-                    if record["batch_id"] == self.batch.batch_id:
-                        self.version = version
-                        return WriteAttempt(record["epoch"], record["attempt"])
-                    break
-        raise InvalidArgument(
-            f"{self._sink.name} has batch {stored} of {self.batch.queue}/{self.batch.consumer}, "
-            f"which comes after {self.batch}",
-            "The database went back in time: replicate to another place.",
-        )
+def kinds(columns: t.StructType) -> dict[str, str]:
+    """Returns the type of each column, as a text."""
+    return {column.name: column.dataType.simpleString() for column in columns}

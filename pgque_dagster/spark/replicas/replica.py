@@ -15,6 +15,7 @@ from ...client.errors import MalformedPayload
 from ...client.replicas.snapshot import Snapshot
 from ...client.replicas.standing import (
     REDELIVERED,
+    TRUNCATED,
     Copied,
     Log,
     Replicated,
@@ -29,6 +30,7 @@ from ...client.table_spec import TableSpec
 from ..batch import DRIVER_SIDE_EVENTS, SparkBatch, attempt_of
 from .formats import replica_of
 from .lake import LakeReplica
+from .output import ReplicaState
 from .source import CHANGE_COLUMNS, is_after, net_changes, rows_at
 from .target import LakeReplicas
 
@@ -84,7 +86,7 @@ def replicate(
             )
             if copied is None or reason is not None:
                 log(f"copying {source.name}: {reason}")
-                yield _copy(batch, standing, replica, str(reason))
+                yield _copy(batch, standing, replica, str(reason), state)
             elif source.name in kinds:
                 with _advised(source):
                     changes = net_changes(mine, source)
@@ -105,7 +107,7 @@ def _advised(source: SourceTable) -> Iterator[None]:
         raise MalformedPayload(
             f"a change of {source.name} does not fit its replica: {error.args[0]}",
             "The lake holds no infinity and no year beyond 9999. Change such rows, and have the "
-            "table copied again by the job that copies. That also helps if the table was altered.",
+            "table copied again by the job that repairs. That also helps if the table was altered.",
         ) from error
 
 
@@ -114,7 +116,11 @@ def _kinds(events: DataFrame) -> set[str]:
 
 
 def _copy(
-    batch: SparkBatch, standing: Standing, replica: LakeReplica[Any], reason: str
+    batch: SparkBatch,
+    standing: Standing,
+    replica: LakeReplica[Any],
+    reason: str,
+    state: ReplicaState | None,
 ) -> Replicated:
     """Copies a table in a snapshot that was taken after its shape was seen."""
     claim, attempt = acked(batch.claim), attempt_of(batch)
@@ -123,6 +129,13 @@ def _copy(
     with Snapshot.of_copy(attempt.url, claim.queue, replica.deletes) as (tick_id, snapshot):
         rows = rows_at(batch.spark, session, attempt.address, source, snapshot)
         claim.before_publishing(partial(standing.check_unchanged, session))
-        version, count = replica.overwrite(batch, rows, snapshot.transactions, tick_id)
-    remember(claim, source.name, Copied(snapshot.transactions, source.shape))
-    return Replicated(source, replica.location, version, count, reason)
+        copied, repaired = snapshot.transactions, None
+        # After a TRUNCATE, most rows differ.
+        if state is not None and reason != TRUNCATED:
+            repaired = replica.repair(batch, state, rows, copied, tick_id)
+        version, count, written = repaired or (
+            *replica.overwrite(batch, rows, copied, tick_id),
+            None,
+        )
+    remember(claim, source.name, Copied(copied, source.shape))
+    return Replicated(source, replica.location, version, count, reason, written)

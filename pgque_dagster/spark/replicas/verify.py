@@ -15,8 +15,6 @@ from ...client.replicas.verification import (
     ALTERED,
     NEXT_COPIES,
     REPLICA_GONE,
-    SHOWN,
-    Difference,
     Verification,
     last_acked_tick,
 )
@@ -26,23 +24,13 @@ from ...client.table_spec import TableSpec
 from ..address import DatabaseAddress
 from ..options import DEFAULT_SLICES
 from ..reading import arrow
+from .compare import compare
 from .formats import replica_of
-from .source import (
-    CHANGE_COLUMNS,
-    DELETED,
-    as_compared,
-    is_after,
-    net_changes,
-    rows_at,
-    spark_columns,
-)
+from .source import CHANGE_COLUMNS, DELETED, is_after, net_changes, rows_at
 from .target import LakeReplicas
 
 # Of the changes that wait, which are few compared with the table.
 _PARTITIONS = 1
-# Names that no column of a source has.
-_OURS, _THEIRS, _KIND = "__pgque_ours", "__pgque_theirs", "__pgque_kind"
-_HASH, _COUNT = "hash", "count"
 
 
 def verify(
@@ -94,7 +82,7 @@ def verify(
                 return Verification(source.name, tick_id, state.version, why_not=NEXT_COPIES)
             stored = _with_changes(replica.live_rows(spark, state.version), events, source)
             rows = rows_at(spark, session, address, source, snapshot)
-            count, differences, examples = _compare(rows, stored, source)
+            count, differences, examples = compare(rows, stored, source)
         finally:
             events.unpersist()
         if standing.has_changed(session):
@@ -109,42 +97,3 @@ def _with_changes(replica: DataFrame, events: DataFrame, source: SourceTable) ->
     columns = [f.col(f"`{column.name}`") for column in source.columns]
     kept = replica.join(f.broadcast(changes.select(keys)), keys, "left_anti").select(*columns)
     return kept.unionAll(changes.where(f"not `{DELETED}`").select(*columns))
-
-
-def _compare(
-    rows: DataFrame, stored: DataFrame, source: SourceTable
-) -> tuple[int, int, tuple[Difference, ...]]:
-    """Returns the number of rows, the number of differences and some of them."""
-    keys = list(source.key)
-    mine, its = _hashed(rows, source, _OURS), _hashed(stored, source, _THEIRS)
-    both = mine.join(its, keys, "full_outer")
-    ours, theirs = f.col(_OURS), f.col(_THEIRS)
-    kind = (
-        f.when(theirs.isNull(), "missing")
-        .when(ours.isNull(), "extra")
-        .when(f.greatest(ours[_COUNT], theirs[_COUNT]) > 1, "repeated")
-        .when(ours[_HASH] != theirs[_HASH], "different")
-    )
-    marked = both.withColumn(_KIND, kind)
-    (totals,) = marked.agg(
-        f.count(_OURS).alias("rows"), f.count(_KIND).alias("differences")
-    ).collect()
-    if not totals.differences:
-        return totals.rows, 0, ()
-    # Reads both again, which is rare, and holds nothing in memory.
-    found = marked.where(f"`{_KIND}` is not null").limit(SHOWN).collect()
-    examples = tuple(Difference(row[_KIND], {key: row[key] for key in keys}) for row in found)
-    return totals.rows, totals.differences, examples
-
-
-def _hashed(rows: DataFrame, source: SourceTable, name: str) -> DataFrame:
-    """Returns the keys, each with the hash of its row and the number of its rows."""
-    columns = [f.col(f"`{field.name}`") for field in spark_columns(source)]
-    # Spark's hash passes over nulls.
-    values = [
-        as_compared(column, field.dataType)
-        for field, column in zip(spark_columns(source), columns, strict=True)
-    ]
-    hashed = f.xxhash64(*values, *(column.isNull() for column in columns))
-    facts = f.struct(f.max(hashed).alias(_HASH), f.count(hashed).alias(_COUNT))
-    return rows.groupBy(*(f"`{key}`" for key in source.key)).agg(facts.alias(name))

@@ -64,9 +64,10 @@ class Shop:
             instance=self.instance, asset_selection=list(replicas.keys), raise_on_error=False
         )
 
-    def verify(self) -> list[dg.AssetCheckEvaluation]:
+    def verify(self, config: dict[str, Any] | None = None) -> list[dg.AssetCheckEvaluation]:
         job = self.repository.get_job("shop_verify")
-        return job.execute_in_process(instance=self.instance).get_asset_check_evaluations()
+        done = job.execute_in_process(instance=self.instance, run_config=config)
+        return done.get_asset_check_evaluations()
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         if self.is_iceberg:
@@ -196,7 +197,7 @@ def test_small_files_of_replicas_are_united_by_their_job(shop: Shop) -> None:
     assert all(each.passed for each in shop.verify())
 
 
-def test_a_difference_fails_the_check_and_a_copy_that_is_asked_for_mends_it(shop: Shop) -> None:
+def test_a_difference_fails_the_check_and_its_job_mends_it(shop: Shop) -> None:
     shop.capture()
     shop.run()
     with connect(shop.url) as db:
@@ -205,12 +206,25 @@ def test_a_difference_fails_the_check_and_a_copy_that_is_asked_for_mends_it(shop
     (failed,) = [each for each in shop.verify() if not each.passed]
     assert failed.asset_key.path[-1] == "items"
     assert "different {'id': 1}" in str(failed.description)
-    copy = shop.repository.get_job("shop_copy").execute_in_process(
-        instance=shop.instance,
-        run_config={"ops": {"shop_copy_tables": {"config": {"tables": ["public.items"]}}}},
+    assert "examples" not in failed.metadata, (
+        "values are nobody's business unless they are asked for"
     )
-    assert copy.success
-    assert shop.run().success
+    config = {"ops": {"shop__public__items_equals_source": {"config": {"show_rows": True}}}}
+    (failed,) = [each for each in shop.verify(config) if not each.passed]
+    (example,) = failed.metadata["examples"].records
+    assert "salt" in str(example.data["table"])
+    assert "tea" in str(example.data["replica"])
+    repair = shop.repository.get_job("shop_repair").execute_in_process(
+        instance=shop.instance,
+        run_config={"ops": {"shop_repair_tables": {"config": {"tables": ["public.items"]}}}},
+    )
+    assert repair.success
+    (done,) = [
+        event.materialization
+        for event in shop.run().get_asset_materialization_events()
+        if event.asset_key == failed.asset_key
+    ]
+    assert (done.metadata["pgque/rows"].value, done.metadata["dagster/row_count"].value) == (1, 1)
     assert all(each.passed for each in shop.verify())
     assert shop.rows("public.items") == [{"id": 1, "name": "salt"}]
 

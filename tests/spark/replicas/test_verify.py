@@ -1,9 +1,19 @@
-"""Verification finds each difference between a table and its replica, and no other."""
+"""Verification finds each difference between a table and its replica, and no other.
 
+`PGQUE_CHECKS=334` sets how many checks the slow test takes for each kind of replica.
+"""
+
+import json
+import os
 import random
+from collections import Counter
 
+import pytest
+
+from tests.support.replica_writers import SCHEMA, TABLES, Writers
 from tests.support.replication import LakeReplication, Replication
 
+CHECKS = int(os.environ.get("PGQUE_CHECKS") or 20)
 COLUMNS = "id int primary key, name text, v numeric(10,2), at timestamptz, data bytea"
 
 
@@ -11,7 +21,7 @@ def test_each_fault_of_one_cell_is_found_and_nothing_else(replication: Replicati
     replication.sql(
         f"create table t ({COLUMNS}); insert into t select n, 'n' || n, n, "
         "'2026-01-01'::timestamptz + n * interval '1 hour', '\\x00ff' "
-        "from generate_series(1, 500) n"
+        "from generate_series(1, 1000) n"
     )
     replication.capture("public.t")
     replication.catch_up()
@@ -24,14 +34,13 @@ def test_each_fault_of_one_cell_is_found_and_nothing_else(replication: Replicati
         "name = 'x'", "name = null", "v = v + 0.01", "v = null", "at = null",
         "at = '2027-01-01'", "data = '\\x00'", "data = null",
     )  # fmt: skip
-    ids = chance.sample([n for n in range(1, 501) if n % 7], 40)
-    for key in ids:
-        fault = chance.choice(faults)
-        replication.sql(
-            f"set session_replication_role = replica; update t set {fault} where id = {key}"
-        )
+    ids = chance.sample([n for n in range(1, 1001) if n % 7], 100)
+    with replication.connect() as db:
+        db.execute("set session_replication_role = replica")
+        for key in ids:
+            db.execute(f"update t set {chance.choice(faults)} where id = {key}".encode())
     found = replication.verify()
-    assert (found.differences, found.rows, found.why_not) == (40, 500, None)
+    assert (found.differences, found.rows, found.why_not) == (100, 1000, None)
     assert {example.kind for example in found.examples} == {"different"}
     assert {example.key["id"] for example in found.examples} <= set(ids)
 
@@ -45,10 +54,11 @@ def test_rows_that_are_missing_or_too_many_are_named(replication: Replication) -
         "insert into t values (3)"
     )
     found = replication.verify()
-    assert {(each.kind, each.key["id"]) for each in found.examples} == {
-        ("extra", 1),
-        ("missing", 3),
-    }
+    examples = {each.kind: each for each in found.examples}
+    (there,), (here,) = examples["extra"].there, examples["missing"].here
+    assert [int(json.loads(row)["id"]) for row in (there, here)] == [1, 3]
+    assert [examples["extra"].key, examples["missing"].key] == [{"id": 1}, {"id": 3}]
+    assert (examples["extra"].here, examples["missing"].there) == ((), ())
 
 
 def test_what_cannot_be_compared_says_why(replication: Replication) -> None:
@@ -89,7 +99,8 @@ def test_values_that_move_between_columns_are_found(replication: Replication) ->
     replication.sql(
         "set session_replication_role = replica; update t set a = b, b = a where id = 1"
     )
-    assert replication.verify().differences == 1
+    (found,) = replication.verify().examples
+    assert [json.loads(row)["b"] for row in (*found.here, *found.there)] == ["x", None]
     replication.sql("set session_replication_role = replica; update t set f = '-0' where id = 2")
     assert replication.verify().differences == 2
 
@@ -101,3 +112,22 @@ def test_rows_that_are_there_twice_are_found(lake: LakeReplication) -> None:
     lake.repeat_rows("public.t")
     (found,) = lake.verify().examples
     assert (found.kind, found.key) == ("repeated", {"id": 1})
+    assert (len(found.here), len(found.there)) == (1, 2)
+
+
+@pytest.mark.slow
+def test_checks_beside_writers_and_batches_raise_no_false_alarm(replication: Replication) -> None:
+    chance, found = random.Random(3), Counter[str]()
+    replication.sql(SCHEMA)
+    replication.capture(*TABLES)
+    replication.catch_up()
+    writers = Writers(replication.url, "checks")
+    with writers.running():
+        for number in range(CHECKS):
+            writers.grant(3)
+            if number % 3 == 0:
+                replication.catch_up()
+            verified = replication.verify(chance.choice(TABLES))
+            assert not verified.differences, verified
+            found[verified.why_not or "equal"] += 1
+    assert found["equal"] > CHECKS / 2, found

@@ -1,0 +1,140 @@
+"""Compares the rows of a table with those of its replica, by the hash of each row."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from ...client.replicas.verification import SHOWN, Difference
+from ...client.source_tables import SourceTable
+from .source import DELETED, as_compared, spark_columns
+
+EXTRA, REPEATED = "extra", "repeated"
+# Names that no column of a source has.
+_OURS, _THEIRS = "__pgque_ours", "__pgque_theirs"
+_KIND, _ROW = "__pgque_kind", "__pgque_row"
+_HASH, _COUNT = "hash", "count"
+
+
+def compare(
+    rows: DataFrame, stored: DataFrame, source: SourceTable
+) -> tuple[int, int, tuple[Difference, ...]]:
+    """Returns the number of rows, the number of differences and some of them.
+
+    Args:
+        rows: those of the table.
+        stored: those of the replica.
+        source: the table.
+    """
+    marked = mark_differences(rows, stored, source)
+    count, differences, _ = count_differences(marked)
+    # Reads both again, which is rare, and holds nothing in memory.
+    return count, differences, _examples(marked, rows, stored, source) if differences else ()
+
+
+def mark_differences(rows: DataFrame, stored: DataFrame, source: SourceTable) -> DataFrame:
+    """Returns all keys of both, each with what is wrong with its row, if something is."""
+    mine, its = _hashed(rows, source, _OURS), _hashed(stored, source, _THEIRS)
+    ours, theirs = f.col(_OURS), f.col(_THEIRS)
+    kind = (
+        f.when(theirs.isNull(), "missing")
+        .when(ours.isNull(), EXTRA)
+        .when(f.greatest(ours[_COUNT], theirs[_COUNT]) > 1, REPEATED)
+        .when(ours[_HASH] != theirs[_HASH], "different")
+    )
+    return mine.join(its, list(source.key), "full_outer").withColumn(_KIND, kind)
+
+
+def count_differences(marked: DataFrame) -> tuple[int, int, int]:
+    """Returns how many rows the table has, how many keys differ, and how many are there twice."""
+    kind = f.col(_KIND)
+    (found,) = marked.agg(
+        f.count(_OURS), f.count(kind), f.count(f.when(kind == REPEATED, 1))
+    ).collect()
+    return tuple(found)
+
+
+def changes_between(
+    marked: DataFrame, rows: DataFrame, stored: DataFrame, source: SourceTable
+) -> DataFrame:
+    """Returns the changes that make a replica equal, in the columns that `net_changes` has.
+
+    Args:
+        marked: what `mark_differences` returns, without repeated rows.
+        rows: those of the table.
+        stored: those of the replica.
+        source: the table.
+    """
+    columns = _named(column.name for column in source.columns)
+
+    def of(found: Column, frame: DataFrame) -> DataFrame:
+        keys = f.broadcast(marked.where(found).select(*_named(source.key)))
+        return frame.join(keys, list(source.key), "left_semi")
+
+    kind = f.col(_KIND)
+    there = of(kind != EXTRA, rows).select(*columns, f.lit(False).alias(DELETED))
+    gone = of(kind == EXTRA, stored).dropDuplicates(list(source.key))
+    return there.unionByName(gone.select(*columns, f.lit(True).alias(DELETED)))
+
+
+def _examples(
+    marked: DataFrame, rows: DataFrame, stored: DataFrame, source: SourceTable
+) -> tuple[Difference, ...]:
+    keys = list(source.key)
+    wrong = marked.where(f.col(_KIND).isNotNull()).select(_KIND, *_named(keys)).limit(SHOWN)
+    found = wrong.collect()
+    some = f.broadcast(marked.sparkSession.createDataFrame(found, wrong.schema))
+    here, there = (
+        [
+            (_key(row, keys), row[_ROW])
+            for row in frame.join(some, keys, "left_semi")
+            .select(*_named(keys), _text(frame, source))
+            .collect()
+        ]
+        for frame in (rows, stored)
+    )
+    return tuple(
+        Difference(
+            row[_KIND],
+            {key: row[key] for key in keys},
+            tuple(text for key, text in here if key == _key(row, keys)),
+            tuple(text for key, text in there if key == _key(row, keys)),
+        )
+        for row in found
+    )
+
+
+def _key(row: Row, keys: Sequence[str]) -> list[Any]:
+    return [row[key] for key in keys]
+
+
+def _text(frame: DataFrame, source: SourceTable) -> Column:
+    """Returns a row as JSON, for people."""
+    values = [
+        (
+            f.hex(column)
+            if isinstance(frame.schema[name].dataType, t.BinaryType)
+            else column.cast("string")
+        ).alias(name)
+        for name, column in ((column.name, f.col(f"`{column.name}`")) for column in source.columns)
+    ]
+    return f.to_json(f.struct(*values), {"ignoreNullFields": "false"}).alias(_ROW)
+
+
+def _hashed(rows: DataFrame, source: SourceTable, name: str) -> DataFrame:
+    """Returns the keys, each with the hash of its row and the number of its rows."""
+    fields = spark_columns(source)
+    columns = _named(field.name for field in fields)
+    # Spark's hash passes over nulls.
+    values = [
+        as_compared(column, field.dataType) for field, column in zip(fields, columns, strict=True)
+    ]
+    hashed = f.xxhash64(*values, *(column.isNull() for column in columns))
+    facts = f.struct(f.max(hashed).alias(_HASH), f.count(hashed).alias(_COUNT))
+    return rows.groupBy(*_named(source.key)).agg(facts.alias(name))
+
+
+def _named(names: Iterable[str]) -> list[Column]:
+    return [f.col(f"`{name}`") for name in names]

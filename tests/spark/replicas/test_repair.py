@@ -1,0 +1,156 @@
+"""A table that is copied into its replica again writes just the rows that differ."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import psycopg
+import pytest
+
+from pgque_dagster.client import Client, InvalidArgument, PgqueError
+from pgque_dagster.client.replicas.deletes import DELETED_TICK, FROM_TICK, TO_TICK
+from pgque_dagster.client.replicas.standing import Replicated
+from pgque_dagster.client.source_tables import copy_again
+from pgque_dagster.spark.replicas import lake as lake_replicas
+from tests.client.consumer.support import expire_leases
+from tests.support.replica_faults import Faults
+from tests.support.replication import CONSUMER, QUEUE, LakeReplication, Replication
+
+TABLE = "create table t (id int primary key, v text, n smallint, data bytea, f float8)"
+# Changes that no trigger reports.
+HIDDEN = "set session_replication_role = replica;"
+
+
+def prepare(replication: Replication) -> None:
+    replication.sql(
+        f"{TABLE}; insert into t select n, 'v' || n, n, '\\x00ff', n / 7.0"
+        " from generate_series(1, 200) n"
+    )
+    replication.capture("public.t")
+    replication.catch_up()
+
+
+def repair(replication: Replication) -> Replicated:
+    with Client(replication.url) as client:
+        copy_again(client, QUEUE, CONSUMER, "public.t")
+    replication.tick()
+    (done,) = replication.run()
+    return done
+
+
+def test_just_the_rows_that_differ_are_written(replication: Replication) -> None:
+    prepare(replication)
+    replication.sql(
+        f"{HIDDEN} update t set v = null where id = 3; update t set data = '\\x' where id = 4;"
+        "update t set f = '-0' where id = 5; delete from t where id = 6; insert into t values (900)"
+    )
+    replication.sql("update t set v = 'seen' where id = 7")
+
+    done = repair(replication)
+
+    assert (done.rows, done.written) == (200, 6)
+    replication.check()
+    assert replication.verify().is_equal
+    replication.sql("update t set v = 'later' where id in (3, 8); delete from t where id = 900")
+    replication.catch_up()
+    replication.check()
+    assert len(replication.copied) == 2
+
+
+def test_a_replica_that_is_equal_stays_as_it_is(replication: Replication) -> None:
+    prepare(replication)
+    files = replication.files("public.t") if isinstance(replication, LakeReplication) else None
+    assert repair(replication).written == 0
+    if isinstance(replication, LakeReplication):
+        assert replication.files("public.t") == files
+    replication.sql("update t set v = 'later' where id = 3")
+    replication.catch_up()
+    replication.check()
+    assert len(replication.copied) == 2, "the copy that was acked is the one that the replica has"
+
+
+def test_rows_that_are_there_twice_are_there_once(lake: LakeReplication) -> None:
+    prepare(lake)
+    lake.repeat_rows("public.t")
+    assert repair(lake).written is None
+    lake.check()
+
+
+def test_other_columns_and_many_differences_have_all_rows_written(
+    lake: LakeReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(lake)
+    lake.sql("alter table t add c int")
+    assert repair(lake).written is None
+    lake.check()
+    monkeypatch.setattr(lake_replicas, "_REPAIRED", 10)
+    lake.sql(f"{HIDDEN} update t set v = 'x' where id <= 10")
+    assert repair(lake).written == 10
+    lake.sql(f"{HIDDEN} update t set v = 'y' where id <= 11")
+    assert repair(lake).written is None
+    lake.check()
+
+
+def test_a_row_that_is_gone_is_kept_with_a_mark(replication: Replication) -> None:
+    replication.keep("soft")
+    prepare(replication)
+    replication.sql(f"{HIDDEN} delete from t where id = 6; update t set v = 'x' where id = 7")
+    before = replication.last_tick()
+    assert repair(replication).written == 2
+    rows = {row["id"]: row for row in replication.replica("public.t")}
+    assert len(rows) == 200
+    assert rows[6][DELETED_TICK] > before
+    assert (rows[7]["v"], rows[7][DELETED_TICK]) == ("x", None)
+    assert replication.verify().is_equal
+
+
+def test_a_repaired_row_is_a_version(replication: Replication) -> None:
+    replication.keep("history")
+    prepare(replication)
+    replication.sql(f"{HIDDEN} delete from t where id = 6; update t set v = 'x' where id = 7")
+    before = replication.last_tick()
+    assert repair(replication).written == 2
+    rows = [row for row in replication.replica("public.t") if row["id"] in (6, 7)]
+    ended = {row["id"]: row[TO_TICK] for row in rows if row[TO_TICK] is not None}
+    (begun,) = [row for row in rows if row[TO_TICK] is None]
+    assert ended.keys() == {6, 7}
+    assert min(ended.values()) > before
+    assert (begun["id"], begun["v"], begun[FROM_TICK]) == (7, "x", ended[7])
+    assert len(replication.replica("public.t")) == 201
+    assert replication.verify().is_equal
+
+
+def test_a_repair_is_refused_where_an_earlier_attempt_stores_changes_meanwhile(
+    lake: LakeReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The earlier one stores 1, which was 0 before, and is 0 in the snapshot of the repair."""
+    lake.sql("create table t (id int primary key, v int); insert into t values (1, 0), (2, 0)")
+    lake.capture("public.t")
+    lake.catch_up()
+    lake.sql("update t set v = 1 where id = 1")
+    lake.tick()
+    may_store, is_renewed = Event(), Event()
+    faults = Faults(lake, monkeypatch)
+
+    def wait() -> None:
+        is_renewed.set()
+        assert may_store.wait(60)
+
+    with ThreadPoolExecutor(1) as threads:
+        faults.set("before commit", 0, wait)
+        earlier = threads.submit(lake.run, ack=False)
+        assert is_renewed.wait(60)
+        with psycopg.connect(lake.url, autocommit=True) as db:
+            expire_leases(db)
+        lake.sql("update t set v = 0 where id = 1")
+
+        def store() -> None:
+            may_store.set()
+            assert isinstance(earlier.exception(60), PgqueError), "it has lost the lease"
+            assert lake.live("public.t")[0]["v"] == 1
+
+        faults.set("after begin", 0, store)
+        with pytest.raises(InvalidArgument, match="meanwhile"):
+            repair(lake)
+    lake.catch_up()
+    lake.check()
+    assert lake.verify().is_equal
