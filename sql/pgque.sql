@@ -10132,17 +10132,19 @@ left join lateral (
 ) slowest on true;
 
 -- Checks for event tables that rotation skips because a writer still fills them: tables that are not
--- current and have events from before the last four periods, although no consumer is behind. Tables
--- smaller than 64 kB are ignored.
+-- current, have events from before the last four periods, although no consumer is behind, and got some
+-- since the last rotation. Tables smaller than 64 kB are ignored.
 create or replace function pgque.left_table_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_table  record;
     v_first  timestamptz;
+    v_new    boolean;
 begin
     for v_table in
         select q.queue_id, q.queue_name as name, pgque.rotation_interval(q) as period, c.relation,
+               q.queue_switch_step1::text::xid8 as switched_by,
                pg_relation_size(to_regclass(c.relation)) as bytes
         from pgque.queue q
         cross join generate_series(0, q.queue_ntables - 1) nr
@@ -10152,9 +10154,10 @@ begin
               <= 2 * pgque.rotation_interval(q) + interval '1 minute'
           and pg_relation_size(to_regclass(c.relation)) > 65536
     loop
-        execute format('select ev_time from %s order by ev_txid limit 1', v_table.relation)  -- quoted: a number's
-        into v_first;
-        continue when v_first is null
+        execute format('select (select ev_time from %1$s order by ev_txid limit 1), '  -- quoted: a number's
+                       'exists (select from %1$s where ev_txid > $1)', v_table.relation)
+        into v_first, v_new using v_table.switched_by;
+        continue when not v_new
             or v_first > clock_timestamp() - 4 * v_table.period - interval '5 minutes'
             or (pgque.find_floor_tick(v_table.queue_id)).tick_time
                < clock_timestamp() - v_table.period;

@@ -13,7 +13,7 @@ from ..client import Client, PgqueError
 from ..client.replicas import postgres
 from ..client.replicas.deletes import MARKS
 from ..client.replicas.postgres import PostgresReplicas
-from ..client.replicas.standing import Log, Replicated
+from ..client.replicas.standing import Log, Replicated, request_first_copies
 from ..client.source_tables import SourceTable, capture_new
 from ..client.table_spec import TableSpec
 from ..jobs.table_jobs import build_table_maintenance_job
@@ -196,11 +196,14 @@ def _capture_sensor(
                 # Before the first event, which the consumer would miss otherwise.
                 ensure_consumer(client, name, name)
                 added = capture_new(client, name, tables)
+                requested = request_first_copies(client, name, name, tables)
         except PgqueError as error:
             context.log.warning(str(error))
             return dg.SkipReason(str(error))
         if added:
             return dg.SkipReason(f"captured {', '.join(added)}; the next batch copies them")
+        if requested:
+            return dg.SkipReason(f"the next batch copies {', '.join(requested)}")
         return dg.SkipReason(f"all tables are captured: {names}")
 
     return capture_sensor

@@ -51,7 +51,7 @@ class TestQueues:
         assert client.queue_stats() == []
 
     def test_pause_and_resume_are_seen_in_the_list(self, pgque: Pgque, client: Client) -> None:
-        for command, ticker in (("pause", "paused"), ("resume", "running")):
+        for command, ticker in (("pause", "paused"), ("resume", "not paused")):
             said = pgque(command, "orders").output
             assert ("pgque resume orders" in said) == (command == "pause")
             (queue,) = json.loads(pgque("status", "--json").stdout)["queues"]

@@ -144,9 +144,18 @@ class TestRotation:
             " from generate_series(1, 2000)".encode()
         )
         q.rotate()
+        q.execute(f"insert into {table} (ev_type) values ('t')".encode())
         set_config(q, "rotation_period", "1 hour")
         status, detail = health(q)[f"left_table:{table}"]
         assert (status, "pgque.current_event_table('q')" in detail) == ("warning", True)
+
+    def test_a_table_that_a_consumer_has_needed_for_long_is_no_loaders(self, q: Connection) -> None:
+        q.value("select pgque.send_batch('q', array_fill(repeat('x', 100), '{2000}'))")
+        q.execute("update pgque.event set ev_time = now() - interval '1 day'")
+        q.rotate()
+        set_config(q, "rotation_period", "1 hour")
+        q.drain()
+        assert not [check for check in health(q) if check.startswith("left_table")]
 
 
 class TestDeadLettersAndRetries:

@@ -58,4 +58,4 @@ def pause(client: Client, queue: str) -> None:
 def resume(client: Client, queue: str) -> None:
     """Let QUEUE have ticks again."""
     client.resume_queue(queue)
-    show_result(f"resumed queue {queue}", ticker="running")
+    show_result(f"resumed queue {queue}", ticker="not paused")

@@ -66,7 +66,7 @@ def _queue_rows(stats: Sequence[QueueStats]) -> list[Row]:
         _queue_row(
             *(queue.queue, "events", queue.depth, queue.dead_letters, queue.oldest_message_age),
             *(queue.events_per_second, queue.consumers, queue.last_tick_time, queue.rotation_age),
-            "paused" if queue.ticker_paused else "running",
+            "paused" if queue.ticker_paused else "not paused",
         )
         for queue in stats
     ]

@@ -15,8 +15,9 @@ from ..batch import Batch
 from ..errors import InvalidArgument
 from ..operation import Call
 from ..read_batch import ReadBatch
+from ..registrations import consumers
 from ..session import Session
-from ..source_tables import COPY, SourceTable, capture, captured_tables
+from ..source_tables import COPY, SourceTable, capture, captured_tables, request_copy
 from ..table_spec import TableSpec
 
 # The event after which a table is copied again, as after `COPY`, which somebody sends.
@@ -193,6 +194,36 @@ def find_standings(
         )
         for source in sources
     ]
+
+
+def request_first_copies(
+    session: Session, queue: str, consumer: str, tables: Sequence[str | TableSpec]
+) -> list[str]:
+    """Has the next batch copy tables that their owner captured, which requests no copy.
+
+    While the consumer has a batch or events wait for it, nothing is requested: the next run copies
+    what was never copied.
+
+    Args:
+        session: of their database.
+        queue: the queue into which they are captured.
+        consumer: the consumer.
+        tables: their names, or what of them is replicated.
+
+    Returns:
+        The tables whose copy was requested.
+
+    Raises:
+        InvalidArgument: if a table cannot be replicated, or is named twice.
+    """
+    (state,) = [each for each in session.run(consumers(queue)) if each.name == consumer]
+    if state.batch_id is not None or state.pending_events or state.unticked_events:
+        return []
+    standings = find_standings(session, queue, consumer, tables)
+    names = [each.source.name for each in standings if each.is_captured and each.copied is None]
+    for name in names:
+        request_copy(session, queue, name)
+    return names
 
 
 def acked(batch: ReadBatch) -> Batch:

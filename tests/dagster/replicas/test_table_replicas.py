@@ -21,6 +21,7 @@ from pgque_dagster import (
 from pgque_dagster.client import Client
 from tests.dagster.support import SessionHolder
 from tests.support.lakes import iceberg_catalog
+from tests.support.logins import as_login
 from tests.support.queues import connect
 
 TABLES = ["public.orders", "public.items"]
@@ -135,6 +136,26 @@ def test_tables_are_captured_copied_followed_and_verified(shop: Shop) -> None:
     evaluations = shop.verify()
     assert {each.check_name for each in evaluations} == {"equals_source", "consumer_lag_shop"}
     assert all(each.passed for each in evaluations), evaluations
+
+
+def test_tables_that_their_owner_captured_are_copied_before_any_change(
+    shop: Shop, spark: SparkSession
+) -> None:
+    with connect(shop.url) as db:
+        db.execute("select pgque.create_queue('shop')")
+        for table in ("orders", "items"):
+            db.execute("select pgque.capture(%s::regclass, 'shop')", (table,))
+        db.execute("grant select on orders, items to public")
+    login = as_login(shop.url, "pgque_reader", "pgque_writer")
+    reading = Shop(login, spark, shop.folder)
+    reading.url = shop.url  # An administrator ticks.
+
+    assert reading.capture() == "the next batch copies public.orders, public.items"
+    assert "all tables are captured" in reading.capture()
+    assert reading.run().success
+
+    assert reading.rows("public.orders") and reading.rows("public.items")
+    assert "all tables are captured" in reading.capture()
 
 
 def test_a_run_of_a_batch_compares_no_table(shop: Shop) -> None:
