@@ -34,8 +34,17 @@ class Database:
 
     @property
     def url(self) -> str:
-        """The connection string. Starts the embedded server if no database was named."""
+        """The connection string. Starts the embedded server if no database was named.
+
+        Raises:
+            click.UsageError: if PGQUE_URL is empty, as where another variable was to set it.
+        """
         if self._url is None:
+            if os.environ.get("PGQUE_URL") == "":
+                raise click.UsageError(
+                    "PGQUE_URL is empty: set it to the URL of a server, or unset it to use the"
+                    " embedded one"
+                )
             self._url = _start_embedded()
         return self._url
 

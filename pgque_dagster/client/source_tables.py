@@ -248,7 +248,13 @@ def capture(session: Session, queue: str, table: str) -> None:
         PermissionDenied: if the role may not create triggers on the table.
         InvalidArgument: if the table cannot be captured.
     """
-    session.run(Call("select pgque.capture(%s::regclass, %s)", (table, queue), nothing))
+    try:
+        session.run(Call("select pgque.capture(%s::regclass, %s)", (table, queue), nothing))
+    except PermissionDenied as error:
+        raise PermissionDenied(
+            str(error.args[0]),
+            f"Let the table's owner run: select pgque.capture('{table}', '{queue}');",
+        ) from error
 
 
 def capture_new(session: Session, queue: str, tables: Sequence[str | TableSpec]) -> list[str]:

@@ -100,6 +100,17 @@ class TestDatabase:
         result = run("status")
         assert (result.exit_code, result.stderr) == (0, "")
 
+    def test_an_empty_variable_does_not_mean_the_embedded_server(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        for variable in ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("PGQUE_URL", "")
+        monkeypatch.setenv("PGQUE_HOME", str(tmp_path))
+        result = run("health")
+        assert (result.exit_code, "PGQUE_URL is empty" in result.stderr) == (2, True)
+        assert not list(tmp_path.iterdir())
+
     def test_without_one_the_embedded_server_of_the_folder_is_used(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
