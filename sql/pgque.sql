@@ -10023,6 +10023,7 @@ begin
         union all select * from pgque.left_table_health()
         union all select * from pgque.failure_health
         union all select * from pgque.consumer_health
+        union all select * from pgque.capture_health
     ) h
     order by h.queue_name nulls first, h.check_name;
 end;
@@ -10172,6 +10173,13 @@ begin
     end loop;
 end;
 $$;
+
+-- Returns the captured tables whose changes do not all become events.
+create or replace view pgque.capture_health (queue_name, check_name, status, detail) as
+select c.queue_name, 'captured_table:' || c.table_name, 'critical',
+       format('%s; the queue may lack changes until the table''s owner calls pgque.capture', c.problem)
+from pgque.captured_tables() c
+where c.problem is not null;
 
 -- Checks the number of dead letters, and retries that are overdue.
 create or replace view pgque.failure_health (queue_name, check_name, status, detail) as

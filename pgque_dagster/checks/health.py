@@ -16,6 +16,7 @@ CHECKS: Mapping[str, str] = {
     "ticker_running": "The queue is ticked.",
     "rotation_health": "Its event tables rotate.",
     "left_table": "No event table stays full because a stale writer fills it.",
+    "captured_table": "All changes of captured tables become events.",
     "dlq_health": "Dead letters do not accumulate.",
     "retry_backlog": "Retries that are due are delivered again.",
     "lease_health": "No open batch has an expired lease.",

@@ -158,6 +158,16 @@ class TestRotation:
         assert not [check for check in health(q) if check.startswith("left_table")]
 
 
+def test_a_captured_table_with_a_disabled_trigger_is_critical(q: Connection) -> None:
+    q.execute("create table t (id int primary key); select pgque.capture('t', 'q')")
+    assert not [check for check in health(q) if check.startswith("captured")]
+    q.execute("alter table t disable trigger all")
+    status, detail = health(q)["captured_table:public.t"]
+    assert (status, "is disabled" in detail) == ("critical", True)
+    q.execute("select pgque.capture('t', 'q')")
+    assert not [check for check in health(q) if check.startswith("captured")]
+
+
 class TestDeadLettersAndRetries:
     def test_thousands_of_dead_letters_are_a_warning(self, q: Connection) -> None:
         q.value("select pgque.send_batch('q', array_fill('x'::text, '{3000}'))")
