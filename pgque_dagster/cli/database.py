@@ -48,6 +48,19 @@ class Database:
             self._url = _start_embedded()
         return self._url
 
+    def check_exists(self) -> None:
+        """Refuses to make an embedded server, for a command that looks after one that is there.
+
+        Raises:
+            click.UsageError: if no database was named, and the project has no embedded server.
+        """
+        is_named = self._url is not None or "PGQUE_URL" in os.environ
+        if not is_named and not EmbeddedPostgres().has_data:
+            raise click.UsageError(
+                "no database is named, and this project has no embedded PostgreSQL: set PGQUE_URL"
+                " or give --url"
+            )
+
     def client(self) -> Client:
         """Connects to it."""
         return Client(self.url)

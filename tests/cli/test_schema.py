@@ -100,7 +100,7 @@ class TestDatabase:
         result = run("status")
         assert (result.exit_code, result.stderr) == (0, "")
 
-    def test_an_empty_variable_does_not_mean_the_embedded_server(
+    def test_no_embedded_server_is_made_for_an_empty_variable_or_to_look_at_its_health(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         for variable in ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGDATABASE"):
@@ -109,6 +109,9 @@ class TestDatabase:
         monkeypatch.setenv("PGQUE_HOME", str(tmp_path))
         result = run("health")
         assert (result.exit_code, "PGQUE_URL is empty" in result.stderr) == (2, True)
+        monkeypatch.delenv("PGQUE_URL")
+        result = run("health")
+        assert (result.exit_code, "no database is named" in result.stderr) == (2, True)
         assert not list(tmp_path.iterdir())
 
     def test_without_one_the_embedded_server_of_the_folder_is_used(

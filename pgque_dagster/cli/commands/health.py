@@ -38,6 +38,7 @@ def health(database: Database, queue: str | None, show_all: bool) -> None:
     That is the connection, versions, roles, ticks and consumers. Every finding says what to do.
     Exits with 3 if something is critical. `pgque status` shows the state of all.
     """
+    database.check_exists()
     checks = list(_examine(database, queue))
     rows = [
         {"status": each.status, "queue": each.queue, "check": each.check, "detail": each.detail}
