@@ -110,12 +110,9 @@ class ReplicaOutput(TableOutput[Table]):
                 copy than the one that they follow.
         """
         with self._sink.errors(self.batch):
-            newest = (
-                next(self.records(state), (None, None))[1] if self.changes is not None else None
-            )
-            if newest is not None and not self._follows(newest):
+            if self.changes is not None and not self._follows(state):
                 raise InvalidArgument(
-                    f"another attempt has written {self._sink.name} meanwhile",
+                    f"another attempt has written {self._sink.name} meanwhile, or it is new",
                     "Run the batch again: it copies the table as it is then.",
                 )
             stored = self.last_batch(state)
@@ -133,10 +130,11 @@ class ReplicaOutput(TableOutput[Table]):
             "The database went back in time: replicate to another place.",
         )
 
-    def _follows(self, record: dict[str, Any]) -> bool:
-        """Whether the changes fit the replica with this record."""
-        if record["attempt"] == self.attempt.id:
-            return True
-        if self.repairs is not None:
+    def _follows(self, state: Table) -> bool:
+        """Whether the changes fit the replica in this state."""
+        _, record = next(self.records(state), (None, None))
+        if record is None:
+            return False
+        if self.repairs is not None and record["attempt"] != self.attempt.id:
             return bool(record["attempt"] == self.repairs.attempt)
         return bool(record["copied"] == self._copied)

@@ -12,6 +12,7 @@ from pgque_dagster.spark.replicas import iceberg as replicas
 from pgque_dagster.spark.sinks.tables import INCARNATION
 from tests.client.consumer.support import expire_leases
 from tests.support.queues import PATIENCE_SECONDS
+from tests.support.replica_faults import Faults
 from tests.support.replication import DeltaReplication, IcebergReplication, LakeReplication
 
 TYPES = (
@@ -205,6 +206,21 @@ def test_a_copy_that_a_stale_attempt_publishes_late_is_not_built_upon(
         expire_leases(db)
     monkeypatch.setattr(replica, "net_changes", meanwhile)
     with pytest.raises(InvalidArgument, match="another attempt has written"):
+        lake.run()
+    lake.catch_up()
+    lake.check()
+
+
+def test_changes_are_not_merged_into_a_table_that_is_new(
+    lake: LakeReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    lake.capture("public.t")
+    lake.catch_up()
+    lake.sql("insert into t values (2, 2)")
+    lake.tick()
+    Faults(lake, monkeypatch).set("before begin", 0, lambda: lake.rename("t", "moved"))
+    with pytest.raises(InvalidArgument, match="it is new"):
         lake.run()
     lake.catch_up()
     lake.check()
