@@ -135,7 +135,7 @@ def _result(found: Verification, job: str, show_rows: bool) -> dg.AssetCheckResu
         shown = "; ".join(f"{each.kind} {each.key}" for each in found.examples)
         told = (
             f"{found.differences} of {found.rows} rows differ at tick {found.tick_id}: {shown}. "
-            f"The job {job} writes such rows anew."
+            f"The job {job} writes the rows that differ."
         )
     return dg.AssetCheckResult(
         passed=found.is_equal, severity=severity, description=told, metadata=metadata
