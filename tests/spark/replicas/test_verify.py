@@ -1,6 +1,7 @@
 """Verification finds each difference between a table and its replica, and no other.
 
-`PGQUE_CHECKS=334` sets how many checks the slow test takes for each kind of replica.
+`PGQUE_CHECKS=334` sets how many checks the slow test takes for each kind of replica. So many in the
+lake need an hour: `--timeout 7200`.
 """
 
 import json
