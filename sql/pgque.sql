@@ -6076,7 +6076,8 @@ end;
 $$;
 
 -- PgQ's call for one event: schedules it for another delivery at a given time, whatever its retry
--- count. Returns 1, or 0 if the event was scheduled before, which then stays unchanged.
+-- count. Returns 1, or 0 if the event was scheduled before, which then stays unchanged. A batch under a
+-- live lease is refused: its owner calls nack_batch.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
@@ -6090,6 +6091,7 @@ begin
         perform pgque.refuse_value('the retry time is null', null,
                                    'Give the time of the next delivery.');
     end if;
+    perform pgque.check_may_settle(v_sub, null, null);
     v_waits := exists (
         select from pgque.retry_queue r
         where r.ev_owner = coalesce(v_sub.sub_main, v_sub.sub_id) and r.ev_id = x_event_id);
@@ -6248,7 +6250,7 @@ $$;
 
 -- Schedules all events of an open batch for another delivery, a number of seconds from now,
 -- whatever their retry counts. Returns how many it scheduled; events that were scheduled before
--- stay unchanged. The batch stays open.
+-- stay unchanged. The batch stays open. One under a live lease is refused: its owner calls nack_batch.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.batch_retry(i_batch_id bigint, i_retry_seconds integer)
 returns integer
@@ -6261,6 +6263,7 @@ begin
         perform pgque.refuse_value('no retry after %s seconds', i_retry_seconds::text,
                                    'Give 0 or more.');
     end if;
+    perform pgque.check_may_settle(v_sub, null, null);
     v_ids := array(
         select e.ev_id
         from pgque.get_batch_events(i_batch_id) e

@@ -124,6 +124,9 @@ class TestFencing:
         message = f"(1, {claimed.batch},,,,,,,,)"
         with refused("PQ004", '"holder"'):
             queue.value("select pgque.nack(%s, %s::pgque.message)", claimed.batch, message)
+        for call in ("event_retry(%s, 1, 0)", "event_retry(%s, 1, now())", "batch_retry(%s, 0)"):
+            with refused("PQ004", '"holder"'):
+                queue.value(f"select pgque.{call}", claimed.batch)
 
     @pytest.mark.parametrize("attempt", [ack, renew, release])
     @pytest.mark.parametrize("heir", ["heir", "zombie"])

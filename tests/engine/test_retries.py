@@ -136,7 +136,7 @@ def test_an_id_that_is_not_in_the_batch_is_refused(db: Connection, call: str) ->
     (later,) = db.send("b")
     db.tick()
     for event, named in ((4711, "4711"), (later, str(later)), (None, "null"), (1, "1")):
-        with refused("PQ009", named, str(batch)):
+        with refused("PQ009", f"event {named}"):
             db.value(call, batch, event)
 
 

@@ -225,7 +225,8 @@ async def retry_batch(world: World, choices: Choices, session: Session) -> None:
     """Gives all events of an open batch back, however often they came."""
     holder = choices.one(world.holders)
     consumer = holder.consumer
-    if holder.batch not in consumer.open or world.has_unknown(consumer):
+    # The call takes no lease, so it is not for those who work with one.
+    if holder.kind == "leased" or holder.batch not in consumer.open or world.has_unknown(consumer):
         return
     held = consumer.open[holder.batch]
     await session.run("select pgque.batch_retry(%s, 0)", held.id)

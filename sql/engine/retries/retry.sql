@@ -185,7 +185,8 @@ end;
 $$;
 
 -- PgQ's call for one event: schedules it for another delivery at a given time, whatever its retry
--- count. Returns 1, or 0 if the event was scheduled before, which then stays unchanged.
+-- count. Returns 1, or 0 if the event was scheduled before, which then stays unchanged. A batch under a
+-- live lease is refused: its owner calls nack_batch.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
@@ -199,6 +200,7 @@ begin
         perform pgque.refuse_value('the retry time is null', null,
                                    'Give the time of the next delivery.');
     end if;
+    perform pgque.check_may_settle(v_sub, null, null);
     v_waits := exists (
         select from pgque.retry_queue r
         where r.ev_owner = coalesce(v_sub.sub_main, v_sub.sub_id) and r.ev_id = x_event_id);

@@ -39,7 +39,7 @@ $$;
 
 -- Schedules all events of an open batch for another delivery, a number of seconds from now,
 -- whatever their retry counts. Returns how many it scheduled; events that were scheduled before
--- stay unchanged. The batch stays open.
+-- stay unchanged. The batch stays open. One under a live lease is refused: its owner calls nack_batch.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.batch_retry(i_batch_id bigint, i_retry_seconds integer)
 returns integer security definer
@@ -52,6 +52,7 @@ begin
         perform pgque.refuse_value('no retry after %s seconds', i_retry_seconds::text,
                                    'Give 0 or more.');
     end if;
+    perform pgque.check_may_settle(v_sub, null, null);
     v_ids := array(
         select e.ev_id
         from pgque.get_batch_events(i_batch_id) e
