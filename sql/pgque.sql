@@ -5971,9 +5971,8 @@ end;
 $$;
 
 -- Does the work of nack_batch, dead_letter_batch and event_retry in one pass. Events with fewer
--- retries than i_max_retries go to the retry queue, unless they are dead letters already; if
--- i_max_retries is null, all events go there. The others become dead letters, with the reason given
--- for them or else i_reason. Events of a subconsumer's batch belong to its main consumer. Tables that
+-- retries than i_max_retries go to the retry queue; if i_max_retries is null, all events go there. The
+-- others become dead letters, with the reason given for them or else i_reason. Events of a subconsumer's batch belong to its main consumer. Tables that
 -- the consumer replicates are copied again, because they lack these changes.
 -- locks: none. writes: retry_queue, dead_letter, replica_table.
 create or replace function pgque.settle_events(
@@ -5998,12 +5997,7 @@ begin
         where i.id is not null order by i.id
     ), found as materialized (
         select e.*, g.reason,
-               i_max_retries is null
-               or coalesce(e.ev_retry, 0) < i_max_retries
-                  and not exists (select from pgque.dead_letter d
-                                  where d.dl_queue_id = v_owner.sub_queue
-                                    and d.dl_consumer_id = v_owner.sub_consumer
-                                    and d.ev_id = e.ev_id) as is_retried
+               i_max_retries is null or coalesce(e.ev_retry, 0) < i_max_retries as is_retried
         from pgque.pick_events(i_batch_id, i_msg_ids) e
         join given g on g.id = e.ev_id
     ), retried as (
@@ -6142,7 +6136,8 @@ end;
 $$;
 
 -- Moves retries that are due back into their queues, as events for their subscription only. Those of
--- a batch that is still open stay: whoever takes it over may give the same events back again. It
+-- a batch that is still open stay: whoever takes it over may give the same events back again. Those
+-- that are dead letters as well, because another session gave them up meanwhile, are removed. It
 -- moves at most as many per queue as make a tick due (ticker_max_count), and the next ones only
 -- after those are in a tick, so that the batches are no larger than usual. It makes that tick
 -- itself. For a queue that is paused or has an external ticker, it makes no tick and waits for
@@ -6196,6 +6191,10 @@ begin
         select v_queue.queue_id * 4 + v_queue.queue_cur_table, d.ev_id, d.ev_time, d.ev_owner, d.ev_retry,
                d.ev_type, d.ev_data, d.ev_extra1, d.ev_extra2, d.ev_extra3, d.ev_extra4
         from due d
+        join pgque.subscription_base s on s.sub_id = d.ev_owner
+        where not exists (select from pgque.dead_letter l
+                          where l.dl_queue_id = s.sub_queue and l.dl_consumer_id = s.sub_consumer
+                            and l.ev_id = d.ev_id)
         order by d.ev_id;
         get diagnostics v_moved = row_count;
         if v_moved > 0 then
@@ -8982,7 +8981,13 @@ begin
         where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
         v_behind := (select count(*) from unnest(v_subs) s
                      where v_n <> i_slots and (s.sub_batch is not null or s.sub_last_tick < v_tick));
-        exit when v_n = i_slots or v_behind > 0 or pgque.stop_slots(v_subs);
+        exit when v_n = i_slots or v_behind > 0;
+        begin
+            perform pgque.stop_slots(v_subs);
+            exit;
+        exception when serialization_failure then
+            null;  -- No slot is stopped: their positions are read again.
+        end;
     end loop;
     update pgque.partition_consumer c
     set n = case when v_behind > 0 then v_n else i_slots end,
@@ -9039,11 +9044,11 @@ begin
 end;
 $$;
 
--- Ends the leases of slots. Returns false if one of them was moved since its position was read, for
--- example by an ack that was not committed yet.
+-- Ends the leases of slots. Raises a serialization failure if one of them was moved since its position
+-- was read, for example by an ack that was not committed yet.
 -- locks: waits for concurrent moves of the slots. writes: position_log.
 create or replace function pgque.stop_slots(i_subs pgque.subscription[])
-returns boolean
+returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
@@ -9053,10 +9058,9 @@ begin
         v_sub.lease_until := null;
         v_sub.lease_epoch := v_sub.lease_epoch + 1;
         if not pgque.append_position(v_sub) then
-            return false;
+            raise exception 'a slot was moved' using errcode = 'serialization_failure';
         end if;
     end loop;
-    return true;
 end;
 $$;
 
@@ -9286,7 +9290,7 @@ $$;
 
 -- Sends a dead letter again as a new event, only to its consumer. The event's retries start again.
 -- Returns the new event's id. If the event cannot be sent, the dead letter stays.
--- locks: the dead letter. writes: dead_letter, the queue's current event table.
+-- locks: the dead letter. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
 returns bigint
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
@@ -9309,7 +9313,7 @@ $$;
 -- Replays all dead letters of a queue. A dead letter that cannot be replayed stays, and does not stop
 -- the others. Returns how many were replayed, how many stay, and the first error. Replays 0 if the
 -- queue does not exist.
--- locks: the dead letters. writes: dead_letter, the queue's current event table.
+-- locks: the dead letters. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
@@ -9328,7 +9332,7 @@ $$;
 -- the events became dead letters. With i_max_id only dead letters up to this id are replayed: several
 -- calls with one i_max_id replay no event that was given up again meanwhile. Dead letters that another
 -- session is replaying are skipped.
--- locks: the dead letters. writes: dead_letter, the queue's current event table.
+-- locks: the dead letters. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.dlq_replay_matching(
     i_queue_name text, i_reason text default null, i_type text default null,
     i_since timestamptz default null, i_until timestamptz default null,
@@ -9378,8 +9382,8 @@ $$;
 
 -- Makes a dead letter, which the caller has locked, an event for its consumer only. Refused if the
 -- queue accepts no events, or the consumer is not registered, or if the batch of the event is open:
--- whoever takes that over gets the event again, and may give it up again.
--- locks: none beyond the caller's. writes: dead_letter, the queue's current event table.
+-- whoever takes that over gets the event again, and may give it up again. A retry of it is removed.
+-- locks: none beyond the caller's. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
@@ -9415,6 +9419,7 @@ begin
     end if;
 
     delete from pgque.dead_letter d where d.dl_id = i_dead_letter.dl_id;
+    delete from pgque.retry_queue r where r.ev_owner = v_owner and r.ev_id = i_dead_letter.ev_id;
     return pgque.insert_event_raw(
         v_queue.queue_name, null, null, v_owner, null, i_dead_letter.ev_type,
         i_dead_letter.ev_data, i_dead_letter.ev_extra1, i_dead_letter.ev_extra2,

@@ -1,6 +1,6 @@
 -- Sends a dead letter again as a new event, only to its consumer. The event's retries start again.
 -- Returns the new event's id. If the event cannot be sent, the dead letter stays.
--- locks: the dead letter. writes: dead_letter, the queue's current event table.
+-- locks: the dead letter. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
 returns bigint security definer
 as $$
@@ -23,7 +23,7 @@ $$;
 -- Replays all dead letters of a queue. A dead letter that cannot be replayed stays, and does not stop
 -- the others. Returns how many were replayed, how many stay, and the first error. Replays 0 if the
 -- queue does not exist.
--- locks: the dead letters. writes: dead_letter, the queue's current event table.
+-- locks: the dead letters. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
     i_queue_name text, out replayed bigint, out failed bigint, out first_error text) security definer
 as $$
@@ -42,7 +42,7 @@ $$;
 -- the events became dead letters. With i_max_id only dead letters up to this id are replayed: several
 -- calls with one i_max_id replay no event that was given up again meanwhile. Dead letters that another
 -- session is replaying are skipped.
--- locks: the dead letters. writes: dead_letter, the queue's current event table.
+-- locks: the dead letters. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.dlq_replay_matching(
     i_queue_name text, i_reason text default null, i_type text default null,
     i_since timestamptz default null, i_until timestamptz default null,
@@ -92,8 +92,8 @@ $$;
 
 -- Makes a dead letter, which the caller has locked, an event for its consumer only. Refused if the
 -- queue accepts no events, or the consumer is not registered, or if the batch of the event is open:
--- whoever takes that over gets the event again, and may give it up again.
--- locks: none beyond the caller's. writes: dead_letter, the queue's current event table.
+-- whoever takes that over gets the event again, and may give it up again. A retry of it is removed.
+-- locks: none beyond the caller's. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint
 as $$
@@ -129,6 +129,7 @@ begin
     end if;
 
     delete from pgque.dead_letter d where d.dl_id = i_dead_letter.dl_id;
+    delete from pgque.retry_queue r where r.ev_owner = v_owner and r.ev_id = i_dead_letter.ev_id;
     return pgque.insert_event_raw(
         v_queue.queue_name, null, null, v_owner, null, i_dead_letter.ev_type,
         i_dead_letter.ev_data, i_dead_letter.ev_extra1, i_dead_letter.ev_extra2,

@@ -40,7 +40,13 @@ begin
         where b.queue_id = v_queue.queue_id and b.co_name = i_consumer;
         v_behind := (select count(*) from unnest(v_subs) s
                      where v_n <> i_slots and (s.sub_batch is not null or s.sub_last_tick < v_tick));
-        exit when v_n = i_slots or v_behind > 0 or pgque.stop_slots(v_subs);
+        exit when v_n = i_slots or v_behind > 0;
+        begin
+            perform pgque.stop_slots(v_subs);
+            exit;
+        exception when serialization_failure then
+            null;  -- No slot is stopped: their positions are read again.
+        end;
     end loop;
     update pgque.partition_consumer c
     set n = case when v_behind > 0 then v_n else i_slots end,
@@ -97,11 +103,11 @@ begin
 end;
 $$;
 
--- Ends the leases of slots. Returns false if one of them was moved since its position was read, for
--- example by an ack that was not committed yet.
+-- Ends the leases of slots. Raises a serialization failure if one of them was moved since its position
+-- was read, for example by an ack that was not committed yet.
 -- locks: waits for concurrent moves of the slots. writes: position_log.
 create or replace function pgque.stop_slots(i_subs pgque.subscription[])
-returns boolean
+returns void
 as $$
 declare
     v_sub pgque.subscription;
@@ -111,10 +117,9 @@ begin
         v_sub.lease_until := null;
         v_sub.lease_epoch := v_sub.lease_epoch + 1;
         if not pgque.append_position(v_sub) then
-            return false;
+            raise exception 'a slot was moved' using errcode = 'serialization_failure';
         end if;
     end loop;
-    return true;
 end;
 $$;
 

@@ -168,6 +168,19 @@ def test_an_ack_that_is_not_committed_is_waited_for(db: Connection) -> None:
     assert consume(db, 2) == []
 
 
+def test_a_change_that_a_worker_delays_leaves_all_workers_their_slots(db: Connection) -> None:
+    queue_with_slots(db, 2)
+    publish_round(db, 0)
+    consume(db, 2)
+    publish_round(db, 1)
+    with db.transaction():
+        receive(db, 1, 2)
+        changing = db.blocked(repartition, 1)
+    assert changing.result() == 2
+    found = [message[3] for slot in range(2) for message in receive(db, slot, 2)]
+    assert in_order(found) == {key: [1] for key in KEYS}
+
+
 def test_a_worker_of_an_earlier_slot_can_do_nothing_more(db: Connection) -> None:
     queue_with_slots(db, 2)
     publish_round(db, 0)

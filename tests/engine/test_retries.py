@@ -72,6 +72,27 @@ def test_an_event_that_was_given_back_and_then_given_up_does_not_come_again(q: C
     assert dead_letters(q) == [("c", "broken", "broken for good")]
 
 
+@pytest.mark.parametrize("replayed_before", [False, True])
+def test_an_event_that_another_session_gives_back_after_it_was_given_up_comes_once(
+    q: Connection, replayed_before: bool
+) -> None:
+    """The other session's snapshot does not have the dead letter."""
+    batch = q.open_batch("broken")
+    other = q.another()
+    with other.transaction():
+        other.execute("set transaction isolation level repeatable read")
+        events = other.event_ids(batch)
+        q.value("select pgque.dead_letter_batch(%s, %s, 'bad')", batch, events)
+        nack(other, batch, events)
+    q.finish(batch)
+    if not replayed_before:
+        assert deliver_retries(q) == 0
+    q.value("select pgque.dlq_replay(dl_id) from pgque.dead_letter")
+    assert deliver_retries(q) == 0
+    q.tick()
+    assert q.drain() == ["broken"]
+
+
 def test_a_dead_letter_is_not_scheduled_with_its_batch(q: Connection) -> None:
     batch = q.open_batch("dead", "alive")
     dead, _ = q.event_ids(batch)

@@ -31,15 +31,13 @@ where q.queue_name = %s order by t.tick_id desc limit 50
 """
 
 
-async def _begin(choices: Choices, session: Session) -> bool:
-    """Begins a transaction; says whether others went on after it took a snapshot."""
+async def _begin(choices: Choices, session: Session) -> None:
+    """Begins a transaction, after whose snapshot others may go on."""
     stricter = choices.percent(25)
     await session.run("begin isolation level repeatable read" if stricter else "begin")
-    pauses = stricter or choices.percent(30)
-    if pauses:
+    if stricter or choices.percent(30):
         await session.run("select pg_current_snapshot()")
         await Paused(choices.upto(40 if stricter else 10))
-    return pauses
 
 
 async def _open(
@@ -178,7 +176,10 @@ async def _give_back(
 
 def _note(consumer: Consumer, held: Batch, given: list[tuple[list[int], bool]]) -> None:
     for ids, dead in given:
-        consumer.give_back(held.id, ids, max_retries=MAX_RETRIES, dead=dead)
+        if held.id in consumer.open:
+            consumer.give_back(held.id, ids, max_retries=MAX_RETRIES, dead=dead)
+        else:  # Another session acked it under the same lease, so they count as applied, too.
+            consumer.free |= {event.payload for event in held.events if event.id in ids}
 
 
 @step("workers", 25)
@@ -194,14 +195,11 @@ async def work(world: World, choices: Choices, session: Session) -> None:
     if held is None or held.id not in holder.consumer.open:
         return
     epoch = holder.epoch  # Another session may work for the same holder meanwhile.
-    one, pauses = choices.percent(50), False
+    one = choices.percent(50)
     keep = not one or choices.percent(85)
     if one:
-        pauses = await _begin(choices, session)
-    # Whoever gives events up in an older snapshot does not see that another session gave them back.
-    given: list[tuple[list[int], bool]] = []
-    if not pauses:
-        given = await _give_back(world, choices, session, holder, held, epoch, commits=not one)
+        await _begin(choices, session)
+    given = await _give_back(world, choices, session, holder, held, epoch, commits=not one)
     if epoch:
         await session.run("select pgque.ack_batch(%s, %s, %s)", held.id, holder.worker, epoch)
     else:

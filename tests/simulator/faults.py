@@ -43,15 +43,14 @@ FAULTS = {
         "where false\n",
     ),
     "retry_of_dead_letter": Fault(
-        "A dead letter that was given back before stays among the retries",
-        "where not f.is_retried and r.ev_owner = v_owner.sub_id",
-        "where false and r.ev_owner = v_owner.sub_id",
+        "A dead letter that another session gives back comes again",
+        "and l.ev_id = d.ev_id)",
+        "and false)",
     ),
-    "batch_retry_of_dead_letter": Fault(
-        "batch_retry schedules events that are dead letters",
-        "where d.dl_queue_id = s.sub_queue and d.dl_consumer_id = s.sub_consumer\n"
-        "                            and d.ev_id = e.ev_id));",
-        "where false));",
+    "retry_of_replay": Fault(
+        "A dead letter that was given back comes again, and a second time when it is replayed",
+        "where r.ev_owner = v_owner and r.ev_id = i_dead_letter.ev_id;",
+        "where false;",
     ),
     "replay_of_open_batch": Fault(
         "A dead letter is replayed while its batch is open",
@@ -170,8 +169,8 @@ FAULTS = {
     ),
     "slots_that_move": Fault(
         "Slots change their number although one was moved meanwhile",
-        "exit when v_n = i_slots or v_behind > 0 or pgque.stop_slots(v_subs);",
-        "exit;",
+        "raise exception 'a slot was moved' using errcode = 'serialization_failure';",
+        "null;",
     ),
     "retries_of_old_slots": Fault(
         "Retries of slots that are gone go to no slot",

@@ -80,9 +80,8 @@ end;
 $$;
 
 -- Does the work of nack_batch, dead_letter_batch and event_retry in one pass. Events with fewer
--- retries than i_max_retries go to the retry queue, unless they are dead letters already; if
--- i_max_retries is null, all events go there. The others become dead letters, with the reason given
--- for them or else i_reason. Events of a subconsumer's batch belong to its main consumer. Tables that
+-- retries than i_max_retries go to the retry queue; if i_max_retries is null, all events go there. The
+-- others become dead letters, with the reason given for them or else i_reason. Events of a subconsumer's batch belong to its main consumer. Tables that
 -- the consumer replicates are copied again, because they lack these changes.
 -- locks: none. writes: retry_queue, dead_letter, replica_table.
 create or replace function pgque.settle_events(
@@ -107,12 +106,7 @@ begin
         where i.id is not null order by i.id
     ), found as materialized (
         select e.*, g.reason,
-               i_max_retries is null
-               or coalesce(e.ev_retry, 0) < i_max_retries
-                  and not exists (select from pgque.dead_letter d
-                                  where d.dl_queue_id = v_owner.sub_queue
-                                    and d.dl_consumer_id = v_owner.sub_consumer
-                                    and d.ev_id = e.ev_id) as is_retried
+               i_max_retries is null or coalesce(e.ev_retry, 0) < i_max_retries as is_retried
         from pgque.pick_events(i_batch_id, i_msg_ids) e
         join given g on g.id = e.ev_id
     ), retried as (
@@ -244,7 +238,8 @@ as select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_s
      and (i_owner is null or coalesce(s.sub_main, s.sub_id) = i_owner);
 
 -- Moves retries that are due back into their queues, as events for their subscription only. Those of
--- a batch that is still open stay: whoever takes it over may give the same events back again. It
+-- a batch that is still open stay: whoever takes it over may give the same events back again. Those
+-- that are dead letters as well, because another session gave them up meanwhile, are removed. It
 -- moves at most as many per queue as make a tick due (ticker_max_count), and the next ones only
 -- after those are in a tick, so that the batches are no larger than usual. It makes that tick
 -- itself. For a queue that is paused or has an external ticker, it makes no tick and waits for
@@ -298,6 +293,10 @@ begin
         select v_queue.queue_id * 4 + v_queue.queue_cur_table, d.ev_id, d.ev_time, d.ev_owner, d.ev_retry,
                d.ev_type, d.ev_data, d.ev_extra1, d.ev_extra2, d.ev_extra3, d.ev_extra4
         from due d
+        join pgque.subscription_base s on s.sub_id = d.ev_owner
+        where not exists (select from pgque.dead_letter l
+                          where l.dl_queue_id = s.sub_queue and l.dl_consumer_id = s.sub_consumer
+                            and l.ev_id = d.ev_id)
         order by d.ev_id;
         get diagnostics v_moved = row_count;
         if v_moved > 0 then
