@@ -275,6 +275,27 @@ async def release(world: World, choices: Choices, session: Session) -> None:
         holder.batch = holder.epoch = None
 
 
+@step("workers", 5)
+async def set_aside(world: World, choices: Choices, session: Session) -> None:
+    """The lease ends, and an administrator takes events out of the batch."""
+    holder = choices.one([h for h in world.holders if h.consumer.name == "leased"])
+    consumer, batch, epoch = holder.consumer, holder.batch, holder.epoch
+    if batch not in consumer.open or not epoch or world.has_unknown(consumer):
+        return
+    held = consumer.open[batch]
+    if held.leaving:  # An earlier attempt was cut off.
+        return
+    ids = choices.some([event.id for event in held.events], 15)
+    await session.run("begin")
+    await session.run("select pgque.release_batch(%s, %s, %s)", batch, holder.worker, epoch)
+    await session.run("select pgque.set_events_aside(%s, %s::bigint[], 'bad')", batch, ids)
+    held.leaving |= set(ids)
+    await session.run("commit")
+    if held.leaving:  # Nobody has read the batch meanwhile.
+        consumer.set_aside(held)
+    holder.batch = holder.epoch = None
+
+
 @step("workers", 6)
 async def leave(world: World, choices: Choices, session: Session) -> None:
     """A subconsumer leaves with its batch, whose events come again, and is registered again."""

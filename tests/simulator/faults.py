@@ -208,6 +208,16 @@ FAULTS = {
         "exit when pgque.append_position(v_sub);\n    end loop;\n\n    if v_sub.sub_batch is",
         "exit;\n    end loop;\n\n    if v_sub.sub_batch is",
     ),
+    "set_aside_at_once": Fault(
+        "A small batch that is read at once has the events that were set aside",
+        "where a.sub_id = s.sub_id and a.batch_id = x_batch_id)",
+        "where false)",
+    ),
+    "set_aside": Fault(
+        "A batch that is read otherwise has the events that were set aside",
+        "where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id));",
+        "where false));",
+    ),
     "batch_ids_after_promotion": Fault(
         "A promoted standby gives out batch ids of lost transactions again",
         "+ 1000000 + floor(random() * 1000000000)::bigint",

@@ -80,10 +80,16 @@ class Batch:
     events: Sequence[Event]
     settled: set[int] = field(default_factory=set)
     acked: set[int] = field(default_factory=set)
+    # Those that are taken out of it now.
+    leaving: set[int] = field(default_factory=set)
 
     def unsettled(self) -> list[Event]:
         """Returns the events that finishing the batch applies."""
         return [event for event in self.events if event.id not in self.settled]
+
+    def staying(self) -> list[Event]:
+        """Returns the events that it has once others have left it."""
+        return [event for event in self.events if event.id not in self.leaving]
 
 
 class Consumer:
@@ -211,6 +217,8 @@ class Consumer:
         """
         known = self.open.get(batch) or self._finished.get(batch)
         if known:
+            if known.leaving and list(events) == known.staying():
+                self.set_aside(known)
             if list(known.events) != list(events):
                 raise Divergence(f"batch {batch} of {self} was {known.events}, and is {events}")
             return known
@@ -256,6 +264,16 @@ class Consumer:
                 self.again.pop(event.payload, None)
             else:
                 self.again[event.payload] = event.retry + 1
+
+    def set_aside(self, held: Batch) -> None:
+        """Notes that the events that are leaving a batch are dead letters, and no longer in it."""
+        for event in held.events:
+            if event.id in held.leaving:
+                self.dead.add(event.payload)
+                self._given.add(event.payload)
+                self.again.pop(event.payload, None)
+        held.events = held.staying()
+        held.leaving.clear()
 
     def finish(self, batch: int) -> None:
         """Notes that a batch was acked: its events count as applied.
