@@ -208,6 +208,16 @@ FAULTS = {
         "exit when pgque.append_position(v_sub);\n    end loop;\n\n    if v_sub.sub_batch is",
         "exit;\n    end loop;\n\n    if v_sub.sub_batch is",
     ),
+    "range_before_first_tick": Fault(
+        "Readers without a position are offered ticks whose events are gone",
+        "and t.tick_id = i_tick_id\n      and t.tick_id >= i_queue.queue_first_tick;",
+        "and t.tick_id = i_tick_id;",
+    ),
+    "range_of_all_consumers": Fault(
+        "Readers without a position get what came again to one consumer",
+        "v_owner  text := 'ev_owner is null'",
+        "v_owner  text := 'true'",
+    ),
     "set_aside_at_once": Fault(
         "A small batch that is read at once has the events that were set aside",
         "where a.sub_id = s.sub_id and a.batch_id = x_batch_id)",

@@ -7,7 +7,7 @@ from random import Random
 
 import psycopg
 
-from . import consumers, drain, dumps, operations, producers, slots, standby
+from . import consumers, drain, dumps, operations, producers, readers, slots, standby
 from .model import Consumer, Divergence, Queue
 from .sessions import Stuck
 from .steps import STEPS, take
@@ -20,6 +20,7 @@ __all__ = [
     "operations",
     "producers",
     "program",
+    "readers",
     "shortest",
     "simulate",
     "slots",

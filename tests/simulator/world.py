@@ -24,8 +24,8 @@ MAX_RETRIES = 2
 PATIENCE_STEPS = 25
 # Cancelled, session ended, serialization failure, deadlock, lock not available.
 DISTURBED = ("57014", "57P01", "57P02", "57P03", "40001", "40P01", "55P03")
-# Batch not open, leased by another, lease lost, batch open.
-BEATEN = ("PQ003", "PQ004", "PQ012", "PQ016")
+# Batch not open, leased by another, its events gone for an older snapshot, lease lost, batch open.
+BEATEN = ("PQ003", "PQ004", "PQ009", "PQ012", "PQ016")
 
 
 _LAST_TICKS = """
