@@ -174,11 +174,16 @@ async def _give_back(
     return given
 
 
-def _note(consumer: Consumer, held: Batch, given: list[tuple[list[int], bool]]) -> None:
+def _note(
+    consumer: Consumer,
+    held: Batch,
+    given: list[tuple[list[int], bool]],
+    max_retries: int = MAX_RETRIES,
+) -> None:
     for ids, dead in given:
         if held.id in consumer.open:
-            consumer.give_back(held.id, ids, max_retries=MAX_RETRIES, dead=dead)
-        else:  # Another session acked it under the same lease, so they count as applied, too.
+            consumer.give_back(held.id, ids, max_retries=max_retries, dead=dead)
+        else:  # Another session of the same worker finished it, so they count as applied, too.
             consumer.free |= {event.payload for event in held.events if event.id in ids}
 
 
@@ -228,8 +233,7 @@ async def retry_batch(world: World, choices: Choices, session: Session) -> None:
         return
     held = consumer.open[holder.batch]
     await session.run("select pgque.batch_retry(%s, 0)", held.id)
-    ids = [event.id for event in held.events]
-    consumer.give_back(held.id, ids, max_retries=1000, dead=False)
+    _note(consumer, held, [([event.id for event in held.events], False)], max_retries=1000)
 
 
 @step("workers", 10)
