@@ -58,6 +58,14 @@ class TestKeys:
         assert send_idem(q, "third") == (second, True)
         assert q.received() == ["first", "second"]
 
+    def test_a_key_whose_time_ends_within_a_transaction_sends_again(self, q: Connection) -> None:
+        with q.transaction():
+            q.execute("set local statement_timeout = '30s'")
+            send_idem(q, "first")
+            q.execute("update pgque.idem set expires_at = clock_timestamp()")
+            assert not send_idem(q, "second")[1]
+        assert q.received() == ["first", "second"]
+
     def test_the_time_to_live_is_an_hour_unless_said(self, q: Connection) -> None:
         with q.transaction():
             send_idem(q)
