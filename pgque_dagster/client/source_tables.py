@@ -257,7 +257,7 @@ def capture(session: Session, queue: str, table: str) -> None:
         ) from error
 
 
-def capture_new(session: Session, queue: str, tables: Sequence[str | TableSpec]) -> list[str]:
+def capture_new(session: Session, queue: str, tables: Sequence[str | TableSpec]) -> dict[str, bool]:
     """Captures the tables that are not captured yet, and has the next batch copy each of them.
 
     Args:
@@ -266,30 +266,32 @@ def capture_new(session: Session, queue: str, tables: Sequence[str | TableSpec])
         tables: their names, or what of them is replicated.
 
     Returns:
-        The tables that were not captured before.
+        The name of each table, as events have it, and whether it was captured now.
 
     Raises:
         InvalidArgument: if a table cannot be replicated. The others are captured nevertheless.
         PermissionDenied: if the role may not create triggers on a table. The same holds.
     """
     captured = captured_tables(session, queue)
-    added: list[str] = []
+    is_new: dict[str, bool] = {}
     refused: list[PgqueError] = []
     for table in tables:
         try:
             source = SourceTable.find(session, table)
-            if source.name not in captured:
+            if source.name in captured:
+                is_new[source.name] = False
+            else:
                 with session.transaction():
                     capture(session, queue, source.name)
                     request_copy(session, queue, source.name)
-                added.append(source.name)
+                is_new[source.name] = True
         except (InvalidArgument, PermissionDenied, DatabaseError) as error:
             refused.append(error)
     if len(refused) > 1:
         raise InvalidArgument(" ".join(map(str, refused)))
     if refused:
         raise refused[0]
-    return added
+    return is_new
 
 
 def copy_again(session: Session, queue: str, consumer: str, table: str) -> None:

@@ -195,12 +195,12 @@ def _capture_sensor(
                 ensure_queue(client, name, {})
                 # Before the first event, which the consumer would miss otherwise.
                 ensure_consumer(client, name, name)
-                added = capture_new(client, name, tables)
-                requested = request_first_copies(client, name, name, tables)
+                is_new = capture_new(client, name, tables)
+                requested = request_first_copies(client, name, name, is_new)
         except PgqueError as error:
             context.log.warning(str(error))
             return dg.SkipReason(str(error))
-        if added:
+        if added := [table for table in is_new if is_new[table]]:
             return dg.SkipReason(f"captured {', '.join(added)}; the next batch copies them")
         if requested:
             return dg.SkipReason(f"the next batch copies {', '.join(requested)}")

@@ -8,7 +8,7 @@ Whatever the triggers do not report is answered by another copy: a table that ha
 keys, partitions or files than at its last copy, that was truncated, or whose triggers were mended.
 """
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
 from ..batch import Batch
@@ -177,13 +177,7 @@ def find_standings(
             "Name each once.",
         )
     problems = captured_tables(session, queue)
-    copies = session.run(
-        Call(
-            "select table_name, copied::text, shape from pgque.replicated_tables(%s, %s)",
-            (queue, consumer),
-            lambda rows: {name: Copied(copied, shape) for name, copied, shape in rows},
-        )
-    )
+    copies = _copies(session, queue, consumer)
     return [
         Standing(
             queue,
@@ -196,8 +190,18 @@ def find_standings(
     ]
 
 
+def _copies(session: Session, queue: str, consumer: str) -> dict[str, Copied]:
+    return session.run(
+        Call(
+            "select table_name, copied::text, shape from pgque.replicated_tables(%s, %s)",
+            (queue, consumer),
+            lambda rows: {name: Copied(copied, shape) for name, copied, shape in rows},
+        )
+    )
+
+
 def request_first_copies(
-    session: Session, queue: str, consumer: str, tables: Sequence[str | TableSpec]
+    session: Session, queue: str, consumer: str, tables: Iterable[str]
 ) -> list[str]:
     """Has the next batch copy tables that their owner captured, which requests no copy.
 
@@ -208,19 +212,16 @@ def request_first_copies(
         session: of their database.
         queue: the queue into which they are captured.
         consumer: the consumer.
-        tables: their names, or what of them is replicated.
+        tables: their names, as events have them.
 
     Returns:
         The tables whose copy was requested.
-
-    Raises:
-        InvalidArgument: if a table cannot be replicated, or is named twice.
     """
     (state,) = [each for each in session.run(consumers(queue)) if each.name == consumer]
     if state.batch_id is not None or state.pending_events or state.unticked_events:
         return []
-    standings = find_standings(session, queue, consumer, tables)
-    names = [each.source.name for each in standings if each.is_captured and each.copied is None]
+    copies = _copies(session, queue, consumer)
+    names = [name for name in tables if name not in copies]
     for name in names:
         request_copy(session, queue, name)
     return names
