@@ -2720,6 +2720,7 @@ create or replace function pgque.capture_change()
 returns trigger
 language plpgsql set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'
 set extra_float_digits = 1
+set quote_all_identifiers = off
 set intervalstyle = 'postgres'
 set datestyle = 'iso, ymd'
 set timezone = 'UTC'

@@ -42,6 +42,8 @@ def repair_job(database: Database, name: str) -> dg.JobDefinition:
     @takes_resource(database)
     def request(context: dg.OpExecutionContext, config: RepairTables, pgque: PgqueResource) -> None:
         with log_error_line(context.log), pgque.client() as client:
+            if not config.tables:
+                raise InvalidArgument("no table is named", "Name one: tables: [public.orders].")
             captured = captured_tables(client, name)
             if unknown := sorted(set(config.tables) - set(captured)):
                 raise InvalidArgument(

@@ -273,11 +273,15 @@ VALUES = {
     "jsonb": '{"a": [1, 1.50]}',
     "daterange": "[2026-01-01,2026-02-01)",
     "uuid": "5e0b40d3-0000-4000-8000-000000000000",
+    "regclass": "pg_class",
 }
-EXACT = ("numeric", "float8", "float4", "interval", "bytea", "text[]", "jsonb", "daterange")
+EXACT = (
+    *("numeric", "float8", "float4", "interval", "bytea", "text[]", "jsonb", "daterange"),
+    "regclass",
+)
 SESSION = """set datestyle = 'German'; set intervalstyle = 'sql_standard';
 set bytea_output = escape; set extra_float_digits = -10; set time zone 'Asia/Kolkata';
-set search_path = ''"""
+set quote_all_identifiers = on; set search_path = ''"""
 
 
 def test_values_do_not_depend_on_the_session(db: Connection) -> None:

@@ -163,8 +163,8 @@ class LakeReplication(Replication):
         """The files that the replica has."""
         raise NotImplementedError
 
-    def repeat_rows(self, table: str) -> None:
-        """Adds all rows once more, by a commit that says that it is ours."""
+    def repeat_rows(self, table: str, *, as_ours: bool = True) -> None:
+        """Adds all rows once more, by a commit that says that it is ours, or says nothing."""
         raise NotImplementedError
 
     def sink(self, table: str) -> TableSink:
@@ -201,8 +201,8 @@ class DeltaReplication(LakeReplication):
     def files(self, table: str) -> set[str]:
         return set(self.table(table).file_uris())
 
-    def repeat_rows(self, table: str) -> None:
-        record = {"pgque": next(each for each in self.commits(table) if each)}
+    def repeat_rows(self, table: str, *, as_ours: bool = True) -> None:
+        record = {"pgque": next(each for each in self.commits(table) if each)} if as_ours else {}
         write_deltalake(
             self.table(table),
             self.arrow(table),
@@ -241,8 +241,9 @@ class IcebergReplication(LakeReplication):
     def files(self, table: str) -> set[str]:
         return {task.file.file_path for task in self.table(table).scan().plan_files()}
 
-    def repeat_rows(self, table: str) -> None:
-        record = {RECORD: json.dumps(next(each for each in self.commits(table) if each))}
+    def repeat_rows(self, table: str, *, as_ours: bool = True) -> None:
+        last = json.dumps(next(each for each in self.commits(table) if each))
+        record = {RECORD: last} if as_ours else {}
         self.table(table).append(self.arrow(table), snapshot_properties=record)
 
 

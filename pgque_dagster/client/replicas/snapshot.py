@@ -22,6 +22,7 @@ _EXPORT = "select pg_export_snapshot(), pg_current_snapshot()::text"
 SETTINGS = (
     "set bytea_output = 'hex'",
     "set extra_float_digits = 1",
+    "set quote_all_identifiers = off",
     "set intervalstyle = 'postgres'",
     "set datestyle = 'iso, ymd'",
     "set timezone = 'UTC'",

@@ -85,7 +85,7 @@ class Standing:
         if self.problem is not None:
             return f"changes may be missing, because {self.problem}"
         if self.copied is None:
-            return "it has not been copied, or the consumer has passed over events"
+            return "it has not been copied, a repair was asked for, or events were passed over"
         if self.copied.shape != self.source.shape:
             return (
                 "it was altered: its columns, key, partitions or files changed in a way that "

@@ -83,14 +83,21 @@ def _examples(
     marked: DataFrame, rows: DataFrame, stored: DataFrame, source: SourceTable
 ) -> tuple[Difference, ...]:
     keys = list(source.key)
+    # Python's times have no year before 1, and its local ones an hour twice.
+    shown = [
+        (column.cast("string") if isinstance(kind, t.TimestampType) else column).alias(name)
+        for name, column in zip(keys, _named(keys), strict=True)
+        for kind in [marked.schema[name].dataType]
+    ]
     wrong = marked.where(f.col(_KIND).isNotNull()).select(_KIND, *_named(keys)).limit(SHOWN)
-    found = wrong.collect()
-    some = f.broadcast(marked.sparkSession.createDataFrame(found, wrong.schema))
+    wrong = wrong.localCheckpoint()
+    found = wrong.select(_KIND, *shown).collect()
+    some = f.broadcast(wrong)
     here, there = (
         [
             (_key(row, keys), row[_ROW])
             for row in frame.join(some, keys, "left_semi")
-            .select(*_named(keys), _text(frame, source))
+            .select(*shown, _text(frame, source))
             .collect()
         ]
         for frame in (rows, stored)

@@ -12,6 +12,7 @@ from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
+from ...client.errors import InvalidArgument
 from ...client.source_tables import SourceTable
 from ..batch import SparkBatch
 from ..sinks.delta.merge import Rows, merge
@@ -60,12 +61,16 @@ class DeltaReplica(LakeReplica[DeltaTable]):
         except TableNotFoundError:
             return None
         self.check(table.metadata().configuration)
+        return table.version(), self.last_record(table)
+
+    def last_record(self, table: DeltaTable) -> dict[str, Any] | None:
+        """Returns the record of the last commit that changed rows."""
         for commit in table.history(_COMMITS):
             if record := commit.get(_RECORD):
-                return table.version(), record
+                return dict(record)
             if commit.get("operation") not in _MAINTENANCE:
                 break
-        return table.version(), None
+        return None
 
     @contextmanager
     def attempt(self, batch: SparkBatch, copied: str, columns: t.StructType) -> Iterator["_Output"]:
@@ -100,6 +105,16 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
             yield self.rows
         finally:
             self.remove_files()
+
+    def check(self, table: DeltaTable) -> list[str]:
+        """Refuses a table that is not this replica, or has partitions, which files here lack."""
+        super().check(table)
+        if partitions := table.metadata().partition_columns:
+            raise InvalidArgument(
+                f"{self._sink.name} is partitioned by {', '.join(partitions)}, which no replica is",
+                "Somebody else wrote it anew. Move it away: the next batch copies the table.",
+            )
+        return []
 
     def records(self, state: DeltaTable) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields the records of a table, the newest first, each with its version."""

@@ -83,15 +83,17 @@ class IcebergReplica(LakeReplica[Table]):
                 return None
         self.check(table.properties)
         version, stored = table.metadata.current_snapshot_id, stored_columns(table)
-        if not self.fits(stored):
-            return version, None
+        return version, self.last_record(table) if self.fits(stored) else None
+
+    def last_record(self, table: Table) -> dict[str, Any] | None:
+        """Returns the record of the last commit that changed rows."""
         for snapshot in history(table):
             if record := summary_of(snapshot).get(RECORD):
-                return version, json.loads(record)
+                return dict(json.loads(record))
             # Another engine's compaction changes no row.
             if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
                 break
-        return version, None
+        return None
 
     def columns(self, stored: Iterable[t.StructField] = ()) -> t.StructType:
         """Returns the columns of the replica, as Iceberg has them, which knows no smallint."""

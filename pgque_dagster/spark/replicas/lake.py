@@ -263,6 +263,13 @@ class LakeReplica(ABC, Generic[Table]):
         """
 
     @abstractmethod
+    def last_record(self, table: Table) -> dict[str, Any] | None:
+        """Returns the record of the last commit that changed rows in a state of the table.
+
+        None if rows may be somebody else's.
+        """
+
+    @abstractmethod
     def attempt(
         self, batch: SparkBatch, copied: str, columns: t.StructType
     ) -> AbstractContextManager["ReplicaOutput[Table]"]:

@@ -112,7 +112,7 @@ class ReplicaOutput(TableOutput[Table]):
         with self._sink.errors(self.batch):
             if self.changes is not None and not self._follows(state):
                 raise InvalidArgument(
-                    f"another attempt has written {self._sink.name} meanwhile, or it is new",
+                    f"somebody has written {self._sink.name} meanwhile, or it is new",
                     "Run the batch again: it copies the table as it is then.",
                 )
             stored = self.last_batch(state)
@@ -132,8 +132,8 @@ class ReplicaOutput(TableOutput[Table]):
 
     def _follows(self, state: Table) -> bool:
         """Whether the changes fit the replica in this state."""
-        _, record = next(self.records(state), (None, None))
-        if record is None:
+        record = self._replica.last_record(state)
+        if record is None:  # Somebody else has written since, or nobody has.
             return False
         if self.repairs is not None and record["attempt"] != self.attempt.id:
             return bool(record["attempt"] == self.repairs.attempt)

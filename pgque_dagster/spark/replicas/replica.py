@@ -11,7 +11,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from ...client.errors import MalformedPayload
+from ...client.errors import MalformedPayload, PgqueError
+from ...client.replicas.deletes import HARD
 from ...client.replicas.snapshot import Snapshot
 from ...client.replicas.standing import (
     REDELIVERED,
@@ -28,6 +29,7 @@ from ...client.replicas.standing import (
 from ...client.source_tables import SourceTable
 from ...client.table_spec import TableSpec
 from ..batch import DRIVER_SIDE_EVENTS, SparkBatch, attempt_of
+from ..sinks.files.storage import StorageFailed
 from .formats import replica_of
 from .lake import LakeReplica
 from .output import ReplicaState
@@ -86,7 +88,7 @@ def replicate(
             )
             if copied is None or reason is not None:
                 log(f"copying {source.name}: {reason}")
-                yield _copy(batch, standing, replica, str(reason), state)
+                yield _copy(batch, standing, replica, str(reason), state, log)
             elif source.name in kinds:
                 with _advised(source):
                     changes = net_changes(mine, source)
@@ -111,6 +113,24 @@ def _advised(source: SourceTable) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def _unreadable(replica: LakeReplica[Any], log: Log) -> Iterator[None]:
+    """Lets a replica be written as a whole that cannot be read, unless it keeps rows."""
+    try:
+        yield
+    except PgqueError:
+        raise
+    except Exception as error:  # Spark's, for example for a file that is gone.
+        told = f"{replica.location} cannot be read: {str(error).strip().splitlines()[0]}"
+        if replica.deletes != HARD:
+            raise StorageFailed(
+                told,
+                "If files of it are lost, so are rows that only it kept. Move it away: the next "
+                "batch makes it anew.",
+            ) from error
+        log(f"{told}. It is written as a whole")
+
+
 def _kinds(events: DataFrame) -> set[str]:
     return {row.ev_type for row in events.select("ev_type").distinct().collect()}
 
@@ -121,6 +141,7 @@ def _copy(
     replica: LakeReplica[Any],
     reason: str,
     state: ReplicaState | None,
+    log: Log,
 ) -> Replicated:
     """Copies a table in a snapshot that was taken after its shape was seen."""
     claim, attempt = acked(batch.claim), attempt_of(batch)
@@ -132,7 +153,8 @@ def _copy(
         copied, repaired = snapshot.transactions, None
         # After a TRUNCATE, most rows differ.
         if state is not None and reason != TRUNCATED:
-            repaired = replica.repair(batch, state, rows, copied, tick_id)
+            with _unreadable(replica, log):
+                repaired = replica.repair(batch, state, rows, copied, tick_id)
         version, count, written = repaired or (
             *replica.overwrite(batch, rows, copied, tick_id),
             None,

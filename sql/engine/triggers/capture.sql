@@ -6,6 +6,7 @@ create or replace function pgque.capture_change()
 returns trigger
 set bytea_output = 'hex'
 set extra_float_digits = 1
+set quote_all_identifiers = off
 set intervalstyle = 'postgres'
 set datestyle = 'iso, ymd'
 set timezone = 'UTC'

@@ -205,7 +205,7 @@ def test_a_copy_that_a_stale_attempt_publishes_late_is_not_built_upon(
     with lake.connect() as db:
         expire_leases(db)
     monkeypatch.setattr(replica, "net_changes", meanwhile)
-    with pytest.raises(InvalidArgument, match="another attempt has written"):
+    with pytest.raises(InvalidArgument, match="somebody has written"):
         lake.run()
     lake.catch_up()
     lake.check()

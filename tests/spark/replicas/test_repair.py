@@ -1,19 +1,28 @@
 """A table that is copied into its replica again writes just the rows that differ."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event
 
 import psycopg
 import pytest
+from deltalake import write_deltalake
 
 from pgque_dagster.client import Client, InvalidArgument, PgqueError
 from pgque_dagster.client.replicas.deletes import DELETED_TICK, FROM_TICK, TO_TICK
 from pgque_dagster.client.replicas.standing import Replicated
 from pgque_dagster.client.source_tables import copy_again
 from pgque_dagster.spark.replicas import lake as lake_replicas
+from pgque_dagster.spark.sinks.files.storage import StorageFailed
 from tests.client.consumer.support import expire_leases
 from tests.support.replica_faults import Faults
-from tests.support.replication import CONSUMER, QUEUE, LakeReplication, Replication
+from tests.support.replication import (
+    CONSUMER,
+    QUEUE,
+    DeltaReplication,
+    LakeReplication,
+    Replication,
+)
 
 TABLE = "create table t (id int primary key, v text, n smallint, data bytea, f float8)"
 # Changes that no trigger reports.
@@ -73,6 +82,54 @@ def test_rows_that_are_there_twice_are_there_once(lake: LakeReplication) -> None
     lake.repeat_rows("public.t")
     assert repair(lake).written is None
     lake.check()
+
+
+@pytest.mark.parametrize("point", ["before begin", "before commit"])
+@pytest.mark.parametrize("repairs", [False, True])
+def test_a_commit_of_somebody_else_beside_an_attempt_is_found(
+    lake: LakeReplication, monkeypatch: pytest.MonkeyPatch, point: str, repairs: bool
+) -> None:
+    prepare(lake)
+    lake.sql("update t set v = 'new' where id = 3")
+    if repairs:
+        with Client(lake.url) as client:
+            copy_again(client, QUEUE, CONSUMER, "public.t")
+    lake.tick()
+    faults = Faults(lake, monkeypatch)
+    faults.set(point, 0, lambda: lake.repeat_rows("public.t", as_ours=False))
+    with pytest.raises(InvalidArgument, match="somebody has written"):
+        lake.run()
+    lake.catch_up()
+    lake.check()
+
+
+def test_a_replica_whose_file_is_gone_is_written_as_a_whole(lake: LakeReplication) -> None:
+    prepare(lake)
+    (file,) = lake.files("public.t")
+    Path(file.removeprefix("file://")).unlink()
+    assert repair(lake).written is None
+    lake.check()
+    assert "cannot be read" in lake.copied[-1]
+
+
+def test_rows_that_only_a_file_kept_that_is_gone_are_said_to_be_lost(lake: LakeReplication) -> None:
+    lake.keep("soft")
+    prepare(lake)
+    (file,) = lake.files("public.t")
+    Path(file.removeprefix("file://")).unlink()
+    with pytest.raises(StorageFailed, match="Move it away"):
+        repair(lake)
+
+
+def test_a_delta_table_that_somebody_partitioned_is_refused(delta: DeltaReplication) -> None:
+    prepare(delta)
+    table = delta.table("public.t")
+    write_deltalake(
+        table, delta.arrow("public.t"), mode="overwrite", schema_mode="overwrite", partition_by="n"
+    )
+    delta.sql("update t set v = 'new' where id = 3")
+    with pytest.raises(InvalidArgument, match=r"partitioned by n.*Move it away"):
+        delta.catch_up()
 
 
 def test_other_columns_and_many_differences_have_all_rows_written(

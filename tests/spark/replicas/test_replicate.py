@@ -27,7 +27,8 @@ def test_a_table_is_copied_and_then_follows_each_change(replication: Replication
     replication.catch_up()
     replication.check()
     assert replication.copied == [
-        "copying public.t: it has not been copied, or the consumer has passed over events"
+        "copying public.t: it has not been copied, a repair was asked for, or events were passed"
+        " over"
     ]
     replication.sql(
         "update t set name = 'new' where id < 10; delete from t where id between 20 and 30;"

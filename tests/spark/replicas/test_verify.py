@@ -7,6 +7,7 @@ lake need an hour: `--timeout 7200`.
 import json
 import os
 import random
+import time
 from collections import Counter
 
 import pytest
@@ -105,6 +106,27 @@ def test_values_that_move_between_columns_are_found(replication: Replication) ->
     assert [json.loads(row)["b"] for row in (*found.here, *found.there)] == ["x", None]
     replication.sql("set session_replication_role = replica; update t set f = '-0' where id = 2")
     assert replication.verify().differences == 2
+
+
+def test_a_time_as_a_key_is_shown_in_utc_in_any_zone(
+    lake: LakeReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    lake.sql(
+        "create table t (at timestamptz primary key, v int);"
+        "insert into t values ('0001-01-01 02:00+00', 1), ('2026-11-01 05:30+00', 2),"
+        "('2026-11-01 06:30+00', 3)"
+    )
+    lake.capture("public.t")
+    lake.catch_up()
+    lake.sql("set session_replication_role = replica; update t set v = 9 where v <> 2")
+    first, second = sorted(lake.verify().examples, key=lambda each: str(each.key))
+    monkeypatch.undo()
+    time.tzset()
+    assert first.key == {"at": "0001-01-01 02:00:00"}
+    assert second.key == {"at": "2026-11-01 06:30:00"}
+    assert [json.loads(row)["v"] for row in (*second.here, *second.there)] == ["9", "3"]
 
 
 def test_rows_that_are_there_twice_are_found(lake: LakeReplication) -> None:
