@@ -236,3 +236,20 @@ class TestWriters:
         abort(q, staging)
         q.execute("reset role")
         assert q.rows("select from pgque.staging") == []
+
+    def test_a_login_of_several_roles_acts_as_the_one_that_it_has_set(
+        self,
+        q: Connection,
+        owner: Connection,
+        rival: Connection,
+        login: Callable[[str], Connection],
+    ) -> None:
+        pool = login("t_staging_pool")
+        q.execute("grant t_staging_owner, t_staging_rival to t_staging_pool")
+        staging = open_staging(owner)
+        pool.execute("set role t_staging_rival")
+        with refused("42501", "t_staging_owner", "not by t_staging_rival"):
+            abort(pool, staging)
+        pool.execute("set role t_staging_owner")
+        abort(pool, staging)
+        assert q.rows("select from pgque.staging") == []
