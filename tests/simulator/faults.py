@@ -208,6 +208,11 @@ FAULTS = {
         "exit when pgque.append_position(v_sub);\n    end loop;\n\n    if v_sub.sub_batch is",
         "exit;\n    end loop;\n\n    if v_sub.sub_batch is",
     ),
+    "key_that_ends_in_transaction": Fault(
+        "A key whose time ends within the sender's transaction is neither there nor free",
+        "pg_catalog.<=) pg_catalog.clock_timestamp()\n        returning",
+        "pg_catalog.<=) pg_catalog.now()\n        returning",
+    ),
     "range_before_first_tick": Fault(
         "Readers without a position are offered ticks whose events are gone",
         "and t.tick_id = i_tick_id\n      and t.tick_id >= i_queue.queue_first_tick;",

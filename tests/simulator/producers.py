@@ -6,6 +6,8 @@ from .steps import step
 from .world import QUEUES, Choices, Transaction, World
 
 _BUSY = (*QUEUES, *QUEUES[:2], *QUEUES[:1] * 3)
+_SEND_IDEM = "select * from pgque.send_idem(%s, 't', %s::text, %s)"
+_END_KEY = "update pgque.idem set expires_at = clock_timestamp() where idem_key = %s"
 KEYS = (None, "a", "b", "c", "d", "e")
 
 
@@ -119,14 +121,15 @@ async def send_at(world: World, choices: Choices, session: Session) -> None:
 
 @step("producers", 6)
 async def send_idem(world: World, choices: Choices, session: Session) -> None:
-    """The same key twice: the event is there once."""
+    """The same key twice: its event is there once, unless the time of the key is over."""
     transaction = await _begun(world, choices, session)
-    sent = Sent(_queue(choices), world.new_payload())
-    for _ in range(2):
-        await session.run(
-            "select * from pgque.send_idem(%s, 't', %s::text, %s)", *sent[:2], sent.payload
-        )
-    transaction.levels[-1].append(sent)
+    queue, key = _queue(choices), world.new_payload()
+    for is_new in (True, choices.percent(30)):
+        sent = Sent(queue, world.new_payload())
+        if is_new:
+            await session.run(_END_KEY, key)
+            transaction.levels[-1].append(sent)
+        await session.run(_SEND_IDEM, queue, sent.payload, key)
     await _end(world, choices, session)
 
 
