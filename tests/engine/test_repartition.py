@@ -135,6 +135,21 @@ class TestWhatFailed:
         db.tick()
         assert in_order(consume(db, 5)) == {key: [0] for key in KEYS}
 
+    def test_comes_back_if_it_is_moved_while_the_slots_meet(
+        self, db: Connection, slots_of_another: None
+    ) -> None:
+        queue_with_slots(db, 2)
+        fail_each(db)
+        with (maintenance := db.another()).transaction():
+            maintenance.value("select pgque.maint_retry_events()")
+            db.value("select pg_current_xact_id()::text")
+            db.value("select pgque.force_next_tick('q')")
+            db.value("select pgque.ticker('q')")
+            assert consume(db, 2) == []
+        repartition(db, 5)
+        db.tick()
+        assert in_order(consume(db, 5)) == {key: [0] for key in KEYS}
+
     def test_is_replayed(self, db: Connection, slots_of_another: None) -> None:
         queue_with_slots(db, 2, max_retries="0")
         fail_each(db)

@@ -195,6 +195,21 @@ def test_the_queue_runs_on_after_adoption(q: Connection, restore: Restore) -> No
     assert (got, new.stored_payloads()) == (["a", *map(str, range(8))], {"6", "7"})
 
 
+def test_a_transaction_that_commits_meanwhile_takes_no_event_away(
+    q: Connection, restore: Restore
+) -> None:
+    q.send("a")
+    new = restore()
+    table = new.value("select queue_data_pfx from pgque.queue")
+    with new.transaction():
+        new.execute(f"lock table {table} in access share mode".encode())
+        adopting = new.blocked(adopt)
+        new.another().value("select pg_current_xact_id()::text")
+    assert adopting.result() == 1
+    new.tick()
+    assert new.drain() == ["a"]
+
+
 def test_it_can_be_restored_again(server: Server, q: Connection, restore: Restore) -> None:
     q.send("a")
     for into in (server, server):
