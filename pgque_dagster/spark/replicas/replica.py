@@ -121,7 +121,8 @@ def _unreadable(replica: LakeReplica[Any], log: Log) -> Iterator[None]:
     except PgqueError:
         raise
     except Exception as error:  # Spark's, for example for a file that is gone.
-        told = f"{replica.location} cannot be read: {str(error).strip().splitlines()[0]}"
+        line = next(iter(str(error).splitlines()), type(error).__name__)
+        told = f"{replica.location} cannot be read: {line}"
         if replica.deletes != HARD:
             raise StorageFailed(
                 told,
