@@ -10,22 +10,15 @@ from tests.simulator.run import Report, program, simulate
 
 # docs/proof.md
 NOT_FOUND_YET = (
-    "dump_beside_rotation",
-    "tick_in_old_snapshot",
     "registration_beside_switch",
     "tick_between_copies",
     "retention_set_later",
     "registration_in_old_snapshot",
-    "position_taken",
-    "switch_beside_ticker",
     "switch_beside_consumer",
     "slots_that_move",
-    "retries_of_old_slots",
-    "events_of_old_slots",
     "dead_letters_of_old_slots",
     "shared_cursor",
     "worker_in_two_sessions",
-    "worker_leaves_with_batch",
 )
 
 
