@@ -8,7 +8,6 @@ statements, its place is only known to lie between two.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import NamedTuple
 
 
@@ -40,8 +39,6 @@ class Place(NamedTuple):
 
 
 BEGINNING = Place(0, 0)
-
-_by_id = attrgetter("id")
 
 
 class Queue:
@@ -223,7 +220,8 @@ class Consumer:
             # An event that a seek back and a retry deliver in one batch comes twice, in any order.
             if known.leaving and sorted(events) == sorted(known.staying()):
                 self.set_aside(known)
-            if sorted(known.events) != sorted(events) or events != sorted(events, key=_by_id):
+            ids = [event.id for event in events]
+            if sorted(known.events) != sorted(events) or ids != sorted(ids):
                 lost = [event for event in known.events if event not in events]
                 new = [event for event in events if event not in known.events]
                 raise Divergence(

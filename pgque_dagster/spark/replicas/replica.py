@@ -114,22 +114,22 @@ def _advised(source: SourceTable) -> Iterator[None]:
 
 
 @contextmanager
-def _unreadable(replica: LakeReplica[Any], log: Log) -> Iterator[None]:
-    """Lets a replica be written as a whole that cannot be read, unless it keeps rows."""
+def _may_be_unreadable(replica: LakeReplica[Any], log: Log) -> Iterator[None]:
+    """Lets a replica be written as a whole that cannot be compared, unless it keeps rows."""
     try:
         yield
     except PgqueError:
         raise
     except Exception as error:  # Spark's, for example for a file that is gone.
         line = next(iter(str(error).splitlines()), type(error).__name__)
-        told = f"{replica.location} cannot be read: {line}"
+        told = f"{replica.source.name} cannot be compared with {replica.location}: {line}"
         if replica.deletes != HARD:
             raise StorageFailed(
                 told,
-                "If files of it are lost, so are rows that only it kept. Move it away: the next "
-                "batch makes it anew.",
+                "Run the batch again. Only if files of the replica are gone, and so the rows that "
+                "only they kept: move it away, and the next batch makes it anew.",
             ) from error
-        log(f"{told}. It is written as a whole")
+        log(f"{told}. The replica is written as a whole")
 
 
 def _kinds(events: DataFrame) -> set[str]:
@@ -154,7 +154,7 @@ def _copy(
         copied, repaired = snapshot.transactions, None
         # After a TRUNCATE, most rows differ.
         if state is not None and reason != TRUNCATED:
-            with _unreadable(replica, log):
+            with _may_be_unreadable(replica, log):
                 repaired = replica.repair(batch, state, rows, copied, tick_id)
         version, count, written = repaired or (
             *replica.overwrite(batch, rows, copied, tick_id),

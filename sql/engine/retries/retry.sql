@@ -80,8 +80,9 @@ end;
 $$;
 
 -- Does the work of nack_batch, dead_letter_batch and event_retry in one pass. Events with fewer
--- retries than i_max_retries go to the retry queue; if i_max_retries is null, all events go there. The
--- others become dead letters, with the reason given for them or else i_reason. Events of a subconsumer's batch belong to its main consumer. Tables that
+-- retries than i_max_retries go to the retry queue, unless they are dead letters already; if
+-- i_max_retries is null, all events go there. The others become dead letters, with the reason given
+-- for them or else i_reason. Events of a subconsumer's batch belong to its main consumer. Tables that
 -- the consumer replicates are copied again, because they lack these changes.
 -- locks: none. writes: retry_queue, dead_letter, replica_table.
 create or replace function pgque.settle_events(
@@ -106,7 +107,12 @@ begin
         where i.id is not null order by i.id
     ), found as materialized (
         select e.*, g.reason,
-               i_max_retries is null or coalesce(e.ev_retry, 0) < i_max_retries as is_retried
+               i_max_retries is null
+               or coalesce(e.ev_retry, 0) < i_max_retries
+                  and not exists (select from pgque.dead_letter d
+                                  where d.dl_queue_id = v_owner.sub_queue
+                                    and d.dl_consumer_id = v_owner.sub_consumer
+                                    and d.ev_id = e.ev_id) as is_retried
         from pgque.pick_events(i_batch_id, i_msg_ids) e
         join given g on g.id = e.ev_id
     ), retried as (
