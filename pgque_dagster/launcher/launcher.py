@@ -7,7 +7,7 @@ from typing import Any, Self
 import dagster as dg
 
 from ..project.keys import BATCH_ID, DIED, WARM, WARM_PROCESS
-from .dagster_internals import execution_arguments, health, server_of
+from .dagster_internals import evaluate_sensors_often, execution_arguments, health, server_of
 from .liveness import Address
 from .pool import Pool
 from .process import Code
@@ -44,6 +44,7 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
                     f"{name} of WarmRunLauncher is {value}: it must be 1 or more"
                 )
         super().__init__(inst_data)
+        evaluate_sensors_often()
         self._pool = Pool(processes, max_runs, self._fail, self._is_finished)
 
     @classmethod
