@@ -65,7 +65,7 @@ def build_pgque_sensor(
         tick_wait: how long an evaluation that finds nothing to do waits for a tick. The sensors of
             a code location share this time, because Dagster evaluates them one after another.
         minimum_interval_seconds: the minimum time between the starts of two evaluations. Dagster's
-            daemon starts one every 5 seconds at most.
+            daemon starts one every 5 seconds at most, and with `WarmRunLauncher` every second.
         with_checks: whether runs execute the checks that are defined on the assets, too. Those that
             are a part of an asset are executed always.
         default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.

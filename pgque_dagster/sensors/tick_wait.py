@@ -1,4 +1,4 @@
-"""Lets an evaluation wait for the next tick, since Dagster evaluates a sensor every 5 seconds."""
+"""Lets an evaluation wait for the next tick, since Dagster evaluates sensors seldom."""
 
 from collections.abc import Sequence
 from datetime import timedelta

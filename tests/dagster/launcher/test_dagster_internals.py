@@ -1,14 +1,16 @@
 """The parts of Dagster without a public name that the launcher uses. A failure names the part."""
 
+import logging
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from pgque_dagster.launcher import dagster_internals
+from pgque_dagster.launcher import WarmRunLauncher, dagster_internals
 from tests.support import warm_project
 
 
@@ -58,3 +60,30 @@ def test_a_code_location_has_its_resources() -> None:
     found = dagster_internals.resources_of(dg.serialize_value(origin.repository_origin))
 
     assert list(found) == ["pyspark"]
+
+
+class Waiting(threading.Event):
+    """Notes how long somebody would wait for it."""
+
+    seconds: float | None = None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds = timeout
+        return True
+
+
+def test_the_daemon_begins_an_evaluation_of_sensors_every_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from dagster._daemon import sensor
+
+    # Sets it back at the end.
+    monkeypatch.setattr(sensor, "MIN_INTERVAL_LOOP_TIME", 5)
+    WarmRunLauncher(processes=1, max_runs=1).dispose()
+    shutdown = Waiting()
+    no_workspace: Any = None
+    loop = sensor.execute_sensor_iteration_loop(no_workspace, logging.getLogger(), shutdown)
+    while shutdown.seconds is None:
+        next(loop)
+
+    assert 0 < shutdown.seconds <= 1.1
