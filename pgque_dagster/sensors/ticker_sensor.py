@@ -31,8 +31,8 @@ def build_pgque_ticker_sensor(
 
     @dg.sensor(
         name=name or of.named("pgque_ticker_sensor"),
-        # The daemon, which starts one every 5 seconds, passes by one that is due in a millisecond.
-        minimum_interval_seconds=1,
+        # A daemon that starts one every 5 seconds passes by one that is due in a millisecond.
+        minimum_interval_seconds=4,
         default_status=default_status,
         description=(
             "Ticks all queues every 5 s, so that the events sent since then can be consumed, and "
