@@ -4266,9 +4266,10 @@ $$;
 -- Returns the tick that ends the next batch after i_last, or null. This is the nearest tick that is
 -- older than the lag and meets the minimum count or the minimum interval. With a maximum count, it
 -- is the farthest tick that stays within that count. Counts are differences of event ids, so they
--- are upper estimates if transactions rolled back. Redelivered events get no new ids, so with an
--- owner the events themselves are counted before several ticks become one batch, and if they are too
--- many, it is an earlier tick.
+-- are upper estimates if transactions rolled back. Events that the last tick left behind have ids that
+-- it counts: a minimum of one is met by the first tick that leaves none. Redelivered events get no new
+-- ids, so with an owner the events themselves are counted before several ticks become one batch, and if
+-- they are too many, it is an earlier tick.
 create or replace function pgque.find_next_tick(
     i_queue_id integer, i_last pgque.tick,
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
@@ -4291,6 +4292,7 @@ begin
       and t.tick_time <= v_newest
       and (i_min_count is null and i_min_interval is null
            or t.tick_event_seq >= i_last.tick_event_seq + i_min_count
+           or i_min_count = 1 and i_last.left_some and not t.left_some
            or t.tick_time >= i_last.tick_time + i_min_interval)
     order by t.tick_id
     limit 1;

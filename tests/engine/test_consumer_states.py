@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.metrics import health
-from tests.support.queues import Connection, refused
+from tests.support.queues import Connection, connect, refused
 from tests.support.races import race
 from tests.support.workers import register
 
@@ -72,6 +72,24 @@ def test_a_consumer_is_due_once_a_tick_meets_the_limits(q: Connection) -> None:
     # To look opens nothing.
     assert state(q, "batch_id, is_due") == (None, True)
     assert q.value("select count(*) from pgque.position_log") == positions
+
+
+def test_an_event_that_a_tick_left_behind_waits_for_no_other(db: Connection) -> None:
+    """Its id is counted by the tick before its transaction ended."""
+    db.make_queue(ticker_max_lag="0")
+    limits = {"i_min_count": 1, "i_min_interval": "1 hour"}
+    with connect(db.url) as late, late.transaction():
+        late.send("late")
+        db.tick()
+        assert db.value("select left_some from pgque.tick order by tick_id desc limit 1")
+        db.finish(db.next_batch())
+        db.tick()
+        assert state(db, "is_due", **limits) == (False,)
+    db.value("select pgque.ticker()")
+
+    assert state(db, "is_due", **limits) == (True,)
+    batch = db.value("select batch_id from pgque.claim_batch('q', 'c', 'w', i_min_count => 1)")
+    assert db.payloads(batch) == ["late"]
 
 
 def test_subconsumers_follow_the_consumer_that_they_share(db: Connection) -> None:
