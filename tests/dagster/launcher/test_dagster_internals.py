@@ -75,7 +75,7 @@ class Waiting(threading.Event):
 def test_the_daemon_begins_an_evaluation_of_sensors_every_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from dagster._daemon import sensor
+    from dagster._daemon import sensor  # noqa: PLC2701
 
     # Sets it back at the end.
     monkeypatch.setattr(sensor, "MIN_INTERVAL_LOOP_TIME", 5)
