@@ -92,6 +92,10 @@ bench-spark: java venv  ## Run the benchmarks of Spark (Debian's postgresql-15, 
 simulate: venv  ## Run the engine in an order that a seed fixes, beside a model: SEED=1 STEPS=20000 FAULT=name
 	@PGQUE_OPEN_FOLDERS=1 $(PYTHON) -m tests.simulator --seed $(or $(SEED),1) --steps $(or $(STEPS),20000) $(if $(FAULT),--fault $(FAULT)) $(ARGS)
 
+.PHONY: torture
+torture: archive  ## Break runs, servers and networks for HOURS=1, from SEED on, and count the events
+	@PGQUE_OPEN_FOLDERS=1 $(PYTHON) -m tests.torture --hours $(or $(HOURS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 .PHONY: bench-latency
 bench-latency: java venv  ## Measure the latency of the sensor, with and without warm processes, 10 minutes
 	@$(PYTHON) -m benchmarks.runs $(ARGS)

@@ -178,14 +178,14 @@ def test_a_shard_of_another_incarnation_is_left_out_until_somebody_decides(
     assert sharded.rows() == [("eu", 1), ("eu", 2), ("us", 1), ("us", 2)]
 
 
-def adopt(sharded: Sharded, told: str) -> None:
+def adopt(sharded: Sharded, told: str, shard: str = "us") -> None:
     """Does what the error says."""
     what = told.partition("Then adopt it: ")[2].splitlines()[0]
     match sharded.kind:
         case "parquet":
             own, file = re.fullmatch(r"write (\S+) in place of .* in (\S+)\.", what).groups()
             incarnations, batches = json.loads(Path(file).read_text())
-            Path(file).write_text(json.dumps([incarnations | {"us": own}, batches]))
+            Path(file).write_text(json.dumps([incarnations | {shard: own}, batches]))
         case "delta":
             exec(what.removesuffix("."), {"DeltaTable": DeltaTable})
         case "iceberg":

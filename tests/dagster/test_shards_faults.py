@@ -2,20 +2,16 @@
 
 import json
 from pathlib import Path
-from random import Random
 from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
 
 import dagster as dg
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame
 
 from pgque_dagster import SparkBatch
 from pgque_dagster.client import Client
-from pgque_dagster.sensors import shards
-from tests.support.events import publish
-from tests.support.sharding import POINTS, STORED, Sharded, payloads, watched
+from tests.support.sharding import POINTS, STORED, Sharded, watched
 from tests.support.signals import go_on, has_ended, signalled, wait_until
 
 
@@ -119,64 +115,3 @@ def is_leased(sharded: Sharded) -> bool:
             lease = client.lease_info("orders", "revenue")
             found.append(lease is not None and lease.is_live)
     return any(found)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100))
-def test_any_sequence_of_faults_stores_each_event_once(
-    sharded: Sharded,
-    shard_urls: dict[str, str],
-    administration: psycopg.Connection,
-    seed: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Runs die at any point, databases refuse connections, shards come and go."""
-    monkeypatch.setattr(shards, "_AGAIN_SECONDS", 0.0)
-    # A task for each slice costs more than everything else.
-    sharded.compute = lambda batch: payloads(batch).coalesce(1)
-    choose = Random(seed)
-    sent: list[tuple[str, int]] = []
-    everything = dict(shard_urls)
-    closed: set[str] = set()
-    for number in range(40):
-        match choose.choice(("send", "send", "consume", "consume", "close", "shards")):
-            case "send":
-                if open_shards := sorted(set(everything) - closed):
-                    shard = choose.choice(open_shards)
-                    with Client(everything[shard]) as client:
-                        publish(client, [{"number": number}])
-                    sent.append((shard, number))
-            case "close":
-                shard = choose.choice(sorted(everything))
-                closed ^= {shard}
-                allow(administration, everything[shard], shard not in closed)
-            case "shards":
-                some = choose.sample(sorted(everything), choose.randint(1, len(everything)))
-                sharded.urls = {shard: everything[shard] for shard in some}
-            case "consume":
-                die_at = choose.choice((None, *POINTS))
-
-                def die(reached: str, die_at: str | None = die_at) -> None:
-                    if reached == die_at:
-                        raise Died
-
-                found = sharded.evaluate(max_attempts=1000)
-                for request in [] if isinstance(found, str) else found:
-                    with watched(die):
-                        sharded.run(request.tags)
-    for shard in closed:
-        allow(administration, everything[shard], True)
-    sharded.urls = everything
-    sharded.consume(max_attempts=1000)
-
-    assert sharded.rows() == sorted(sent)
-
-
-def allow(administration: psycopg.Connection, url: str, is_allowed: bool) -> None:
-    """Lets a database take connections, or ends them and refuses more."""
-    name = conninfo_to_dict(url)["dbname"]
-    administration.execute(f"alter database {name} allow_connections {is_allowed}".encode())
-    if not is_allowed:
-        administration.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,)
-        )

@@ -1,0 +1,283 @@
+"""One queue over four servers, under load: whatever fails, each event is stored exactly once.
+
+`make torture` runs it with seeds that nobody has tried.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.expressions import And, EqualTo, In
+from pyspark.sql import SparkSession
+
+from pgque_dagster.client import BatchLeased, Client
+from pgque_dagster.sensors import shards
+from tests.conftest import INSTALL_SQL, new_server
+from tests.dagster.test_shards import adopt, install
+from tests.support.dumps import dump
+from tests.support.events import tick
+from tests.support.shard_servers import Shard, loaded, settled
+from tests.support.sharding import POINTS, TABLE, Sharded, payloads, shards_of, watched
+from tests.support.signals import go_on, state_of, wait_until
+from tests.support.stored_tables import iceberg_catalog
+
+SHARDS = ("eu", "us", "asia", "africa")
+# The first and the last.
+SEEDS = os.environ.get("PGQUE_SEEDS", "0-9")
+STEPS = ("dump", "restore", "crash", "start", "crash", "start", "shards", "shards", "all")
+CUT_SECONDS = 1.0
+PATIENCE_SECONDS = 300
+
+
+class Died(Exception):
+    """Takes the place of a run's death."""
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[Any]]:
+    with ExitStack() as stack:
+        found = [stack.enter_context(new_server()) for _ in SHARDS]
+        for server in found:
+            install(server.url)
+        yield found
+
+
+@dataclass
+class Story:
+    """What happens to a project over some shards, as a seed chooses.
+
+    Attributes:
+        faults: how many there were.
+        paused: programs that stopped in a run.
+    """
+
+    sharded: Sharded
+    all: dict[str, Shard]
+    folder: Path
+    choose: Random
+    faults: int = 0
+    used: set[str] = field(default_factory=lambda: set(SHARDS))
+    paused: list[int] = field(default_factory=list)
+
+    def use(self) -> None:
+        """Has the project consume from the shards that it shall use, where they are now."""
+        urls = {name: self.all[name].url_for_runs for name in SHARDS if name in self.used}
+        self.sharded.urls = urls
+
+    def step(self, step: str) -> None:
+        name = self.choose.choice(SHARDS)
+        match step:
+            case "consume":
+                self.consume(self.choose.choice((None, *POINTS)), self._fault(name))
+            case "kill":
+                self.signal(SIGKILL)
+            case "pause":
+                self.signal(SIGSTOP)
+            case "crash" if not self.all[name].is_down:
+                self.all[name].crash()
+                self.faults += 1
+            case "start":
+                for shard in self.all.values():
+                    shard.start()
+            case "dump":
+                self.dump(self.all[name])
+            case "restore":
+                dumped = [each for each in SHARDS if self.all[each].dumped]
+                self.restore(self.all[self.choose.choice(dumped or SHARDS)])
+            case "shards":
+                self.used = set(self.choose.sample(SHARDS, self.choose.randint(1, len(SHARDS))))
+                self.use()
+            case "all":
+                self.used = set(SHARDS)
+                self.use()
+
+    def _fault(self, name: str) -> Callable[[], None]:
+        network = self.all[name].network
+
+        def die() -> None:
+            self.faults += 1
+            raise Died
+
+        def cut(state: Any) -> None:
+            self.faults += 1
+            network.state = state
+            threading.Timer(CUT_SECONDS, lambda: setattr(network, "state", "up")).start()
+
+        cuts = [lambda state=state: cut(state) for state in ("slow", "mute", "down")]
+        return self.choose.choice([die, die, die, *cuts])
+
+    def consume(self, point: str | None = None, fault: Callable[[], None] | None = None) -> bool:
+        """Runs what the sensor requests, with a fault at a point; says if it requested anything."""
+
+        def at(reached: str) -> None:
+            if fault is not None and reached == point:
+                fault()
+
+        found = self.sharded.evaluate(max_attempts=10**6)
+        for request in [] if isinstance(found, str) else found:
+            with watched(at):
+                result = self.sharded.run(request.tags)
+            told = "".join(
+                str(event.step_failure_data.error)
+                for event in result.all_events
+                if event.is_step_failure
+            )
+            if match := re.search(r"holds batches of shard (\w+) of incarnation", told):
+                assert self.all[match[1]].dumped, told
+                adopt(self.sharded, told, match[1])
+        return not isinstance(found, str)
+
+    def signal(self, signal: Signals) -> None:
+        """Runs a batch of each shard in a process of its own, which gets a signal at a point."""
+        found = self.sharded.evaluate(max_attempts=10**6)
+        if isinstance(found, str):
+            return
+        (*_, second_ack) = points = list(POINTS)
+        if len(shards_of(found[0])) == 1:
+            points.remove(second_ack)
+        place = (self.sharded.kind, str(self.sharded.folder), self.sharded.target)
+        run = (json.dumps(dict(found[0].tags)), signal.name, self.choose.choice(points))
+        log = self.folder / f"log-{self.faults}"
+        command = [sys.executable, "-m", "tests.support.sharding", json.dumps(self.sharded.urls)]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*command, *place, *run, f"{log}.signalled"], stderr=output, start_new_session=True
+            )
+        wait_until(lambda: process.poll() is not None or state_of(process.pid) == "T")
+        # A run that needs a decision, or finds its batches done, ends before it is there.
+        assert process.returncode in (None, 0, 1, -SIGKILL), log.read_text()
+        self.faults += process.returncode in (None, -SIGKILL)
+        if process.returncode is None:
+            self.paused.append(process.pid)
+
+    def dump(self, shard: Shard) -> None:
+        shard.start()
+        shard.dumped = self.folder / f"{shard.name}.dump"
+        dump(shard.server, shard.url, shard.dumped)
+
+    def restore(self, shard: Shard) -> None:
+        shard.start()
+        if shard.dumped is None:
+            self.dump(shard)
+            self.step("consume")
+        forget(self.sharded, shard.name, shard.restored())
+        self.faults += 1
+        self.use()
+
+    def end(self) -> None:
+        """Mends everything, and consumes what is left."""
+        self.step("start")
+        for pid in self.paused:
+            go_on(pid, SIGCONT)
+        self.step("all")
+        for shard in self.all.values():
+            shard.network.state = "up"
+            with Client(shard.url) as client:
+                tick(client)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        # The lease of a run that was killed ends by itself.
+        while self.consume() or self._has_left():
+            assert time.monotonic() < deadline
+
+    def _has_left(self) -> bool:
+        try:
+            return bool(self.sharded.left())
+        except BatchLeased:
+            return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg", "postgres"])
+@pytest.mark.parametrize("seed", range(int(SEEDS.split("-")[0]), int(SEEDS.split("-")[1]) + 1))
+def test_whatever_fails_on_four_servers_each_event_is_stored_once(
+    servers: list[Any],
+    kind: str,
+    seed: int,
+    database_url: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Servers crash and stay away, one is restored from a dump, shards come and go, runs die.
+
+    Networks break. One of four has a process killed, and one has one paused: each starts a Spark.
+    """
+    monkeypatch.setattr(shards, "_AGAIN_SECONDS", 0.0)
+    sharded = Sharded({}, kind, tmp_path / "lake", spark, database_url)
+    # A task for each slice costs more than everything else.
+    sharded.compute = lambda batch: payloads(batch).coalesce(1)
+    if kind == "postgres":
+        with psycopg.connect(database_url) as db:
+            db.execute(TABLE)
+    with loaded(SHARDS, servers, INSTALL_SQL.read_bytes()) as all:
+        story = Story(sharded, all, tmp_path, Random(seed))
+        story.use()
+        steps = [*STEPS, *["consume"] * 10, *{0: ["kill"], 1: ["pause"]}.get(seed % 4, [])]
+        story.choose.shuffle(steps)
+        try:
+            for step in steps:
+                story.step(step)
+            with settled(all):
+                story.end()
+                compare(sharded, all)
+        finally:
+            for pid in story.paused:
+                go_on(pid, SIGKILL)
+            for shard in all.values():
+                shard.start()
+    record_property("faults", story.faults)
+
+
+def compare(sharded: Sharded, all: dict[str, Shard]) -> None:
+    """Each event is stored once; one that its restored database lacks, at most once."""
+    counted = Counter(sharded.rows())
+    assert max(counted.values()) == 1, [row for row in counted if counted[row] > 1]
+    for name, shard in all.items():
+        stored = {number for at, number in counted if at == name}
+        assert not shard.sent() - stored
+        assert not stored - shard.sent() - shard.lost
+
+
+def forget(sharded: Sharded, shard: str, ids: list[int]) -> None:
+    """Deletes the rows of a shard whose events come again, as the error about it says."""
+    table = sharded.folder / "revenue"
+    match sharded.kind:
+        case "postgres":
+            with psycopg.connect(sharded.target) as db:
+                where = "shard = %s and ev_id = any (%s)"
+                db.execute(f"delete from revenue where {where}".encode(), [shard, ids])
+        case "iceberg" if ids and table.parent.exists():
+            catalog = iceberg_catalog(sharded.target)
+            if catalog.table_exists("pgque.revenue"):
+                again = And(EqualTo("shard", shard), In("ev_id", ids))
+                catalog.load_table("pgque.revenue").delete(again)
+        case "delta" if ids and table.exists():
+            some = ", ".join(map(str, ids))
+            DeltaTable(table).delete(f"shard = '{shard}' and ev_id in ({some})")
+        case "parquet":
+            for file in table.rglob("*.parquet"):
+                rows = pq.read_table(file, partitioning=None)
+                is_one = pc.is_in(rows["ev_id"], pa.array(ids, pa.int64()))
+                again = pc.and_(pc.equal(rows["shard"], shard), is_one)
+                pq.write_table(rows.filter(pc.invert(again)), file)
+                # Spark would compare the file with it.
+                file.with_name(f".{file.name}.crc").unlink(missing_ok=True)

@@ -1,0 +1,55 @@
+"""Runs the faults of four servers with new seeds until the time is over: `make torture HOURS=1`."""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parents[1]
+_TESTS = "tests/dagster/test_shards_servers.py"
+# A process of the tests has a start to pay.
+_SEEDS_AT_ONCE = 10
+
+
+def main() -> int:
+    """Prints the seeds and the faults; returns 1 if an event was lost or stored twice."""
+    parser = argparse.ArgumentParser(prog="make torture", description=__doc__)
+    parser.add_argument("--hours", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, help="the first one; by default, a random one")
+    options = parser.parse_args()
+    seed = random.randrange(1_000, 1_000_000) if options.seed is None else options.seed
+    ends_at = time.monotonic() + options.hours * 3600
+    runs = faults = 0
+    with tempfile.TemporaryDirectory() as folder:
+        while time.monotonic() < ends_at:
+            seeds = f"{seed}-{seed + _SEEDS_AT_ONCE - 1}"
+            report = Path(folder) / "report.xml"
+            command = [sys.executable, "-m", "pytest", _TESTS, "-m", "slow", "-q", "-x"]
+            done = subprocess.run(
+                [*command, f"--junitxml={report}", "--show-capture=no"],
+                cwd=ROOT,
+                env={**os.environ, "PGQUE_SEEDS": seeds},
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+            found = ElementTree.parse(report).iter("property")
+            counts = [int(each.attrib["value"]) for each in found]
+            runs, faults = runs + len(counts), faults + sum(counts)
+            print(f"seeds {seeds}: {runs} runs and {faults} faults in total", flush=True)
+            if done.returncode:
+                print(done.stdout)
+                print(f"again: PGQUE_SEEDS={seeds} make test ARGS='-m slow {_TESTS}'")
+                return 1
+            seed += _SEEDS_AT_ONCE
+    print(f"{faults} faults in {runs} runs: no event was lost, and none was stored twice")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
