@@ -15,13 +15,13 @@ from ..client import Batch, InvalidArgument, PgqueError
 from ..client.vector import Vector
 from ..project.batch_run import BatchRun
 from ..project.database import Database
-from ..project.keys import BATCH_ID, CONSUMER, QUEUE
+from ..project.keys import BATCH_ID, CONSUMER, QUEUE, SHARDS
 from ..project.resource import PgqueResource
 from .batch_io_manager import BatchIOManager
 from .claims import claim_batch
 from .consumption import Consumption
 from .earlier_runs import refuse_batch_of_one
-from .metadata import plan_metadata, set_aside
+from .metadata import plan_metadata, set_aside, ticks
 from .outputs import StepResult
 from .step import compute, prepare_consumer, skip, spark_batches
 
@@ -168,8 +168,12 @@ def _metadata(vector: Vector, sharded: "spark.ShardedBatch") -> dict[str, Any]:
         CONSUMER: vector.consumer,
         # As text, because Dagster's pages round large numbers.
         BATCH_ID: str(vector.batch_id),
-        "pgque/shards": {
-            shard: {"batch_id": member.batch_id, "events": member.event_count}
+        SHARDS: {
+            shard: {
+                BATCH_ID: member.batch_id,
+                **ticks(vector.members[shard]),
+                "pgque/events": member.event_count,
+            }
             for shard, member in sharded.members.items()
         },
         **plan_metadata(sharded.plan),

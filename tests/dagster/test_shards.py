@@ -49,9 +49,15 @@ def test_a_run_has_a_batch_of_each_shard_and_stores_them_by_one_commit(sharded: 
     assert sharded.left() == []
     (made,) = done.asset_materializations_for_node("revenue")
     assert made.metadata["pgque/events"].value == 4
-    assert {
-        shard: each["events"] for shard, each in made.metadata["pgque/shards"].value.items()
-    } == {"eu": 2, "us": 2}
+    assert made.metadata["pgque/shards"].value == {
+        shard: {
+            "pgque/batch_id": 1,
+            "pgque/prev_tick_id": 1,
+            "pgque/tick_id": 2,
+            "pgque/events": 2,
+        }
+        for shard in ("eu", "us")
+    }
     assert list(sharded.folder.rglob("_pgque/vectors/*")) == []
 
     sharded.send(us=[4])
