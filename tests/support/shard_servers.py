@@ -37,6 +37,7 @@ class Shard:
         url: of the database, which a restored one replaces.
         network: between Dagster and the server.
         lost: events that its dump lacks.
+        again: ids of the events that it delivers again since it was restored.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Shard:
     url: str
     network: Network
     lost: set[int] = field(default_factory=set)
+    again: list[int] = field(default_factory=list)
     dumped: Path | None = None
     is_down: bool = False
     sending: threading.Lock = field(default_factory=threading.Lock)
@@ -95,8 +97,8 @@ class Shard:
             return True
         return False
 
-    def restored(self) -> list[int]:
-        """Replaces the database by its dump; returns the ids of the events that come again."""
+    def restore(self) -> None:
+        """Replaces the database by its dump."""
         assert self.dumped is not None
         with self.sending:
             before = self.sent()
@@ -112,7 +114,7 @@ class Shard:
             with Client(url) as client, connect(url) as db:
                 tick(client)
                 batch = client.next_batch("orders", "revenue")
-                return [id for (id,) in db.execute(EVENTS, [batch])]
+                self.again = [id for (id,) in db.execute(EVENTS, [batch])]
 
 
 @contextmanager
