@@ -12,7 +12,7 @@ help:  ## Show this list
 demo dev screenshots test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 .PHONY: demo
-demo: archive  ## Replicate a bank under load into Delta, kill a run, and compare: 80 seconds
+demo: archive  ## Replicate a bank under load into Delta, kill a run, and compare: a minute
 	@$(PYTHON) -m demo
 
 .PHONY: dev

@@ -126,7 +126,7 @@ def measure(rounds: int) -> Iterator[Result]:
                 pause=_EVALUATION_SECONDS,
             )
             launchers = {
-                "warm processes": ((4.0, 6.0), _WARM + _QUICK_QUEUE),
+                "warm processes": ((1.5, 2.5), _WARM + _QUICK_QUEUE),
                 "default launcher": ((9.0, None), _QUICK_QUEUE),
             }
             for name, (targets, settings) in launchers.items():

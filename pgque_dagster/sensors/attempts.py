@@ -16,7 +16,7 @@ import dagster as dg
 
 from ..client.holder import ConsumerState
 from ..project.batch_run import BatchRun
-from ..project.keys import run_of_owner
+from ..project.keys import DIED, run_of_owner
 from ..project.queue_report import name_batch, short
 from .batch_policy import BatchPolicy
 
@@ -79,7 +79,9 @@ def next_attempt(
     if attempts >= policy.max_attempts:
         lost = unfinished[0].dagster_run.run_id if unfinished else None
         return Exhausted(attempts, newest.dagster_run.run_id, lost)
-    if counted and newest not in unfinished:
+    # A process that was killed says nothing of its batch. One that dies again may be killed by it.
+    is_first_death = len(counted) == 1 and _has_died(newest)
+    if counted and newest not in unfinished and not is_first_death:
         again_at = _last_active(newest, state, shard) + policy.wait_after(len(counted))
         if state.read_at < again_at:
             return (
@@ -100,6 +102,12 @@ def _last_active(newest: dg.RunRecord, state: ConsumerState, shard: str | None) 
     times = [state.active_at, _request(newest, shard).requested_at]
     past = [time for time in times if time is not None and time <= state.read_at]
     return max(past, default=datetime.min.replace(tzinfo=UTC))
+
+
+def _has_died(record: dg.RunRecord) -> bool:
+    run = record.dagster_run
+    is_failed = run.status == dg.DagsterRunStatus.FAILURE
+    return is_failed and run.tags.get(DIED) == run.run_id
 
 
 def _request(record: dg.RunRecord, shard: str | None) -> BatchRun:

@@ -1,7 +1,5 @@
 """The batch of a run whose process is known to be dead gets its next attempt at once."""
 
-from datetime import timedelta
-
 import dagster as dg
 import pytest
 
@@ -11,7 +9,7 @@ from tests.support.assets import revenue
 from tests.support.events import publish
 from tests.support.sensing import evaluate, record_run, the_request
 
-SENSOR = build_pgque_sensor([revenue], backoff=timedelta())
+SENSOR = build_pgque_sensor([revenue], max_attempts=5)
 
 
 def test_the_lease_of_a_run_whose_process_died_is_not_waited_for(
@@ -33,3 +31,22 @@ def test_the_lease_of_a_run_whose_process_died_is_not_waited_for(
     assert again.tags["pgque/attempt"] == "2"
     with pytest.raises(LeaseLost):
         batch.ack()
+
+    # The batch may be what kills them.
+    run = record_run(instance, revenue, client.url, again.tags, failure)
+    assert client.claim("orders", "revenue", owner=f"dagster run {run.run_id}") is not None
+    instance.add_run_tags(run.run_id, {"pgque/died": run.run_id})
+    assert "attempt 3 of 5 at" in evaluate(SENSOR, client.url, instance)
+
+
+def test_a_run_that_was_canceled_is_not_repeated_at_once(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    publish(client, ["a"])
+    request = the_request(evaluate(SENSOR, client.url, instance))
+    canceled = dg.DagsterRunStatus.CANCELED
+    run = record_run(instance, revenue, client.url, request.tags, canceled)
+    assert client.claim("orders", "revenue", owner=f"dagster run {run.run_id}") is not None
+    instance.add_run_tags(run.run_id, {"pgque/died": run.run_id})
+
+    assert "was canceled, attempt 2 of 5 at" in evaluate(SENSOR, client.url, instance)
