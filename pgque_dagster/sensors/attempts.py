@@ -79,8 +79,9 @@ def next_attempt(
     if attempts >= policy.max_attempts:
         lost = unfinished[0].dagster_run.run_id if unfinished else None
         return Exhausted(attempts, newest.dagster_run.run_id, lost)
-    # A process that was killed says nothing of its batch. One that dies again may be killed by it.
-    is_first_death = len(counted) == 1 and _has_died(newest)
+    # A process that was killed says nothing of its batch. One that dies again may be killed by it,
+    # and the last attempt waits.
+    is_first_death = len(counted) == 1 and attempts + 1 < policy.max_attempts and _has_died(newest)
     if counted and newest not in unfinished and not is_first_death:
         again_at = _last_active(newest, state, shard) + policy.wait_after(len(counted))
         if state.read_at < again_at:

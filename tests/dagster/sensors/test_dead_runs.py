@@ -39,6 +39,18 @@ def test_the_lease_of_a_run_whose_process_died_is_not_waited_for(
     assert "attempt 3 of 5 at" in evaluate(SENSOR, client.url, instance)
 
 
+def test_the_last_attempt_is_not_made_at_once(client: Client, instance: dg.DagsterInstance) -> None:
+    sensor = build_pgque_sensor([revenue], max_attempts=2)
+    publish(client, ["a"])
+    request = the_request(evaluate(sensor, client.url, instance))
+    failure = dg.DagsterRunStatus.FAILURE
+    run = record_run(instance, revenue, client.url, request.tags, failure)
+    assert client.claim("orders", "revenue", owner=f"dagster run {run.run_id}") is not None
+    instance.add_run_tags(run.run_id, {"pgque/died": run.run_id})
+
+    assert "attempt 2 of 2 at" in evaluate(sensor, client.url, instance)
+
+
 def test_a_run_that_was_canceled_is_not_repeated_at_once(
     client: Client, instance: dg.DagsterInstance
 ) -> None:
