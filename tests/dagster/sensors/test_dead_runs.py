@@ -33,9 +33,7 @@ def test_the_lease_of_a_run_whose_process_died_is_not_waited_for(
         batch.ack()
 
     # The batch may be what kills them.
-    run = record_run(instance, revenue, client.url, again.tags, failure)
-    assert client.claim("orders", "revenue", owner=f"dagster run {run.run_id}") is not None
-    instance.add_run_tags(run.run_id, {"pgque/died": run.run_id})
+    die(client, instance, again, failure)
     assert "attempt 3 of 5 at" in evaluate(SENSOR, client.url, instance)
 
 
@@ -43,10 +41,7 @@ def test_the_last_attempt_is_not_made_at_once(client: Client, instance: dg.Dagst
     sensor = build_pgque_sensor([revenue], max_attempts=2)
     publish(client, ["a"])
     request = the_request(evaluate(sensor, client.url, instance))
-    failure = dg.DagsterRunStatus.FAILURE
-    run = record_run(instance, revenue, client.url, request.tags, failure)
-    assert client.claim("orders", "revenue", owner=f"dagster run {run.run_id}") is not None
-    instance.add_run_tags(run.run_id, {"pgque/died": run.run_id})
+    die(client, instance, request, dg.DagsterRunStatus.FAILURE)
 
     assert "attempt 2 of 2 at" in evaluate(sensor, client.url, instance)
 
@@ -56,9 +51,18 @@ def test_a_run_that_was_canceled_is_not_repeated_at_once(
 ) -> None:
     publish(client, ["a"])
     request = the_request(evaluate(SENSOR, client.url, instance))
-    canceled = dg.DagsterRunStatus.CANCELED
-    run = record_run(instance, revenue, client.url, request.tags, canceled)
-    assert client.claim("orders", "revenue", owner=f"dagster run {run.run_id}") is not None
-    instance.add_run_tags(run.run_id, {"pgque/died": run.run_id})
+    die(client, instance, request, dg.DagsterRunStatus.CANCELED)
 
     assert "was canceled, attempt 2 of 5 at" in evaluate(SENSOR, client.url, instance)
+
+
+def die(
+    client: Client,
+    instance: dg.DagsterInstance,
+    request: dg.RunRequest,
+    status: dg.DagsterRunStatus,
+) -> None:
+    """Has a run claim its batch and end so, because its process died."""
+    run = record_run(instance, revenue, client.url, request.tags, status)
+    assert client.claim("orders", "revenue", owner=f"dagster run {run.run_id}") is not None
+    instance.add_run_tags(run.run_id, {"pgque/died": run.run_id})
