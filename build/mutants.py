@@ -2,8 +2,9 @@
 
 Run `make mutants`: 2,000 mutants of sql/engine and sql/api take hours. Each is a function with one
 guard, lock, comparison or condition removed or turned round. Tests that call the function run
-against it, the quickest first, until one fails. A mutant that no test notices survives: it needs a
-test, or the code that it broke is not needed, or both forms mean the same.
+against it, the quickest first, until one fails; then the simulator does. A mutant that nothing
+notices survives: it needs a test, or the code that it broke is not needed, or both forms mean the
+same.
 
     make mutants ARGS="--only rotation --only maint_rotate_tables_step1"
     make mutants ARGS="--sample 20 --report build/mutants.txt"
@@ -70,6 +71,7 @@ class Mutant:
     Attributes:
         file: Path of the function's file below the project.
         line: Line of the change in that file.
+        column: Of the change in that line, from 1.
         function: The function's name, without the schema.
         change: What was done.
         before: The text that was changed.
@@ -79,6 +81,7 @@ class Mutant:
 
     file: str
     line: int
+    column: int
     function: str
     change: str
     before: str
@@ -87,7 +90,7 @@ class Mutant:
 
     def __str__(self) -> str:
         text = " ".join(self.before.split())
-        return f"{self.file}:{self.line} {self.function}: {self.change}: {text[:90]}"
+        return f"{self.file}:{self.line}:{self.column} {self.function}: {self.change}: {text[:90]}"
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
@@ -118,6 +121,7 @@ def _mutants(path: Path, routine: Routine) -> Iterator[Mutant]:
             yield Mutant(
                 file=path.relative_to(ROOT).as_posix(),
                 line=routine.line + original[:start].count("\n"),
+                column=start - original.rfind("\n", 0, start),
                 function=routine.name,
                 change=change,
                 before=original[start:end],
@@ -159,7 +163,10 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="so many of them, at random but the same ones")
     parser.add_argument("--shard", default="0/1", help="part/parts, to run several at once")
     parser.add_argument("--budget", type=float, default=60, help="seconds of tests for each mutant")
-    parser.add_argument("--report", type=Path, help="file to which each result is appended")
+    parser.add_argument(
+        "--steps", type=int, default=2000, help="of the simulator, where no test fails"
+    )
+    parser.add_argument("--report", type=Path, help="file of results: what is in it is left out")
     parser.add_argument("--tests", nargs="+", default=TESTS, help="where the tests are")
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     options = parser.parse_args()
@@ -175,10 +182,13 @@ def main() -> int:
         found = random.Random(0).sample(found, min(options.sample, len(found)))
     part, parts = map(int, options.shard.split("/"))
     found = found[part::parts]
+    if options.report and options.report.exists():
+        report = options.report.read_text()
+        found = [mutant for mutant in found if f": {mutant}\n" not in report]
     if options.list:
         print(*found, f"{len(found)} mutants", sep="\n")
         return 0
-    runs = MutantRuns(found, options.budget, options.report)
+    runs = MutantRuns(found, options.budget, options.steps, options.report)
     code = pytest.main(
         ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *options.tests], plugins=[runs]
     )

@@ -4,6 +4,7 @@ Each fault is one that the engine once had, or what it would have without one of
 simulator has to find each of them.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -254,8 +255,14 @@ def install_sql(fault: str | None = None) -> bytes:
     changes = [*_SMALLER]
     if fault:
         changes.append((FAULTS[fault].right, FAULTS[fault].wrong))
-    for right, wrong in changes:
+    for right, _ in changes:
         if sql.count(right) != 1:
             raise ValueError(f"pgque.sql has {sql.count(right)} times: {right}")
+    return smaller(sql, changes).encode()
+
+
+def smaller(sql: str, changes: Sequence[tuple[str, str]] = _SMALLER) -> str:
+    """Returns SQL of the engine in the scale of the simulator."""
+    for right, wrong in changes:
         sql = sql.replace(right, wrong)
-    return sql.encode()
+    return sql

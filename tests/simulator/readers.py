@@ -20,7 +20,7 @@ _DATA = 5  # The number of the column ev_data in a slice.
 async def read_range(world: World, choices: Choices, session: Session) -> None:
     """Reads what everybody gets between two ticks, or is refused if they are not retained."""
     queue, mark = choices.one(list(world.queues.values())), world.mark
-    is_retained = dict(await session.run(_TICKS, queue.name))
+    is_retained: dict[int, bool] = dict(await session.run(_TICKS, queue.name))
     if not is_retained:
         return
     first, last = sorted(choices.one(list(is_retained)) for _ in range(2))
