@@ -92,6 +92,23 @@ def test_an_event_that_a_tick_left_behind_waits_for_no_other(db: Connection) -> 
     assert db.payloads(batch) == ["late"]
 
 
+def test_an_event_that_comes_again_waits_for_no_other(db: Connection) -> None:
+    """It has its old id, in a queue that is quiet since."""
+    db.make_queue(ticker_max_lag="0")
+    limits = {"i_min_count": 1, "i_min_interval": "1 hour"}
+    db.publish("again")
+    batch = db.next_batch()
+    db.value("select pgque.nack_batch(%s, array[1], '0')", batch)
+    db.finish(batch)
+    db.tick()
+    db.finish(db.next_batch())
+
+    db.value("select pgque.maint_retry_events()")
+    db.value("select pgque.ticker()")
+
+    assert state(db, "is_due", **limits) == (True,)
+
+
 def test_subconsumers_follow_the_consumer_that_they_share(db: Connection) -> None:
     db.make_queue(consumers=("other",))
     for name in ("2", "1"):

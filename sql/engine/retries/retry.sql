@@ -307,6 +307,8 @@ begin
         get diagnostics v_moved = row_count;
         if v_moved > 0 then
             insert into pgque.tick_request (queue_id) values (v_queue.queue_id);
+            -- They keep their ids, and a consumer that waits for a minimum of events counts ids.
+            perform nextval(v_queue.queue_seq) where not v_queue.queue_external_ticker;
         end if;
         v_total := v_total + v_moved;
     end loop;
