@@ -112,6 +112,10 @@ bench-replica: java venv  ## Measure replicas and capture (Debian's postgresql-1
 bench-shards: java venv  ## Send to 1, 2 and 4 servers, and store from them by one run, 5 minutes
 	@$(PYTHON) -m benchmarks.shards $(ARGS)
 
+.PHONY: bench-day
+bench-day: venv  ## Measure 24 compressed hours, 30 minutes
+	@$(PYTHON) -m benchmarks.day $(ARGS)
+
 .PHONY: bench-drain
 bench-drain: java venv  ## Drain a backlog of 10,000,000 events into Parquet, minutes (ARGS="--events N")
 	@$(PYTHON) -m benchmarks.drain $(ARGS)
