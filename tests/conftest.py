@@ -162,12 +162,12 @@ def server() -> Iterator[Server]:
 
 
 @contextmanager
-def new_server() -> Iterator[EmbeddedPostgres | DebianPostgres]:
-    """One more server of that version, for tests that need it to themselves."""
+def new_server(folder: Path | None = None) -> Iterator[EmbeddedPostgres | DebianPostgres]:
+    """One more server of that version, for tests that need it to themselves, in a folder."""
     version = server_version()
     # Not tmp_path_factory: pytest closes its folders to the user who runs the server for root.
-    with tempfile.TemporaryDirectory(prefix="pgque-test-") as folder:
-        data_dir = Path(folder) / "postgres"
+    with tempfile.TemporaryDirectory(prefix="pgque-test-", dir=folder) as place:
+        data_dir = Path(place) / "postgres"
         if version == DEBIAN_VERSION:
             with DebianPostgres(data_dir) as debian:
                 yield debian

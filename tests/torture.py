@@ -1,4 +1,4 @@
-"""Runs the faults of four servers with new seeds until the time is over: `make torture HOURS=1`."""
+"""Runs the tests of faults with new seeds until the time is over: `make torture HOURS=1`."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
-_TESTS = "tests/dagster/test_shards_servers.py"
+_TESTS = ("tests/dagster/test_shards_servers.py", "tests/live/test_any_fault.py")
 # A process of the tests has a start to pay.
 _SEEDS_AT_ONCE = 10
 
@@ -29,7 +29,7 @@ def main() -> int:
         while time.monotonic() < ends_at:
             seeds = f"{seed}-{seed + _SEEDS_AT_ONCE - 1}"
             report = Path(folder) / f"{seed}.xml"
-            command = [sys.executable, "-m", "pytest", _TESTS, "-m", "slow", "-q", "-x"]
+            command = [sys.executable, "-m", "pytest", *_TESTS, "-m", "slow", "-q", "-x"]
             done = subprocess.run(
                 [*command, f"--junitxml={report}", "--show-capture=no"],
                 cwd=ROOT,
@@ -45,7 +45,7 @@ def main() -> int:
             print(f"seeds {seeds}: {runs} runs and {faults} faults in total", flush=True)
             if done.returncode:
                 print(done.stdout)
-                print(f"again: PGQUE_SEEDS={seeds} make test ARGS='-m slow {_TESTS}'")
+                print(f"again: PGQUE_SEEDS={seeds} make test ARGS='-m slow {' '.join(_TESTS)}'")
                 return 1
             seed += _SEEDS_AT_ONCE
     print(f"{faults} faults in {runs} runs: no event was lost, and none was stored twice")

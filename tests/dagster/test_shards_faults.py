@@ -1,8 +1,7 @@
-"""Runs with a batch of each shard die, pause or overtake each other, and each event counts once."""
+"""Runs with a batch of each shard die or overtake each other, and each event counts once.
 
-import json
-from pathlib import Path
-from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
+Those that are killed or paused are in `test_shards_servers.py`.
+"""
 
 import dagster as dg
 import psycopg
@@ -12,7 +11,6 @@ from pyspark.sql import DataFrame
 from pgque_dagster import SparkBatch
 from pgque_dagster.client import Client
 from tests.support.sharding import POINTS, STORED, Sharded, watched
-from tests.support.signals import go_on, has_ended, signalled, wait_until
 
 
 class Died(Exception):
@@ -82,36 +80,3 @@ def release(client: Client) -> None:
         db.execute(
             "select pgque.release_batch(%s, %s, %s)", (lease.batch_id, lease.owner, lease.epoch)
         )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("signal", [SIGKILL, SIGSTOP])
-def test_a_process_that_is_killed_or_paused_stores_nothing_twice(
-    sharded: Sharded, tmp_path: Path, signal: Signals, point: str
-) -> None:
-    sharded.send(eu=[1, 2], us=[3])
-    (request,) = sharded.requests()
-
-    place = (sharded.kind, str(sharded.folder), sharded.target)
-    run = (json.dumps(sharded.urls), *place, json.dumps(request.tags), signal.name, point)
-    with signalled("sharding", *run, log=tmp_path / "log") as pid:
-        wait_until(lambda: not is_leased(sharded))
-        # With its shards alone, as the sensor requests them.
-        for shard in sharded.left():
-            tags = {key: value for key, value in request.tags.items() if key.endswith(shard)}
-            assert sharded.run(tags).success
-        go_on(pid, SIGCONT)
-        wait_until(lambda: has_ended(pid))
-
-    assert sharded.rows() == [("eu", 1), ("eu", 2), ("us", 3)]
-    assert sharded.left() == []
-
-
-def is_leased(sharded: Sharded) -> bool:
-    found = []
-    for url in sharded.urls.values():
-        with Client(url) as client:
-            lease = client.lease_info("orders", "revenue")
-            found.append(lease is not None and lease.is_live)
-    return any(found)

@@ -4,19 +4,20 @@
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
+from types import MappingProxyType
 from typing import Any
 
 import psycopg
@@ -30,20 +31,22 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import BatchLeased, Client
 from pgque_dagster.sensors import shards
-from tests.conftest import INSTALL_SQL, new_server
+from tests.conftest import INSTALL_SQL
 from tests.dagster.test_shards import adopt, install
 from tests.support.dumps import dump
 from tests.support.events import tick
-from tests.support.shard_servers import Shard, loaded, settled
+from tests.support.machines import HAS_CLOCKS, IS_ROOT, Disk, small_disk
+from tests.support.seeds import SEEDS
+from tests.support.shard_servers import Machine, Shard, loaded, machine, settled
 from tests.support.sharding import POINTS, TABLE, Sharded, payloads, shards_of, watched
 from tests.support.signals import go_on, state_of, wait_until
 from tests.support.stored_tables import iceberg_catalog
 
 SHARDS = ("eu", "us", "asia", "africa")
-# The first and the last.
-SEEDS = os.environ.get("PGQUE_SEEDS", "0-9")
 STEPS = ("dump", "restore", "crash", "start", "crash", "start", "shards", "shards", "all")
 CUT_SECONDS = 1.0
+# Further back than its lease, a batch would wait for that long.
+CLOCK_STEPS = (-1.0, 60.0, 3600.0)
 PATIENCE_SECONDS = 300
 
 
@@ -52,11 +55,12 @@ class Died(Exception):
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[list[Any]]:
-    with ExitStack() as stack:
-        found = [stack.enter_context(new_server()) for _ in SHARDS]
-        for server in found:
-            install(server.url)
+def machines() -> Iterator[list[Machine]]:
+    # Not tmp_path_factory: pytest closes its folders to the user who runs the server for root.
+    with tempfile.TemporaryDirectory(prefix="pgque-machines-") as folder, ExitStack() as stack:
+        found = [stack.enter_context(machine(Path(folder) / shard)) for shard in SHARDS]
+        for each in found:
+            install(each.server.url)
         yield found
 
 
@@ -65,6 +69,7 @@ class Story:
     """What happens to a project over some shards, as a seed chooses.
 
     Attributes:
+        lake: the disk of the table, if this is root.
         faults: how many there were.
         paused: programs that stopped in a run.
     """
@@ -73,6 +78,7 @@ class Story:
     all: dict[str, Shard]
     folder: Path
     choose: Random
+    lake: Disk | None
     faults: int = 0
     used: set[str] = field(default_factory=lambda: set(SHARDS))
     paused: list[int] = field(default_factory=list)
@@ -86,17 +92,17 @@ class Story:
         name = self.choose.choice(SHARDS)
         match step:
             case "consume":
-                self.consume(self.choose.choice((None, *POINTS)), self._fault(name))
+                points = self.choose.sample(POINTS, self.choose.randint(0, 2))
+                self.consume({point: self._fault(name) for point in points})
             case "kill":
                 self.signal(SIGKILL)
             case "pause":
                 self.signal(SIGSTOP)
-            case "crash" if not self.all[name].is_down:
-                self.all[name].crash()
-                self.faults += 1
+            case "crash":
+                self.crash(self.all[name].machine)
             case "start":
                 for shard in self.all.values():
-                    shard.start()
+                    shard.machine.start()
             case "dump":
                 self.dump(self.all[name])
             case "restore":
@@ -110,7 +116,8 @@ class Story:
                 self.use()
 
     def _fault(self, name: str) -> Callable[[], None]:
-        network = self.all[name].network
+        network, machine = self.all[name].network, self.all[name].machine
+        step = self.choose.choice(CLOCK_STEPS)
 
         def die() -> None:
             self.faults += 1
@@ -121,20 +128,36 @@ class Story:
             network.state = state
             threading.Timer(CUT_SECONDS, lambda: setattr(network, "state", "up")).start()
 
-        cuts = [lambda state=state: cut(state) for state in ("slow", "mute", "down")]
-        return self.choose.choice([die, die, die, *cuts])
+        def step_clock() -> None:
+            self.faults += HAS_CLOCKS
+            machine.clock.step(step)
 
-    def consume(self, point: str | None = None, fault: Callable[[], None] | None = None) -> bool:
-        """Runs what the sensor requests, with a fault at a point; says if it requested anything."""
+        def fill(disk: Disk | None) -> None:
+            if disk:
+                self.faults += 1
+                disk.fill()
+
+        cuts = [lambda state=state: cut(state) for state in ("slow", "mute", "down")]
+        fills = [lambda disk=disk: fill(disk) for disk in (self.lake, machine.disk)]
+        others = [lambda: self.crash(machine), step_clock]
+        return self.choose.choice([die, die, die, *cuts, *fills, *others])
+
+    def crash(self, machine: Machine) -> None:
+        self.faults += machine.server.is_running
+        machine.crash()
+
+    def consume(self, faults: Mapping[str, Callable[[], None]] = MappingProxyType({})) -> bool:
+        """Runs what the sensor requests, with faults at points; says if it requested anything."""
 
         def at(reached: str) -> None:
-            if fault is not None and reached == point:
-                fault()
+            if reached in faults:
+                faults[reached]()
 
         found = self.sharded.evaluate(max_attempts=10**6)
         for request in [] if isinstance(found, str) else found:
             with watched(at):
                 result = self.sharded.run(request.tags)
+            self.empty_disks()
             told = "".join(
                 str(event.step_failure_data.error)
                 for event in result.all_events
@@ -146,6 +169,14 @@ class Story:
                 forget(self.sharded, match[1], self.all[match[1]].again)
                 adopt(self.sharded, told, match[1])
         return not isinstance(found, str)
+
+    def empty_disks(self) -> None:
+        if self.lake:
+            self.lake.empty()
+        for shard in self.all.values():
+            if shard.machine.disk and shard.machine.disk.is_full:
+                # It may have ended the server.
+                shard.machine.start()
 
     def signal(self, signal: Signals) -> None:
         """Runs a batch of each shard in a process of its own, which gets a signal at a point."""
@@ -171,12 +202,12 @@ class Story:
             self.paused.append(process.pid)
 
     def dump(self, shard: Shard) -> None:
-        shard.start()
+        shard.machine.start()
         shard.dumped = self.folder / f"{shard.name}.dump"
-        dump(shard.server, shard.url, shard.dumped)
+        dump(shard.machine.server, shard.url, shard.dumped)
 
     def restore(self, shard: Shard) -> None:
-        shard.start()
+        shard.machine.start()
         if shard.dumped is None:
             self.dump(shard)
             self.step("consume")
@@ -208,9 +239,9 @@ class Story:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg", "postgres"])
-@pytest.mark.parametrize("seed", range(int(SEEDS.split("-")[0]), int(SEEDS.split("-")[1]) + 1))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_fails_on_four_servers_each_event_is_stored_once(
-    servers: list[Any],
+    machines: list[Machine],
     kind: str,
     seed: int,
     database_url: str,
@@ -221,19 +252,23 @@ def test_whatever_fails_on_four_servers_each_event_is_stored_once(
 ) -> None:
     """Servers crash and stay away, one is restored from a dump, shards come and go, runs die.
 
-    Networks break. One of four has a process killed, and one has one paused: each starts a Spark.
+    Networks break, clocks are stepped, disks are full. One of four has a process killed, and one
+    has one paused: each starts a Spark.
     """
     monkeypatch.setattr(shards, "_AGAIN_SECONDS", 0.0)
-    sharded = Sharded({}, kind, tmp_path / "lake", spark, database_url)
+    folder = tmp_path / "lake"
+    sharded = Sharded({}, kind, folder, spark, database_url)
     # A task for each slice costs more than everything else.
     sharded.compute = lambda batch: payloads(batch).coalesce(1)
     if kind == "postgres":
         with psycopg.connect(database_url) as db:
             db.execute(TABLE)
-    with loaded(SHARDS, servers, INSTALL_SQL.read_bytes()) as all:
-        story = Story(sharded, all, tmp_path, Random(seed))
+    with ExitStack() as stack:
+        lake = stack.enter_context(small_disk(folder, "256m")) if IS_ROOT else None
+        all = stack.enter_context(loaded(SHARDS, machines, INSTALL_SQL.read_bytes()))
+        story = Story(sharded, all, tmp_path, Random(seed), lake)
         story.use()
-        steps = [*STEPS, *["consume"] * 10, *{0: ["kill"], 1: ["pause"]}.get(seed % 4, [])]
+        steps = [*STEPS, *["consume"] * 24, *{0: ["kill"], 1: ["pause"]}.get(seed % 4, [])]
         story.choose.shuffle(steps)
         try:
             for step in steps:
@@ -244,8 +279,6 @@ def test_whatever_fails_on_four_servers_each_event_is_stored_once(
         finally:
             for pid in story.paused:
                 go_on(pid, SIGKILL)
-            for shard in all.values():
-                shard.start()
     record_property("faults", story.faults)
 
 

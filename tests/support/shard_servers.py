@@ -1,4 +1,4 @@
-"""Shards on servers of their own, each with a producer, behind networks that break."""
+"""Shards on servers of their own, each with a producer, whose networks and machines break."""
 
 import itertools
 import json
@@ -16,8 +16,10 @@ import psycopg
 
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgresError
+from tests.conftest import new_server
 from tests.support.dumps import restore
 from tests.support.events import make_queue, tick
+from tests.support.machines import IS_ROOT, Clock, Disk, small_disk
 from tests.support.networks import Network, network
 from tests.support.queues import connect
 from tests.support.signals import wait_until
@@ -28,12 +30,73 @@ _numbers = itertools.count(1)
 
 
 @dataclass
+class Machine:
+    """A server, its clock, and the disk of its data if this is root."""
+
+    server: Any
+    clock: Clock
+    disk: Disk | None
+    databases: list[str] = field(default_factory=list)
+
+    def new_database(self, name: str) -> str:
+        """Creates a database; returns its URL."""
+        with connect(self.server.url) as db:
+            db.execute(f"create database {name}".encode())
+        self.databases.append(name)
+        url: str = self.server.database_url(name)
+        return url
+
+    def drop_databases(self) -> None:
+        with connect(self.server.url) as db:
+            while self.databases:
+                db.execute(f"drop database {self.databases.pop()} with (force)".encode())
+
+    def crash(self) -> None:
+        """Ends the server at once, until `start`."""
+        if self.server.is_running:
+            pid = self.server.pid
+            with suppress(ProcessLookupError):
+                os.kill(pid, SIGQUIT)
+            wait_until(lambda: not self.server.is_running)
+            self.clock.forget(pid)
+        self.server.stop()
+
+    def start(self) -> None:
+        """Starts the server if it does not run."""
+        if self.disk:
+            self.disk.empty()
+        if not self.server.is_running:
+            self.server.stop()
+            with self.clock.used():
+                wait_until(self._starts)
+
+    def _starts(self) -> bool:
+        # Processes of the one that crashed may prevent it for a moment.
+        with suppress(EmbeddedPostgresError):
+            self.server.start()
+            return True
+        return False
+
+
+@contextmanager
+def machine(folder: Path) -> Iterator[Machine]:
+    """A machine whose files are in a new folder, while the block runs."""
+    with ExitStack() as stack:
+        disk = stack.enter_context(small_disk(folder, "512m")) if IS_ROOT else None
+        folder.mkdir(exist_ok=True)
+        clock = Clock(folder / "clock")
+        with clock.used():
+            server = stack.enter_context(new_server(folder))
+        yield Machine(server, clock, disk)
+
+
+@dataclass
 class Shard:
     """A database on a server of its own, and who sends to it.
 
     Args:
         name: of the shard.
-        server: has the database to itself.
+        machine: has the database to itself.
         url: of the database, which a restored one replaces.
         network: between Dagster and the server.
         lost: events that its dump lacks.
@@ -41,13 +104,12 @@ class Shard:
     """
 
     name: str
-    server: Any
+    machine: Machine
     url: str
     network: Network
     lost: set[int] = field(default_factory=set)
     again: list[int] = field(default_factory=list)
     dumped: Path | None = None
-    is_down: bool = False
     sending: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -78,35 +140,14 @@ class Shard:
         with connect(self.url) as db:
             return {number for (number,) in db.execute("select number from sent")}
 
-    def crash(self) -> None:
-        """Ends the server at once, until `start`."""
-        self.is_down = True
-        os.kill(self.server.pid, SIGQUIT)
-        wait_until(lambda: not self.server.is_running)
-        self.server.stop()
-
-    def start(self) -> None:
-        if self.is_down:
-            wait_until(self._starts)
-            self.is_down = False
-
-    def _starts(self) -> bool:
-        # Processes of the one that crashed may prevent it for a moment.
-        with suppress(EmbeddedPostgresError):
-            self.server.start()
-            return True
-        return False
-
     def restore(self) -> None:
         """Replaces the database by its dump."""
         assert self.dumped is not None
         with self.sending:
             before = self.sent()
             name = f"{self.name}_{next(_numbers)}"
-            with connect(self.server.url) as db:
-                db.execute(f"create database {name}".encode())
-            url = self.server.database_url(name)
-            restore(self.server, self.dumped, url)
+            url = self.machine.new_database(name)
+            restore(self.machine.server, self.dumped, url)
             with connect(url) as db:
                 db.execute("select pgque.adopt_restored_database()")
             self.url = url
@@ -119,24 +160,22 @@ class Shard:
 
 @contextmanager
 def loaded(
-    names: Sequence[str], servers: Sequence[Any], install: bytes
+    names: Sequence[str], machines: Sequence[Machine], install: bytes
 ) -> Iterator[dict[str, Shard]]:
     """Shards with a producer each, which the block stops."""
     until = threading.Event()
     threads = []
     with ExitStack() as stack:
         found = {}
-        for name, server in zip(names, servers, strict=True):
+        for name, machine in zip(names, machines, strict=True):
             database = f"{name}_{next(_numbers)}"
-            with connect(server.url) as db:
-                db.execute(f"create database {database}".encode())
-            url = server.database_url(database)
+            url = machine.new_database(database)
             with connect(url) as db:
                 db.execute(install)
                 db.execute("create table sent (number bigint)")
             with Client(url) as client:
                 make_queue(client)
-            found[name] = Shard(name, server, url, stack.enter_context(network(url)))
+            found[name] = Shard(name, machine, url, stack.enter_context(network(url)))
             threads.append(threading.Thread(target=found[name].produce, args=[until]))
         for thread in threads:
             thread.start()
@@ -146,6 +185,9 @@ def loaded(
             until.set()
             for thread in threads:
                 thread.join()
+            for machine in machines:
+                machine.start()
+                machine.drop_databases()
 
 
 @contextmanager

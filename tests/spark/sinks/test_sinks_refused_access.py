@@ -1,10 +1,7 @@
 """A store that does not take a batch: a clear error, and the next attempt succeeds."""
 
-import os
-import subprocess
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from pgque_dagster.client import Client
 from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink, SparkBatch
 from pgque_dagster.spark.sinks.files.storage import StorageFailed
 from tests.support.attempts import again, next_batch
+from tests.support.machines import needs_a_small_disk, small_disk
 from tests.support.s3 import S3, s3_server
 
 SCHEMA = "number bigint, name string"
@@ -87,29 +85,32 @@ def test_a_bucket_that_refuses_is_an_error_without_secrets(
 
 
 @pytest.mark.parametrize("kind", [parquet, *LAKES])
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small disk")
+@needs_a_small_disk
 def test_a_disk_that_is_full_or_read_only_is_an_error_and_the_next_attempt_succeeds(
     client: Client, spark: SparkSession, tmp_path: Path, kind: Callable[..., Write]
 ) -> None:
     large = spark.range(400_000).selectExpr("id as number", "uuid() as name").coalesce(1)
-    with small_disk(tmp_path) as disk:
-        location = str(disk / "table")
+    with small_disk(tmp_path / "disk") as disk:
+        location = str(disk.folder / "table")
         store(next_batch(client, spark, [{"number": 0}]), kind(location))
 
         batch = next_batch(client, spark, [{"number": 1}])
-        remount(disk, "ro")
+        disk.remount("ro")
         with pytest.raises(StorageFailed, match=r"[Rr]ead-only file system") as told:
             kind(location)(batch, batch.payload(SCHEMA))
-        remount(disk, "rw")
+        disk.remount("rw")
         check_told(told.value, batch, location)
         store(again(client, spark, batch), kind(location))
 
-        batch, before = next_batch(client, spark, [{"number": 2}]), set(disk.rglob("*.parquet"))
+        batch, before = (
+            next_batch(client, spark, [{"number": 2}]),
+            set(disk.folder.rglob("*.parquet")),
+        )
         with pytest.raises(StorageFailed, match="No space left") as told:
             kind(location)(batch, large)
         check_told(told.value, batch, location)
-        assert set(disk.rglob("*.parquet")) == before
-        remount(disk, "size=64m")
+        assert set(disk.folder.rglob("*.parquet")) == before
+        disk.remount("size=64m")
         store(again(client, spark, batch), kind(location))
 
         assert numbers(client, spark, kind, location) == [0, 1, 2]
@@ -137,18 +138,3 @@ def numbers(
     else:
         table = (ParquetSink if kind is parquet else DeltaSink)(location).read(spark)
     return sorted(row.number for row in table.collect())
-
-
-@contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    disk = folder / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], check=True)
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "-l", disk], check=True)
-
-
-def remount(disk: Path, how: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{how}", disk], check=True)
