@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -25,31 +26,36 @@ def main() -> int:
     seed = random.randrange(1_000, 1_000_000) if options.seed is None else options.seed
     ends_at = time.monotonic() + options.hours * 3600
     runs = faults = 0
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, suppress(KeyboardInterrupt):
         while time.monotonic() < ends_at:
             seeds = f"{seed}-{seed + _SEEDS_AT_ONCE - 1}"
-            report = Path(folder) / f"{seed}.xml"
-            command = [sys.executable, "-m", "pytest", *_TESTS, "-m", "slow", "-q", "-x"]
-            done = subprocess.run(
-                [*command, f"--junitxml={report}", "--show-capture=no"],
-                cwd=ROOT,
-                env={**os.environ, "PGQUE_SEEDS": seeds},
-                stdout=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
-            # Tests that could not begin leave no report.
-            found = ElementTree.parse(report).iter("property") if report.exists() else ()
-            counts = [int(each.attrib["value"]) for each in found]
+            counts, told = _run(seeds, Path(folder) / f"{seed}.xml")
             runs, faults = runs + len(counts), faults + sum(counts)
             print(f"seeds {seeds}: {runs} runs and {faults} faults in total", flush=True)
-            if done.returncode:
-                print(done.stdout)
+            if told:
+                print(told)
                 print(f"again: PGQUE_SEEDS={seeds} make test ARGS='-m slow {' '.join(_TESTS)}'")
                 return 1
             seed += _SEEDS_AT_ONCE
     print(f"{faults} faults in {runs} runs: no event was lost, and none was stored twice")
     return 0
+
+
+def _run(seeds: str, report: Path) -> tuple[list[int], str]:
+    """Returns the number of faults in each run that passed, and what a failure said."""
+    command = [sys.executable, "-m", "pytest", *_TESTS, "-m", "slow", "-q", "-x"]
+    done = subprocess.run(
+        [*command, f"--junitxml={report}", "--show-capture=no"],
+        cwd=ROOT,
+        env={**os.environ, "PGQUE_SEEDS": seeds},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    # Tests that could not begin leave no report.
+    found = ElementTree.parse(report).iter("property") if report.exists() else ()
+    counts = [int(each.attrib["value"]) for each in found]
+    return counts, done.stdout if done.returncode else ""
 
 
 if __name__ == "__main__":
