@@ -65,6 +65,14 @@ def test_a_batch_that_is_finished_is_refused(q: Connection, call: str) -> None:
         q.execute(call.encode(), [batch])
 
 
+def test_a_batch_begins_at_a_tick_of_its_own_queue(q: Connection) -> None:
+    q.make_queue("other")
+    q.publish("x", queue="other")
+    q.publish("a")
+    q.publish("b")
+    assert q.drain() == ["a", "b"]
+
+
 def test_batch_info_says_whose_the_batch_is_and_what_it_spans(q: Connection) -> None:
     columns = "queue_name, consumer_name, prev_tick_id, tick_id, seq_end - seq_start"
     batch = q.open_batch("a", "b")
@@ -225,6 +233,13 @@ class TestCursor:
         with refused("PQ005", "Name a cursor"), q.transaction():
             q.execute("declare taken cursor for select 1")
             q.rows(self.OPEN, batch, name, 1)
+
+    def test_a_condition_goes_with_no_events_at_once_and_a_new_name(self, q: Connection) -> None:
+        batch = q.open_batch("a")
+        with q.transaction():
+            assert q.rows(self.OPEN_WHERE, batch, "cur", 0, "true") == []
+            with refused("PQ005", "Name a cursor"), q.transaction():
+                q.rows(self.OPEN_WHERE, batch, "cur", 1, "true")
 
 
 class TestRetryingABatch:

@@ -187,3 +187,14 @@ def test_the_next_tick_is_the_farthest_within_a_maximum(db: Connection, ticks: l
     assert next_tick(ticks[3], 2) == many  # which has more than the maximum, so it comes alone
     with refused("PQ005", "max_count"):
         next_tick(None, 0)
+
+
+def test_redelivered_events_count_towards_the_maximum(q: Connection) -> None:
+    batch = q.open_batch("a", "b", "c", "d")
+    q.value("select pgque.nack_batch(%s, %s, '0')", batch, q.event_ids(batch))
+    q.finish(batch)
+    q.value("select pgque.maint_retry_events()")
+    again = q.tick()
+    q.publish("e")
+    assert q.value("select pgque.next_tick('q', 'c', null, 4)") == again
+    assert q.value("select pgque.next_tick('q', 'c', null, 5)") == q.last_tick()

@@ -46,6 +46,25 @@ class TestPositions:
         q.empty_halves()
         assert q.value(POSITIONS) == 1
 
+    def test_a_batch_that_is_the_first_row_of_its_half_is_finished_once(
+        self, q: Connection
+    ) -> None:
+        batch = q.open_batch("a")
+        assert [q.compact_positions() > 0 for _ in range(2)] == [True, True]
+        assert q.next_batch() == batch
+        q.finish(batch)
+        assert q.next_batch() is None
+
+    def test_a_batch_that_was_claimed_on_the_second_half_is_finished_there(
+        self, q: Connection
+    ) -> None:
+        batch = q.open_batch("a")
+        assert q.compact_positions() > 0
+        claim = "select (pgque.claim_batch('q', 'c', 'me', '1 microsecond')).batch_id"
+        assert [q.value(claim) for _ in range(2)] == [batch, batch]
+        q.finish(batch)
+        assert q.value(claim) is None
+
     def test_one_that_is_not_committed_holds_compaction_back(self, q: Connection) -> None:
         q.publish("a")
         q.bloat_positions()
@@ -131,6 +150,18 @@ class TestATransactionOlderThanThePatience:
             hint = "" if call == "ticker()" else "roll back and try again"
             with refused("40001", hint), outdated.transaction():
                 outdated.execute(f"select * from pgque.{call}".encode())
+
+    def test_does_not_take_ticks_that_it_lacks_for_no_events(self, q: Connection) -> None:
+        batch = q.open_batch("a")
+        old = q.another().hold_snapshot()
+        q.make_queue("other", consumers=())
+        q.bloat_ticks(2100, "other")
+        q.value("select pgque.set_snapshot_patience('0')")
+        assert q.compact_ticks() > 0
+        q.empty_halves()
+        for call in (f"get_batch_events({batch})", "tick_fingerprint('q', 2)"):
+            with refused("40001", "roll back and try again"), old.transaction():
+                old.rows(f"select pgque.{call}")
 
     def test_may_drop_a_queue(self, db: Connection, outdated: Connection) -> None:
         assert outdated.value("select pgque.drop_queue('q', true)") == 1

@@ -238,3 +238,5 @@ def test_to_name_a_batch_registers_nobody(shared: Connection) -> None:
         claim(shared, "new", i_batch_id=1)
     with refused("PQ002", "c.new"):
         shared.value("select batch_id from pgque.get_lease_info('q', 'c.new')")
+    with refused("PQ002", '"nobody"'):
+        shared.rows("select pgque.claim_coop('q', 'nobody', 'w', 'me', i_batch_id => 1)")

@@ -67,6 +67,22 @@ class TestBatches:
         ]
         assert take(parted, 0) is None
 
+    def test_a_batch_that_nobody_holds_is_not_finished_without_a_claim(
+        self, parted: Connection
+    ) -> None:
+        claimed = taken(parted, 0)
+        let_go(parted, claimed)
+        with refused("PQ015", "is a slot of a partitioned one"):
+            parted.finish(claimed.batch)
+
+    def test_an_event_is_set_aside_and_the_slot_keeps_the_others(self, parted: Connection) -> None:
+        claimed = taken(parted, 0)
+        let_go(parted, claimed)
+        first = parted.event_ids(claimed.batch)[:1]
+        set_aside = "select pgque.set_events_aside(%s, %s, 'bad')"
+        assert parted.value(set_aside, claimed.batch, first) == 1
+        assert read(parted, taken(parted, 0)) == [f"{key}: 0" for key in keys_of(parted, 0)[1:]]
+
     def test_a_batch_is_opened_for_another_session_to_claim(self, parted: Connection) -> None:
         opening = "select batch_id, epoch from pgque.open_to_claim('q', 'c#0/2')"
         ((opened, epoch),) = parted.rows(opening)

@@ -253,6 +253,8 @@ def test_the_batch_of_a_slot_is_not_settled_past_its_lease(db: Connection) -> No
         f"ack_batch({batch}, 'w', 1)",
         f"renew_batch({batch}, 'w', 1)",
         f"release_batch({batch}, 'w', 1)",
+        f"hold_batch({batch}, 1, 'why')",
+        f"set_events_aside({batch}, array[{message}], 'bad')",
         f"nack({batch}, row({message},{batch},'','',0,now(),'','','','')::pgque.message)",
     ):
         with refused("PQ015", "is a slot of a partitioned one"):

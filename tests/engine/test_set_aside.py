@@ -140,6 +140,22 @@ def test_a_batch_that_another_subconsumer_takes_over_does_not_have_it(q: Connect
     assert q.rows("select consumer_name from pgque.dlq_summary('q')") == [("c",)]
 
 
+def test_a_batch_that_goes_over_the_same_events_again_has_them(q: Connection) -> None:
+    q.value("select pgque.register_subconsumer('q', 'c', 'dead', true)")
+    q.publish("poison")
+    ask = "select pgque.next_batch('q', 'c', %s, '0')"
+    batch = q.value(ask, "dead")
+    set_aside(q, batch, *q.event_ids(batch))
+    q.finish(batch)
+    q.value("select pgque.register_consumer_at('q', 'c', 1)")
+
+    again = q.value(ask, "dead")
+
+    assert q.value("select pgque.set_aside_epoch(%s)", again) is None
+    assert READS["batch_event_sql"](q, again) == ["poison"]
+    assert q.payloads(q.value(ask, "other")) == ["poison"]
+
+
 # ---- finished_before ---------------------------------------------------------------------------
 
 
