@@ -43,7 +43,7 @@ from tests.support.signals import go_on, state_of, wait_until
 from tests.support.stored_tables import iceberg_catalog
 
 SHARDS = ("eu", "us", "asia", "africa")
-STEPS = ("dump", "restore", "crash", "start", "crash", "start", "shards", "shards", "all")
+STEPS = ("dump", "restore", *["crash"] * 6, *["start"] * 4, "shards", "shards", "all")
 CUT_SECONDS = 1.0
 # Further back than its lease, a batch would wait for that long.
 CLOCK_STEPS = (-1.0, 60.0, 3600.0)
@@ -92,7 +92,7 @@ class Story:
         name = self.choose.choice(SHARDS)
         match step:
             case "consume":
-                points = self.choose.sample(POINTS, self.choose.randint(0, 2))
+                points = self.choose.sample(POINTS, self.choose.randint(0, 4))
                 self.consume({point: self._fault(name) for point in points})
             case "kill":
                 self.signal(SIGKILL)
