@@ -75,9 +75,12 @@ def test_a_batch_begins_at_a_tick_of_its_own_queue(q: Connection) -> None:
 
 def test_batch_info_says_whose_the_batch_is_and_what_it_spans(q: Connection) -> None:
     columns = "queue_name, consumer_name, prev_tick_id, tick_id, seq_end - seq_start"
+    q.value("select pgque.register_consumer('q', 'other')")
     batch = q.open_batch("a", "b")
     found = q.rows(f"select {columns} from pgque.get_batch_info(%s)", batch)
     assert found == [("q", "c", 1, 2, 2)]
+    batch = q.next_batch(consumer="other")
+    assert q.value("select consumer_name from pgque.get_batch_info(%s)", batch) == "other"
 
 
 class TestReceive:

@@ -110,6 +110,16 @@ class TestTicks:
         assert bare.compact_ticks() > 0
         assert (bare.last_tick(), bare.tick()) == (newest, newest + 1)
 
+    def test_a_queue_that_is_created_after_it_keeps_its_first_tick(self, q: Connection) -> None:
+        q.bloat_ticks(2100)
+        q.value("select pgque.register_consumer_at('q', 'c', %s)", q.last_tick())
+        assert q.compact_ticks() > 0
+        q.make_queue("new")
+        for _ in range(2):
+            q.empty_halves()
+        q.send("a", queue="new")
+        assert q.received("new") == ["a"]
+
 
 class TestATransactionOlderThanThePatience:
     @pytest.fixture
@@ -145,9 +155,12 @@ class TestATransactionOlderThanThePatience:
             "get_consumer_info('q', 'c')",
             "unregister_consumer('q', 'c')",
             "register_consumer('q', 'new')",
+            "get_queue_info('q')",
             "ticker()",
+            "create_queue('new')",
         ):
-            hint = "" if call == "ticker()" else "roll back and try again"
+            locks = call in ("ticker()", "create_queue('new')")
+            hint = "" if locks else "roll back and try again"
             with refused("40001", hint), outdated.transaction():
                 outdated.execute(f"select * from pgque.{call}".encode())
 

@@ -61,6 +61,11 @@ def test_a_lease_that_ran_out_is_not_live(queue: Connection) -> None:
     assert state(queue, "lease_owner, is_live") == ("me", False)
 
 
+def test_a_batch_without_a_lease_is_not_live(queue: Connection) -> None:
+    batch = queue.next_batch()
+    assert state(queue, "batch_id, lease_owner, is_live") == (batch, None, False)
+
+
 def test_a_consumer_is_due_once_a_tick_meets_the_limits(q: Connection) -> None:
     before = state(q, "is_due")
     q.publish("x", "y")
@@ -331,3 +336,17 @@ def test_the_state_of_a_partitioned_consumer_names_its_own_deployment(db: Connec
     db.value(ENTER, "production")
     found = db.rows(DEPLOYMENTS, ["q"], ["c"])
     assert (before, found) == ([(None,)] * 3, [("production",)] * 3)
+
+
+def test_partitioned_consumers_of_a_queue_have_states_of_their_own(db: Connection) -> None:
+    db.make_queue(consumers=("plain",))
+    for consumer, deployment, slots in (("c", "production", 2), ("other", "another", 1)):
+        db.value("select pgque.subscribe_slots('q', %s, %s)", consumer, slots)
+        db.value("select pgque.enter_deployment('q', %s, %s)", consumer, deployment)
+    columns = "consumer_name, subconsumer_name, sub_role, deployment"
+    assert states(db, "q/plain q/c", columns) == [
+        ("plain", None, "normal", None),
+        ("c", None, "partitioned", "production"),
+        ("c", "0/2", "slot", "production"),
+        ("c", "1/2", "slot", "production"),
+    ]

@@ -45,6 +45,9 @@ class TestRegistering:
         register(db, "b.c", consumer="a")
         with refused("PQ015", "a.b.c"):
             register(db, "c", consumer="a.b")
+        db.value("select pgque.register_consumer('q', 'a.b')")
+        with refused("PQ015", "a.b.c"):
+            register(db, "c", consumer="a.b", convert=True)
 
     def test_a_subconsumer_has_no_subconsumers(self, db: Connection) -> None:
         queue_with_ticks(db)

@@ -25,6 +25,10 @@ def unregisters_main(db: Connection) -> Any:
     return db.value("select pgque.unregister_consumer('q', 'c')")
 
 
+def unregisters_worker(db: Connection) -> Any:
+    return db.value("select pgque.unregister_consumer('q', 'c.w1')")
+
+
 class TestTwoAtOnce:
     def test_of_two_that_unregister_a_worker_one_did(self, db: Connection) -> None:
         queue_with_ticks(db, "a")
@@ -64,6 +68,8 @@ class TestTwoAtOnce:
         ([joins("w2")], leaves("w1"), leaves("w1"), None, "c c.w2"),
         # Whoever leaves meets a new one.
         ([], joins("w2"), leaves("w1"), 1, "c c.w2"),
+        ([], joins("w2"), unregisters_worker, 1, "c c.w2"),
+        ([joins("w2")], unregisters_worker, unregisters_worker, None, "c c.w2"),
         ([leaves("w1")], joins("w2", convert=True), unregisters_main, "PQ016", "c c.w2"),
         # A consumer opens a batch or is converted.
         ([leaves("w1")], Connection.next_batch, joins("w1", convert=True), "PQ016", "c"),

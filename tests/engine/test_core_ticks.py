@@ -145,6 +145,7 @@ class TestFindingATick:
             (3, None): 4,
             (100, None): None,
             (None, "2 hours"): 2,
+            (0, "0"): 2,
             (None, "4 hours"): 4,
             (None, "1 day"): None,
             (100, "4 hours"): 4,
@@ -185,6 +186,14 @@ class TestSequences:
         with ThreadPoolExecutor(3) as pool:
             ids = [each for found in pool.map(produce, range(3)) for each in found]
         assert len(set(ids)) == 600
+
+    def test_ids_given_out_while_a_jump_waits_are_not_given_out_again(self, q: Connection) -> None:
+        with q.transaction():
+            q.send("a")
+            raised = q.blocked(Connection.value, self.SET, self.SEQUENCE, 150_000)
+            draw = "select max(nextval(%s)) from generate_series(1, 200000)"
+            last = q.value(draw, self.SEQUENCE)
+        assert (raised.result(), q.send("next")) == (last, [last + 1])
 
     def test_only_sequences_of_queues_are_touched(self, q: Connection) -> None:
         q.execute("create sequence public.other")

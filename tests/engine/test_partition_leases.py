@@ -244,6 +244,7 @@ def test_a_slot_is_no_plain_consumer(db: Connection) -> None:
 
 
 def test_the_batch_of_a_slot_is_not_settled_past_its_lease(db: Connection) -> None:
+    db.make_queue("elsewhere")
     queue_with_slots(db, 1)
     ((message, batch, *_),) = publish_and_receive(db)
     expire(db)
@@ -257,6 +258,6 @@ def test_the_batch_of_a_slot_is_not_settled_past_its_lease(db: Connection) -> No
         f"set_events_aside({batch}, array[{message}], 'bad')",
         f"nack({batch}, row({message},{batch},'','',0,now(),'','','','')::pgque.message)",
     ):
-        with refused("PQ015", "is a slot of a partitioned one"):
+        with refused("PQ015", 'consumer "c#0/1" on queue "q" is a slot of a partitioned one'):
             db.execute(f"select pgque.{call}".encode())
     assert texts(receive(db, 0, 1)) == ["a"]

@@ -39,7 +39,7 @@ def test_a_queue_of_any_name_works_rotates_and_is_dropped(db: Connection, name: 
 
 @pytest.mark.parametrize("name", ["", "x" * 58, "é" * 29, None])
 def test_a_name_without_or_with_too_many_bytes_is_refused(db: Connection, name: str | None) -> None:
-    with refused("PQ005", "queue name"):
+    with refused("PQ005", "queue name is null" if name is None else f'57 bytes, "{name}" has'):
         db.value("select pgque.create_queue(%s)", name)
     with refused("PQ005", "name"):
         db.value("select pgque.create_queue(%s, '{}'::jsonb)", name)
@@ -65,13 +65,16 @@ class TestDropping:
         first, second = q.event_ids(batch)
         q.value("select pgque.nack_batch(%s, %s)", batch, [first])
         q.value("select pgque.dead_letter_batch(%s, %s, 'bad')", batch, [second])
+        idem = "select deduped from pgque.send_idem(%s, 't', 'once'::text, 'key')"
+        assert [q.value(idem, queue) for queue in ("q", "other")] == [False, False]
         q.value("select pgque.drop_queue('q', true)")
         q.value("select pgque.maint()")
         assert q.rows("select ev_id from pgque.retry_queue") == []
         assert q.rows("select ev_id from pgque.dead_letter") == []
         assert q.rows("select relname from pg_class where relname ~ %s", name) == []
         assert q.rows("select proname from pg_proc where proname ~ %s", name) == []
-        assert q.received("other") == ["kept"]
+        assert q.value(idem, "other") and q.value("select count(*) from pgque.idem") == 1
+        assert q.received("other") == ["kept", "once"]
         q.make_queue()
         q.send("new")
         assert q.received() == ["new"]

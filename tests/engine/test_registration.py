@@ -65,6 +65,17 @@ def test_a_tick_that_is_not_there_or_rotated_away_is_refused(bare: Connection) -
         register_at(bare, start)
 
 
+def test_a_registered_consumer_moves_to_no_tick_whose_events_are_gone(q: Connection) -> None:
+    start = q.last_tick()
+    for text in ("a", "b", "c"):
+        q.publish(text)
+        q.drain()
+        q.rotate()
+    with refused("PQ005", f"tick {start}", "are retained"):
+        register_at(q, start)
+    assert q.next_batch() is None
+
+
 def test_the_first_tick_whose_events_are_kept_gives_them_all(bare: Connection) -> None:
     bare.tick()
     bare.rotate()

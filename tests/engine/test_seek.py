@@ -111,6 +111,17 @@ class TestStartAt:
 
 
 class TestTime:
+    def test_of_the_first_tick_leads_there_and_of_an_oldest_that_is_kept_nowhere(
+        self, q: Connection
+    ) -> None:
+        assert seek(q, time_of(q, 1))[0] == 1
+        for text in ("a", "b", "c"):
+            q.finish(q.open_batch(text))
+            q.rotate()
+        first = q.value("select queue_first_tick from pgque.queue")
+        with refused("PQ005", "does not retain all events", f"tick is {first}"):
+            seek(q, time_of(q, first))
+
     def test_an_event_committed_after_it_comes(self, q: Connection) -> None:
         late = q.another()
         with late.transaction():
@@ -245,5 +256,17 @@ def test_ticks_are_found_for_who_reads_without_a_consumer(db: Connection, three:
     assert found(None, None) == (start, fourth)
     with refused("PQ005", "no tick 1000"):
         found("1000", None)
+    with refused("PQ005", "is no position"):
+        found("soon", None)
     with refused("PQ001"):
         db.rows("select pgque.retained_ticks('nowhere', 'latest')")
+
+
+def test_who_reads_the_newest_events_gets_no_tick_that_is_rotated_away(q: Connection) -> None:
+    for text in ("a", "b", "c"):
+        q.send(text)
+        q.received()
+        q.rotate()
+    first = q.value("select queue_first_tick from pgque.queue")
+    assert first > 1
+    assert q.value("select from_tick from pgque.retained_ticks('q')") == first

@@ -151,6 +151,26 @@ def test_a_drop_leaves_the_sessions_lock_timeout(q: Connection) -> None:
         assert q.value("show lock_timeout") == "0"
 
 
+def test_a_drop_waits_a_minute_or_as_long_as_its_transaction_says_and_nothing_after_it_does(
+    bare: Connection,
+) -> None:
+    bare.execute(
+        "create table public.seen (timeout text);"
+        " create function public.note() returns trigger language plpgsql as $$ begin"
+        "   insert into public.seen values (current_setting('lock_timeout')); return old; end $$;"
+        " create trigger note before delete on pgque.queue"
+        " for each row execute function public.note()"
+    )
+    bare.execute("set lock_timeout = 0")
+    for own in ("0", "7s"):
+        with bare.transaction():
+            bare.execute(f"set local lock_timeout = '{own}'".encode())
+            bare.value("select pgque.drop_queue('q')")
+        assert bare.value("show lock_timeout") == "0"
+        bare.make_queue(consumers=())
+    assert bare.rows("select timeout from public.seen") == [("1min",), ("7s",)]
+
+
 class TestLogicalReplication:
     """A publication of all tables demands a replica identity of each that is changed in place."""
 
