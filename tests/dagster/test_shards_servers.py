@@ -207,10 +207,10 @@ class Story:
         dump(shard.machine.server, shard.url, shard.dumped)
 
     def restore(self, shard: Shard) -> None:
-        shard.machine.start()
         if shard.dumped is None:
             self.dump(shard)
             self.step("consume")
+        shard.machine.start()
         shard.restore()
         self.faults += 1
         self.use()
