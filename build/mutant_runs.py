@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _HANGING_SECONDS = 10  # and three times as long as the longest test took
 HUNG = " (hung)"
 _SIMULATOR_SECONDS = 30
+_WITH_PREPARED = "select distinct database from pg_prepared_xacts where database like 't\\_%'"
 _PREPARED = "select gid from pg_prepared_xacts where database = current_database()"
 _CALLS = "select distinct funcname from pg_stat_user_functions where schemaname = 'pgque'"
 _END_SESSIONS = "select pg_terminate_backend(pid) from pg_stat_activity where datname like 't\\_%'"
@@ -153,7 +154,7 @@ class MutantRuns:
         changed = smaller(mutant.sql).encode()
         url = self._new_database(name, "t_simulator", changed)
         found = self._fork(self._simulation(url, changed), _SIMULATOR_SECONDS)
-        self._drop(url, name)
+        self._drop(name)
         return found or ""
 
     def _called_by_simulator(self) -> set[str]:
@@ -164,7 +165,7 @@ class MutantRuns:
         self._fork(self._simulation(url, b""), _SIMULATOR_SECONDS)
         with psycopg.connect(url) as db:
             called = {name for (name,) in db.execute(_CALLS)}
-        self._drop(url, "t_calls")
+        self._drop("t_calls")
         return called
 
     def _simulation(self, url: str, changed: bytes) -> Callable[..., bool]:
@@ -178,10 +179,14 @@ class MutantRuns:
 
         return run
 
-    def _drop(self, url: str, name: str) -> None:
+    def _roll_back(self, database: str) -> None:
+        url = self._server.database_url(database)
         with psycopg.connect(url, autocommit=True) as db:
             for (left,) in db.execute(_PREPARED).fetchall():
                 db.execute(f"rollback prepared '{left}'".encode())
+
+    def _drop(self, name: str) -> None:
+        self._roll_back(name)
         _execute(self._server.url, f"drop database {name} with (force)")
 
     def _new_database(self, name: str, template: str, sql: bytes) -> str:
@@ -245,6 +250,10 @@ class MutantRuns:
             os.waitpid(child, 0)
             # A loop without end goes on in the server without its client.
             _execute(self._server.url, _END_SESSIONS)
+            with psycopg.connect(self._server.url) as db:
+                left = db.execute(_WITH_PREPARED).fetchall()
+            for (database,) in left:
+                self._roll_back(database)
         return None if status == 0 else last + (HUNG if status is None else "")
 
     def _other(self, item: pytest.Item) -> pytest.Item:
