@@ -256,6 +256,16 @@ class TestRetryingABatch:
         q.value("select pgque.batch_retry(%s, 0)", batch)
         assert q.rows(copied) == []
 
+    def test_tables_that_were_copied_before_a_failover_are_copied_again(
+        self, q: Connection
+    ) -> None:
+        """Transaction ids of then may be others of now."""
+        copied = "select table_name from pgque.replicated_tables('q', 'c')"
+        q.value("select pgque.set_replicated('q', 'c', 'public.t', pg_current_snapshot(), 'shape')")
+        assert q.rows(copied)
+        q.value("select pgque.renew_incarnation()")
+        assert q.rows(copied) == []
+
 
 class TestRetryingRaw:
     def retry(self, db: Connection, **changes: object) -> int:

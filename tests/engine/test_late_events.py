@@ -145,6 +145,27 @@ def test_it_comes_although_the_ticker_has_looked_at_the_activity_before(
     assert db.drain() == ["late"]
 
 
+def test_it_comes_from_two_transactions_that_began_before_and_after_a_rotation(
+    db: Connection,
+) -> None:
+    """Each wrote into another table."""
+    before, after = db.another(), db.another()
+    db.rotate()
+    before.execute("begin")
+    before.send("before")
+    assert db.rotate() == 1
+    after.execute("begin")
+    after.send("after")
+    db.tick()
+    db.drain()
+    before.execute("commit")
+    after.execute("commit")
+    db.tick()
+    batch = db.next_batch()
+    sql = db.value("select pgque.batch_event_sql(%s)", batch)
+    assert [row[5] for row in db.rows(sql)] == ["before", "after"]
+
+
 def test_it_waits_for_the_lag(db: Connection, begin: Begin) -> None:
     producer = begin()
     ticker(db)

@@ -66,15 +66,23 @@ def test_every_step_that_holds_locks_ends(q: Connection, maintain: Maintain) -> 
 
 LONGEST_WAIT_SECONDS = 5
 
+# With a slot, it is there.
+REPORTED = """
+select bool_or(xmin is not null)
+from (select backend_xmin from pg_stat_replication
+      union all select xmin from pg_replication_slots) reported (xmin)
+"""
 HALVES = "select log_name, half from pgque.log order by 1"
 
 
 class TestAReportOnAStandby:
     """Commits on the primary wait until the standby has applied them, and it waits for reports."""
 
-    @pytest.fixture
-    def pair(self, server: Any) -> Iterator[tuple[Replica, Replica]]:
-        with synchronous_pair(server) as made:
+    @pytest.fixture(params=["", "--slot=standby --create-slot"], ids=["", "with a slot"])
+    def pair(
+        self, request: pytest.FixtureRequest, server: Any
+    ) -> Iterator[tuple[Replica, Replica]]:
+        with synchronous_pair(server, *request.param.split()) as made:
             yield made
 
     def test_that_has_read_the_logs_makes_no_consumer_wait(
@@ -90,7 +98,7 @@ class TestAReportOnAStandby:
             with report.transaction():
                 report.execute("set transaction isolation level repeatable read")
                 before = report.rows(read)
-                wait_for(db, "select backend_xmin is not null from pg_stat_replication")
+                wait_for(db, REPORTED)
                 for number in range(10):
                     db.bloat_ticks(2100)
                     db.value("select pgque.register_consumer_at('q', 'c', %s)", db.last_tick())

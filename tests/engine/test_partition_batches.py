@@ -20,6 +20,7 @@ from tests.support.slots import (
     ack,
     claim,
     expire,
+    nack,
     publish_keyed,
     queue_with_slots,
     receive,
@@ -138,6 +139,22 @@ class TestPages:
         assert read(db, claimed) == ["b", "c"]
         finish(db, claimed)
         assert take(db, 0, 1) is None
+
+    def test_what_comes_again_after_several_pages_is_in_the_next_batch(
+        self, db: Connection
+    ) -> None:
+        """Its id is lower than where the last page began."""
+        queue_with_slots(db, 1)
+        first, *_ = publish_keyed(db, ("k", "a"), ("k", "b"))
+        receive(db, 0, 1, most=1)
+        nack(db, first, 0, 1)
+        ack(db, 0, 1)
+        receive(db, 0, 1, most=1)
+        ack(db, 0, 1)
+        assert receive(db, 0, 1) == []
+        db.value("select pgque.maint_retry_events()")
+        db.tick()
+        assert texts(receive(db, 0, 1)) == ["a"]
 
     @pytest.mark.parametrize("ends", [let_go, lambda db, claimed: expire(db, 0)])
     def test_no_worker_gets_a_slot_with_an_open_batch(

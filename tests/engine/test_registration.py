@@ -112,6 +112,8 @@ def test_one_whose_queue_is_dropped_must_start_again(bare: Connection) -> None:
 
 
 def test_unregistering_takes_batch_retries_and_dead_letters(db: Connection) -> None:
+    db.make_queue("q2")
+    db.value("select pgque.dead_letter_batch(%s, array[1], 'bad')", db.open_batch("x", queue="q2"))
     db.make_queue(consumers=("c", "other"))
     ids = db.send("again", "never")
     db.tick()
@@ -120,9 +122,10 @@ def test_unregistering_takes_batch_retries_and_dead_letters(db: Connection) -> N
         db.value("select pgque.nack_batch(%s, %s)", batch, ids[:1])
         db.value("select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids[1:])
     db.value("select pgque.unregister_consumer('q', 'c')")
-    owner = db.value("select sub_id from pgque.subscription")
+    owner = db.value("select sub_id from pgque.subscription where sub_queue = %s", db.queue_id())
     assert db.rows("select ev_owner from pgque.retry_queue") == [(owner,)]
     assert db.rows("select consumer_name from pgque.dlq_summary('q')") == [("other",)]
+    assert db.rows("select consumer_name from pgque.dlq_summary('q2')") == [("c",)]
 
 
 def test_a_consumer_that_is_gone_holds_no_rotation_back(q: Connection) -> None:

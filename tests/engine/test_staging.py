@@ -138,6 +138,8 @@ def test_an_attempt_that_writes_holds_nobody_up(q: Connection, end: str) -> None
     assert q.rows("select func_name from pgque.maint_operations() where func_name ~ 'staging'")
     assert maintain(q) == 1
     assert staging_tables(q) == []
+    if end == "publish":
+        assert publish(q, staging, [txid], 1) == 1, "the publication is forgotten"
     assert q.received() == (["a"] if end == "publish" else [])
 
 

@@ -123,10 +123,15 @@ class Replicas:
             db.execute(INSTALL_SQL.read_bytes())
         return primary
 
-    def standby(self, primary: Replica) -> Replica:
-        """A running standby."""
+    def standby(self, primary: Replica, *options: str) -> Replica:
+        """A running standby.
+
+        Args:
+            primary: what it follows.
+            options: of pg_basebackup.
+        """
         standby = self.new(primary.binary)
-        standby.back_up(primary, "--write-recovery-conf", "--checkpoint=fast")
+        standby.back_up(primary, "--write-recovery-conf", "--checkpoint=fast", *options)
         standby.start()
         return standby
 
@@ -156,11 +161,16 @@ def replicas(server: Any) -> Iterator[Replicas]:
 
 
 @contextmanager
-def synchronous_pair(server: Any) -> Iterator[tuple[Replica, Replica]]:
-    """Commits on the primary wait until the standby has applied them, and it waits for reports."""
+def synchronous_pair(server: Any, *options: str) -> Iterator[tuple[Replica, Replica]]:
+    """Commits on the primary wait until the standby has applied them, and it waits for reports.
+
+    Args:
+        server: a server of the same version.
+        options: of pg_basebackup, by which the standby is made.
+    """
     with replicas(server) as made:
         primary = made.primary(settings=_WAITS_FOR_REPORTS)
-        standby = made.standby(primary)
+        standby = made.standby(primary, *options)
         with connect(primary.url()) as admin:
             wait_for(admin, "select count(*) = 1 from pg_stat_replication")
             admin.execute("alter system set synchronous_standby_names = '*'")
