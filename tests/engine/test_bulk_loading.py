@@ -87,6 +87,17 @@ class TestLoaderThatAskedOnce:
             insert(producer, stale, "two later")
         assert db.received() == ["one rotation later"]
 
+    def test_one_rotation_later_is_in_time_also_after_one_that_left_out_a_table(
+        self, db: Connection, producer: Connection
+    ) -> None:
+        stale = current_table(producer)
+        using = db.another()
+        with using.transaction():
+            using.rows(f"select from {tables(db)[1]}")
+            assert db.rotate() == 1
+        copy(producer, stale, "in time")
+        assert db.received() == ["in time"]
+
     def test_an_owner_who_goes_on_filling_it_stops_no_rotation(self, q: Connection) -> None:
         stale = tables(q)[1]  # the one that comes next
         for _ in range(5):

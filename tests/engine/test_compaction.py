@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.halves import catch_up
 from tests.support.queues import Connection, refused
 
 POSITIONS = "select count(*) from pgque.position_log"
@@ -119,6 +120,18 @@ class TestTicks:
             q.empty_halves()
         q.send("a", queue="new")
         assert q.received("new") == ["a"]
+
+    def test_those_since_the_copy_stay_whichever_half_the_positions_are_on(
+        self, q: Connection
+    ) -> None:
+        q.bloat_ticks(2100)
+        catch_up(q, "c")
+        assert q.compact_positions() > 0
+        assert q.value("select pgque.maint_copy_ticks()") == 1
+        q.publish("a")
+        assert q.compact_ticks() == 1
+        q.empty_halves()
+        assert q.drain() == ["a"]
 
 
 class TestATransactionOlderThanThePatience:

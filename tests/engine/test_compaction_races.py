@@ -1,10 +1,12 @@
 """What meets a compaction in READ COMMITTED goes on as if it had not been there."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from tests.support.halves import catch_up
 from tests.support.queues import Connection
 from tests.support.races import draw_next, race
 
@@ -63,3 +65,53 @@ def test_a_ticker_that_waited_goes_on_from_the_last_tick(db: Connection) -> None
     newest = db.last_tick()
     made = answer_during(db, "select pgque.ticker()", compact=Connection.compact_ticks)
     assert (made, db.last_tick()) == (1, newest + 1)
+
+
+@pytest.fixture
+def bloated(db: Connection) -> Connection:
+    """Both logs hold more than is needed."""
+    db.make_queue(consumers=("c", "slow"))
+    db.bloat_ticks(2100)
+    catch_up(db, "c", "slow")
+    db.publish("a")
+    db.bloat_positions()
+    return db
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("maint_copy_ticks()", "maint_empty_half('tick')"),
+        ("maint_compact_ticks()", "maint_compact_ticks()"),
+    ],
+)
+def test_a_rival_changes_nothing_at_its_longest_wait(
+    bloated: Connection, background: ThreadPoolExecutor, first: str, second: str
+) -> None:
+    rival = bloated.another()
+    draw_next(rival, 0, 0.01)
+    if first == second:
+        bloated.value("select pgque.maint_copy_ticks()")
+    with bloated.transaction():
+        assert bloated.value(f"select pgque.{first}") == 1
+        answer = background.submit(Connection.value, rival, f"select pgque.{second}")
+        time.sleep(0.1)
+    assert answer.result() == 0
+
+
+@pytest.mark.parametrize(("holds", "log"), [("next_batch", "position"), ("tick", "tick")])
+def test_one_compaction_in_many_waits_for_longer_and_holds_up_no_rival(
+    bloated: Connection, background: ThreadPoolExecutor, holds: str, log: str
+) -> None:
+    compact = f"select pgque.maint_compact_{log}s()"
+    holder, first, rival = (bloated.another() for _ in range(3))
+    for session in (first, rival):
+        draw_next(session, 0, 0.01)
+    with holder.transaction():
+        getattr(holder, holds)()
+        answer = background.submit(Connection.value, first, compact)
+        bloated.wait_until_blocked(first)
+        assert rival.value(compact) == 0
+        time.sleep(0.05)
+    assert answer.result() > 0
+    assert bloated.drain() == ["a"]

@@ -1,5 +1,7 @@
 """What schedulers ask for: the list of operations, the logs' own period, storage, rights."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
 
@@ -42,6 +44,30 @@ def test_maintenance_that_an_upgrade_locks_out_says_so_and_names_the_session(q: 
         upgrade.execute("lock table pgque.config, pgque.queue in access exclusive mode")
         with refused("55P03", "hold maintenance up"):
             q.value("select pgque.maint()")
+
+
+def test_so_do_ticks_and_each_part_of_a_slot(q: Connection) -> None:
+    calls = {
+        "select pgque.ticker()": "ticks",
+        "select pgque.ticker('q')": "ticks",
+        "select pgque.maint_operations()": "maintenance",
+        "select pgque.run_maintenance('pgque.maint_retry_events', null)": "this step",
+        "select pgque.begin_slot('0')": "the slot",
+        "select pgque.next_beat(now(), null, now(), null)": "the slot",
+        "select pgque.maint_pause()": "the slot",
+    }
+
+    def check(call: str) -> None:
+        with refused("55P03", f"hold {calls[call]} up"):
+            sessions[call].execute(call.encode())
+
+    sessions = {call: q.another() for call in calls}
+    for call, session in sessions.items():
+        session.execute(call.encode())  # or it fails where it is compiled
+    upgrade = q.another()
+    with upgrade.transaction(), ThreadPoolExecutor(len(calls)) as pool:
+        upgrade.execute("lock table pgque.config, pgque.queue, pgque.log in access exclusive mode")
+        assert list(pool.map(check, calls)) == [None] * len(calls)
 
 
 class TestOperations:

@@ -42,6 +42,19 @@ class TestExternalTicks:
         batch = replica.value("select pgque.next_batch('q', 'c')")
         assert replica.payloads(batch) == ["a"]
 
+    def test_a_request_for_a_tick_of_another_queue_stays(self, replica: Connection) -> None:
+        replica.make_queue("other")
+        replica.value("select pgque.force_next_tick('other')")
+        external(replica, 40)
+        assert replica.value("select pgque.ticker('other')") == 2
+
+    def test_a_tick_stays_whichever_half_the_positions_are_on(self, replica: Connection) -> None:
+        assert replica.compact_positions() > 0
+        replica.send("a")
+        external(replica, 40)
+        replica.empty_halves()
+        assert replica.drain() == ["a"]
+
     def test_consumers_follow_ids_with_gaps(self, replica: Connection) -> None:
         for number in (7, 100, 1000):
             replica.send(str(number))
@@ -69,7 +82,7 @@ class TestExternalTicks:
                 external(replica, 3, at=at)
 
     def test_a_queue_with_its_own_ticker_or_a_pause_refuses(self, q: Connection) -> None:
-        with refused("PQ017", "external_ticker"):
+        with refused("PQ017", "set_queue_config('q', 'external_ticker', 'true')"):
             external(q, 40)
         q.value("select pgque.set_queue_config('q', 'external_ticker', 'true')")
         q.value("select pgque.set_queue_config('q', 'ticker_paused', 'true')")
@@ -109,7 +122,7 @@ class TestOwnTicks:
     @pytest.mark.parametrize("switch", ["ticker_paused", "external_ticker"])
     def test_a_queue_that_has_none_says_so(self, db: Connection, switch: str) -> None:
         db.make_queue(**{switch: "true"})
-        with refused("PQ017", "set_queue_config"):
+        with refused("PQ017", f"set_queue_config('q', '{switch}', 'false')"):
             db.value("select pgque.ticker('q')")
         for call in ("force_tick", "force_next_tick"):
             with refused("PQ017", "ticks not allowed"):

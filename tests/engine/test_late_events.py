@@ -166,6 +166,16 @@ def test_it_comes_from_two_transactions_that_began_before_and_after_a_rotation(
     assert [row[5] for row in db.rows(sql)] == ["before", "after"]
 
 
+@pytest.mark.usefixtures("load")
+def test_it_comes_from_after_the_snapshot_of_the_ticker(db: Connection) -> None:
+    old = db.another().hold_snapshot()
+    db.send("late")
+    assert ticker(old) == 1
+    old.commit()
+    assert ticker(db) == 1
+    assert db.drain() == ["late"]
+
+
 def test_it_waits_for_the_lag(db: Connection, begin: Begin) -> None:
     producer = begin()
     ticker(db)
@@ -185,6 +195,8 @@ def test_a_tick_that_left_nothing_is_followed_by_one_at_most_whatever_others_hav
     reader.execute("begin")
     reader.rows("select * from pgque.get_queue_info('q')")
     reader.rows("select * from pgque.queue_stats()")
+    dump = db.another().hold_snapshot()
+    dump.rows("select last_value from pgque.event_1_id_seq")
     db.send("b")
     assert [ticker(db), ticker(db), ticker(db)] in counts
     reader.execute("commit")
@@ -198,6 +210,12 @@ def test_a_tick_that_left_nothing_is_followed_by_one_at_most_whatever_others_hav
     assert [db.value(tick_here) for _ in range(3)] in counts
     producer.execute("commit")
     assert db.value(tick_here) == 0
+
+
+@pytest.mark.usefixtures("load")
+def test_a_tick_without_new_events_is_followed_by_none(db: Connection) -> None:
+    db.tick()
+    assert ticker(db) == 0
 
 
 def test_a_queue_that_is_ticked_often_never_reads_the_table_of_locks(

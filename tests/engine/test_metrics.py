@@ -251,6 +251,8 @@ class TestCompaction:
         bloat_counters(worked)
         worked.value("select pgque.maint()")
         assert worked.value("select count(*) from pgque.counter_log") < 10
+        switched = "select log_name from pgque.log_rotation where rotated_at is not null"
+        assert worked.rows(switched) == [("counter",)]
 
     def test_an_older_one_sees_the_numbers_of_its_time(self, worked: Connection) -> None:
         old = worked.another().hold_snapshot()

@@ -150,6 +150,8 @@ def test_before_adoption_nothing_compares_transactions(db: Connection, restore: 
     for call in (
         "ticker()",
         "ticker('q')",
+        "ticker('q', 100, now(), 100)",
+        "window_ticks('q', now() - interval '1 day', now())",
         "maint()",
         "maint_rotate_tables_step1('q')",
         f"get_batch_events({new.next_batch()})",

@@ -104,6 +104,19 @@ def test_a_dead_letter_is_not_scheduled_with_its_batch(q: Connection) -> None:
     assert q.drain() == ["alive"]
 
 
+def test_what_one_consumer_gives_up_comes_again_to_another(db: Connection) -> None:
+    db.make_queue(consumers=("c", "other"))
+    mine, theirs = db.open_batch("a", "b"), db.next_batch(consumer="other")
+    a, b = db.event_ids(mine)
+    db.value("select pgque.dead_letter_batch(%s, %s, 'bad')", mine, [a])
+    nack(db, mine, [b], "1 hour")
+    assert db.value("select pgque.batch_retry(%s, 0)", theirs) == 2
+    for batch in (mine, theirs):
+        db.finish(batch)
+    assert (deliver_retries(db), db.drain(consumer="other")) == (2, ["a", "b"])
+    assert db.rows("select ev_data from pgque.retry_queue") == [("b",)]
+
+
 def test_retries_do_not_wait_for_a_later_batch_of_their_consumer(failed: Connection) -> None:
     assert failed.open_batch("next")
     assert deliver_retries(failed) == 1
@@ -262,6 +275,17 @@ class TestPortions:
         moved = [tens.value("select pgque.maint_retry_events()") for _ in range(4)]
         assert moved == [10, 10, 10, 0]
 
+    @pytest.mark.parametrize("other_waits", [False, True])
+    def test_each_is_ticked_before_the_next_one(self, tens: Connection, other_waits: bool) -> None:
+        self.fail_tens(tens, 30)
+        tens.make_queue("other")
+        if other_waits:
+            tens.value("select pgque.force_next_tick('other')")
+        for _ in range(3):
+            tens.value("select pgque.maint_retry_events()")
+        tens.value("select pgque.ticker()")
+        assert self.batch_sizes(tens, self.INFO, 10) == [10, 10, 10]
+
     @pytest.mark.parametrize("middle", [5_000, 15_000])
     def test_ticks_with_gaps_between_their_ids_are_found(self, db: Connection, middle: int) -> None:
         db.make_queue(external_ticker="true")
@@ -292,4 +316,12 @@ class TestPortions:
 
     def test_one_tick_that_holds_more_is_a_batch_all_the_same(self, q: Connection) -> None:
         q.open_batch(*"abcde")
+        assert len(q.events(q.value(self.INFO, 2))) == 5
+
+    def test_one_tick_with_more_of_them_comes_alone_before_an_empty_one(
+        self, q: Connection
+    ) -> None:
+        fail_all(q, q.open_batch(*"abcde"))
+        deliver_retries(q)
+        q.tick()
         assert len(q.events(q.value(self.INFO, 2))) == 5

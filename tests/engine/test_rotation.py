@@ -93,6 +93,7 @@ def test_what_truncates_refuses_an_old_snapshot(q: Connection, level: str) -> No
         "maint_rotate_tables_step1('q')",
         "maint_compact_positions()",
         "maint_compact_ticks()",
+        "maint_empty_half('tick')",
     ):
         q.execute(f"begin isolation level {level}".encode())
         with refused("PQ013", level):

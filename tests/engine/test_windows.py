@@ -111,6 +111,17 @@ def test_a_window_whose_events_were_rotated_is_gone(q: Connection, start: str) -
         window(q, one, later)
 
 
+def test_a_window_after_the_oldest_tick_is_all_there(q: Connection) -> None:
+    for text in "abcd":
+        q.send(text)
+        q.received()
+        q.rotate()
+    one = sent(q)
+    two = sent(q, "e")
+    q.tick()
+    assert events_of(q, one, two) == ["e"]
+
+
 def test_a_tick_at_the_very_end_of_a_window_keeps_nothing_of_it(q: Connection, start: str) -> None:
     for text in "abcd":
         q.send(text)
