@@ -133,6 +133,10 @@ class TestTicks:
         q.empty_halves()
         assert q.drain() == ["a"]
 
+    def test_only_they_and_positions_have_halves(self, q: Connection) -> None:
+        with refused("PQ005", "counter"):
+            q.value("select pgque.maint_empty_half('counter')")
+
 
 class TestATransactionOlderThanThePatience:
     @pytest.fixture

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
+from tests.support.halves import compact
 from tests.support.queues import Connection, refused
 
 POSITIONS = "select count(*) from pgque.position_log"
@@ -93,6 +94,24 @@ class TestOperations:
         assert operations(q) == [STEP_1, STEP_2]
         q.value("select pgque.maint_rotate_tables_step1('q')")
         assert STEP_2 in operations(q)
+
+    def test_ticks_are_copied_before_anything_is_locked(self, db: Connection) -> None:
+        db.make_queue(rotation_period="1 microsecond")
+        db.send("a")
+        db.execute("update pgque.log_rotation set rotated_at = now() where log_name <> 'tick'")
+        assert operations(db)[:2] == [("pgque.maint_copy_ticks", None), STEP_1]
+
+    def test_a_half_that_was_left_is_emptied_before_the_next_rotation_is_due(
+        self, q: Connection
+    ) -> None:
+        for _ in range(2):
+            q.empty_halves()
+            compact(q)
+        assert operations(q) == [
+            ("pgque.maint_compact_counters", None),
+            ("pgque.maint_empty_half", "position"),
+            ("pgque.maint_empty_half", "tick"),
+        ]
 
     def test_running_the_list_as_pgqs_daemon_does_maintains(self, db: Connection) -> None:
         db.make_queue(rotation_period="1 microsecond")

@@ -219,6 +219,13 @@ def test_a_delivered_retry_ticks_although_it_is_no_new_event(db: Connection) -> 
     assert db.value("select pgque.ticker()") == 1
 
 
+def test_a_retry_that_waits_for_its_batch_makes_no_tick(db: Connection) -> None:
+    db.make_queue(ticker_max_lag="1 day", ticker_idle_period="1 day")
+    batch = db.open_batch("broken")
+    nack(db, batch, db.event_ids(batch))
+    assert db.value("select pgque.maint_retry_events()") == db.value("select pgque.ticker()") == 0
+
+
 class TestPortions:
     """What is delivered again comes in batches as small as those that it was sent in."""
 
