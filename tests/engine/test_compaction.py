@@ -169,6 +169,7 @@ class TestATransactionOlderThanThePatience:
             "nack_batch(1, '{1}')",
             "ack_batch(1, 'me', 1)",
             "get_lease_info('q', 'c')",
+            "claim_slot('q', 'c', 0, 'w')",
             "get_consumer_info('q', 'c')",
             "unregister_consumer('q', 'c')",
             "register_consumer('q', 'new')",
@@ -189,7 +190,11 @@ class TestATransactionOlderThanThePatience:
         q.value("select pgque.set_snapshot_patience('0')")
         assert q.compact_ticks() > 0
         q.empty_halves()
-        for call in (f"get_batch_events({batch})", "tick_fingerprint('q', 2)"):
+        for call in (
+            f"get_batch_events({batch})",
+            f"finished_before({batch}, 1)",
+            "tick_fingerprint('q', 2)",
+        ):
             with refused("40001", "roll back and try again"), old.transaction():
                 old.rows(f"select pgque.{call}")
 

@@ -57,6 +57,24 @@ def test_a_dead_letter_of_an_open_batch_is_refused_since_it_may_be_given_up_agai
     assert (db.received(), db.drain(consumer="other")) == (["a"], ["a"])
 
 
+def test_a_replay_takes_the_place_of_the_retry_of_its_event_and_of_no_other(
+    db: Connection,
+) -> None:
+    db.make_queue(consumers=("c", "other"))
+    db.publish("a", "b")
+    for consumer in ("c", "other"):
+        batch = db.next_batch(consumer=consumer)
+        ids = db.event_ids(batch)
+        db.value("select pgque.nack_batch(%s, %s, '0')", batch, ids)
+        if consumer == "c":
+            sql = "select pgque.event_dead(%s, %s, 'bad', now(), null, null, 't', 'a')"
+            db.value(sql, batch, ids[0])
+        db.finish(batch)
+    db.value(REPLAY)
+    db.value("select pgque.maint_retry_events()")
+    assert sorted(db.received()) == sorted(db.received(consumer="other")) == ["a", "b"]
+
+
 def test_replaying_all_replays_all_of_this_queue(q: Connection) -> None:
     q.make_queue("other")
     give_up(q, "a", "b")
@@ -120,6 +138,10 @@ class TestReplayOfSome:
             ("i_type => 'u'", "c"),
             ("i_type => 't'", "ab"),
             ("i_since => now() - '36 h'::interval, i_until => now() - '12 h'::interval", "b"),
+            ("i_since => (select dl_time from pgque.dead_letter where ev_data = 'b')", "bc"),
+            ("i_until => (select dl_time from pgque.dead_letter where ev_data = 'b')", "a"),
+            ("i_since => now(), i_until => now()", ""),
+            ("i_limit => 0", ""),
             ("i_limit => 2", "ab"),
             ("i_limit => null", "abc"),
             (

@@ -35,7 +35,7 @@ class TestSeen:
         for text in "abc":
             give_up(q, text)
         assert inspect(q) == ["c", "b", "a"]
-        for limit, count in ((2, 2), (None, 3)):
+        for limit, count in ((0, 0), (2, 2), (None, 3)):
             assert len(q.rows("select * from pgque.dlq_inspect('q', %s)", limit)) == count
         q.execute("update pgque.dead_letter set dl_time = now()")
         assert inspect(q) == ["c", "b", "a"]  # of one time, by id
@@ -61,6 +61,7 @@ class TestSeen:
             pages.append([text for _, text in page])
             after = page[-1][0]
         assert pages == [["a", "b"], ["c", "d"], ["e"]]
+        assert len(q.rows("select pgque.dlq_export('q', 0, 1)")) == 1
         with refused("PQ005", "no page of"):
             q.rows("select pgque.dlq_export('q', 0, 0)")
 
@@ -209,6 +210,11 @@ class TestWithoutTheConsumer:
         left.value("select pgque.register_consumer('q', 'c')")
         left.value(REPLAY)
         assert left.received() == ["a"]
+
+    def test_they_go_with_a_consumer_that_unsubscribes(self, q: Connection) -> None:
+        give_up(q, "a")
+        q.value("select pgque.unsubscribe('q', 'c')")
+        assert inspect(q) == []
 
     def test_their_queue_is_dropped_only_by_force(self, left: Connection) -> None:
         with refused("PQ007", "dead letters"):

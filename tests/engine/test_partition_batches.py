@@ -49,6 +49,14 @@ class TestBatches:
         assert first.batch != second.batch
         assert (read(parted, first), read(parted, second)) == (["plain"], [])
 
+    def test_a_batch_that_is_let_go_takes_no_nack_of_a_message(self, parted: Connection) -> None:
+        claimed = taken(parted, 0)
+        let_go(parted, claimed)
+        message = "null, null, null, null, null, null, null, null, null)::pgque.message"
+        sql = f"select pgque.nack(%s, row(min(ev_id), {message}) from pgque.get_batch_events(%s)"
+        with refused("PQ015", "is a slot"):
+            parted.value(sql, claimed.batch, claimed.batch)
+
     def test_a_slot_that_is_not_acked_holds_up_itself_alone(self, parted: Connection) -> None:
         failing = taken(parted, 0)
         let_go(parted, failing)

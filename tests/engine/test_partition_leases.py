@@ -168,9 +168,11 @@ def test_a_wrong_number_of_slots_is_refused(db: Connection, n: Any) -> None:
 def test_arguments_that_make_no_sense_are_refused(db: Connection) -> None:
     queue_with_slots(db, 1)
     ((message, *_),) = publish_and_receive(db)
-    for consumer in ("", None):
+    for consumer in ("", "a#b", None):
         with refused("PQ005", "Name the consumer"):
             db.value("select pgque.subscribe_slot('q', %s, 0, 2)", consumer)
+    with refused("PQ005", "# is for the slots"):
+        db.value("select pgque.subscribe('q', 'a#b')")
     for ttl in ("0", "-1 second", None):
         with refused("PQ005", "no lease for owner"):
             claim(db, worker="other", ttl=ttl)  # type: ignore[arg-type]

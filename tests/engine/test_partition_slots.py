@@ -111,6 +111,16 @@ class TestSubscribing:
         done.result()
         assert statuses(bare, "slot", "subscribed") == [(0, True), (1, True)]
 
+    def test_a_slot_that_is_being_subscribed_is_not_ended_with_the_last(
+        self, bare: Connection
+    ) -> None:
+        subscribe(bare, 0, 2)
+        with bare.transaction():
+            subscribe(bare, 1, 2)
+            ended = bare.blocked(unsubscribe, 0)
+        ended.result()
+        assert statuses(bare, "slot", "subscribed") == [(1, True)]
+
     def test_all_slots_start_at_the_position_or_at_the_last_tick(self, db: Connection) -> None:
         db.make_queue(consumers=("keeper",))
         publish_round(db, 0)
@@ -124,6 +134,13 @@ class TestSubscribing:
         with refused("PQ005", "soon"):
             slot_batches.subscribe(db, 4, "soon")
         assert in_order(slot_batches.drain(db, 4)) == {key: [0, 1] for key in KEYS}
+
+    def test_slots_beside_another_consumer_start_at_the_position(self, db: Connection) -> None:
+        db.make_queue(consumers=("keeper",))
+        db.value("select pgque.subscribe_slots('q', 'other', 2)")
+        publish_round(db, 0)
+        assert slot_batches.subscribe(db, 2, "earliest") == 1
+        assert in_order(slot_batches.drain(db, 2)) == {key: [0] for key in KEYS}
 
     @pytest.mark.parametrize("n", [0, 257, None])
     def test_an_impossible_number_is_refused(self, bare: Connection, n: int | None) -> None:
@@ -191,6 +208,13 @@ class TestEnding:
         assert drain_slot(two, 0) == ["a"]
         with refused("PQ002", 'slot 1 of consumer "c" is not subscribed on queue "q"'):
             receive(two, 1)
+
+    def test_the_last_two_slots_may_go_at_once(self, two: Connection) -> None:
+        with two.transaction():
+            unsubscribe(two, 0)
+            second = two.blocked(unsubscribe, 1)
+        second.result()
+        assert left_over(two) == {}
 
     @BESIDE
     def test_a_slot_does_not_wait_for_another_consumer(

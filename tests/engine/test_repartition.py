@@ -19,6 +19,11 @@ from tests.support.slots import (
 
 BESIDE = pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
 
+SLOTS = (
+    "select n, subscribed, slot, last_tick, epoch from pgque.partition_slot_status"
+    " where queue_name = %s and consumer = %s order by slot"
+)
+
 
 def repartition(db: Connection, n: int | None) -> int:
     """How many slots have not arrived where the number changes."""
@@ -150,6 +155,16 @@ class TestWhatFailed:
         db.tick()
         assert in_order(consume(db, 5)) == {key: [0] for key in KEYS}
 
+    def test_asks_for_a_tick_if_it_is_already_moved(
+        self, db: Connection, slots_of_another: None
+    ) -> None:
+        queue_with_slots(db, 2)
+        fail_each(db)
+        db.value("select pgque.maint_retry_events()")
+        db.execute("delete from pgque.tick_request")
+        repartition(db, 5)
+        assert db.rows("select queue_id from pgque.tick_request") == [(db.queue_id(),)]
+
     def test_is_replayed(self, db: Connection, slots_of_another: None) -> None:
         queue_with_slots(db, 2, max_retries="0")
         fail_each(db)
@@ -169,6 +184,48 @@ def test_another_consumer_keeps_what_failed_in_its_slots(
     before = consumer_with_failures(db, queue, consumer, 2, max_retries=retries)
     repartition(db, 5)
     assert failures(db, queue, consumer) == before != []
+
+
+@BESIDE
+def test_another_consumer_keeps_its_slots(db: Connection, queue: str, consumer: str) -> None:
+    queue_with_slots(db, 2)
+    db.make_queue("elsewhere", consumers=())
+    db.value("select pgque.subscribe_slot(%s, %s, 0, 4)", queue, consumer)
+    before = db.rows(SLOTS, queue, consumer)
+
+    assert repartition(db, 3) == 0
+    assert db.value("select pgque.repartition(%s, %s, 4)", queue, consumer) == 0
+
+    assert db.rows(SLOTS, queue, consumer) == before
+    assert [state[:2] for state in before] == [(4, True)] + [(4, False)] * 3
+
+
+def test_another_consumer_reads_on_while_slots_meet(db: Connection) -> None:
+    queue_with_slots(db, 2)
+    publish_round(db, 0)
+    receive(db, 0)
+    assert repartition(db, 3) == 2
+    db.value("select pgque.subscribe_slot('q', 'other', 0, 1)")
+    publish_round(db, 1)
+    assert db.value("select batch_id from pgque.claim_batch('q', 'other#0/1', 'run')") is not None
+
+
+def test_no_page_goes_beyond_where_slots_meet(db: Connection) -> None:
+    queue_with_slots(db, 2)
+    publish_round(db, 0)
+    receive(db, 0)
+    ack(db, 0)
+    assert repartition(db, 3) == 1
+    publish_round(db, 1)
+    assert [message[3] for message in receive(db, 1)] == [f"{key}: 0" for key in keys_of(db, 1)]
+
+
+def test_of_two_changes_at_once_the_second_finds_it_done(db: Connection) -> None:
+    queue_with_slots(db, 2)
+    with db.transaction():
+        assert repartition(db, 3) == 0
+        second = db.blocked(repartition, 3)
+    assert second.result() == 0
 
 
 def test_an_ack_that_is_not_committed_is_waited_for(db: Connection) -> None:
@@ -307,3 +364,13 @@ class TestBatches:
         assert parted.value(enter, "laptop") == 0
         states = "select distinct deployment from pgque.consumer_states('{q}', '{c}')"
         assert parted.rows(states) == [("laptop",)]
+
+    @pytest.mark.parametrize(("one", "another"), [("c", "other"), ("other", "c")])
+    def test_a_deployment_is_of_one_consumer(
+        self, parted: Connection, one: str, another: str
+    ) -> None:
+        enter = "select pgque.enter_deployment('q', %s, %s)"
+        parted.value("select pgque.subscribe_slots('q', 'other', 2)")
+        parted.value(enter, one, "production")
+        repartition(parted, 3)
+        assert parted.value(enter, another, "laptop") == 1

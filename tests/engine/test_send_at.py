@@ -75,6 +75,13 @@ def test_maint_delivers_in_the_order_of_times(q: Connection) -> None:
     assert q.received() == ["a", "b", "c"]
 
 
+def test_what_is_not_due_waits_when_something_is(q: Connection) -> None:
+    schedule(q, "later", at="2 days")
+    schedule(q, "due")
+    make_due(q)
+    assert (deliver(q), q.received(), scheduled(q)) == (1, ["due"], ["later"])
+
+
 def test_a_hundred_thousand_are_delivered_in_one_call(q: Connection) -> None:
     q.execute(
         "insert into pgque.delayed_events (de_queue_name, de_deliver_at)"
@@ -116,10 +123,11 @@ def test_the_list_has_the_next_entry_first_and_no_other_queues(q: Connection) ->
     schedule(q, "soon", at="1 h")
     schedule(q, "foreign", queue="other")
     assert scheduled(q) == ["soon", "late"]
-    assert len(q.rows("select * from pgque.list_scheduled('q', 1)")) == 1
-    for limit in (None, -1):
+    for limit in (0, 1):
+        assert len(q.rows("select * from pgque.list_scheduled('q', %s)", limit)) == limit
+    for no_limit in (None, -1):
         with refused("PQ005", "scheduled entries"):
-            q.value("select pgque.list_scheduled('q', %s)", limit)
+            q.value("select pgque.list_scheduled('q', %s)", no_limit)
 
 
 def test_what_cannot_be_scheduled_is_refused(q: Connection) -> None:

@@ -195,6 +195,24 @@ def waiting_batch(db: Connection) -> tuple[int, list[int]]:
     return batch, db.event_ids(batch)
 
 
+def nack_one(db: Connection, text: str) -> None:
+    batch = db.open_batch(text)
+    db.value("select pgque.nack_batch(%s, %s, '1 hour')", batch, db.event_ids(batch))
+    db.finish(batch)
+
+
+@pytest.mark.parametrize("fail", [give_up, nack_one])
+def test_a_failure_counts_from_its_own_event_to_the_number_asked_for(
+    q: Connection, fail: Callable[[Connection, str], None]
+) -> None:
+    fail(q, "a")
+    batch = q.open_batch("b")
+    assert before(q, batch, 1) == (1, 1)
+    q.finish(batch)
+
+    assert [before(q, q.open_batch("c"), number) for number in (1, 2)] == [(1, 0), (2, 1)]
+
+
 def test_dead_letters_of_other_consumers_are_not_counted(db: Connection) -> None:
     db.make_queue(consumers=("c", "other"))
     give_up(db, "a", consumer="other")
@@ -241,6 +259,18 @@ def test_slots_of_a_partitioned_consumer_count_together(bare: Connection) -> Non
     assert before(bare, second[0]) == (0, 0)
     bare.value("select pgque.ack_batch(%s, 'me', %s)", *first[1])
     assert before(bare, second[0]) == (1, 0)
+
+
+def test_slots_of_another_consumer_do_not_count(bare: Connection) -> None:
+    for consumer in ("p", "other"):
+        bare.value("select pgque.subscribe_slots('q', %s, 1, 'latest')", consumer)
+    claim = "select batch_id, epoch from pgque.claim_batch('q', 'p#0/1', 'me')"
+    bare.publish("x")
+    ((batch, epoch),) = bare.rows(claim)
+    bare.value("select pgque.ack_batch(%s, 'me', %s)", batch, epoch)
+    bare.publish("y")
+
+    assert before(bare, bare.rows(claim)[0][0]) == (1, 0)
 
 
 def test_a_history_of_no_events_is_refused(q: Connection) -> None:

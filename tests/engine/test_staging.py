@@ -71,6 +71,8 @@ def test_publishing_again_returns_the_same_and_sends_nothing(q: Connection) -> N
     txid = write(q, staging, "a")
     assert publish(q, staging, [txid], 1) == 1
     assert publish(q, staging, [txid], 1) == 1
+    with refused("PQ022", "not open"):
+        table_of(q, staging)
     abort(q, staging)
     assert publish(q, staging, [txid], 1) == 1
     assert q.received() == ["a"]
@@ -154,6 +156,15 @@ def test_what_a_dead_writer_left_is_removed_a_day_after_its_last_task_began(q: C
     assert staging_tables(q) == q.rows("select * from pgque.staging") == []
     with refused("PQ022", "not open"):
         publish(q, staging, [txid], 1)
+
+
+def test_a_task_that_begins_after_a_day_keeps_its_staging(q: Connection) -> None:
+    staging = open_staging(q)
+    make_old(q)
+    with q.transaction():
+        table_of(q, staging)
+        assert maintain(q.another()) == 0
+    assert staging_tables(q) == [f"staging_{staging}"]
 
 
 def test_the_memory_of_a_published_staging_lasts_a_day(q: Connection) -> None:
