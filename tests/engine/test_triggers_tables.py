@@ -202,6 +202,18 @@ class TestTables:
         ]
         assert data(run(db, "update t set v = 'y'"))[2::3] == ["v='y' where id='1'"] * 2
 
+    def test_a_generated_column_does_not_hide_an_update_that_changes_nothing(
+        self, db: Connection
+    ) -> None:
+        db.execute(
+            "create table t (id int primary key, v text,"
+            " g text generated always as (v || '!') stored)"
+        )
+        attach(db, "jsontriga", "ignore=v", when="before")
+        run(db, "insert into t values (1, 'x')")
+        assert data(run(db, "update t set v = v")) == ['{"id":1}']
+        assert run(db, "update t set v = 'y'") == []
+
     @pytest.mark.server(18)
     def test_virtual_columns_are_not_shown(self, db: Connection) -> None:
         db.execute(

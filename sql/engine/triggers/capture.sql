@@ -41,7 +41,7 @@ begin
     then
         -- Triggers changed rows of this table within the statement, and their events are there
         -- already. So what counts is what the rows are now, and not what the statement made them.
-        v_is_same := pgque.capture_condition(tg_relid, tg_op);
+        v_is_same := pgque.capture_condition(tg_relid);
         v_rows := case tg_op when 'INSERT' then 'new_table' when 'DELETE' then 'old_table'
                              else '(select * from old_table union all select * from new_table)' end;
         v_gone := format('%s o where not exists (select from %s n where %s)',
@@ -52,7 +52,7 @@ begin
     elsif tg_op = 'UPDATE' then
         -- Which old row became which new row is unknown, and does not matter.
         v_gone := format('old_table o where not exists (select from new_table n where %s)',
-                         pgque.capture_condition(tg_relid, tg_op));
+                         pgque.capture_condition(tg_relid));
     elsif tg_op = 'DELETE' then
         v_gone := 'old_table o';
     end if;
@@ -74,16 +74,16 @@ begin
 end;
 $$;
 
--- The condition that the rows o and n of a table have one key, as it is now. Refuses an update of a
+-- The condition that the rows o and n of a table have one key, as it is now. Refuses the change of a
 -- table that has lost its key.
-create or replace function pgque.capture_condition(i_relid oid, i_op text)
+create or replace function pgque.capture_condition(i_relid oid)
 returns text stable
 as $$
 declare
     v_key  constant text[] := pgque.key_of_table(i_relid);
 begin
-    if v_key is null and i_op = 'UPDATE' then
-        raise exception 'table % is captured and has no key any more, so its update cannot be sent',
+    if v_key is null then
+        raise exception 'table % is captured and has no key any more, so this change cannot be sent',
                         i_relid::regclass
             using errcode = 'PQ014',
                   hint = 'Give it a primary key, or end the capture: select pgque.uncapture(...).';

@@ -1,0 +1,162 @@
+"""Capture beside other work: nested changes, other writers, other queues, and copies."""
+
+import pytest
+
+from tests.support.queues import Connection, refused
+
+# The types of the events and their tables, in the order of their ids.
+EVENTS = "select ev_type, ev_extra1 from pgque.event order by ev_id"
+
+ECHO = """
+create table t (id int primary key); create table log (id int primary key, a text);
+create function echo() returns trigger language plpgsql as $$ begin
+    insert into log values (new.id); insert into log values (-new.id); return null; end $$;
+create trigger echo after insert on t for each row execute function echo();
+select pgque.capture('t', 'q'), pgque.capture('log', 'q');
+"""
+SETTING = "select current_setting('lock_timeout')"
+
+
+@pytest.fixture(autouse=True)
+def queue(db: Connection) -> None:
+    db.make_queue()
+
+
+def run(db: Connection, script: str) -> None:
+    db.execute(script.encode())
+
+
+def test_what_a_trigger_inserts_into_another_table_is_an_insert(db: Connection) -> None:
+    run(db, ECHO)
+
+    run(db, "begin; insert into t values (1); insert into t values (2); commit")
+
+    nested = [("insert", "public.log"), ("insert", "public.log"), ("insert", "public.t")]
+    assert db.rows(EVENTS) == nested * 2
+
+
+def test_what_a_trigger_changed_counts_for_its_own_transaction_only(db: Connection) -> None:
+    run(db, ECHO)
+    run(db, "insert into t values (1)")
+
+    run(db, "insert into log values (9)")
+
+    assert db.rows(EVENTS)[-1] == ("insert", "public.log")
+
+
+NEXT = """
+create table t (id int primary key);
+create function next() returns trigger language plpgsql as $$ begin
+    if new.id = 1 then insert into t values (2); end if; return null; end $$;
+create trigger next after insert on t for each row execute function next();
+select pgque.capture('t', 'q'); alter table t drop constraint t_pkey
+"""
+
+
+def test_a_nested_change_of_a_table_that_has_lost_its_key_is_refused(db: Connection) -> None:
+    run(db, NEXT)
+
+    with refused("PQ014", "has no key any more"):
+        run(db, "insert into t values (1)")
+    run(db, "insert into t values (3)")
+    assert db.rows(EVENTS) == [("insert", "public.t")]
+
+
+def test_a_partition_truncated_after_the_whole_table_sends_its_rows(db: Connection) -> None:
+    run(db, "create table t (id int primary key) partition by list (id)")
+    run(db, "create table one partition of t for values in (1)")
+    run(db, "select pgque.capture('t', 'q'); truncate t")
+    run(db, "insert into t values (1)")
+
+    run(db, "truncate one")
+
+    assert [kind for kind, _ in db.rows(EVENTS)] == ["truncate", "insert", "delete"]
+
+
+def test_other_writers_get_by_while_capture_waits_for_one(db: Connection) -> None:
+    run(db, "create table t (id int primary key)")
+    writer, other = db.another(), db.another()
+    run(writer, "set idle_in_transaction_session_timeout = '20s'; begin; insert into t values (1)")
+    answer = db.blocked(lambda session: session.value("select pgque.capture('t', 'q')"))
+
+    run(other, "set statement_timeout = '10s'; insert into t values (2)")
+    run(writer, "commit")
+
+    assert answer.result(60) == 1
+
+
+def test_capture_says_so_if_the_writers_never_end(db: Connection) -> None:
+    run(db, "create table t (id int primary key)")
+    text = db.value("select pg_get_functiondef('pgque.capture'::regproc)")
+    quick = text.replace("constant integer := 10", "constant integer := 1").replace("'1s'", "'1ms'")
+    run(db, quick)
+    run(db.another(), "begin; insert into t values (1)")
+
+    with refused("55P03", "t could not be captured", "within 1 attempts"):
+        run(db, "select pgque.capture('t', 'q')")
+
+
+def test_capture_leaves_the_lock_timeout_as_it_was(db: Connection) -> None:
+    run(db, "create table t (id int primary key); set lock_timeout = '7s'")
+
+    run(db, "begin; set local lock_timeout = '5s'; select pgque.capture('t', 'q')")
+
+    assert db.value(SETTING) == "5s"
+    run(db, "commit")
+    assert db.value(SETTING) == "7s"
+
+
+def test_the_primary_key_comes_first_and_a_plain_index_is_no_key(db: Connection) -> None:
+    run(db, "create table t (id int primary key, b int not null unique)")
+    run(db, "alter table t replica identity using index t_b_key")
+    run(db, "select pgque.capture('t', 'q')")
+    assert db.value("select key from pgque.captured_tables()") == ["id"]
+
+    run(db, "create table u (id int); create index on u (id)")
+    with refused("PQ005", "has no key"):
+        run(db, "select pgque.capture('u', 'q')")
+
+
+@pytest.mark.server(18)
+def test_virtual_columns_are_not_captured(db: Connection) -> None:
+    run(db, "create table t (id int primary key, g int generated always as (id + 1) virtual)")
+    run(db, "select pgque.capture('t', 'q'); insert into t values (1)")
+
+    assert db.value("select ev_data from pgque.event") == '{"id":1}'
+
+
+def test_a_partition_that_another_queue_captured_is_still_missing(db: Connection) -> None:
+    db.make_queue("other")
+    run(db, "create table t (id int primary key) partition by list (id)")
+    run(db, "select pgque.capture('t', 'q')")
+    run(db, "create table one partition of t for values in (1); select pgque.capture('t', 'other')")
+
+    assert "partition public.one" in db.value("select problem from pgque.captured_tables('q')")
+    assert db.value("select problem from pgque.captured_tables('other')") is None
+
+
+def test_a_copy_is_forgotten_by_its_tables_name(db: Connection) -> None:
+    for table in ("t", "u"):
+        copied = "select pgque.set_replicated('q', 'c', %s, pg_current_snapshot(), 'shape')"
+        db.value(copied, table)
+
+    db.value("select pgque.forget_replicated('q', 'c', 't')")
+
+    assert db.rows("select table_name from pgque.replicated_tables('q', 'c')") == [("u",)]
+    with refused("PQ005", "no table is to be forgotten"):
+        db.value("select pgque.forget_replicated('q', 'c', null)")
+
+
+def test_a_snapshot_tick_comes_at_once_and_has_the_snapshot_of_its_transaction(
+    db: Connection,
+) -> None:
+    with refused("PQ005", "snapshot of a statement"):
+        db.value("select pgque.snapshot_tick('q')")
+    run(db, "begin isolation level repeatable read")
+    seen = db.value("select pg_current_snapshot()::text")
+
+    tick = db.value("select pgque.snapshot_tick('q')")
+
+    run(db, "commit")
+    made = "select tick_snapshot::text from pgque.tick where tick_id = %s"
+    assert db.value(made, tick) == seen
