@@ -73,7 +73,7 @@ REFUSED = [
             "ev_id=1",
         )
     ),
-    (["ignore=a", "ignore=b"], ["ignore", "twice"]),
+    (["ignore=a", "ignore=b"], ["argument 'ignore' twice"]),
     (["ignore=a,nope"], ["'nope'", "id, a, b"]),
     (["pkey=nope"], ["'nope'", "id, a, b"]),
     (["SKIP"], ["after INSERT"]),
