@@ -60,6 +60,7 @@ def test_a_dead_letter_of_an_open_batch_is_refused_since_it_may_be_given_up_agai
 def test_a_replay_takes_the_place_of_the_retry_of_its_event_and_of_no_other(
     db: Connection,
 ) -> None:
+    db.make_queue("before")  # so that the subscription has another number than its consumer
     db.make_queue(consumers=("c", "other"))
     db.publish("a", "b")
     for consumer in ("c", "other"):
