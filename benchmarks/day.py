@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -146,7 +146,9 @@ def _beside(
         thread.join()
 
 
-def _every(period: float, url: str, work: Callable[[psycopg.Connection], object]):  # type: ignore[no-untyped-def]
+def _every(
+    period: float, url: str, work: Callable[[psycopg.Connection], object]
+) -> AbstractContextManager[None]:
     def run(done: threading.Event) -> None:
         with connect(url) as db:
             due = time.monotonic()
