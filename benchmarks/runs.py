@@ -83,17 +83,19 @@ totals.groupBy().sum("total").collect()
 """
 
 # As docs/latency.md recommends.
-_QUICK_QUEUE = """
+QUICK_QUEUE = """
 run_coordinator:
   module: dagster
   class: QueuedRunCoordinator
   config:
     dequeue_interval_seconds: 1
+concurrency:
+  runs:
     tag_concurrency_limits:
       - key: pgque/queue
         limit: 2
 """
-_WARM = """
+WARM = """
 run_launcher:
   module: pgque_dagster.launcher
   class: WarmRunLauncher
@@ -126,8 +128,8 @@ def measure(rounds: int) -> Iterator[Result]:
                 pause=_EVALUATION_SECONDS,
             )
             launchers = {
-                "warm processes": ((1.5, 2.5), _WARM + _QUICK_QUEUE),
-                "default launcher": ((9.0, None), _QUICK_QUEUE),
+                "warm processes": ((1.5, 2.5), WARM + QUICK_QUEUE),
+                "default launcher": ((9.0, None), QUICK_QUEUE),
             }
             for name, (targets, settings) in launchers.items():
                 yield from sensor(f"sensor, {name}", targets, settings=settings)
@@ -136,7 +138,7 @@ def measure(rounds: int) -> Iterator[Result]:
                 yield from sensor(
                     f"sensor, warm processes, {_CONSUMERS} consumers",
                     (None, None),
-                    settings=_WARM + _QUICK_QUEUE,
+                    settings=WARM + QUICK_QUEUE,
                     consumers=_CONSUMERS,
                 )
             with connect_server(project) as spark:

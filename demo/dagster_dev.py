@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
+
+from pgque_dagster import project_files
+
 from . import processes
 from .console import DemoError
 from .graphql import Dagster
@@ -22,23 +26,16 @@ telemetry:
 nux:
   enabled: false
 """
-# One run at a time suits two cores: a second one starts a second Spark, which takes longer than the
-# runs themselves. docs/latency.md explains the launcher and the run queue.
-_SETTINGS = """\
-run_launcher:
-  module: pgque_dagster.launcher
-  class: WarmRunLauncher
-run_coordinator:
-  module: dagster
-  class: QueuedRunCoordinator
-  config:
-    max_concurrent_runs: 1
-    dequeue_interval_seconds: 1
-run_monitoring:
-  enabled: true
-  start_timeout_seconds: 600
-  poll_interval_seconds: 5
-"""
+
+
+def settings_of_demo() -> str:
+    """Returns the settings of a new project, for a short demo on two cores, as in dagster.yaml."""
+    settings = yaml.safe_load((project_files.FOLDER / "dagster.yaml").read_text())
+    # A second run at a time starts a second Spark, which takes longer than the runs themselves.
+    settings["concurrency"]["runs"] = {"max_concurrent_runs": 1}
+    settings["run_monitoring"]["poll_interval_seconds"] = 5
+    text: str = yaml.safe_dump(settings)
+    return text
 
 
 @contextmanager
@@ -62,7 +59,7 @@ def dagster_dev(
     Yields:
         The running Dagster, once it has loaded the definitions.
     """
-    (place.dagster_home / "dagster.yaml").write_text(_QUIET + (settings or _SETTINGS))
+    (place.dagster_home / "dagster.yaml").write_text(_QUIET + (settings or settings_of_demo()))
     port = processes.free_port()
     command = [
         sys.executable,

@@ -51,8 +51,10 @@ run_coordinator:
   module: dagster
   class: QueuedRunCoordinator
   config:
-    max_concurrent_runs: 2
     dequeue_interval_seconds: 1
+concurrency:
+  runs:
+    max_concurrent_runs: 2
 run_retries:
   enabled: true
   max_retries: 2

@@ -1,0 +1,154 @@
+"""Each dagster.yaml that the project writes, ships or shows starts an instance, and they agree."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+
+from benchmarks import runs
+from demo.dagster_dev import settings_of_demo
+from pgque_dagster import project_files
+from pgque_dagster.launcher import WarmRunLauncher
+from tests.support import live, live_remote
+
+ROOT = Path(__file__).parents[2]
+NEW_PROJECT = (project_files.FOLDER / "dagster.yaml").read_text()
+# Settings that a file may have otherwise than the new project, or beside its settings.
+OWN: dict[str, tuple[str, ...]] = {
+    "deploy/dagster.yaml": ("concurrency.runs.max_concurrent_runs", "storage", "telemetry"),
+    "deploy/values.yaml": ("concurrency.runs.max_concurrent_runs", "run_monitoring"),
+    "deploy/values-warm.yaml": ("concurrency.runs.max_concurrent_runs", "run_monitoring"),
+    "the demo": ("concurrency.runs.max_concurrent_runs", "run_monitoring.poll_interval_seconds"),
+}
+
+
+def block(page: str, pattern: str) -> str:
+    (found,) = re.findall(pattern, (ROOT / "docs" / page).read_text(), re.DOTALL)
+    return str(found)
+
+
+def of_helm(*files: str) -> str:
+    """The instance that Dagster's chart makes of values, as far as it has these settings."""
+    merged: dict[str, Any] = {}
+    for file in files:
+        merged = merge(merged, yaml.safe_load((ROOT / "deploy" / file).read_text()))
+    daemon = merged["dagsterDaemon"]
+    queue = daemon["runCoordinator"]["config"]["queuedRunCoordinator"]
+    monitoring = {snake(name): value for name, value in daemon["runMonitoring"].items()}
+    config = {snake(name): value for name, value in queue.items()}
+    launcher = merged["runLauncher"].get("config", {}).get("customRunLauncher")
+    return yaml.safe_dump(
+        {
+            "run_coordinator": {
+                "module": "dagster",
+                "class": daemon["runCoordinator"]["type"],
+                "config": config,
+            },
+            "run_monitoring": monitoring,
+            **({"run_launcher": launcher} if launcher else {}),
+        }
+    )
+
+
+def snake(name: str) -> str:
+    return re.sub(r"([A-Z])", lambda found: f"_{found[1].lower()}", name)
+
+
+def merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(first)
+    for key, value in second.items():
+        both = isinstance(value, dict) and isinstance(first.get(key), dict)
+        merged[key] = merge(first[key], value) if both else value
+    return merged
+
+
+SHOWN = {
+    "docs/start.md": block("start.md", r"<<'END'\n(.*?)END"),
+    "docs/latency.md": block("latency.md", r"```yaml\n(run_launcher.*?)```"),
+}
+HELM = {
+    "deploy/values.yaml": of_helm("values.yaml"),
+    "deploy/values-warm.yaml": of_helm("values.yaml", "values-warm.yaml"),
+}
+FILES = {
+    "pgque init": NEW_PROJECT,
+    **SHOWN,
+    "deploy/dagster.yaml": (ROOT / "deploy/dagster.yaml").read_text(),
+    "the demo": settings_of_demo(),
+}
+OURS = {
+    "tests/live": live.SETTINGS,
+    "remote steps": live_remote.SETTINGS,
+    "benchmarks": runs.WARM + runs.QUICK_QUEUE,
+}
+
+
+@pytest.fixture(autouse=True)
+def database_of_dagster(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DAGSTER_POSTGRES_URL", "PGQUE_URL"):
+        monkeypatch.setenv(name, database_url)
+
+
+def start(folder: Path, settings: dict[str, Any]) -> None:
+    (folder / "dagster.yaml").write_text(yaml.safe_dump(settings))
+    with dg.DagsterInstance.from_config(str(folder)) as instance:
+        assert instance.run_coordinator
+        assert instance.run_launcher
+
+
+@pytest.mark.parametrize("name", [*FILES, *HELM, *OURS])
+def test_an_instance_starts_with_each_of_our_files(name: str, tmp_path: Path) -> None:
+    start(tmp_path, yaml.safe_load((FILES | HELM | OURS)[name]))
+
+
+# The chart itself refuses limits in both places, and deploy/values.yaml says where they go.
+@pytest.mark.parametrize("name", [*FILES, *OURS])
+def test_limits_of_runs_and_pools_can_be_added_to_each_of_them(name: str, tmp_path: Path) -> None:
+    added = {"concurrency": {"pools": {"default_limit": 2}, "runs": {"max_concurrent_runs": 5}}}
+
+    start(tmp_path, merge(yaml.safe_load((FILES | OURS)[name]), added))
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_pages_show_what_pgque_init_writes(name: str) -> None:
+    assert yaml.safe_load(SHOWN[name]) == yaml.safe_load(NEW_PROJECT)
+
+
+def flat(settings: dict[str, Any], path: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        at = f"{path}{key}"
+        found |= flat(value, f"{at}.") if isinstance(value, dict) else {at: value}
+    return found
+
+
+@pytest.mark.parametrize("name", [*FILES, *HELM])
+def test_no_file_has_another_value_than_the_new_project(name: str) -> None:
+    wanted, found = (flat(yaml.safe_load(text)) for text in (NEW_PROJECT, (FILES | HELM)[name]))
+    if name in HELM:
+        found = {
+            re.sub(r"run_coordinator.config.(max|tag)_", r"concurrency.runs.\1_", key): value
+            for key, value in found.items()
+        }
+    own = OWN.get(name, ())
+
+    different = {
+        key: value
+        for key, value in found.items()
+        if wanted.get(key) != value and not key.startswith(own)
+    }
+    assert different == {}
+    assert found["run_monitoring.enabled"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_as_many_runs_of_batches_start_as_there_are_warm_processes(name: str) -> None:
+    settings = yaml.safe_load(FILES[name])
+
+    limits = settings["concurrency"]["runs"].get("tag_concurrency_limits", [])
+    processes = WarmRunLauncher.config_type()["processes"].default_value
+    assert all(each["limit"] == processes for each in limits)
+    assert settings["run_launcher"]["config"]["processes"] == processes
