@@ -10298,17 +10298,25 @@ from consumer c
 left join pgque.held_batch h
     on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.epoch = c.lease_epoch
 union all
-select q.queue_name, 'lease_health', case when l.expired is null then 'ok' else 'warning' end,
+select q.queue_name, 'lease_health',
+       case when l.expired is null then 'ok'
+            when clock_timestamp() - l.since
+                 > q.queue_ticker_idle_period * 5 + interval '5 minutes' then 'critical'
+            else 'warning' end,
        case when l.expired is null then 'no lease has run out'
-            else format('%s: start a worker that claims it, or see why its worker stopped',
+            else format('%s: start a worker that claims it, or see why its worker stopped. A run of '
+                        'Dagster that died keeps the place of the next one until it is canceled',
                         l.expired) end
 from pgque.queue q
 left join (
-    select c.sub_queue,
+    select c.sub_queue, min(c.lease_until) as since,
            string_agg(format('batch %s of "%s", leased by "%s", since %s', c.sub_batch, c.co_name,
                              c.lease_owner, c.lease_until), '; ' order by c.lease_until) as expired
     from consumer c
+    left join pgque.held_batch h
+        on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.epoch = c.lease_epoch
     where c.sub_batch is not null
+      and h.batch_id is null
       and c.lease_until < clock_timestamp() - c.queue_ticker_idle_period
     group by c.sub_queue
 ) l on l.sub_queue = q.queue_id;

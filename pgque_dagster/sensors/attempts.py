@@ -62,10 +62,10 @@ def next_attempt(
     """
     batch = name_batch(state)
     unfinished = [each for each in runs if not each.dagster_run.is_finished]
-    for record in unfinished:
-        reason = _why_busy(record, state, shard)
-        if reason is not None:
-            return f"{batch}: {reason}"
+    why = {each.dagster_run.run_id: _why_busy(each, state, shard) for each in unfinished}
+    if busy_with := next(filter(None, why.values()), None):
+        useless = [run_id[:8] for run_id, busy in why.items() if busy is None]
+        return f"{batch}: {busy_with}{_in_the_way(useless)}"
     if state.is_live:
         return f'{batch} is leased by "{state.owner}" until {_clock(state.lease_until)}'
     if not runs:
@@ -129,6 +129,19 @@ def _count_claims(runs: Iterable[dg.RunRecord], state: ConsumerState, shard: str
     return epochs.count(None) + len(claimed_at)
 
 
+def _in_the_way(lost: Sequence[str]) -> str:
+    """Says what to do about runs that lost the batch and that Dagster still counts."""
+    if not lost:
+        return ""
+    found = "run has lost the batch and still counts"
+    if len(lost) > 1:
+        found = "runs have lost the batch and still count"
+    return (
+        f"; {found} towards Dagster's limits: {', '.join(lost)}. Cancel what is dead in Dagster; "
+        "run_monitoring in dagster.yaml does so by itself"
+    )
+
+
 def _unclaimed(runs: int) -> str:
     ended = "1 run ended before it" if runs == 1 else f"{runs} runs ended before they"
     return f"; {ended} claimed the batch" if runs else ""
@@ -148,7 +161,11 @@ def _why_busy(record: dg.RunRecord, state: ConsumerState, shard: str | None) -> 
     if _has_claimed(record, state, shard):
         return None
     status = run.status.value.lower().replace("_", " ")
-    if_dead = " and has not claimed it: if the run is dead, cancel it in Dagster"
+    if_dead = (
+        " and waits for others: see in Dagster which runs are in progress, and cancel the dead ones"
+        if run.status == dg.DagsterRunStatus.QUEUED
+        else " and has not claimed it: if the run is dead, cancel it in Dagster"
+    )
     is_late = state.read_at - record.create_timestamp > _START_UP
     return f"run {run.run_id[:8]} is {status} ({_age(record, state)}){if_dead if is_late else ''}"
 

@@ -222,13 +222,22 @@ class TestConsumers:
     def test_a_batch_whose_lease_ran_out_wants_a_worker(self, q: Connection) -> None:
         q.publish("a")
         q.value("select batch_id from pgque.claim_batch('q', 'c', 'the worker', '1 minute')")
-        for age, status in (("1 s", "ok"), ("1 hour", "warning")):
+        # Each on top of the one before; the lease was for a minute.
+        for age, status in (("1 s", "ok"), ("3 minutes", "warning"), ("10 minutes", "critical")):
             age_positions(q, age)
             found, detail = health(q)["lease_health"]
             assert (found, '"the worker"' in detail) == (status, status != "ok")
         q.value("select pgque.ack_batch(1, 'the worker', 1)")
         age_positions(q, "1 hour")
         assert health(q)["lease_health"][0] == "ok"
+
+    def test_the_lease_of_a_parked_batch_wants_no_worker(self, q: Connection) -> None:
+        q.publish("a")
+        q.value("select batch_id from pgque.claim_batch('q', 'c', 'the worker', '1 minute')")
+        age_positions(q, "1 hour")
+        q.value("select pgque.hold_batch(1, 1, 'its attempts are used up')::text")
+        found = health(q)
+        assert (found["held_batch:c"][0], found["lease_health"][0]) == ("critical", "ok")
 
     def test_a_slot_without_a_batch_that_nobody_works_on_is_no_concern(
         self, bare: Connection

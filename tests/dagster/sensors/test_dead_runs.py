@@ -1,5 +1,7 @@
 """The batch of a run whose process is known to be dead gets its next attempt at once."""
 
+from datetime import timedelta
+
 import dagster as dg
 import pytest
 
@@ -66,3 +68,27 @@ def die(
     run = record_run(instance, revenue, client.url, request.tags, status)
     assert client.claim("orders", "revenue", owner=f"dagster run {run.run_id}") is not None
     instance.add_run_tags(run.run_id, {"pgque/died": run.run_id})
+
+
+def test_runs_that_died_and_hold_the_places_of_the_next_one_are_named(
+    client: Client, instance: dg.DagsterInstance
+) -> None:
+    sensor = build_pgque_sensor([revenue], max_attempts=5, backoff=timedelta(0))
+    publish(client, ["a"])
+    dead = []
+    for _ in range(2):
+        request = the_request(evaluate(sensor, client.url, instance))
+        run = record_run(instance, revenue, client.url, request.tags, dg.DagsterRunStatus.STARTED)
+        owner, ttl = f"dagster run {run.run_id}", timedelta(microseconds=1)
+        assert client.claim("orders", "revenue", owner=owner, ttl=ttl)
+        dead.append(run.run_id[:8])
+    request = the_request(evaluate(sensor, client.url, instance))
+    queued = dg.DagsterRunStatus.QUEUED
+    last = record_run(instance, revenue, client.url, request.tags, queued)
+
+    reason = str(evaluate(sensor, client.url, instance))
+
+    assert f"run {last.run_id[:8]} is queued (" in reason
+    assert "runs have lost the batch and still count towards Dagster's limits: " in reason
+    assert all(run in reason for run in dead)
+    assert "run_monitoring" in reason
