@@ -6,6 +6,7 @@ a run.
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -24,6 +25,13 @@ from .windows import compute_window
 
 _IO_MANAGER = "io_manager"
 _LEASE_TTL = timedelta(minutes=1)
+# Dagster warns of a parameter that it passes itself when it loads assets with checks, as ours are.
+warnings.filterwarnings(
+    "ignore",
+    "Parameter `execution_type` of function `AssetsDefinition",
+    dg.BetaWarning,
+    r"dagster\._core\.definitions\.repository_definition\.",
+)
 _SLOTS = "For several runs at a time that keep the events of a key in order, use partitions"
 
 

@@ -69,6 +69,7 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
               url: "{{ env.PGQUE_URL }}"
               spark_config:
                 spark.master: local[2]
+                spark.sql.shuffle.partitions: "2"
             requirements:
               env: [PGQUE_URL]
     """
@@ -99,7 +100,7 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
             "Settings of the Spark session, such as `spark.master`, or `spark.remote` with the URL "
             "of a Spark Connect server; null if you define the resource `pyspark` yourself. The "
             "databases share one session, so only one of them has settings.",
-            {"spark.master": "local[2]"},
+            {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"},
         ),
     ] = Field(default={})
     ticker_sensor: Annotated[

@@ -71,7 +71,7 @@ class ConsumerParams(DatabaseParams):
 
 
 class BatchConsumerScaffolder(dg.Scaffolder[ConsumerParams]):
-    """Writes a BatchConsumerComponent that stores Parquet, its transform, and a test of it."""
+    """Writes a BatchConsumerComponent that stores into Delta, its transform, and a test of it."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[ConsumerParams]:

@@ -89,7 +89,9 @@ def test_the_image_serves_the_project_that_init_writes(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "DAGSTER_HOME": str(tmp_path), "MODULE": module}
 
-    server = subprocess.Popen(serve, cwd=project, env=environment)
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        server = subprocess.Popen(serve, cwd=project, env=environment, stderr=output, stdout=output)
     try:
         ask = ["dagster", "sensor", "list", "--grpc-port", str(port)]
         with closing(socket.socket()) as probe:
@@ -98,6 +100,7 @@ def test_the_image_serves_the_project_that_init_writes(tmp_path: Path) -> None:
     finally:
         server.terminate()
         server.wait(PATIENCE_SECONDS)
+    assert "Warning" not in log.read_text()
 
 
 def test_the_services_of_the_compose_file_find_each_other() -> None:

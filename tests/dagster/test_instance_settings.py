@@ -152,3 +152,18 @@ def test_as_many_runs_of_batches_start_as_there_are_warm_processes(name: str) ->
     processes = WarmRunLauncher.config_type()["processes"].default_value
     assert all(each["limit"] == processes for each in limits)
     assert settings["run_launcher"]["config"]["processes"] == processes
+
+
+def test_wherever_the_master_is_two_cores_a_shuffle_has_two_tasks() -> None:
+    files = [
+        *(ROOT / "docs").rglob("*.md"),
+        *project_files.FOLDER.rglob("*.yaml"),
+        *(ROOT / "defs").rglob("*.yaml"),
+        *(ROOT / "pgque_dagster").rglob("*.py"),
+    ]
+    set_at = re.compile(r"spark\.master\W+local\[2\].{0,70}", re.DOTALL)
+    found = [(file, each) for file in files for each in set_at.findall(file.read_text())]
+
+    without = [str(file) for file, text in found if "spark.sql.shuffle.partitions" not in text]
+    assert len(found) >= 7
+    assert without == []

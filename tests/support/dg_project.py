@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import sys
 from pathlib import Path
 
 import dagster as dg
@@ -63,10 +64,16 @@ class DgProject:
 
     def replace(self, name: str, old: str, new: str) -> None:
         """Edits a component's YAML."""
-        path = self.defs / name / "defs.yaml"
+        self.edit(f"{name}/defs.yaml", old, new)
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        """Edits a file of the components, and lets the next load read its modules again."""
+        path = self.defs / file
         text = path.read_text()
         assert old in text
         path.write_text(text.replace(old, new))
+        for module in [each for each in sys.modules if each.startswith(f"{self._name}.")]:
+            del sys.modules[module]
 
     def load(self) -> dg.Definitions:
         """Loads all definitions into this process."""

