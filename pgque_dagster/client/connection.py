@@ -1,12 +1,16 @@
 """Opens connections. Errors about a connection string never repeat the string."""
 
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import PipelineStatus
 
 from .errors import ConnectionFailed, UnsupportedServer, translated
-from .operation import finished, settled
+from .operation import finished, settled, within
 
 T = TypeVar("T")
 BaseConnection = psycopg.Connection[T] | psycopg.AsyncConnection[T]
@@ -55,19 +59,54 @@ def url_of(connection: BaseConnection[Any]) -> str:
 
 
 async def apply_settings(connection: BaseConnection[Any]) -> None:
-    """Sets the encoding and the styles of dates and intervals that can be read, if others are set.
+    """Sets UTF-8, and the styles of dates and intervals that can be read, if others are set.
 
     These are statements because poolers refuse such settings in the connection string. The server
     reports the settings, so it costs nothing where they are the usual ones.
     """
     reported = connection.info.parameter_status
-    # psycopg would return bytes. It is the default in databases with that encoding.
-    if reported("client_encoding") == "SQL_ASCII":
+    # The encoding may come from the server's, the role's or the program's settings.
+    if reported("client_encoding") != "UTF8":
         await settled(connection.execute("set client_encoding to utf8"))
     if not (reported("DateStyle") or "").startswith("ISO"):
         await settled(connection.execute("set datestyle to iso"))
     if reported("IntervalStyle") != "postgres":
         await settled(connection.execute("set intervalstyle to postgres"))
+
+
+def is_in_pipeline(connection: BaseConnection[Any]) -> bool:
+    """Whether the connection is in pipeline mode, in which results come after a sync."""
+    return connection.info.pipeline_status != PipelineStatus.OFF
+
+
+def inner_pipeline(connection: BaseConnection[Any]) -> AbstractAsyncContextManager[Any]:
+    """Returns a block that syncs at both ends, and yields the pipeline; None in no pipeline."""
+    return within(connection.pipeline() if is_in_pipeline(connection) else nullcontext())
+
+
+@asynccontextmanager
+async def in_utf8(connection: BaseConnection[Any]) -> AsyncIterator[None]:
+    """Sets UTF-8 for the block, if the owner of the connection has another encoding.
+
+    With another one, texts would come as bytes, or not at all.
+    """
+
+    async def use(encoding: str) -> None:
+        async with inner_pipeline(connection):
+            setting = sql.SQL("set client_encoding to {}").format(encoding)
+            await settled(connection.execute(setting))
+
+    with translated():
+        encoding = connection.info.parameter_status("client_encoding") or "UTF8"
+        if encoding != "UTF8":
+            await use("UTF8")
+    try:
+        yield
+    finally:
+        if encoding != "UTF8":
+            # If the transaction has failed, its rollback restores the encoding.
+            with suppress(psycopg.Error):
+                await use(encoding)
 
 
 def _check_version(connection: BaseConnection[Any]) -> None:

@@ -210,22 +210,17 @@ _ADDON = re.compile(r'"(pgq|postgremq|qgres)\b')
 _INSTALL = "Run `pgque install`, or PgqueResource(install='upgrade')."
 
 
-def error_from(error: psycopg.Error | UnicodeEncodeError | NotImplementedError) -> PgqueError:
+def error_from(error: psycopg.Error | UnicodeEncodeError) -> PgqueError:
     """Returns the error of this package for an error of psycopg.
 
     Args:
-        error: the error that psycopg raised; NotImplementedError for a style it cannot read.
+        error: the error that psycopg raised.
 
     Returns:
         The error to raise instead.
     """
     if isinstance(error, UnicodeEncodeError):
         return MalformedPayload(f"a text is not valid Unicode: {error}")
-    if isinstance(error, NotImplementedError):
-        return InvalidArgument(
-            f"a date or an interval cannot be read: {error}",
-            "Run `set datestyle to iso; set intervalstyle to postgres` on the connection.",
-        )
     message = error.diag.message_primary or str(error)
     hint = error.diag.message_hint or ""
     if error.sqlstate in _BY_CODE:

@@ -130,9 +130,6 @@ def copy_events(
     """
     # Read in the transaction of the COPY, because rotation closes tables to writers.
     table = yield Call("select pgque.current_event_table(%s)", (queue,), first)
-    if isinstance(table, bytes):
-        # As psycopg reads text with the encoding SQL_ASCII.
-        table = table.decode()
     columns = "ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
     rows = (row_of(payload, type) for payload in payloads)
     count: int = yield Copy(f"copy {table} ({columns}) from stdin", rows)

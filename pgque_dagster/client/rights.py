@@ -51,7 +51,7 @@ def grant(role: str, user: str) -> str:
 def error_with_role(
     connection: BaseConnection[Any],
     statement: str,
-    cause: psycopg.Error | UnicodeEncodeError | NotImplementedError,
+    cause: psycopg.Error | UnicodeEncodeError,
 ) -> PgqueError:
     """Returns the error for a database error as `error_from` does.
 

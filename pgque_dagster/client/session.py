@@ -20,7 +20,8 @@ from psycopg import capabilities
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from .connection import open_connection, url_of
+from .connection import in_utf8, inner_pipeline, is_in_pipeline, open_connection, url_of
+from .cursors import AsyncCursor, Cursor
 from .errors import ConnectionFailed, InvalidArgument, PgqueError, QueueNotFound, translated
 from .operation import (
     AsyncFace,
@@ -92,9 +93,9 @@ class _Sessions:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether calls are part of a transaction that is already open."""
+        """Whether calls are part of a transaction that is open, or that the caller ends."""
         connection = self._in_block() or self._connection
-        return connection is not None and _is_open(connection)
+        return connection is not None and (_is_open(connection) or not connection.autocommit)
 
     @property
     def holds_callers_transaction(self) -> bool:
@@ -122,8 +123,8 @@ class _Sessions:
         callers: psycopg.Error | None = None
         try:
             with translated():
-                async with self._borrowed() as connection:
-                    is_callers = not self._is_own and not connection.autocommit
+                async with self._borrowed() as connection, in_utf8(connection):
+                    is_callers = connection is self._connection and not connection.autocommit
                     if is_callers and not _is_open(connection):
                         await settled(connection.execute("select 1"))
                     # The commit is outside: a task's call during it is no part of the transaction.
@@ -147,7 +148,7 @@ class _Sessions:
 
     async def _try(self, work: Call[T] | Steps[T]) -> T:
         if isinstance(work, Call):
-            async with self._borrowed() as connection:
+            async with self._borrowed() as connection, in_utf8(connection):
                 return await self._call(connection, work)
         async with self._transaction() as connection:
             result = None
@@ -163,6 +164,11 @@ class _Sessions:
             return await self._call(connection, step)
         if isinstance(step, Hook):
             return await settled(step.function(connection))
+        if is_in_pipeline(connection):
+            raise InvalidArgument(
+                "the connection is in pipeline mode, which has no COPY",
+                "Call copy_events outside of the block with connection.pipeline(), or send_batch.",
+            )
         self._copying.add(connection)
         try:
             with translated_with_role(connection, step.sql):
@@ -178,14 +184,17 @@ class _Sessions:
         return cursor.rowcount
 
     async def _call(self, connection: Any, call: Call[T]) -> T:
-        # The cursors of a given connection may return other rows than tuples.
         cursor = self._cursors(connection, row_factory=tuple_row)
-        try:
-            await settled(cursor.execute(call.sql, call.params))
-            rows = await settled(cursor.fetchall()) if cursor.description is not None else []
-            return call.parse(rows)
-        except (psycopg.Error, UnicodeEncodeError, NotImplementedError) as error:
-            raise error_with_role(connection, call.sql, error) from error
+        # Entering it raises the errors of what the caller has sent before.
+        async with inner_pipeline(connection) as pipeline:
+            try:
+                await settled(cursor.execute(call.sql, call.params, binary=True))
+                if pipeline is not None:
+                    await settled(pipeline.sync())
+                rows = await settled(cursor.fetchall()) if cursor.description is not None else []
+                return call.parse(rows)
+            except (psycopg.Error, UnicodeEncodeError) as error:
+                raise error_with_role(connection, call.sql, error) from error
 
     async def _explained(self, error: QueueNotFound) -> QueueNotFound:
         """Returns the error with what is found about the name, unless the transaction failed."""
@@ -255,7 +264,7 @@ class Session(_Sessions, Face):
     """A connection, or a pool, that runs calls. `Client` adds the operations of the queue."""
 
     _connections = psycopg.Connection
-    _cursors = psycopg.Cursor
+    _cursors = Cursor
 
     def __init__(self, database: "str | Connection | ConnectionPool[Any]") -> None:
         super().__init__(database, threading.Lock())
@@ -311,14 +320,14 @@ class Session(_Sessions, Face):
 
     def pages(self, call: Call[Any], size: int) -> Iterator[list[Row]]:
         """Yields the rows of a call, so many at a time, as the server sends them."""
-        with Finished(self._borrowed()) as connection:
-            cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+        with Finished(self._borrowed()) as connection, Finished(in_utf8(connection)):
+            cursor = Cursor(connection, row_factory=tuple_row)
             try:
                 chunk = size if capabilities.has_stream_chunked() else 1
-                rows = cursor.stream(call.sql, call.params, size=chunk)
+                rows = cursor.stream(call.sql, call.params, binary=True, size=chunk)
                 while page := list(islice(rows, size)):
                     yield page
-            except (psycopg.Error, NotImplementedError) as error:
+            except psycopg.Error as error:
                 raise error_with_role(connection, call.sql, error) from error
 
 
@@ -326,7 +335,7 @@ class AsyncSession(_Sessions, AsyncFace):
     """A connection, or a pool, that runs calls. `AsyncClient` adds the operations of the queue."""
 
     _connections = psycopg.AsyncConnection
-    _cursors = psycopg.AsyncCursor
+    _cursors = AsyncCursor
 
     def __init__(self, database: "str | AsyncConnection | AsyncConnectionPool[Any]") -> None:
         super().__init__(database, asyncio.Lock())
@@ -377,4 +386,6 @@ def _is_open(connection: Connection | AsyncConnection) -> bool:
 
 def _is_left_active(connection: Connection | AsyncConnection) -> bool:
     is_active = connection.info.transaction_status == TransactionStatus.ACTIVE
-    return is_active and isinstance(connection, psycopg.AsyncConnection)
+    # In pipeline mode, it is active with what its owner has sent.
+    is_left = is_active and not is_in_pipeline(connection)
+    return is_left and isinstance(connection, psycopg.AsyncConnection)

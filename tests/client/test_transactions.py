@@ -10,7 +10,6 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from pgque_dagster.client import (
@@ -61,45 +60,6 @@ class TestGivenConnection:
             assert not connection.closed
             connection.commit()
         assert stored(q) == (1, 2)
-
-    def test_a_connection_with_other_rows_is_read(self, q: Queue) -> None:
-        factories: dict[str, Any] = {
-            "row_factory": dict_row,
-            "cursor_factory": psycopg.ClientCursor,
-        }
-        with psycopg.connect(q.url, autocommit=True, **factories) as connection:
-            client = Client(connection)
-            assert client.send_batch("q", ["a", "b"]) == [1, 2]
-            q.tick()
-            batch = client.claim("q", "c", owner="me")
-            assert batch is not None
-            with batch.keep_alive():
-                batch.ack()
-
-    @pytest.mark.parametrize("encoding", ["latin1", "sql_ascii"])
-    def test_events_are_copied_whatever_the_encoding_of_the_connection(
-        self, q: Queue, encoding: str
-    ) -> None:
-        with psycopg.connect(q.url, client_encoding=encoding) as connection:
-            assert Client(connection).copy_events("q", ["\u00e9"]) == 1
-        assert q.sent() == ["\u00e9"]
-
-    @pytest.mark.parametrize(
-        ("setting", "read"),
-        [
-            ("datestyle=german", lambda client: client.claim("q", "c", owner="me")),
-            ("intervalstyle=iso_8601", lambda client: client.consumers("q")),
-        ],
-    )
-    def test_a_style_that_cannot_be_read_is_named_with_a_way_out(
-        self, q: Queue, setting: str, read: Callable[[Client], object]
-    ) -> None:
-        q.send("a")
-        with (
-            psycopg.connect(q.url, autocommit=True, options=f"-c {setting}") as connection,
-            pytest.raises(InvalidArgument, match="set datestyle to iso"),
-        ):
-            read(Client(connection))
 
     def test_a_lease_is_not_kept_alive_before_its_claim_is_committed(self, q: Queue) -> None:
         q.send("a")

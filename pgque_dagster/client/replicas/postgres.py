@@ -205,7 +205,6 @@ def connected_target(session: Session, target: PostgresReplicas) -> Iterator[Con
     """Opens a connection to the database of the replicas."""
     with translated(), connect(target.url or session.url) as connection:
         # As those of the connections from which rows are copied: rows are compared as text.
-        connection.execute("set client_encoding to utf8")
         for setting in SETTINGS:
             connection.execute(setting.encode())
         yield connection
@@ -285,7 +284,6 @@ def stage_rows(
 
 
 def _pipe(here: Connection, query: str, there: Connection, into: sql.Identifier) -> None:
-    here.execute("set client_encoding to utf8")
     into_table = sql.SQL("copy {} from stdin").format(into)
     with (
         here.cursor().copy(f"copy ({query}) to stdout".encode()) as rows,
