@@ -123,13 +123,9 @@ def _large_batch(connection: Connection, rounds: int) -> list[Result]:
         [
             Contender("bare", lambda: timed(copy(bare))),
             Contender("function", lambda: timed(copy(through))),
-            Contender("receive all", lambda: timed(lambda: value(
-                connection, "select count(*) from pgque.receive('large', 'reader', %s)", _LARGE))),
-            Contender("receive 100", lambda: timed(lambda: value(
-                connection, "select count(*) from pgque.receive('large', 'reader', 100)"))),
         ],
         rounds,
-    )  # fmt: skip
+    )
     return [
         Result(
             "1M-event batch, COPY of get_batch_events",
@@ -138,14 +134,6 @@ def _large_batch(connection: Connection, rounds: int) -> list[Result]:
             "<=",
             1.4,
             f"{costs['function']:.2f} against {costs['bare']:.2f} s",
-        ),
-        Result(
-            "receive(100) of a 1M batch",
-            "reading all of it",
-            costs["receive 100"] / costs["receive all"],
-            "<=",
-            0.15,
-            f"{costs['receive 100']:.3f} against {costs['receive all']:.2f} s",
         ),
     ]
 

@@ -8384,9 +8384,9 @@ begin
 end;
 $$;
 
--- Returns messages of the consumer's open or next batch, in order of msg_id; from a larger batch, any
--- i_max_return messages, because finding the first ones would read all of them. ack finishes the whole
--- batch, including messages beyond i_max_return; until then, receive returns the same messages. Batches
+-- Returns all messages of the consumer's open or next batch, in order of msg_id; until the ack, the same
+-- ones again. A batch of more than i_max_return messages is refused, because ack would finish those
+-- that were not returned, too; its SQLSTATE and text are those that PgQue's clients know. Batches
 -- without events are finished. A maximum of null returns no message and opens no batch. Like
 -- next_batch, it has no SET clause.
 -- locks: those of open_batch and finish_batch. writes: the same.
@@ -8395,7 +8395,8 @@ create or replace function pgque.receive(
 returns setof pgque.message
 language plpgsql security definer as $$
 declare
-    v_batch pg_catalog.int8;
+    v_batch  pg_catalog.int8;
+    v_rows   pg_catalog.int8;
 begin
     if i_max_return is null then
         return;
@@ -8407,13 +8408,23 @@ begin
         v_batch := pgque.next_batch(i_queue, i_consumer);
         exit when v_batch is null;
         return query select * from pgque.read_messages(v_batch, i_max_return);
-        exit when found;
+        get diagnostics v_rows = row_count;
+        if v_rows operator(pg_catalog.>) i_max_return then
+            raise exception 'pgque.receive: batch exceeds max_return of %', i_max_return
+                using errcode = 'program_limit_exceeded', hint = pg_catalog.format(
+                    'Nothing was received, because an ack would finish the other messages unseen. '
+                    'The batch has about %s: pass a higher i_max_return, up to 2147483647.', (
+                        select b.seq_end operator(pg_catalog.-) b.seq_start
+                        from pgque.get_batch_info(v_batch) b));
+        end if;
+        exit when v_rows operator(pg_catalog.>) 0;
         perform pgque.finish_batch(v_batch);
     end loop;
 end;
 $$;
 
--- Reads messages of an open batch. JIT is off for the reason that get_batch_events has.
+-- Reads messages of an open batch, one more than are asked for if it has more. JIT is off for the
+-- reason that get_batch_events has.
 create or replace function pgque.read_messages(i_batch_id bigint, i_max_return integer)
 returns setof pgque.message
 language plpgsql set search_path = pgque, pg_catalog, pg_temp set jit = off
@@ -8422,7 +8433,7 @@ begin
     return query execute format(  -- quoted: made by batch_select
         'select ev_id, $1, ev_type, ev_data, ev_retry, ev_time, '
         'ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-        'from (%s limit $2) e order by ev_id',
+        'from (%s limit $2::bigint + 1) e order by ev_id',
         pgque.batch_select(i_batch_id, '*'))
     using i_batch_id, i_max_return;
 end;
@@ -8454,15 +8465,16 @@ $$;
 
 -- ===== api/receive_coop.sql ======================================================================
 
--- receive for a worker that shares a consumer with others: returns messages of the worker's open or next
--- batch.
+-- receive for a worker that shares a consumer with others: returns the messages of the worker's open or
+-- next batch.
 create or replace function pgque.receive_coop(
     i_queue text, i_consumer text, i_subconsumer text, i_max_return integer default 100,
     i_dead_interval interval default null)
 returns setof pgque.message
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
-    v_batch pg_catalog.int8;
+    v_batch  pg_catalog.int8;
+    v_rows   pg_catalog.int8;
 begin
     if i_max_return is null then
         return;
@@ -8474,7 +8486,16 @@ begin
         v_batch := pgque.next_batch(i_queue, i_consumer, i_subconsumer, i_dead_interval);
         exit when v_batch is null;
         return query select * from pgque.read_messages(v_batch, i_max_return);
-        exit when found;
+        get diagnostics v_rows = row_count;
+        if v_rows operator(pg_catalog.>) i_max_return then
+            raise exception 'pgque.receive_coop: batch exceeds max_return of %', i_max_return
+                using errcode = 'program_limit_exceeded', hint = pg_catalog.format(
+                    'Nothing was received, because an ack would finish the other messages unseen. '
+                    'The batch has about %s: pass a higher i_max_return, up to 2147483647.', (
+                        select b.seq_end operator(pg_catalog.-) b.seq_start
+                        from pgque.get_batch_info(v_batch) b));
+        end if;
+        exit when v_rows operator(pg_catalog.>) 0;
         perform pgque.finish_batch(v_batch);
     end loop;
 end;

@@ -37,6 +37,21 @@ class TestPython:
         with pytest.raises(pgque.PgqueBatchNotFound):
             published.ack(messages[0].batch_id)
 
+    def test_it_loses_none_of_a_batch_larger_than_it_receives(
+        self, published: pgque.PgqueClient
+    ) -> None:
+        published.subscribe("q", "new")
+        assert published.receive_coop("q", "team", "one") == []
+        published.send_batch("q", "order", [{"n": n} for n in range(150)])
+        published.force_next_tick("q")
+        published.ticker("q")
+        with pytest.raises(pgque.PgqueReceiveOverflowError) as refused:
+            published.receive("q", "new")
+        assert refused.value.configured_limit == 100
+        with pytest.raises(pgque.PgqueReceiveOverflowError):
+            published.receive_coop("q", "team", "one", max_messages=149)
+        assert len(published.receive("q", "new", 150)) == 150
+
     def test_its_consumer_is_woken_by_notify(self, q: Queue, published: pgque.PgqueClient) -> None:
         # Long enough that only a NOTIFY ends the wait in time.
         consumer = pgque.Consumer(q.url, queue="q", name="c", poll_interval=3600)

@@ -84,15 +84,33 @@ def test_batch_info_says_whose_the_batch_is_and_what_it_spans(q: Connection) -> 
 
 
 class TestReceive:
-    def test_returns_as_many_messages_as_asked_for_past_empty_batches(self, q: Connection) -> None:
+    def test_returns_the_whole_batch_past_empty_batches(self, q: Connection) -> None:
         assert q.rows("select * from pgque.receive('q', 'c')") == []
         for _ in range(3):
             q.tick()
         q.publish("a", "b", "c")
-        received = q.rows("select payload from pgque.receive('q', 'c', 2)")
-        assert received == [("a",), ("b",)]
+        received = q.rows("select payload from pgque.receive('q', 'c', 3)")
+        assert received == [("a",), ("b",), ("c",)]
+        assert q.rows("select payload from pgque.receive('q', 'c', 2147483647)") == received
         q.value("select pgque.ack(batch_id) from pgque.receive('q', 'c') limit 1")
         assert q.next_batch() is None
+
+    @pytest.mark.parametrize(
+        ("function", "others"), [("receive", "'c'"), ("receive_coop", "'shared', 'w'")]
+    )
+    def test_refuses_a_batch_whose_ack_would_pass_over_messages(
+        self, q: Connection, function: str, others: str
+    ) -> None:
+        q.value("select pgque.register_subconsumer('q', 'shared', 'w')")
+        q.publish(*(f"{n}" for n in range(150)))
+        for most in ("", ", 149"):
+            with refused("54000", f"pgque.{function}: batch exceeds max_return", "about 150"):
+                q.rows(f"select * from pgque.{function}('q', {others}{most})")
+        assert q.value("select count(*) from pgque.in_flight('q')") == 0
+        received = q.rows(f"select batch_id from pgque.{function}('q', {others}, 150)")
+        assert len(received) == 150
+        q.value("select pgque.ack(%s)", received[0][0])
+        assert q.rows(f"select * from pgque.{function}('q', {others})") == []
 
     def test_refuses_to_return_none(self, q: Connection) -> None:
         with refused("PQ005"):

@@ -68,12 +68,12 @@ class TestReceiving:
         sql = "select payload from pgque.receive_coop('q', 'c', 'w1', %s, %s)"
         return [text for (text,) in db.rows(sql, count, dead)]
 
-    def test_returns_as_many_messages_as_asked_for_past_empty_batches(self, db: Connection) -> None:
+    def test_returns_the_whole_batch_past_empty_batches(self, db: Connection) -> None:
         queue_with_ticks(db)
         db.tick()
         db.publish("a", "b", "c")
         assert self.receive(db, None) == []
-        assert self.receive(db, 2) == ["a", "b"]
+        assert self.receive(db, 3) == ["a", "b", "c"]
         with refused("PQ005"):
             self.receive(db, 0)
 
