@@ -2287,6 +2287,30 @@ begin
 end;
 $$;
 
+-- Fills the event's fields that have no expression from the table's own columns _pgq_ev_type,
+-- _pgq_ev_extra1 and so on, as PgQ does.
+create or replace function pgque.add_field_columns(i_trigger text, i_names text[], i_fields text[])
+returns text[]
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
+declare
+    c_columns constant text[] := array['_pgq_ev_type', '_pgq_ev_data', '_pgq_ev_extra1',
+                                      '_pgq_ev_extra2', '_pgq_ev_extra3', '_pgq_ev_extra4'];
+    v_name    text;
+begin
+    for v_name in select name from unnest(i_names) name where starts_with(name, '_pgq_ev_') loop
+        if v_name <> all (c_columns) then
+            perform pgque.refuse_trigger(
+                false, i_trigger,
+                format('finds the column %L, which is not a field of an event', v_name),
+                format('Rename the column; the fields are: %s.', array_to_string(c_columns, ', ')));
+        end if;
+        i_fields[array_position(c_columns, v_name)] :=
+            coalesce(i_fields[array_position(c_columns, v_name)], v_name);
+    end loop;
+    return i_fields;
+end;
+$$;
+
 -- Returns the SQL that computes an event's fields from a row ($1); $2 holds the fields without an
 -- expression. The SQL returns no row if the condition is not true. Returns null if there is nothing to
 -- compute.
@@ -2634,27 +2658,28 @@ begin
             false, v_trigger, format('names the column %L, which the table has not', (
                 select name from unnest(v_args.key || v_args.ignored) name
                 where name <> all (t.names) limit 1)),
-            format('Its columns are: %s. Drop the trigger and create it anew.',
-                   array_to_string(t.names, ', ')));
+            concat('Its columns are: ', array_to_string(t.names, ', '), '. Drop and create it again.'));
     end if;
     if i_op <> 'TRUNCATE' then
         -- Nobody may write a generated column, and before the change it has no value.
-        select array_agg(name <> all (v_args.ignored) and generated <> 'v'
+        select array_agg(name <> all (v_args.ignored) and not starts_with(name, '_pgq_ev_')
+                         and generated <> 'v'
                          and (generated = '' or i_format <> 'sql' and i_when <> 'BEFORE') order by nr)
         into v_sent
         from unnest(t.names, t.generated) with ordinality c (name, generated, nr);
         if i_op <> 'INSERT' then
             perform pgque.check_change_key(v_trigger, i_op, t.key, t.names, v_old, v_new);
         end if;
-        -- An update of ignored columns alone makes no event. An update that changed nothing at all
-        -- makes one, as in PgQ.
-        if i_op = 'UPDATE' and v_args.ignored <> '{}' and not (
+        -- As in PgQ, an update of ignored columns and fields alone makes no event, an empty one does.
+        if i_op = 'UPDATE' and (v_args.ignored <> '{}' or i_format = 'sql') and not (
                select bool_or(sent) is not false
                from unnest(t.names, v_sent, v_old, v_new) c (name, sent, was, becomes)
-               where was is distinct from becomes and (sent or name = any (v_args.ignored))) then
+               where was is distinct from becomes
+                 and (sent or name = any (v_args.ignored) or starts_with(name, '_pgq_ev_'))) then
             return;
         end if;
-        expressions := pgque.trigger_expressions(v_args.condition, v_args.fields);
+        expressions := pgque.trigger_expressions(
+            v_args.condition, pgque.add_field_columns(v_trigger, t.names, v_args.fields));
     end if;
     fields := array[
         pgque.change_type(i_format, i_op, i_schema, i_table, t.key),
@@ -10819,8 +10844,8 @@ begin
              send_at send_batch send_idem snapshot_tick source_columns staging_table table_shape'),
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
-             'capture capture_change capture_columns capture_condition capture_relations capture_table
-             capture_truncate captured_tables change_fragment change_type check_captured
+             'add_field_columns capture capture_change capture_columns capture_condition
+             capture_relations capture_table capture_truncate captured_tables change_fragment change_type check_captured
              check_change_key check_trigger describe_change is_changed_within jsontriga key_of_table
              logutriga read_arguments refuse_trigger row_as_text send_change split_row sqltriga
              table_columns trigger_expressions uncapture url_encode'),

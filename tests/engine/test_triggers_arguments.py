@@ -41,6 +41,39 @@ def test_expressions_fill_the_fields(db: Connection, function: str) -> None:
     ]
 
 
+OWN_COLUMNS = (
+    "create table own (id int primary key, a text, _pgq_ev_type text, _pgq_ev_data text,"
+    " _pgq_ev_extra1 text, _pgq_ev_extra2 int, _pgq_ev_extra3 text, _pgq_ev_extra4 text)"
+)
+
+
+def test_columns_of_a_field_s_name_fill_it(db: Connection, function: str) -> None:
+    db.execute(OWN_COLUMNS)
+    attach(db, function, "backup", "ignore=a", "ev_extra3='expression'", table="own")
+    found = run(
+        db,
+        "insert into own values (1, 'x', 't', 'd', 'e1', 2, 'e3', 'e4')",
+        "update own set _pgq_ev_extra4 = null, _pgq_ev_type = 'u', a = 'y'",  # ignored
+        "update own set _pgq_ev_extra4 = 'new'",  # ignored
+        "delete from own",
+    )
+    assert found == [
+        Event("t", "d", "e1", "2", "expression", "e4"),
+        Event("u", "d", "e1", "2", "expression", "new"),
+    ]
+
+
+def test_columns_of_fields_are_left_out_of_the_row(db: Connection, function: str) -> None:
+    db.execute("alter table t add _pgq_ev_extra3 text default 'routed'")
+    attach(db, function, "backup")
+    events = run(db, INSERT, "update t set a = 'two'")
+    assert [event.extra3 for event in events] == ["routed", "routed"]
+    assert not any("routed" in f"{event.data}{event.extra2}" for event in events)
+    db.execute("alter table t add _pgq_ev_time timestamptz")
+    with refused("PQ005", "_pgq_ev_time", "_pgq_ev_extra4"):
+        db.execute("insert into t values (2)")
+
+
 def test_when_decides_by_the_row_before_anything_else(db: Connection, function: str) -> None:
     attach(db, function, "when=b = 'foo' and id > 1", "ev_data=id", "ev_extra3=1 / (id - 1)")
     found = run(db, "insert into t values (1, 'a', 'foo'), (2, 'a', 'foo'), (3, 'a', null)")

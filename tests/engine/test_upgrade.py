@@ -57,7 +57,7 @@ STAYS = re.compile(
     r"|refuse_change|refuse_trigger\(text|row_as_json|row_as_url|trigger_arguments"
     r"|check_not_leased|check_only_batch|attach_event_child"
     r"|queue_parameters|refuse_pages|refuse_slot\(pgque\.subscription\)|slot_condition|history_period|removable_stagings"
-    r"|left_objects|is_tick_log_retained|refuse_registered|add_field_columns|check_ticks"
+    r"|left_objects|is_tick_log_retained|refuse_registered|check_ticks"
     r"|check_fingerprint|check_columns|addon_maintenance"
     r"|make_ticks\(pgque.tick_due|unfinished_seqs|refuse_partitioned|snapshot_conditions)"
 )

@@ -26,6 +26,7 @@ snapshot_tick staging_table
 # Trigger functions, and what they call with the rights of whoever changes the row. None of them is
 # security definer, and none does what a writer could not do by himself.
 TRIGGERS = """
+add_field_columns
 capture capture_change capture_columns capture_condition capture_relations capture_table
 capture_truncate captured_tables change_fragment change_type check_captured check_change_key
 check_trigger describe_change is_changed_within jsontriga key_of_table logutriga read_arguments
@@ -64,7 +65,7 @@ grant_execute hand_over has_cron hold_tick is_seen_by_all is_timeline_followed i
 keep_tick_history left_table_health limit_to_change lock_holders lock_tables log_health
 look_for_queue look_for_subscription maint_steps make_ticks move_positions next_batch_id open_batch
 open_batches open_coop_batch open_event_tables pick_events plan_slices purge_cron_log
-purge_idem read_messages read_timeline refuse_cooperative refuse_downgrade refuse_insert
+purge_idem raise_event_ids read_messages read_timeline refuse_cooperative refuse_downgrade refuse_insert
 refuse_locked refuse_parameter refuse_send_idem refuse_slot refuse_staging
 refuse_tick refuse_unpartitioned refuse_value register_slots remove_jobs renumber_events
 renumber_positions resend_dead_letter rotation_interval rotation_obstacle scheduler_status

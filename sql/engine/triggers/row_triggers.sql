@@ -105,27 +105,28 @@ begin
             false, v_trigger, format('names the column %L, which the table has not', (
                 select name from unnest(v_args.key || v_args.ignored) name
                 where name <> all (t.names) limit 1)),
-            format('Its columns are: %s. Drop the trigger and create it anew.',
-                   array_to_string(t.names, ', ')));
+            concat('Its columns are: ', array_to_string(t.names, ', '), '. Drop and create it again.'));
     end if;
     if i_op <> 'TRUNCATE' then
         -- Nobody may write a generated column, and before the change it has no value.
-        select array_agg(name <> all (v_args.ignored) and generated <> 'v'
+        select array_agg(name <> all (v_args.ignored) and not starts_with(name, '_pgq_ev_')
+                         and generated <> 'v'
                          and (generated = '' or i_format <> 'sql' and i_when <> 'BEFORE') order by nr)
         into v_sent
         from unnest(t.names, t.generated) with ordinality c (name, generated, nr);
         if i_op <> 'INSERT' then
             perform pgque.check_change_key(v_trigger, i_op, t.key, t.names, v_old, v_new);
         end if;
-        -- An update of ignored columns alone makes no event. An update that changed nothing at all
-        -- makes one, as in PgQ.
-        if i_op = 'UPDATE' and v_args.ignored <> '{}' and not (
+        -- As in PgQ, an update of ignored columns and fields alone makes no event, an empty one does.
+        if i_op = 'UPDATE' and (v_args.ignored <> '{}' or i_format = 'sql') and not (
                select bool_or(sent) is not false
                from unnest(t.names, v_sent, v_old, v_new) c (name, sent, was, becomes)
-               where was is distinct from becomes and (sent or name = any (v_args.ignored))) then
+               where was is distinct from becomes
+                 and (sent or name = any (v_args.ignored) or starts_with(name, '_pgq_ev_'))) then
             return;
         end if;
-        expressions := pgque.trigger_expressions(v_args.condition, v_args.fields);
+        expressions := pgque.trigger_expressions(
+            v_args.condition, pgque.add_field_columns(v_trigger, t.names, v_args.fields));
     end if;
     fields := array[
         pgque.change_type(i_format, i_op, i_schema, i_table, t.key),

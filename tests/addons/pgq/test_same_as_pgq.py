@@ -193,3 +193,46 @@ def test_calls_give_what_pgq_gives(db: Connection) -> None:
 @pytest.mark.program("postgresql-15-pgq3")
 def test_c_pgq_gives_the_same(c_pgq: Connection) -> None:
     compare(c_pgq, 1)
+
+
+PUBLISHED = """
+select pgq.create_queue('t');
+create table own (id int primary key, a text, _pgq_ev_type text, _pgq_ev_data text,
+    _pgq_ev_extra1 text, _pgq_ev_extra2 int, _pgq_ev_extra3 text, _pgq_ev_extra4 text);
+create table routed (id int primary key, a text, _pgq_ev_extra4 date);
+create trigger t1 after insert or update or delete on own for each row
+    execute function pgq.{0}('t', 'backup', 'ignore=a', 'ev_extra3=upper(a)');
+create trigger t2 after insert or update or delete on routed for each row
+    execute function pgq.{0}('t', 'backup');
+insert into own values (1, 'x', 't', 'd', 'e1', 2, 'e3', 'e4');
+insert into own values (2);
+update own set a = 'y' where id = 1;
+update own set _pgq_ev_extra4 = 'new' where id = 1;
+update own set _pgq_ev_type = 'u' where id = 2;
+delete from own;
+insert into routed values (1, 'b', '2026-01-31');
+insert into routed values (2);
+update routed set a = null;
+update routed set _pgq_ev_extra4 = null;
+delete from routed;
+"""
+
+
+def published(db: Connection, function: str) -> list[tuple[object, ...]]:
+    """The events of statements on tables with a trigger function."""
+    for statement in PUBLISHED.format(function).split(";\n"):
+        db.execute(statement.encode())
+    table = db.value("select pgq.current_event_table('t')")
+    fields = "ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
+    events = db.rows(f"select {fields} from {table} order by ev_id")
+    db.execute("drop table own, routed")
+    db.value("select pgq.drop_queue('t')")
+    return events
+
+
+@pytest.mark.program("postgresql-15-pgq3")
+@pytest.mark.parametrize("function", ["jsontriga", "logutriga", "sqltriga"])
+def test_columns_of_fields_do_what_they_do_in_pgq(
+    db: Connection, c_pgq: Connection, function: str
+) -> None:
+    assert published(db, function) == published(c_pgq, function)
