@@ -36,29 +36,38 @@ $$;
 forward pgque.seq_getval(i_seq_name text) returns bigint
 as coalesce(pg_sequence_last_value(pgque.find_event_seq(i_seq_name)), 0);
 
+-- raise_event_ids for the sequence of this name.
+-- locks: those of raise_event_ids. writes: the sequence.
+create or replace function pgque.seq_setval(i_seq_name text, i_new_value bigint)
+returns bigint security definer
+as $$
+begin
+    return pgque.raise_event_ids(pgque.find_event_seq(i_seq_name), i_new_value);
+end;
+$$;
+
 -- Raises a queue's event ids to a value and never lowers them; returns the last id given out then.
 -- setval() could lower them below an id that a producer takes meanwhile. So a difference below
 -- 100,000 is closed with nextval(), and a larger one with setval() under a lock that blocks
 -- producers.
 -- locks: the sequence against all others, until commit, for a jump of 100,000 and more.
 -- writes: the sequence.
-create or replace function pgque.seq_setval(i_seq_name text, i_new_value bigint)
-returns bigint security definer
+create or replace function pgque.raise_event_ids(i_seq regclass, i_new_value bigint)
+returns bigint
 as $$
 declare
-    v_seq   regclass := pgque.find_event_seq(i_seq_name);
-    v_last  bigint := pgque.seq_getval(i_seq_name);
+    v_last bigint := coalesce(pg_sequence_last_value(i_seq), 0);
 begin
     if i_new_value is null then
         perform pgque.refuse_value('the new value is null', null,
                                    'Pass the last id that was given out elsewhere.');
     end if;
     if i_new_value >= v_last + 100000 then
-        execute format('alter sequence %s owned by none', v_seq);  -- quoted: regclass quotes itself
-        v_last := setval(v_seq, greatest(i_new_value, pgque.seq_getval(i_seq_name)));
+        execute format('alter sequence %s owned by none', i_seq);  -- quoted: regclass quotes itself
+        v_last := setval(i_seq, greatest(i_new_value, pg_sequence_last_value(i_seq)));
     end if;
     while v_last < i_new_value loop
-        v_last := nextval(v_seq);
+        v_last := nextval(i_seq);
     end loop;
     return v_last;
 end;
