@@ -31,6 +31,8 @@ join pg_roles owner on owner.oid = n.nspowner and not owner.rolsuper
 join pg_roles login on login.rolname = session_user and login.rolsuper
 where n.nspname = 'pgque'
 """
+# What an administrator has to run, in the hint of a file that makes roles.
+_ROLES = re.compile(r"Let an administrator run: (.*?); then install again", re.DOTALL)
 _ADDONS = "select addon_name, addon_version from pgque.addon order by addon_name"
 
 
@@ -87,8 +89,8 @@ def install(url: str, addons: Sequence[str] = ()) -> None:
         InvalidArgument: if there is no add-on of a name.
         ConnectionFailed: if the database cannot be reached.
         UnsupportedServer: if the server is older than PostgreSQL 14.
-        PermissionDenied: if the role may not create the schema or its roles, or if the schema
-            belongs to another role.
+        PermissionDenied: if the role may not create the schema or its roles, with all that an
+            administrator has to run; or if the schema belongs to another role.
         NewerInstalled: if the database has a newer version.
         psycopg.errors.LockNotAvailable: if transactions were open on the queues for a minute, or
             for the connection's lock_timeout; nothing was changed.
@@ -98,9 +100,47 @@ def install(url: str, addons: Sequence[str] = ()) -> None:
     with as_owner(url) as connection:
         # Without parameters, psycopg sends the whole script as one text. The script contains its
         # own begin and commit.
-        connection.execute(read_sql("pgque.sql").encode())
-        for addon in sorted({*_read_addons(connection), *addons}):
-            connection.execute(read_sql(f"pgque_{addon}.sql").encode())
+        left = ["pgque", *sorted(addons)]
+        while left:
+            try:
+                connection.execute(_script(left[0]).encode())
+            except psycopg.errors.InsufficientPrivilege as error:
+                if not _ROLES.search(error.diag.message_hint or ""):
+                    raise
+                connection.execute("rollback")
+                raise _roles_missing(connection, error, left) from error
+            if left[0] == "pgque":
+                left[1:] = sorted({*_read_addons(connection), *addons})
+            del left[0]
+
+
+def _script(part: str) -> str:
+    return read_sql("pgque.sql" if part == "pgque" else f"pgque_{part}.sql")
+
+
+def _roles_missing(
+    connection: psycopg.Connection[Any], error: psycopg.Error, left: Sequence[str]
+) -> PermissionDenied:
+    """Returns the error with what an administrator has to run for all that is left to install."""
+    query = "select format('%I', rolname) from pg_roles"
+    roles = {f"create role {role} nologin" for (role,) in connection.execute(query)}
+    statements = [
+        statement
+        for part in left
+        for hint in _ROLES.findall(re.sub(r"'\s+'", "", _script(part)))
+        for statement in hint.split("; ")
+        if statement not in roles
+    ]
+    done = (
+        "Nothing was changed."
+        if left[0] == "pgque"
+        else f"pgque is installed, without {', '.join(left)}."
+    )
+    return PermissionDenied(
+        f"{left[0]} was not installed: {error.diag.message_primary}",
+        f"{done} Let an administrator run once: {'; '.join(dict.fromkeys(statements))}; then "
+        "install again.",
+    )
 
 
 @contextmanager

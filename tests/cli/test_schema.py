@@ -19,7 +19,7 @@ from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
 from tests.cli.conftest import Pgque, Refused
 from tests.conftest import Server
-from tests.support.databases import empty_database
+from tests.support.databases import as_user, empty_database
 from tests.support.events import claim, publish
 from tests.support.logins import as_login
 from tests.support.released import RELEASES
@@ -171,6 +171,35 @@ class TestInstalling:
         assert run("--url", empty, "create-queue", "orders").exit_code == 0
         assert "nothing was lost" in run("--url", empty, "install").output
         assert "orders" in run("--url", empty, "status").output
+
+    def test_an_administrator_is_asked_once_for_all_roles(self) -> None:
+        with (
+            tempfile.TemporaryDirectory(prefix="pgque-test-") as path,
+            EmbeddedPostgres(Path(path) / "postgres") as server,
+            psycopg.connect(server.url, autocommit=True) as administrator,
+        ):
+            administrator.execute("create role plain login")
+            administrator.execute("create database shop owner plain")
+            plain = as_user(server.database_url("shop"), "plain")
+            install = ["install", "--with", "qgres", "--with", "postgremq", "--with", "pgq"]
+            said = run("--url", plain, *install).stderr
+            assert "pgque was not installed" in said and "Nothing was changed" in said
+            asked = re.search(r"run once: (.*); then install again", said)
+            assert asked is not None
+            administrator.execute("create role pgque_reader nologin")
+            said = run("--url", plain, *install).stderr
+            assert "create role pgque_writer" in said and "role pgque_reader" not in said
+
+            statements = [each for each in asked[1].split("; ") if "role pgque_reader" not in each]
+            roles = [each for each in statements if "qgres" not in each]
+            for statement in roles:
+                administrator.execute(statement.encode())
+            said = run("--url", plain, *install).stderr
+            assert "pgque is installed, without qgres" in said
+            assert "create role qgres__queue_delete" in said and "pgq_reader" not in said
+            for statement in set(statements) - set(roles):
+                administrator.execute(statement.encode())
+            assert "with pgq, postgremq, qgres" in run("--url", plain, *install).output
 
     def test_an_older_schema_is_upgraded_and_the_versions_are_named(self, empty: str) -> None:
         oldest = RELEASES[0]
