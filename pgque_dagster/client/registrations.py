@@ -1,7 +1,8 @@
 """Registrations of consumers: register, move and unregister them, and say how they fare."""
 
+from .errors import SkipsEvents
 from .models import ConsumerInfo, Sought
-from .operation import Call, Steps, first, nothing
+from .operation import Call, Row, Steps, first, nothing
 from .queues import check_queue
 from .ranges import Position, write_position
 
@@ -48,7 +49,7 @@ def seek(queue: str, consumer: str, position: Position, *, skip: bool = False) -
 
 
 def unregister_consumer(
-    queue: str, consumer: str, *, keep_dead_letters: bool = False
+    queue: str, consumer: str, *, keep_dead_letters: bool = False, skip: bool = False
 ) -> Steps[None]:
     """Unregisters a consumer and deletes its scheduled retries and its dead letters.
 
@@ -57,7 +58,18 @@ def unregister_consumer(
         consumer: the consumer's name.
         keep_dead_letters: keeps the dead letters. They can be replayed once the consumer is
             registered again.
+        skip: allows it to lose events, and to be taken from a worker that has a live lease.
+
+    Raises:
+        SkipsEvents: if it would; the message has the numbers.
     """
+    if not skip:
+        yield Call(
+            "select unread, retries, case when not %s then dead_letters end, worker "
+            "from pgque.registration_losses(%s, %s)",
+            (keep_dead_letters, queue, consumer),
+            lambda rows: _refuse_losses(queue, consumer, rows[0]),
+        )
     was_registered = yield Call(
         "select pgque.unregister_consumer(%s, %s, %s) = 1",
         (queue, consumer, keep_dead_letters),
@@ -65,6 +77,21 @@ def unregister_consumer(
     )
     if not was_registered:
         yield check_consumer(queue, consumer)
+
+
+def _refuse_losses(queue: str, consumer: str, losses: Row) -> None:
+    *counts, worker = losses
+    kinds = ("unread events", "scheduled retries", "dead letters")
+    lost = [f"{count} {kind}" for count, kind in zip(counts, kinds, strict=True) if count]
+    if lost or worker is not None:
+        raise SkipsEvents(
+            f"consumer {consumer} on {queue} "
+            + " and ".join(
+                [f"would lose {', '.join(lost)}"] * bool(lost)
+                + [f"is at work: {worker} has a live lease on its batch"] * (worker is not None)
+            ),
+            "Let it finish, or, if that is wanted: `pgque unregister --yes`, or skip=True.",
+        )
 
 
 def consumers(queue: str | None = None) -> Steps[list[ConsumerInfo]]:

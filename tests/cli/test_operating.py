@@ -85,6 +85,29 @@ class TestConsumers:
         assert pgque("unregister", "orders", "stock").exit_code == 0
         assert [consumer.name for consumer in client.consumers("orders")] == ["billing"]
 
+    def test_one_that_would_lose_events_is_unregistered_only_if_told_so(
+        self, pgque: Pgque, refused: Refused, client: Client
+    ) -> None:
+        unregister = ("unregister", "orders", "billing")
+        publish(client, ["a", "b", "c"])
+        batch = claim(client, consumer="billing")
+        (first, second, _) = (event.msg_id for event in batch.events())
+        assert "3 unread events and is at work: " in refused(*unregister)
+        assert batch.lease.owner in refused(*unregister)
+        batch.dead_letter([first], reason="bad")
+        batch.nack([second])
+        batch.ack()
+        assert "would lose 1 scheduled retries, 1 dead letters" in refused(*unregister)
+        assert "1 scheduled retries. If" in refused(*unregister, "--keep-dead-letters")
+        client.send("orders", "without a tick")
+        with client.transaction() as db, db.transaction(force_rollback=True):
+            db.execute("select pgque.send('orders', 'never')")
+        assert "would lose 1 unread events, 1 scheduled" in refused(*unregister)
+        assert "--yes" in refused(*unregister)
+        assert [consumer.name for consumer in client.consumers("orders")] == ["billing"]
+        assert pgque(*unregister, "--yes").exit_code == 0
+        assert client.consumers("orders") == []
+
     def test_they_start_where_the_option_says(self, pgque: Pgque, client: Client) -> None:
         publish(client, ["a"])
         for position, events in (("earliest", 1), ("latest", 0), ("2001-01-01", 1), ("1", 1)):

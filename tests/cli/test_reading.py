@@ -119,14 +119,19 @@ class TestDeadLetters:
     ) -> None:
         client.configure_queue("orders", disable_insert="true")
         assert "takes no events" in refused("dead-letters", "replay", "orders")
-        pgque("unregister", "orders", "billing", "--keep-dead-letters")
+        pgque("unregister", "orders", "billing", "--keep-dead-letters", "--yes")
         assert self.left(client) == 2
 
-    def test_they_are_purged_by_age(self, pgque: Pgque, misused: Refused, client: Client) -> None:
+    def test_they_are_purged_by_age(
+        self, pgque: Pgque, refused: Refused, misused: Refused, client: Client
+    ) -> None:
         for age in ("5", "-1d", "1w", "soon"):
             assert "30d" in misused("dead-letters", "purge", "orders", "--older-than", age)
         assert pgque("dead-letters", "purge", "orders").output == "dead letters purged: 0\n"
         assert self.left(client) == 2
-        purged = pgque("dead-letters", "purge", "orders", "--older-than", "0s")
+        all_of_them = ("dead-letters", "purge", "orders", "--older-than", "0s")
+        assert "2 dead letters of orders would be deleted" in refused(*all_of_them)
+        assert self.left(client) == 2
+        purged = pgque(*all_of_them, "--yes")
         assert purged.output == "dead letters purged: 2\n"
         assert self.left(client) == 0

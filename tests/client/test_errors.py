@@ -190,7 +190,7 @@ PROVOKED: list[tuple[str, Callable[[Queue], object], type[PgqueError], str]] = [
     (WORKER, lambda q: q.client.next_batch("q", "s"), CallRefused, "subconsumer"),
     (
         WORKER,
-        lambda q: q.client.unregister_consumer("q", "s"),
+        lambda q: q.client.unregister_consumer("q", "s", skip=True),
         CallRefused,
         "unregister_subconsumer",
     ),

@@ -29,7 +29,7 @@ def started(start_at: object) -> dg.AssetsDefinition:
 @pytest.fixture
 def old_queue(client: Client, sql: Callable[[str], None]) -> Client:
     """The queue has an event, is some hours old, and has no consumer."""
-    client.unregister_consumer("orders", "revenue")
+    client.unregister_consumer("orders", "revenue", skip=True)
     publish(client, ["early"])
     sql("update pgque.queue set queue_switch_time = now() - interval '2 hours'")
     return client

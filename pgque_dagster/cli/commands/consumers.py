@@ -35,15 +35,22 @@ def register(client: Client, queue: str, consumer: str, start_at: str) -> None:
 @command(
     "pgque unregister orders billing",
     "pgque unregister orders billing --keep-dead-letters",
+    "pgque unregister orders billing --yes",
 )
 @click.option(
     "--keep-dead-letters",
     is_flag=True,
     help="Keep the dead letters, to inspect or replay them later.",
 )
-def unregister(client: Client, queue: str, consumer: str, keep_dead_letters: bool) -> None:
-    """Unregister CONSUMER from QUEUE and delete its retries and dead letters."""
-    client.unregister_consumer(queue, consumer, keep_dead_letters=keep_dead_letters)
+@click.option("--yes", is_flag=True, help="Lose unread events, retries and dead letters.")
+def unregister(
+    client: Client, queue: str, consumer: str, keep_dead_letters: bool, yes: bool
+) -> None:
+    """Unregister CONSUMER from QUEUE and delete its retries and dead letters.
+
+    It is refused while CONSUMER would lose any or has a batch at work, unless --yes is given.
+    """
+    client.unregister_consumer(queue, consumer, keep_dead_letters=keep_dead_letters, skip=yes)
     done = f"unregistered consumer {consumer} from {queue}"
     show_result(done, unregistered=True)
 

@@ -18,7 +18,7 @@ _ID = click.IntRange(1, 2**63 - 1)
     "pgque dead-letters list orders",
     "pgque dead-letters add orders revenue 1204",
     "pgque dead-letters replay orders",
-    "pgque dead-letters purge orders --older-than 30d",
+    "pgque dead-letters purge orders --older-than 30d --yes",
 )
 def dead_letters() -> None:
     """List, show, add, replay and purge events that consumers dead-lettered."""
@@ -128,8 +128,8 @@ def replay(client: Client, queue: str | None, ids: tuple[int, ...], reason: str 
 
 
 @command(
-    "pgque dead-letters purge orders",
-    "pgque dead-letters purge orders --older-than 0s",
+    "pgque dead-letters purge orders --yes",
+    "pgque dead-letters purge orders --older-than 0s --yes",
     into=dead_letters,
 )
 @click.option(
@@ -139,7 +139,14 @@ def replay(client: Client, queue: str | None, ids: tuple[int, ...], reason: str 
     show_default=True,
     help="Only dead letters of this age or older: 90s, 15m, 12h, 30d; 0s for all.",
 )
-def purge(client: Client, queue: str, older_than: timedelta) -> None:
-    """Delete old dead letters of QUEUE."""
-    count = client.purge_dead_letters(queue, older_than)
+@click.option("--yes", is_flag=True, help="Delete them: their events are lost.")
+def purge(client: Client, queue: str, older_than: timedelta, yes: bool) -> None:
+    """Delete old dead letters of QUEUE. Without --yes, only say how many there are."""
+    with client.transaction():  # which an error rolls back
+        count = client.purge_dead_letters(queue, older_than)
+        if count and not yes:
+            raise PgqueError(
+                f"{count} dead letters of {queue} would be deleted, and their events lost",
+                "Replay them, or, if that is wanted, add --yes.",
+            )
     show_result(f"dead letters purged: {count}", purged=count)

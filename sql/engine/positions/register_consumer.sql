@@ -102,6 +102,34 @@ begin
 end;
 $$;
 
+-- Counts what unregister_consumer would discard: events that the consumer has not finished, waiting
+-- retries, dead letters; and names who has a live lease on its batch. A subconsumer loses nothing.
+create or replace function pgque.registration_losses(
+    i_queue_name text, i_consumer_name text,
+    out unread bigint, out retries bigint, out dead_letters bigint, out worker text)
+returns record security definer
+as $$
+declare
+    v_sub    constant pgque.subscription :=
+                 pgque.find_subscription(i_queue_name, i_consumer_name);
+    v_floor  pg_snapshot;
+begin
+    if v_sub.sub_role in ('coop_member', 'slot') then
+        return;
+    end if;
+    v_floor := (pgque.find_tick(v_sub.sub_queue, v_sub.sub_last_tick)).tick_snapshot;
+    execute format('select count(*) from pgque.event_%s where ev_txid >= $1 '  -- quoted: a number's
+                   'and not pg_visible_in_snapshot(ev_txid, $2) and coalesce(ev_owner, $3) = $3',
+                   v_sub.sub_queue)
+    into unread using pg_snapshot_xmin(v_floor), v_floor, v_sub.sub_id;
+    retries := (select count(*) from pgque.retry_queue r where r.ev_owner = v_sub.sub_id);
+    dead_letters := (select count(*) from pgque.dead_letter d
+                     where d.dl_queue_id = v_sub.sub_queue
+                       and d.dl_consumer_id = v_sub.sub_consumer);
+    worker := case when v_sub.lease_until > clock_timestamp() then v_sub.lease_owner end;
+end;
+$$;
+
 -- Unregisters a consumer and deletes its waiting retries. Its open batch ends. Its dead letters are
 -- deleted too, unless x_keep_dead_letters is true: then they can be inspected and purged, and replayed
 -- once a consumer of that name is registered again. Returns 1, or 0 if the consumer was not registered.

@@ -136,7 +136,7 @@ def test_a_run_that_works_on_the_batch_is_named_with_its_age_and_the_end_of_its_
 def test_a_new_consumer_is_registered_at_the_first_tick_of_a_new_queue(
     client: Client, instance: dg.DagsterInstance
 ) -> None:
-    client.unregister_consumer("orders", "revenue")
+    client.unregister_consumer("orders", "revenue", skip=True)
     publish(client, ["early"])
 
     assert "registered at the first tick" in evaluate(SENSOR, client.url, instance)
@@ -146,7 +146,7 @@ def test_a_new_consumer_is_registered_at_the_first_tick_of_a_new_queue(
 def test_a_new_consumer_of_an_old_queue_begins_at_its_last_tick(
     client: Client, instance: dg.DagsterInstance, sql: Callable[[str], None]
 ) -> None:
-    client.unregister_consumer("orders", "revenue")
+    client.unregister_consumer("orders", "revenue", skip=True)
     publish(client, ["before it was there"])
     sql("update pgque.queue set queue_switch_time = now() - interval '2 hours'")
 
@@ -159,7 +159,7 @@ def test_a_consumer_that_was_removed_is_not_registered_again_behind_ones_back(
 ) -> None:
     publish(client, ["a"])
     requested(client, instance, dg.DagsterRunStatus.FAILURE)
-    client.unregister_consumer("orders", "revenue")
+    client.unregister_consumer("orders", "revenue", skip=True)
 
     reason = evaluate(SENSOR, client.url, instance)
 

@@ -293,7 +293,7 @@ def ended(lake: IcebergLake, how: str) -> Batch:
     elif how == "released":
         claimed.release()
     elif how == "unregistered":
-        lake.client.unregister_consumer("orders", "revenue")
+        lake.client.unregister_consumer("orders", "revenue", skip=True)
     return claimed
 
 
