@@ -265,11 +265,12 @@ begin
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
               'append_slot', 'assert_dlq_empty', 'assert_empty', 'begin_slot_batch',
-              'carry_over', 'close_slot_batch', 'count_unfinished', 'deliver_due',
-              'drop_expired_held', 'due_events', 'earlier_held', 'find_in_page',
+              'carry_over', 'close_slot_batch', 'consumer_states', 'count_unfinished', 'deliver_due',
+              'drop_expired_held', 'due_events', 'earlier_held', 'enter_deployment', 'find_in_page',
               'find_leased_slot', 'find_slot', 'finish_page', 'follow_switch',
               'has_expired_held', 'has_held_events', 'held_batch_events', 'hold_next_in_page',
               'latency_percentiles', 'maint_steps', 'move_event_tables', 'move_failures',
+              'move_to_deployment',
               'open_page', 'plan_held', 'retention_cost', 'run_maintenance',
               'set_metadata_rotation_period', 'slot_backlog', 'slot_rows', 'slot_select',
               'stop_slots', 'test_consume', 'test_send', 'tick_select', 'subscribe_slot_at',
@@ -875,12 +876,29 @@ create table if not exists pgque.set_aside (
 
 -- ===== schema/deployment.sql =====================================================================
 
--- The deployment of Dagster to which a consumer belongs, from the first one that consumed for it.
+-- The assets of Dagster to which consumers belong: a deployment, a code location, and the keys of the
+-- assets that one step computes; what is null is not known. Since gone_at, the location has no such asset.
 -- Consumers of other programs have no row.
 create table if not exists pgque.consumer_deployment (
     sub_id      integer primary key references pgque.subscription_base on delete cascade,
-    deployment  text not null check (deployment <> ''),
-    since       timestamptz not null default clock_timestamp()
+    deployment  text check (deployment <> ''),
+    since       timestamptz not null default clock_timestamp(),
+    location    text,
+    assets      text[],
+    gone_at     timestamptz
+);
+alter table pgque.consumer_deployment  -- version 0.3 has the deployment alone
+    alter column deployment drop not null,
+    add column if not exists location text,
+    add column if not exists assets text[],
+    add column if not exists gone_at timestamptz;
+
+-- When a sensor of a code location was seen last. The deployment is empty on the embedded server.
+create table if not exists pgque.code_location (
+    deployment  text not null,
+    location    text not null,
+    seen_at     timestamptz not null,
+    primary key (deployment, location)
 );
 
 -- ===== schema/replica.sql ========================================================================
@@ -5333,64 +5351,127 @@ $$;
 
 -- ===== engine/positions/deployment.sql ===========================================================
 
--- Makes sure that a consumer belongs to a deployment: the first one that asks gets it, and any other is
--- refused. So a second Dagster with the same assets does not take batches away. The claims themselves
--- do not check this, because consumers need not belong to Dagster. Returns 1 if the consumer belonged
--- to none before, else 0.
+-- Makes sure that a consumer belongs to an asset of Dagster: the first one that asks gets it, and one of
+-- another deployment, of another code location, or with other keys is refused, so that two never share the
+-- batches. What is null is not compared, and is recorded when it is known. One common key is enough, so
+-- that a step may get further assets. The claims themselves do not check this, because consumers need not
+-- belong to Dagster. Returns 1 if the consumer belonged to none before, else 0.
 -- locks: waits for a concurrent call for the same consumer; those of find_deployed. writes:
 -- consumer_deployment.
 create or replace function pgque.enter_deployment(
-    i_queue text, i_consumer text, i_deployment text)
+    i_queue text, i_consumer text, i_deployment text, i_location text default null,
+    i_assets text[] default null)
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
-    v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
+    v_sub_ids  integer[] := pgque.find_deployed(
+                   i_queue, i_consumer, coalesce(i_deployment, i_assets[1]));
     v_is_new   boolean;
     v_owner    pgque.consumer_deployment;
 begin
-    insert into pgque.consumer_deployment (sub_id, deployment)
-    select id, i_deployment from unnest(v_sub_ids) id order by id
+    insert into pgque.consumer_deployment (sub_id, deployment, location, assets)
+    select id, i_deployment, i_location, i_assets from unnest(v_sub_ids) id order by id
     on conflict do nothing;
     v_is_new := found;
     select d.* into v_owner
     from pgque.consumer_deployment d
-    where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment
+    where d.sub_id = any (v_sub_ids)
+      and (d.deployment <> i_deployment or d.location <> i_location or not d.assets && i_assets)
     limit 1;
     if found then
-        raise exception 'consumer "%" on queue "%" belongs to deployment "%", since %, and this is '
-                        'deployment "%"', i_consumer, i_queue, v_owner.deployment,
-                        date_trunc('seconds', v_owner.since), i_deployment
+        raise exception 'consumer "%" on queue "%" belongs to %, since %, and this is %', i_consumer,
+                        i_queue,
+                        pgque.asset_name(v_owner.deployment, v_owner.location, v_owner.assets),
+                        date_trunc('seconds', v_owner.since),
+                        pgque.asset_name(i_deployment, i_location, i_assets)
             using errcode = 'PQ024',
-                  hint = format('Let it consume there; or move it here, with its position, by: '
-                                'select pgque.move_to_deployment(%L, %L, %L); or `pgque assign`.',
-                                i_queue, i_consumer, i_deployment);
+                  hint = format('Let it consume there, and give this asset another consumer=; or move '
+                                'the consumer here, with its position, by: select '
+                                'pgque.move_to_deployment(%L, %L, %L, %L, %L); or `pgque assign`.',
+                                i_queue, i_consumer, i_deployment, i_location, i_assets);
     end if;
+    update pgque.consumer_deployment d
+    set deployment = coalesce(i_deployment, d.deployment),
+        location = coalesce(i_location, d.location),
+        assets = coalesce(i_assets, d.assets)
+    where d.sub_id = any (v_sub_ids)
+      and (d.deployment, d.location, d.assets) is distinct from (
+          coalesce(i_deployment, d.deployment), coalesce(i_location, d.location),
+          coalesce(i_assets, d.assets));
     return v_is_new::integer;
 end;
 $$;
 
--- Moves a consumer to another deployment. A batch that a run of the earlier one has stays leased
--- until that run ends. Returns the earlier deployment, or null.
+-- Moves a consumer to another asset. What is null there, the next run that consumes records. A batch
+-- that a run of the earlier one has stays leased until that run ends. Returns the earlier deployment, or
+-- null.
 -- locks: the consumer's row in consumer_deployment; those of find_deployed. writes:
 -- consumer_deployment.
 create or replace function pgque.move_to_deployment(
-    i_queue text, i_consumer text, i_deployment text)
+    i_queue text, i_consumer text, i_deployment text, i_location text default null,
+    i_assets text[] default null)
 returns text
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
-    v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
+    v_sub_ids  integer[] := pgque.find_deployed(
+                   i_queue, i_consumer, coalesce(i_deployment, i_location, i_assets[1]));
     v_earlier  text;
 begin
-    insert into pgque.consumer_deployment as d (sub_id, deployment)
-    select id, i_deployment from unnest(v_sub_ids) id order by id
+    insert into pgque.consumer_deployment as d (sub_id, deployment, location, assets)
+    select id, i_deployment, i_location, i_assets from unnest(v_sub_ids) id order by id
     on conflict (sub_id) do update set deployment = d.deployment;  -- locks it
     select min(d.deployment) into v_earlier
     from pgque.consumer_deployment d
     where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment;
     update pgque.consumer_deployment d
-    set deployment = i_deployment, since = clock_timestamp()
-    where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment;
+    set deployment = i_deployment, location = i_location, assets = i_assets, gone_at = null,
+        since = clock_timestamp()
+    where d.sub_id = any (v_sub_ids)
+      and (d.deployment, d.location, d.assets, d.gone_at)
+          is distinct from (i_deployment, i_location, i_assets, null);
     return v_earlier;
+end;
+$$;
+
+-- Notes that a code location lives and which consumers its assets have, each with the key of an asset; so
+-- queue_health() sees whose asset is gone. Sensors call it every two minutes.
+-- locks: the location's row, those of its consumers whose asset is gone or back. writes: code_location,
+-- consumer_deployment.
+create or replace function pgque.note_location(
+    i_deployment text, i_location text, i_queues text[], i_consumers text[], i_assets text[])
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
+begin
+    insert into pgque.code_location values (coalesce(i_deployment, ''), i_location, clock_timestamp())
+    on conflict (deployment, location) do update set seen_at = excluded.seen_at;
+    update pgque.consumer_deployment d
+    set gone_at = case when d.gone_at is null then clock_timestamp() end
+    from pgque.consumer_name n
+    where n.sub_id = d.sub_id
+      and d.location = i_location
+      and d.deployment is not distinct from i_deployment
+      and (d.gone_at is null) <> exists (
+          select from unnest(i_queues, i_consumers, i_assets) a (queue, consumer, asset)
+          where (a.queue, a.consumer) = (n.queue_name, n.co_name) and a.asset = any (d.assets));
+end;
+$$;
+
+-- The names of the subscriptions; of a slot, the name of its consumer.
+create or replace view pgque.consumer_name (sub_id, queue_name, co_name) as
+select b.sub_id, q.queue_name, coalesce(p.co_name, c.co_name)
+from pgque.subscription_base b
+join pgque.queue q on q.queue_id = b.sub_queue
+join pgque.consumer c on c.co_id = b.sub_consumer
+left join pgque.partition_slot_base p on p.sub_id = b.sub_id;
+
+-- Returns how messages name the asset of a consumer.
+create or replace function pgque.asset_name(i_deployment text, i_location text, i_assets text[])
+returns text
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
+begin
+    return concat_ws(', ', 'deployment "' || i_deployment || '"',
+                     'code location "' || i_location || '"',
+                     'asset ' || array_to_string(i_assets, ', '));
 end;
 $$;
 
@@ -5437,7 +5518,7 @@ $$;
 -- consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers, a
 -- partitioned one's, of role partitioned, by those of its slots (slot/n). lease_epoch counts the
 -- claims; held_reason is set while the open batch is parked; active_at is the time of the last move,
--- read_at that of this reading, and deployment the one to which the consumer belongs. The call opens
+-- read_at that of this reading. The consumer belongs to assets of a location of a deployment. The call opens
 -- nothing and waits for nobody.
 create or replace function pgque.consumer_states(
     i_queues text[], i_consumers text[],
@@ -5447,7 +5528,7 @@ create or replace function pgque.consumer_states(
     out queue_exists boolean, out sub_role text,
     out batch_id bigint, out lease_owner text, out lease_until timestamptz, out is_live boolean,
     out is_due boolean, out lease_epoch bigint, out held_reason text, out active_at timestamptz,
-    out read_at timestamptz, out deployment text)
+    out read_at timestamptz, out deployment text, out location text, out assets text[])
 returns setof record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
@@ -5491,17 +5572,17 @@ begin
                     s.sub_queue, pgque.find_tick(s.sub_queue, s.sub_last_tick),
                     i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id) is not null
            else false end,
-           s.lease_epoch, h.reason, s.sub_active, clock_timestamp(),
-           coalesce(d.deployment, (
-               select min(other.deployment)
-               from pgque.partition_slot_base b
-               join pgque.consumer_deployment other on other.sub_id = b.sub_id
-               where m.slots is not null and b.queue_id = m.queue_id and b.co_name = m.consumer))
+           s.lease_epoch, h.reason, s.sub_active, clock_timestamp(), d.deployment, d.location,
+           d.assets
     from member m
     left join pgque.subscription s on s.sub_id = m.sub_id
     left join pgque.held_batch h
         on h.sub_id = s.sub_id and h.batch_id = s.sub_batch and h.epoch = s.lease_epoch
-    left join pgque.consumer_deployment d on d.sub_id = coalesce(s.sub_main, s.sub_id)
+    left join pgque.consumer_deployment d on d.sub_id = coalesce(s.sub_main, s.sub_id, (
+        select min(other.sub_id)
+        from pgque.partition_slot_base b
+        join pgque.consumer_deployment other on other.sub_id = b.sub_id
+        where m.slots is not null and b.queue_id = m.queue_id and b.co_name = m.consumer))
     order by m.nr, m.subconsumer nulls first;
 end;
 $$;
@@ -9186,8 +9267,8 @@ begin
     where d.dl_queue_id = i_queue.queue_id and d.dl_consumer_id = any (v_consumers)
     for update;
 
-    insert into pgque.consumer_deployment (sub_id, deployment, since)
-    select b.sub_id, d.deployment, d.since
+    insert into pgque.consumer_deployment
+    select b.sub_id, d.deployment, d.since, d.location, d.assets, d.gone_at
     from pgque.partition_slot_base b
     cross join (select * from pgque.consumer_deployment where sub_id = any (v_old_ids) limit 1) d
     where b.queue_id = i_queue.queue_id and b.co_name = i_consumer;
@@ -10130,6 +10211,7 @@ begin
         union all select * from pgque.failure_health
         union all select * from pgque.consumer_health
         union all select * from pgque.capture_health
+        union all select * from pgque.asset_health
     ) h
     order by h.queue_name nulls first, h.check_name;
 end;
@@ -10286,6 +10368,28 @@ select c.queue_name, 'captured_table:' || c.table_name, 'critical',
        format('%s; the queue may lack changes until the table''s owner calls pgque.capture', c.problem)
 from pgque.captured_tables() c
 where c.problem is not null;
+
+-- Returns the consumers of assets that their code location has no longer, and those whose code location
+-- was not seen since it was last noted: every two minutes, while one of its sensors is on.
+create or replace view pgque.asset_health (queue_name, check_name, status, detail) as
+select distinct on (n.queue_name, n.co_name)
+       n.queue_name, format('consumer_asset:%s', n.co_name),
+       case when d.gone_at is null and l.seen_at > clock_timestamp() - interval '1 hour'
+            then 'warning' else 'critical' end,
+       format('belongs to %s, %s; if the asset was renamed or moved, give it consumer="%s" and move '
+              'the consumer to it by `pgque assign`, or else end it with select '
+              'pgque.unregister_consumer(%L, %L);',
+              pgque.asset_name(d.deployment, d.location, d.assets),
+              case when d.gone_at is null
+                   then format('of which no sensor was seen since %s: see that they and Dagster''s '
+                               'daemon run', date_trunc('seconds', l.seen_at))
+                   else format('which is gone from there since %s', date_trunc('seconds', d.gone_at))
+              end, n.co_name, n.queue_name, n.co_name)
+from pgque.consumer_deployment d
+join pgque.consumer_name n on n.sub_id = d.sub_id
+left join pgque.code_location l
+    on l.deployment = coalesce(d.deployment, '') and l.location = d.location
+where d.gone_at is not null or l.seen_at < clock_timestamp() - interval '10 minutes';
 
 -- Checks the number of dead letters, and retries that are overdue.
 create or replace view pgque.failure_health (queue_name, check_name, status, detail) as
@@ -10897,7 +11001,7 @@ begin
              finished_before forget_replicated get_batch_events get_batch_info get_consumer_info
              get_lease_info give_up_batch hold_batch in_flight incarnation lineage list_scheduled
              move_to_deployment nack nack_batch nack_partitioned next_batch next_batch_custom
-             next_batch_info next_tick open_to_claim otel_metrics queue_health queue_stats receive receive_coop
+             next_batch_info next_tick note_location open_to_claim otel_metrics queue_health queue_stats receive receive_coop
              receive_partitioned register_consumer register_consumer_at register_subconsumer
              release_batch release_slot renew_batch repartition replicated_tables retained_ticks
              registration_losses seek set_aside_epoch set_events_aside set_partition_policy set_replicated

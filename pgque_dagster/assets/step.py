@@ -17,7 +17,8 @@ from ..client import Batch, Client, ConsumerNotFound, PgqueError, QueueNotFound
 from ..client.read_batch import ReadBatch
 from ..client.registrations import enter_deployment
 from ..project.batch_run import BatchRun
-from ..project.consumers import consumers_of_location, refuse_shared, repository_of
+from ..project.consumers import repository_of
+from ..project.deployment import consuming_asset
 from ..project.registration import ensure_consumer, how_to_register_again
 from ..project.resource import PgqueResource
 from ..spark.address import DatabaseAddress
@@ -146,10 +147,9 @@ def consume(
     """Consumes the batch of a run in a step.
 
     Raises:
-        DagsterInvalidDefinitionError: if another asset of the code location has the same consumer.
         QueueNotFound: if there is no such queue.
         ConsumerNotFound: if the consumer was removed while its batch waited for this run.
-        CallRefused: if the consumer belongs to another deployment of Dagster.
+        CallRefused: if the consumer belongs to another asset, code location or deployment.
         LeaseLost: if another owner took over the batch.
     """
     (pgque,) = resources.values()
@@ -168,14 +168,12 @@ def prepare_consumer(
     client: Client,
 ) -> None:
     """Checks or registers the consumer, before a run claims a batch. Raises as `consume` does."""
-    # In each run, because Dagster has no hook for when a code location loads.
-    refuse_shared(str(consumption), consumers_of_location(context))
     consumption.database.refuse_second_name(client)
     try:
         _find_consumer(context, client, consumption)
         deployment = pgque.deployment_of(context.instance)
-        if deployment is not None:
-            client.run(enter_deployment(consumption.queue, consumption.consumer, deployment))
+        asset = consuming_asset(context, deployment, context.assets_def.keys)
+        client.run(enter_deployment(consumption.queue, consumption.consumer, asset))
     except QueueNotFound as error:
         declared = ", ".join(dict.fromkeys([*pgque.queues, *pgque.queue_options])) or "none"
         raise QueueNotFound(

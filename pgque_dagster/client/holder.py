@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from .batch import NO_LIMITS, Batch, claim
-from .models import Limits
+from .models import ConsumingAsset, Limits
 from .operation import Call, first
 from .session import Session
 
@@ -26,7 +26,7 @@ class ConsumerState:
         parked_reason: why the open batch is parked; None if it is not.
         active_at: when the consumer last opened, claimed, renewed, released or finished a batch.
         read_at: when the state was read. All times are by the database's clock.
-        deployment: the deployment to which the consumer belongs; None if it belongs to none yet.
+        belongs_to: the asset of Dagster to which the consumer belongs, as far as it is known.
     """
 
     queue: str
@@ -43,7 +43,7 @@ class ConsumerState:
     parked_reason: str | None
     active_at: datetime | None
     read_at: datetime
-    deployment: str | None
+    belongs_to: ConsumingAsset
 
     @property
     def slot(self) -> str | None:
@@ -63,14 +63,17 @@ def consumer_states(
     return Call(
         "select queue_name, consumer_name, subconsumer_name, queue_exists, sub_role, batch_id, "
         "lease_owner, lease_until, is_live, is_due, lease_epoch, held_reason, "
-        "active_at, read_at, deployment "
+        "active_at, read_at, deployment, location, coalesce(assets, '{}') "
         "from pgque.consumer_states(%s::text[], %s::text[], %s, %s, %s, %s)",
         (
             [queue for queue, _ in consumers],
             [consumer for _, consumer in consumers],
             *astuple(limits),
         ),
-        lambda rows: [ConsumerState(*row) for row in rows],
+        lambda rows: [
+            ConsumerState(*[*row[:-3], ConsumingAsset(row[-3], row[-2], tuple(row[-1]))])
+            for row in rows
+        ],
     )
 
 

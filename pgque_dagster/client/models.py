@@ -67,6 +67,26 @@ class Message:
 
 
 @dataclass(frozen=True)
+class ConsumingAsset:
+    """The asset of Dagster to which a consumer belongs. What is None or empty is not known.
+
+    Attributes:
+        deployment: the deployment of Dagster.
+        location: the name of the code location.
+        assets: the keys of the assets that one step computes, sorted.
+    """
+
+    deployment: str | None = None
+    location: str | None = None
+    assets: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        named = (self.deployment, "deployment"), (self.location, "code location")
+        parts = [f"{what} {name}" for name, what in named if name is not None]
+        return ", ".join([*parts, *(f"asset {key}" for key in self.assets)])
+
+
+@dataclass(frozen=True)
 class Event:
     """An event for `send_batch` and `copy_events`, with a type and a key of its own.
 

@@ -1,7 +1,9 @@
 """Registrations of consumers: register, move and unregister them, and say how they fare."""
 
+from collections.abc import Sequence
+
 from .errors import SkipsEvents
-from .models import ConsumerInfo, Sought
+from .models import ConsumerInfo, ConsumingAsset, Sought
 from .operation import Call, Row, Steps, first, nothing
 from .queues import check_queue
 from .ranges import Position, write_position
@@ -133,13 +135,31 @@ def repartition(queue: str, consumer: str, slots: int) -> Call[int]:
     return Call("select pgque.repartition(%s, %s, %s)", (queue, consumer, slots), first)
 
 
-def enter_deployment(queue: str, consumer: str, deployment: str) -> Call[bool]:
-    """Refuses a consumer of another deployment; True if it belonged to none before."""
+def enter_deployment(queue: str, consumer: str, asset: ConsumingAsset) -> Call[bool]:
+    """Refuses a consumer of another asset; True if it belonged to none before."""
     return Call(
-        "select pgque.enter_deployment(%s, %s, %s) = 1", (queue, consumer, deployment), first
+        "select pgque.enter_deployment(%s, %s, %s, %s, %s::text[]) = 1",
+        (queue, consumer, asset.deployment, asset.location, list(asset.assets) or None),
+        first,
     )
 
 
-def move_to_deployment(queue: str, consumer: str, deployment: str) -> Call[str | None]:
-    """Moves a consumer to a deployment; the earlier one."""
-    return Call("select pgque.move_to_deployment(%s, %s, %s)", (queue, consumer, deployment), first)
+def move_to_deployment(queue: str, consumer: str, asset: ConsumingAsset) -> Call[str | None]:
+    """Moves a consumer to an asset; the earlier deployment. The next run records what is None."""
+    return Call(
+        "select pgque.move_to_deployment(%s, %s, %s, %s, %s::text[])",
+        (queue, consumer, asset.deployment, asset.location, list(asset.assets) or None),
+        first,
+    )
+
+
+def note_location(
+    deployment: str | None, location: str, consumers: Sequence[tuple[str, str, str]]
+) -> Call[None]:
+    """Notes that a code location lives, and its consumers, as (queue, consumer, asset)."""
+    columns = [[each[column] for each in consumers] for column in range(3)]
+    return Call(
+        "select pgque.note_location(%s, %s, %s::text[], %s::text[], %s::text[])",
+        (deployment, location, *columns),
+        nothing,
+    )

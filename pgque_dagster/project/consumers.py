@@ -8,7 +8,7 @@ import dagster as dg
 from .database import DEFAULT_DATABASE, Database
 from .keys import CONSUMER, PARTITIONS, QUEUE, SHARDS, START_AT
 
-_Context = (
+Context = (
     dg.AssetExecutionContext
     | dg.AssetCheckExecutionContext
     | dg.OpExecutionContext
@@ -125,7 +125,7 @@ def refuse_shared(name: str, consumers: Iterable[AssetConsumer]) -> None:
         )
 
 
-def consumers_of_location(context: _Context) -> list[AssetConsumer]:
+def consumers_of_location(context: Context) -> list[AssetConsumer]:
     """Returns the consumers of all assets of the code location; none in a test without one."""
     repository = repository_of(context)
     assets = repository.assets_defs_by_key.values() if repository else ()
@@ -134,7 +134,7 @@ def consumers_of_location(context: _Context) -> list[AssetConsumer]:
     return [consumer for each in consuming for consumer in AssetConsumer.all_of(each)]
 
 
-def repository_of(context: _Context) -> dg.RepositoryDefinition | None:
+def repository_of(context: Context) -> dg.RepositoryDefinition | None:
     """Returns the definitions of the code location; None in a test without one."""
     try:
         return context.repository_def

@@ -1,4 +1,4 @@
-"""Names the deployment of Dagster that consumes, so that a consumer belongs to one of them.
+"""Names the asset that consumes, so that a consumer belongs to one: its deployment, location, key.
 
 Dagster's run storage has an id, but no public interface gives it. The set of dynamic partitions is
 public, and all processes of a deployment (daemon, code locations, runs) share it,
@@ -7,15 +7,29 @@ whatever host or container they are in. So the id of an instance is the one part
 
 import os
 import socket
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from uuid import uuid4
 
 import dagster as dg
 
+from ..client import Client
+from ..client.models import ConsumingAsset
+from ..client.registrations import note_location
+from .consumers import Context, consumers_of_location, repository_of
+from .database import Database
+
 _CLOUD_NAME = "DAGSTER_CLOUD_DEPLOYMENT_NAME"
 _SET = "pgque/deployment"
 # `dagster dev` without DAGSTER_HOME begins with a new instance in such a folder each time.
 _TEMPORARY = ".tmp_dagster_home_"
+# That of Definitions. A code location of several repositories has no list of all its assets.
+_ONLY_REPOSITORY = "__repository__"
+_NOTED_SECONDS = 120.0
+
+# When this process notes its code location again, by the database's URL.
+_noted: dict[str, float] = {}
 
 
 def deployment_name(instance: dg.DagsterInstance) -> str:
@@ -35,3 +49,57 @@ def deployment_name(instance: dg.DagsterInstance) -> str:
         # If two processes add one at once, both read the first of them here.
         ids = instance.get_dynamic_partitions(_SET)
     return str(ids[0])
+
+
+def location_of(context: Context) -> str | None:
+    """Returns the name of the code location; None in a schedule, or without one.
+
+    Dagster gives schedules no name, and none to a run in this process, such as `dg.materialize`.
+    """
+    if isinstance(context, dg.ScheduleEvaluationContext):
+        return None
+    if isinstance(context, dg.SensorEvaluationContext):
+        at = context.code_location_origin
+        return at.location_name if at else None
+    job = context.run.remote_job_origin
+    return job.location_name if job else None
+
+
+def consuming_asset(
+    context: Context, deployment: str | None, keys: Iterable[dg.AssetKey] = ()
+) -> ConsumingAsset:
+    """Returns the asset that consumes in a context.
+
+    Args:
+        context: of a step, sensor or schedule.
+        deployment: the deployment for which it consumes; None if nobody is refused for it.
+        keys: of the assets of the step.
+    """
+    return ConsumingAsset(deployment, location_of(context), key_names(keys))
+
+
+def key_names(keys: Iterable[dg.AssetKey]) -> tuple[str, ...]:
+    """Returns the names of assets as consumers have them."""
+    return tuple(sorted(key.to_user_string() for key in keys))
+
+
+def note_consumers(
+    context: Context, client: Client, database: Database, deployment: str | None
+) -> None:
+    """Notes in a database which consumers of it the code location has, every two minutes.
+
+    So `pgque.queue_health()` sees the consumers of assets that were renamed, moved or deleted.
+    """
+    location, repository = location_of(context), repository_of(context)
+    if location is None or repository is None or repository.name != _ONLY_REPOSITORY:
+        return
+    if time.monotonic() < _noted.get(client.url, 0.0):
+        return
+    consumers = [
+        (consumer.queue, consumer.name, key)
+        for consumer in consumers_of_location(context)
+        if consumer.database == database
+        for key in key_names(consumer.asset_keys)
+    ]
+    client.run(note_location(deployment, location, consumers))
+    _noted[client.url] = time.monotonic() + _NOTED_SECONDS

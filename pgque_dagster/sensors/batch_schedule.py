@@ -72,9 +72,7 @@ def build_pgque_schedule(
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
         config = without_step_process(repository_of(context), pgque_schedule.job_name)
         with pgque.client() as client:
-            database.refuse_second_name(client)
-            deployment = pgque.deployment_of(context.instance)
-            finder = BatchFinder(context.instance, client, policy, deployment, config)
+            finder = BatchFinder.of(context, pgque, client, database, policy, config)
             findings = finder.find(consumers)
         if not findings.requests:
             yield dg.SkipReason("; ".join(findings.reasons))

@@ -111,7 +111,7 @@ def build_pgque_sensor(
             config = without_step_process(repository, shards_sensor.job_name)
             ends_at = time.monotonic() + share_of_wait(tick_wait, repository)
             with ExitStack() as stack:
-                finder = ShardFinder(context.instance, resources, consumers, policy, config, stack)
+                finder = ShardFinder(context, resources, consumers, policy, config, stack)
                 findings = finder.find()
                 while not findings.requests and (left := ends_at - time.monotonic()) > 0:
                     time.sleep(min(left, _WAIT_FOR_RUNS))
@@ -132,9 +132,7 @@ def build_pgque_sensor(
         ends_at = time.monotonic() + seconds
         try:
             with pgque.client() as client:
-                database.refuse_second_name(client)
-                deployment = pgque.deployment_of(context.instance)
-                finder = BatchFinder(context.instance, client, policy, deployment, config)
+                finder = BatchFinder.of(context, pgque, client, database, policy, config)
 
                 def find() -> Findings:
                     if ticks:

@@ -10,18 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import dagster as dg
 
 from ..client import Batch, Client, ConnectionFailed, ConsumerInfo, PgqueError
 from ..client.batch import give_up, needs_run, park, release, set_aside_epoch
 from ..client.holder import ConsumerState, Holder, consumer_states
+from ..client.models import ConsumingAsset
 from ..client.registrations import enter_deployment
 from ..project.batch_run import BatchRun
 from ..project.consumers import AssetConsumer
+from ..project.database import Database
+from ..project.deployment import consuming_asset, key_names, note_consumers
 from ..project.keys import BATCH_ID, DIED, INCARNATION, WARM, of_shard, run_of_owner
 from ..project.queue_report import name_batch
+from ..project.resource import PgqueResource
 from .attempts import Exhausted, next_attempt
 from .batch_opening import open_batches
 from .batch_policy import BatchPolicy
@@ -58,8 +62,7 @@ class BatchFinder:
         instance: records the runs.
         client: a client that may consume.
         policy: when batches are opened and how many attempts they get.
-        deployment: the one for which to consume; consumers of others are refused. None refuses
-            nobody.
+        asks: the deployment and the location for which to consume; consumers of others are refused.
         run_config: of the runs.
         time_limit: after this time the remaining consumers are left to the next evaluation.
     """
@@ -67,9 +70,31 @@ class BatchFinder:
     instance: dg.DagsterInstance
     client: Client
     policy: BatchPolicy
-    deployment: str | None = None
+    asks: ConsumingAsset = field(default_factory=ConsumingAsset)
     run_config: Mapping[str, Any] | None = None
     time_limit: timedelta = _TIME_LIMIT
+
+    @classmethod
+    def of(
+        cls,
+        context: dg.SensorEvaluationContext | dg.ScheduleEvaluationContext,
+        pgque: PgqueResource,
+        client: Client,
+        database: Database,
+        policy: BatchPolicy,
+        run_config: Mapping[str, Any] | None,
+    ) -> Self:
+        """Returns that of an evaluation, which notes what the code location consumes.
+
+        Raises:
+            InvalidArgument: if this process consumes from the database under another name, too.
+        """
+        database.refuse_second_name(client)
+        deployment = pgque.deployment_of(context.instance)
+        note_consumers(context, client, database, deployment)
+        return cls(
+            context.instance, client, policy, consuming_asset(context, deployment), run_config
+        )
 
     def find(self, consumers: Sequence[AssetConsumer], first: str | None = None) -> Findings:
         """Opens batches and decides.
@@ -133,7 +158,7 @@ class BatchFinder:
             found: list[ConsumerState] | str
             of_consumer = states[consumer.queue, consumer.name]
             try:
-                self._enter(of_consumer[0])
+                self._enter(of_consumer[0], consumer)
                 found = open_batches(
                     self.instance, self.client, of_consumer, self.policy.limits, consumer, waiting
                 )
@@ -147,11 +172,11 @@ class BatchFinder:
                 opened += [(consumer, state) for state in found]
         return opened
 
-    def _enter(self, main: ConsumerState) -> None:
-        """Makes a new consumer one of this deployment. Refuses one of another deployment."""
-        wanted = self.deployment
-        if wanted is not None and main.role is not None and main.deployment != wanted:
-            self.client.run(enter_deployment(main.queue, main.consumer, wanted))
+    def _enter(self, main: ConsumerState, consumer: AssetConsumer) -> None:
+        """Makes a new consumer that of its asset. Refuses one of another asset."""
+        asset = replace(self.asks, assets=key_names(consumer.asset_keys))
+        if main.role is not None and main.belongs_to != asset:
+            self.client.run(enter_deployment(main.queue, main.consumer, asset))
 
     def _recorded_runs(
         self, opened: Sequence[_OpenBatch], incarnation: str

@@ -32,7 +32,7 @@ class ShardFinder:
     """Finds the batches that are due, with one connection to each shard.
 
     Args:
-        instance: records the runs.
+        context: of the evaluation.
         resources: those of the shards, by name.
         consumers: one of each shard.
         policy: when batches are opened and how many attempts they get.
@@ -40,7 +40,7 @@ class ShardFinder:
         stack: closes the connections.
     """
 
-    instance: dg.DagsterInstance
+    context: dg.SensorEvaluationContext
     resources: Mapping[str, PgqueResource]
     consumers: Sequence[AssetConsumer]
     policy: BatchPolicy
@@ -78,12 +78,12 @@ class ShardFinder:
         try:
             if name not in self._clients:
                 self._clients[name] = self.stack.enter_context(pgque.client())
-                consumer.database.refuse_second_name(self._clients[name])
             client = self._clients[name]
             if pgque.ticking == "sensor":
                 client.ticker()
-            deployment = pgque.deployment_of(self.instance)
-            finder = BatchFinder(self.instance, client, self.policy, deployment, self.run_config)
+            finder = BatchFinder.of(
+                self.context, pgque, client, consumer.database, self.policy, self.run_config
+            )
             return finder.find([consumer])
         except ConnectionFailed as error:
             _unreachable[pgque.url] = (time.monotonic() + _AGAIN_SECONDS, str(error))

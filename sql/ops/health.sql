@@ -17,6 +17,7 @@ begin
         union all select * from pgque.failure_health
         union all select * from pgque.consumer_health
         union all select * from pgque.capture_health
+        union all select * from pgque.asset_health
     ) h
     order by h.queue_name nulls first, h.check_name;
 end;
@@ -173,6 +174,28 @@ select c.queue_name, 'captured_table:' || c.table_name, 'critical',
        format('%s; the queue may lack changes until the table''s owner calls pgque.capture', c.problem)
 from pgque.captured_tables() c
 where c.problem is not null;
+
+-- Returns the consumers of assets that their code location has no longer, and those whose code location
+-- was not seen since it was last noted: every two minutes, while one of its sensors is on.
+create or replace view pgque.asset_health (queue_name, check_name, status, detail) as
+select distinct on (n.queue_name, n.co_name)
+       n.queue_name, format('consumer_asset:%s', n.co_name),
+       case when d.gone_at is null and l.seen_at > clock_timestamp() - interval '1 hour'
+            then 'warning' else 'critical' end,
+       format('belongs to %s, %s; if the asset was renamed or moved, give it consumer="%s" and move '
+              'the consumer to it by `pgque assign`, or else end it with select '
+              'pgque.unregister_consumer(%L, %L);',
+              pgque.asset_name(d.deployment, d.location, d.assets),
+              case when d.gone_at is null
+                   then format('of which no sensor was seen since %s: see that they and Dagster''s '
+                               'daemon run', date_trunc('seconds', l.seen_at))
+                   else format('which is gone from there since %s', date_trunc('seconds', d.gone_at))
+              end, n.co_name, n.queue_name, n.co_name)
+from pgque.consumer_deployment d
+join pgque.consumer_name n on n.sub_id = d.sub_id
+left join pgque.code_location l
+    on l.deployment = coalesce(d.deployment, '') and l.location = d.location
+where d.gone_at is not null or l.seen_at < clock_timestamp() - interval '10 minutes';
 
 -- Checks the number of dead letters, and retries that are overdue.
 create or replace view pgque.failure_health (queue_name, check_name, status, detail) as

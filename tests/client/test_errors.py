@@ -48,6 +48,7 @@ from pgque_dagster.client import (
     registrations,
     staging,
 )
+from pgque_dagster.client.models import ConsumingAsset
 from pgque_dagster.client.operation import Call, nothing
 from pgque_dagster.client.rights import grant, role_for
 from pgque_dagster.client.ticks import next_tick
@@ -127,7 +128,7 @@ def staging_that_was_published(q: Queue) -> None:
 
 def deployment_of_another(q: Queue) -> None:
     for deployment in ("production", "laptop"):
-        q.client.run(registrations.enter_deployment("q", "c", deployment))
+        q.client.run(registrations.enter_deployment("q", "c", ConsumingAsset(deployment)))
 
 
 WORKER = "select pgque.register_subconsumer('q', 's', 'worker')"

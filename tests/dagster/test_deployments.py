@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster import PgqueResource, build_pgque_sensor
 from pgque_dagster.client import Client
+from pgque_dagster.client.models import ConsumingAsset
 from pgque_dagster.client.registrations import move_to_deployment
 from pgque_dagster.project.deployment import deployment_name
 from tests.dagster.support import SessionHolder, StoringIOManager
@@ -49,14 +50,14 @@ def test_another_deployment_consumes_nothing_until_the_consumer_is_moved_to_it(
     for words in (
         'orders/revenue: consumer "revenue" on queue "orders" belongs to deployment "production"',
         'this is deployment "laptop"',
-        "select pgque.move_to_deployment('orders', 'revenue', 'laptop')",
+        "select pgque.move_to_deployment('orders', 'revenue', 'laptop', NULL, '{revenue}')",
     ):
         assert words in str(refused)
     assert not by_hand.success
     lease = client.lease_info("orders", "revenue")
     assert lease is not None and (lease.owner, lease.epoch) == (None, 0)
 
-    client.run(move_to_deployment("orders", "revenue", "laptop"))
+    client.run(move_to_deployment("orders", "revenue", ConsumingAsset("laptop")))
 
     assert run_by_hand(client.url, "laptop", spark).success
     assert client.lease_info("orders", "revenue") is None

@@ -257,7 +257,7 @@ def test_the_first_deployment_gets_the_consumer_and_another_one_is_told_how_to_m
         "PQ024",
         'belongs to deployment "production"',
         'this is deployment "laptop"',
-        "select pgque.move_to_deployment('q', 'c', 'laptop');",
+        "select pgque.move_to_deployment('q', 'c', 'laptop', NULL, NULL);",
     ):
         q.value(ENTER, "laptop")
 

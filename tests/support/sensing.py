@@ -50,11 +50,11 @@ def record_run(
     )
 
 
-def remote_origin(job: str) -> Any:
+def remote_origin(job: str, location_name: str = "shop") -> Any:
     """Where Dagster's webserver would find a job. It queues no run without that."""
     location = {
         "__class__": "GrpcServerRepositoryLocationOrigin",
-        **{"host": "localhost", "port": 1, "socket": None, "location_name": "shop"},
+        **{"host": "localhost", "port": 1, "socket": None, "location_name": location_name},
     }
     repository = {
         "__class__": "ExternalRepositoryOrigin",

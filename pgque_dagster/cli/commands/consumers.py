@@ -4,6 +4,7 @@ import click
 
 from ...client import Client, PgqueError
 from ...client.batch import release as release_batch
+from ...client.models import ConsumingAsset
 from ...client.registrations import move_to_deployment
 from ..app import command
 from ..output import show_result
@@ -79,14 +80,35 @@ def seek(client: Client, queue: str, consumer: str, position: str, yes: bool) ->
     )
 
 
-@command("pgque assign orders billing production")
-def assign(client: Client, queue: str, consumer: str, deployment: str) -> None:
-    """Move CONSUMER of QUEUE to the DEPLOYMENT of Dagster that consumes from now on."""
-    earlier = client.run(move_to_deployment(queue, consumer, deployment))
+@command(
+    "pgque assign orders billing production",
+    "pgque assign orders billing production --location shop --asset sales/billing",
+)
+@click.argument("queue")
+@click.argument("consumer")
+@click.argument("deployment")
+@click.option("--location", help="The code location; by default the next that consumes.")
+@click.option("--asset", multiple=True, help="The key; by default of the next that consumes.")
+def assign(
+    client: Client,
+    queue: str,
+    consumer: str,
+    deployment: str,
+    location: str | None,
+    asset: tuple[str, ...],
+) -> None:
+    """Move CONSUMER of QUEUE to the DEPLOYMENT of Dagster, or the asset, that consumes from now on.
+
+    On the embedded server, DEPLOYMENT is ''.
+    """
+    wanted = ConsumingAsset(deployment or None, location, tuple(sorted(asset)))
+    earlier = client.run(move_to_deployment(queue, consumer, wanted))
     moved = f", moved from {earlier}" if earlier else ""
     show_result(
-        f"consumer {consumer} on {queue} belongs to deployment {deployment}{moved}",
+        f"consumer {consumer} on {queue} belongs to {wanted}{moved}",
         deployment=deployment,
+        location=location,
+        assets=list(asset),
         moved_from=earlier,
     )
 

@@ -20,8 +20,16 @@ from psycopg import sql
 from ..batch import DEFAULT_TTL, NO_LIMITS, Batch, batch_events
 from ..client import Client
 from ..connection import connect
-from ..errors import BatchLeased, BatchNotOpen, InvalidArgument, LeaseLost, PgqueError, translated
-from ..holder import Holder
+from ..errors import (
+    BatchLeased,
+    BatchNotOpen,
+    CallRefused,
+    InvalidArgument,
+    LeaseLost,
+    PgqueError,
+    translated,
+)
+from ..holder import Holder, consumer_states
 from ..lease import LeaseKeeper
 from ..models import Limits
 from ..ranges import Position, check_interval
@@ -172,6 +180,7 @@ class Consumer:
             TargetOutOfStep: if a batch does not follow the last one that the target applied.
             TargetRefused: if the target refuses what is applied, or the database what `apply` does.
             InvalidArgument: if a handler returned a coroutine or a generator, which nothing runs.
+            CallRefused: if the consumer belongs to an asset of Dagster.
             PgqueError: for errors that do not pass, such as a missing schema, role or consumer, and
                 if a database cannot be reached at the start.
         """
@@ -228,6 +237,13 @@ class Consumer:
             )
 
     def _register(self, client: Client) -> None:
+        (state, *_) = client.run(consumer_states([(self.queue, self.name)], NO_LIMITS))
+        if state.belongs_to.assets:
+            raise CallRefused(
+                f"consumer {self.name} on queue {self.queue} belongs to {state.belongs_to}",
+                "Both would get some of the batches: give this program another consumer; or remove "
+                "the asset, and move the consumer by `pgque assign QUEUE CONSUMER PROGRAM`.",
+            )
         if self._start_at is not None:
             client.register_consumer(self.queue, self.name, start_at=self._start_at)
         else:

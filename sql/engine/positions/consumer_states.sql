@@ -4,7 +4,7 @@
 -- consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers, a
 -- partitioned one's, of role partitioned, by those of its slots (slot/n). lease_epoch counts the
 -- claims; held_reason is set while the open batch is parked; active_at is the time of the last move,
--- read_at that of this reading, and deployment the one to which the consumer belongs. The call opens
+-- read_at that of this reading. The consumer belongs to assets of a location of a deployment. The call opens
 -- nothing and waits for nobody.
 create or replace function pgque.consumer_states(
     i_queues text[], i_consumers text[],
@@ -14,7 +14,7 @@ create or replace function pgque.consumer_states(
     out queue_exists boolean, out sub_role text,
     out batch_id bigint, out lease_owner text, out lease_until timestamptz, out is_live boolean,
     out is_due boolean, out lease_epoch bigint, out held_reason text, out active_at timestamptz,
-    out read_at timestamptz, out deployment text)
+    out read_at timestamptz, out deployment text, out location text, out assets text[])
 returns setof record security definer
 as $$
 begin
@@ -58,17 +58,17 @@ begin
                     s.sub_queue, pgque.find_tick(s.sub_queue, s.sub_last_tick),
                     i_min_lag, i_min_count, i_min_interval, i_max_count)).tick_id) is not null
            else false end,
-           s.lease_epoch, h.reason, s.sub_active, clock_timestamp(),
-           coalesce(d.deployment, (
-               select min(other.deployment)
-               from pgque.partition_slot_base b
-               join pgque.consumer_deployment other on other.sub_id = b.sub_id
-               where m.slots is not null and b.queue_id = m.queue_id and b.co_name = m.consumer))
+           s.lease_epoch, h.reason, s.sub_active, clock_timestamp(), d.deployment, d.location,
+           d.assets
     from member m
     left join pgque.subscription s on s.sub_id = m.sub_id
     left join pgque.held_batch h
         on h.sub_id = s.sub_id and h.batch_id = s.sub_batch and h.epoch = s.lease_epoch
-    left join pgque.consumer_deployment d on d.sub_id = coalesce(s.sub_main, s.sub_id)
+    left join pgque.consumer_deployment d on d.sub_id = coalesce(s.sub_main, s.sub_id, (
+        select min(other.sub_id)
+        from pgque.partition_slot_base b
+        join pgque.consumer_deployment other on other.sub_id = b.sub_id
+        where m.slots is not null and b.queue_id = m.queue_id and b.co_name = m.consumer))
     order by m.nr, m.subconsumer nulls first;
 end;
 $$;

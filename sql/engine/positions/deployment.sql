@@ -1,61 +1,124 @@
--- Makes sure that a consumer belongs to a deployment: the first one that asks gets it, and any other is
--- refused. So a second Dagster with the same assets does not take batches away. The claims themselves
--- do not check this, because consumers need not belong to Dagster. Returns 1 if the consumer belonged
--- to none before, else 0.
+-- Makes sure that a consumer belongs to an asset of Dagster: the first one that asks gets it, and one of
+-- another deployment, of another code location, or with other keys is refused, so that two never share the
+-- batches. What is null is not compared, and is recorded when it is known. One common key is enough, so
+-- that a step may get further assets. The claims themselves do not check this, because consumers need not
+-- belong to Dagster. Returns 1 if the consumer belonged to none before, else 0.
 -- locks: waits for a concurrent call for the same consumer; those of find_deployed. writes:
 -- consumer_deployment.
 create or replace function pgque.enter_deployment(
-    i_queue text, i_consumer text, i_deployment text)
+    i_queue text, i_consumer text, i_deployment text, i_location text default null,
+    i_assets text[] default null)
 returns integer security definer
 as $$
 declare
-    v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
+    v_sub_ids  integer[] := pgque.find_deployed(
+                   i_queue, i_consumer, coalesce(i_deployment, i_assets[1]));
     v_is_new   boolean;
     v_owner    pgque.consumer_deployment;
 begin
-    insert into pgque.consumer_deployment (sub_id, deployment)
-    select id, i_deployment from unnest(v_sub_ids) id order by id
+    insert into pgque.consumer_deployment (sub_id, deployment, location, assets)
+    select id, i_deployment, i_location, i_assets from unnest(v_sub_ids) id order by id
     on conflict do nothing;
     v_is_new := found;
     select d.* into v_owner
     from pgque.consumer_deployment d
-    where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment
+    where d.sub_id = any (v_sub_ids)
+      and (d.deployment <> i_deployment or d.location <> i_location or not d.assets && i_assets)
     limit 1;
     if found then
-        raise exception 'consumer "%" on queue "%" belongs to deployment "%", since %, and this is '
-                        'deployment "%"', i_consumer, i_queue, v_owner.deployment,
-                        date_trunc('seconds', v_owner.since), i_deployment
+        raise exception 'consumer "%" on queue "%" belongs to %, since %, and this is %', i_consumer,
+                        i_queue,
+                        pgque.asset_name(v_owner.deployment, v_owner.location, v_owner.assets),
+                        date_trunc('seconds', v_owner.since),
+                        pgque.asset_name(i_deployment, i_location, i_assets)
             using errcode = 'PQ024',
-                  hint = format('Let it consume there; or move it here, with its position, by: '
-                                'select pgque.move_to_deployment(%L, %L, %L); or `pgque assign`.',
-                                i_queue, i_consumer, i_deployment);
+                  hint = format('Let it consume there, and give this asset another consumer=; or move '
+                                'the consumer here, with its position, by: select '
+                                'pgque.move_to_deployment(%L, %L, %L, %L, %L); or `pgque assign`.',
+                                i_queue, i_consumer, i_deployment, i_location, i_assets);
     end if;
+    update pgque.consumer_deployment d
+    set deployment = coalesce(i_deployment, d.deployment),
+        location = coalesce(i_location, d.location),
+        assets = coalesce(i_assets, d.assets)
+    where d.sub_id = any (v_sub_ids)
+      and (d.deployment, d.location, d.assets) is distinct from (
+          coalesce(i_deployment, d.deployment), coalesce(i_location, d.location),
+          coalesce(i_assets, d.assets));
     return v_is_new::integer;
 end;
 $$;
 
--- Moves a consumer to another deployment. A batch that a run of the earlier one has stays leased
--- until that run ends. Returns the earlier deployment, or null.
+-- Moves a consumer to another asset. What is null there, the next run that consumes records. A batch
+-- that a run of the earlier one has stays leased until that run ends. Returns the earlier deployment, or
+-- null.
 -- locks: the consumer's row in consumer_deployment; those of find_deployed. writes:
 -- consumer_deployment.
 create or replace function pgque.move_to_deployment(
-    i_queue text, i_consumer text, i_deployment text)
+    i_queue text, i_consumer text, i_deployment text, i_location text default null,
+    i_assets text[] default null)
 returns text security definer
 as $$
 declare
-    v_sub_ids  integer[] := pgque.find_deployed(i_queue, i_consumer, i_deployment);
+    v_sub_ids  integer[] := pgque.find_deployed(
+                   i_queue, i_consumer, coalesce(i_deployment, i_location, i_assets[1]));
     v_earlier  text;
 begin
-    insert into pgque.consumer_deployment as d (sub_id, deployment)
-    select id, i_deployment from unnest(v_sub_ids) id order by id
+    insert into pgque.consumer_deployment as d (sub_id, deployment, location, assets)
+    select id, i_deployment, i_location, i_assets from unnest(v_sub_ids) id order by id
     on conflict (sub_id) do update set deployment = d.deployment;  -- locks it
     select min(d.deployment) into v_earlier
     from pgque.consumer_deployment d
     where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment;
     update pgque.consumer_deployment d
-    set deployment = i_deployment, since = clock_timestamp()
-    where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment;
+    set deployment = i_deployment, location = i_location, assets = i_assets, gone_at = null,
+        since = clock_timestamp()
+    where d.sub_id = any (v_sub_ids)
+      and (d.deployment, d.location, d.assets, d.gone_at)
+          is distinct from (i_deployment, i_location, i_assets, null);
     return v_earlier;
+end;
+$$;
+
+-- Notes that a code location lives and which consumers its assets have, each with the key of an asset; so
+-- queue_health() sees whose asset is gone. Sensors call it every two minutes.
+-- locks: the location's row, those of its consumers whose asset is gone or back. writes: code_location,
+-- consumer_deployment.
+create or replace function pgque.note_location(
+    i_deployment text, i_location text, i_queues text[], i_consumers text[], i_assets text[])
+returns void security definer
+as $$
+begin
+    insert into pgque.code_location values (coalesce(i_deployment, ''), i_location, clock_timestamp())
+    on conflict (deployment, location) do update set seen_at = excluded.seen_at;
+    update pgque.consumer_deployment d
+    set gone_at = case when d.gone_at is null then clock_timestamp() end
+    from pgque.consumer_name n
+    where n.sub_id = d.sub_id
+      and d.location = i_location
+      and d.deployment is not distinct from i_deployment
+      and (d.gone_at is null) <> exists (
+          select from unnest(i_queues, i_consumers, i_assets) a (queue, consumer, asset)
+          where (a.queue, a.consumer) = (n.queue_name, n.co_name) and a.asset = any (d.assets));
+end;
+$$;
+
+-- The names of the subscriptions; of a slot, the name of its consumer.
+create or replace view pgque.consumer_name (sub_id, queue_name, co_name) as
+select b.sub_id, q.queue_name, coalesce(p.co_name, c.co_name)
+from pgque.subscription_base b
+join pgque.queue q on q.queue_id = b.sub_queue
+join pgque.consumer c on c.co_id = b.sub_consumer
+left join pgque.partition_slot_base p on p.sub_id = b.sub_id;
+
+-- Returns how messages name the asset of a consumer.
+create or replace function pgque.asset_name(i_deployment text, i_location text, i_assets text[])
+returns text immutable
+as $$
+begin
+    return concat_ws(', ', 'deployment "' || i_deployment || '"',
+                     'code location "' || i_location || '"',
+                     'asset ' || array_to_string(i_assets, ', '));
 end;
 $$;
 

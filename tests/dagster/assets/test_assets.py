@@ -22,7 +22,7 @@ def test_a_batch_that_failed_is_free_for_the_next_attempt_and_has_no_dead_letter
 ) -> None:
     (event_id,) = orders.publish(["a"])
 
-    @consuming()
+    @consuming(name="payloads")
     def failing(batch: SparkBatch) -> int:
         batch.dead_letter([event_id], reason="no good")
         if where == "the body":

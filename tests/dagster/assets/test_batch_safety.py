@@ -48,13 +48,13 @@ def test_an_asset_or_an_io_manager_may_say_that_it_keeps_batches_apart(
     def stores_itself(batch: SparkBatch) -> Any:
         return dg.MaterializeResult(metadata={"events": batch.events().count()})
 
-    known = consuming(name="known", batch_safe=True)(count)
+    known = consuming(name="revenue", batch_safe=True)(count)
     unknown = dg.FilesystemIOManager(base_dir=str(tmp_path))
 
     for asset, manager in (
         (known, unknown),
         (revenue, StoringIOManager()),
-        (consuming()(stores_itself), unknown),
+        (consuming(name="revenue")(stores_itself), unknown),
     ):
         orders.publish(["a"])
         assert orders.run(asset, manager=manager).success

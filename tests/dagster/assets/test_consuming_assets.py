@@ -1,0 +1,170 @@
+"""Two assets never share a consumer: not by materialize, nor in one code location, nor in two."""
+
+from collections.abc import Sequence
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.job_base import InMemoryJob  # noqa: PLC2701
+from dagster._core.execution.api import execute_run  # noqa: PLC2701
+
+from pgque_dagster import (
+    SparkBatch,
+    build_pgque_sensor,
+    pgque_asset,
+)
+from pgque_dagster.client import Client
+from pgque_dagster.client.consumer import Consumer
+from pgque_dagster.client.errors import CallRefused
+from pgque_dagster.project import deployment
+from tests.dagster.orders import Orders, error_of
+from tests.support.sensing import remote_origin
+
+
+def team(prefix: str) -> dg.AssetsDefinition:
+    @pgque_asset(queue="orders", key_prefix=prefix)
+    def revenue(batch: SparkBatch) -> int:
+        return batch.event_count
+
+    return revenue
+
+
+def location(orders: Orders, *assets: dg.AssetsDefinition) -> dg.Definitions:
+    sensors = [build_pgque_sensor([each], name=f"sensor_{n}") for n, each in enumerate(assets)]
+    return dg.Definitions(
+        assets=assets,
+        sensors=sensors,
+        resources=orders.resources,
+        executor=dg.in_process_executor,
+    )
+
+
+def evaluate(
+    orders: Orders, instance: dg.DagsterInstance, name: str, *assets: dg.AssetsDefinition
+) -> list[str | int]:
+    """Evaluates each sensor of a code location, in a process that was just started."""
+    deployment._noted.clear()
+    defs = location(orders, *assets)
+    found: list[str | int] = []
+    for number in range(len(assets)):
+        context = dg.SensorEvaluationContext(
+            instance_ref=None,
+            last_tick_completion_time=None,
+            last_run_key=None,
+            cursor=None,
+            repository_name="__repository__",
+            repository_def=defs.get_repository_def(),
+            instance=instance,
+            code_location_origin=remote_origin("j", name).repository_origin.code_location_origin,
+        )
+        sensor = defs.get_sensor_def(f"sensor_{number}")
+        result = sensor(context, pgque=orders.resources["pgque"])
+        found.append(
+            str(result.skip_message)
+            if isinstance(result, dg.SkipReason)
+            else len(result.run_requests)
+        )
+    return found
+
+
+def run_in(
+    orders: Orders, instance: dg.DagsterInstance, name: str, asset: dg.AssetsDefinition
+) -> list[dg.DagsterEvent]:
+    """Executes a run as Dagster does for a code location."""
+    job = location(orders, asset).resolve_implicit_global_asset_job_def()
+    run = instance.create_run_for_job(job, remote_job_origin=remote_origin(job.name, name))
+    execute_run(InMemoryJob(job), run, instance, raise_on_error=False)
+    return [each.dagster_event for each in instance.all_logs(run.run_id) if each.dagster_event]
+
+
+def failure(events: Sequence[dg.DagsterEvent]) -> str | None:
+    failed = [each for each in events if each.is_step_failure]
+    return str(failed[0].step_failure_data.error) if failed else None
+
+
+def problems(client: Client) -> dict[str, str]:
+    return {
+        row.check: row.detail for row in client.health() if row.check.startswith("consumer_asset")
+    }
+
+
+def test_materialize_refuses_a_second_asset_before_it_takes_anything(orders: Orders) -> None:
+    one, two = team("team_a"), team("team_b")
+    orders.publish(["a"])
+    assert orders.run(one).success
+    orders.publish(["b"])
+
+    refused = orders.run(two)
+
+    assert not refused.success
+    told = error_of(refused)
+    assert "asset team_a/revenue, since" in told
+    assert "asset team_b/revenue" in told
+    assert "another consumer=" in told
+    assert orders.is_free()
+    assert orders.run(one).success
+    assert orders.is_consumed()
+
+
+def test_two_code_locations_do_not_share_a_consumer(
+    orders: Orders, instance: dg.DagsterInstance
+) -> None:
+    team_a, team_b = team("team_a"), team("team_b")
+    orders.publish(["a"])
+    assert evaluate(orders, instance, "a", team_a) == [1]
+
+    (skipped,) = evaluate(orders, instance, "b", team_b)
+    told = failure(run_in(orders, instance, "b", team_b))
+
+    for words in ('code location "a", asset team_a/revenue', 'code location "b", asset team_b'):
+        assert words in str(skipped)
+        assert told is not None and words in told
+    assert orders.is_free()
+    assert failure(run_in(orders, instance, "a", team_a)) is None
+    assert orders.is_consumed()
+
+
+def test_a_copied_project_under_another_name_is_refused(
+    orders: Orders, instance: dg.DagsterInstance
+) -> None:
+    orders.publish(["a"])
+    assert failure(run_in(orders, instance, "shop", team("team"))) is None
+    orders.publish(["b"])
+
+    told = failure(run_in(orders, instance, "shop_copy", team("team")))
+
+    assert told is not None
+    assert 'this is deployment "' in told
+    assert 'code location "shop_copy"' in told
+    assert not orders.is_consumed()
+
+
+def test_one_code_location_is_refused_as_two_are(
+    orders: Orders, instance: dg.DagsterInstance
+) -> None:
+    orders.publish(["a"])
+    first, second = evaluate(orders, instance, "a", team("team_a"), team("team_b"))
+    assert first == 1
+    assert "belongs to" in str(second)
+
+
+def test_health_says_at_once_that_an_asset_was_renamed(
+    orders: Orders, instance: dg.DagsterInstance
+) -> None:
+    orders.publish(["a"])
+    evaluate(orders, instance, "shop", team("old"))
+    assert problems(orders.client) == {}
+
+    (skipped,) = evaluate(orders, instance, "shop", team("new"))
+
+    assert "asset new/revenue" in str(skipped)
+    assert "asset old/revenue, which is gone" in problems(orders.client)["consumer_asset:revenue"]
+
+
+def test_a_program_does_not_share_the_consumer_of_an_asset(orders: Orders) -> None:
+    orders.publish(["a"])
+    assert orders.run(team("team_a")).success
+    program = Consumer(orders.client.url, "orders", "revenue")
+    program.on()(lambda message: None)
+
+    with pytest.raises(CallRefused, match=r"belongs to .*asset team_a/revenue"):
+        program.run()
