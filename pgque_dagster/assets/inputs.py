@@ -11,29 +11,32 @@ from pyspark.sql import SparkSession
 
 from ..client import InvalidArgument
 from ..client.window import window_id
-from ..project.keys import BATCH_ID, BATCHES
+from ..project.keys import BATCHES
 from ..spark.cluster.session import open_session
+from .new_batches import batch_of, new_batches
 
-_OF_RUN = "run"
-# Among so many materializations of an asset, the newest ones, a run is looked for.
-_NEWEST = 100
+_OF_RUN, _NEW = "run", "new"
 
 
 def wanted_batches(context: dg.InputContext) -> frozenset[int] | None:
     """Returns the ids of the batches that an input wants, by its metadata; None for all.
 
     Raises:
-        InvalidArgument: if the metadata have a value that is not one of those that they can have.
+        InvalidArgument: if the metadata have a value that is not one of those that they can have;
+            if the run did not store the batches of its own that the input wants; or as for
+            `new_batches`.
     """
     found = (context.definition_metadata or {}).get(BATCHES)
     batches = getattr(found, "value", found)
     if batches == _OF_RUN:
-        return frozenset(_of_upstream_run(context))
+        return frozenset(_of_this_run(context))
+    if batches == _NEW:
+        return new_batches(context)
     if batches is not None:
         raise InvalidArgument(
             f"the input {context.asset_key.to_user_string()} wants the batches {batches!r}",
-            f'Set {BATCHES} to "{_OF_RUN}" for those that the upstream run stored, or leave it out '
-            "for all.",
+            f'Set {BATCHES} to "{_NEW}" for those that the asset has not had, to "{_OF_RUN}" for '
+            "those that the same run stored, or leave it out for all.",
         )
     if not context.has_asset_partitions:
         return None
@@ -68,20 +71,26 @@ def session_of(pyspark: Any, context: dg.InputContext) -> SparkSession:
     return session
 
 
-def _of_upstream_run(context: dg.InputContext) -> list[int]:
-    """Returns the batches that this run stored of the asset, or else those of its last run."""
-    records = context.instance.fetch_materializations(context.asset_key, limit=_NEWEST).records
-    runs = [record.run_id for record in records]
-    this_run = _this_run(context)
-    run_id = this_run if this_run in runs else next(iter(runs), None)
-    made = [each.asset_materialization for each in records if each.run_id == run_id]
-    found = [each.metadata[BATCH_ID].value for each in made if each and BATCH_ID in each.metadata]
-    return [int(str(batch_id)) for batch_id in found]
+def _of_this_run(context: dg.InputContext) -> list[int]:
+    """Returns the batches of the asset that this run stored, or a run that it re-executes.
 
-
-def _this_run(context: dg.InputContext) -> str | None:
-    """Returns the run's id, as far as Dagster tells it: before 1.13 only if it stored the asset."""
-    try:
-        return context.upstream_output.run_id if context.upstream_output else None
-    except dg.DagsterInvariantViolationError:
-        return None
+    Raises:
+        InvalidArgument: if there is no such run. A run that another one requested would miss the
+            batches between.
+    """
+    instance, key = context.instance, context.asset_key
+    run: dg.DagsterRun | None = context.step_context.dagster_run
+    while run is not None:
+        found = instance.get_records_for_run(
+            run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
+        )
+        made = [each for each in found.records if each.asset_key == key]
+        if made:
+            return [each for each in map(batch_of, made) if each is not None]
+        run = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
+    raise InvalidArgument(
+        f'this run did not store {key.to_user_string()}, and {BATCHES}: "{_OF_RUN}" asks for the '
+        "batches that the same run stored",
+        f'Set {BATCHES} to "{_NEW}" for those that the asset has not had, or leave it out for all. '
+        "Or materialize both assets in one run.",
+    )

@@ -29,12 +29,12 @@ class ParquetBatchIOManager(BatchIOManager):
     use `DeltaBatchIOManager` or `IcebergBatchIOManager`.
 
     A downstream asset gets all batches, or with `pgque/batches` in the metadata of its input those
-    that the upstream run stored:
+    that it has not had (`new`), or that the same run stored (`run`):
 
     .. code-block:: python
 
-        @dg.asset(ins={"revenue": dg.AssetIn(metadata={"pgque/batches": "run"})})
-        def report(revenue: DataFrame): ...
+        @dg.asset(ins={"revenue": dg.AssetIn(metadata={"pgque/batches": "new"})})
+        def report(revenue: DataFrame) -> None: ...
     """
 
     base_dir: str = Field(description="A directory that driver and executors share.")

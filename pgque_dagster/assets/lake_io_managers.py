@@ -63,8 +63,9 @@ class DeltaBatchIOManager(BatchIOManager):
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the table's newest version, or the batches of it that the input wants."""
+        wanted = wanted_batches(context)
         session = session_of(self.pyspark, context)
-        return _wanted(context, self.sink_of(context.asset_key, {}).read(session))
+        return _only(wanted, self.sink_of(context.asset_key, {}).read(session))
 
     def sink_of(
         self, key: dg.AssetKey, metadata: Mapping[str, Any], *, over_shards: bool = False
@@ -126,9 +127,10 @@ class IcebergBatchIOManager(BatchIOManager):
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Returns the table's newest snapshot, or the batches of it that the input wants."""
+        wanted = wanted_batches(context)
         sink = self.sink_of(context.asset_key, upstream_metadata(context))
         session = session_of(self.pyspark, context)
-        return _wanted(context, sink.read(session, self.pgque.database_url()))
+        return _only(wanted, sink.read(session, self.pgque.database_url()))
 
     def sink_of(
         self, key: dg.AssetKey, metadata: Mapping[str, Any], *, over_shards: bool = False
@@ -150,6 +152,6 @@ def _facts(stored: "StoredBatch") -> dict[str, Any]:
     return {TABLE_VERSION: str(stored.version), ROWS: stored.rows}
 
 
-def _wanted(context: dg.InputContext, table: DataFrame) -> DataFrame:
-    wanted = wanted_batches(context)
+def _only(wanted: frozenset[int] | None, table: DataFrame) -> DataFrame:
+    # A batch that was recorded as stored before the table was read, is in what was read.
     return table if wanted is None else table.where(f.col(BATCH_ID).isin(list(wanted)))

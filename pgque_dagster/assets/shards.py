@@ -22,6 +22,7 @@ from .claims import claim_batch
 from .consumption import Consumption
 from .earlier_runs import refuse_batch_of_one
 from .metadata import plan_metadata, set_aside, ticks
+from .new_batches import batch_of
 from .outputs import StepResult
 from .step import compute, prepare_consumer, skip, spark_batches
 
@@ -116,8 +117,7 @@ def _ack_stored(
     """Acks the batches that an earlier run stored, and takes them and refused ones from `claims`.
 
     Yields:
-        The materialization of each vector that an earlier run stored, which that run may not have
-        recorded.
+        The materialization of each vector that an earlier run stored and did not record.
 
     Returns:
         Whether there were any.
@@ -132,7 +132,9 @@ def _ack_stored(
         context.log.info(f"An earlier run stored batch {batch.batch_id} of shard {shard}.")
         vectors.add(found)
         _ack(context, sink, claimed, shard, found)
-    for vector in vectors:
+    # A vector is acked by the run that stored it or by one of the next.
+    newest = context.instance.fetch_materializations(context.asset_key, limit=100).records
+    for vector in vectors.difference(map(batch_of, newest)):
         yield dg.AssetMaterialization(context.asset_key, metadata={BATCH_ID: str(vector)})
     return bool(vectors)
 

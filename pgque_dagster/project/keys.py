@@ -18,7 +18,7 @@ EPOCH = "pgque/epoch"
 # By the database's clock.
 REQUESTED_AT = "pgque/requested_at"
 INCARNATION = "pgque/lineage"
-# What a downstream asset wants of an input: the batches of the upstream run.
+# What a downstream asset wants of an input: `new` batches, or those of its own `run`.
 BATCHES = "pgque/batches"
 # Whether a run shall be executed by a warm process; by default, if it is one of a batch.
 WARM = "pgque/warm"

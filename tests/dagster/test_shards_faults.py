@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from pgque_dagster import SparkBatch
+from pgque_dagster.assets.new_batches import batch_of
 from pgque_dagster.client import Client
 from tests.support.sharding import POINTS, STORED, Sharded, watched
 
@@ -45,7 +46,9 @@ def test_a_run_that_dies_is_completed_and_nothing_is_stored_twice(
     assert sharded.rows() == [("eu", 1), ("us", 2)]
     assert (sharded.dead_letters("eu"), sharded.dead_letters("us")) == (1, 1)
     made = sharded.instance.fetch_materializations(dg.AssetKey("revenue"), limit=9).records
-    assert made, "no run recorded what was stored"
+    vectors = [batch_of(each) for each in made]
+    assert vectors, "no run recorded what was stored"
+    assert len(vectors) == len(set(vectors))
 
 
 def test_two_runs_with_one_batch_in_common_store_it_once(sharded: Sharded) -> None:

@@ -161,9 +161,13 @@ class ParquetSink:
         files, schema = published_files(directory), with_batch_id(columns)
         if batches is None:
             return read_table_files(spark, self._storage, files, schema)
-        names = tuple(f"{kind}-{each}/" for kind in ("batch", "window") for each in batches)
+        names = {f"{kind}-{each}" for kind in ("batch", "window") for each in batches}
         of_many = ("united-", "gathering-", "vector-")
-        files = [file for file in files if file.path.startswith((*names, *of_many))]
+        files = [
+            file
+            for file in files
+            if file.path.partition("/")[0] in names or file.path.startswith(of_many)
+        ]
         table = read_table_files(spark, self._storage, files, schema)
         return table.where(f.col(BATCH_ID).isin(list(batches)))
 

@@ -1,0 +1,376 @@
+"""What a downstream asset gets by `pgque/batches: new`: each batch once, whichever run it is in."""
+
+import random
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from pyspark.sql import DataFrame
+
+from pgque_dagster import SparkBatch, pgque_asset
+from pgque_dagster.assets.inputs import wanted_batches
+from pgque_dagster.assets.new_batches import batch_of
+from pgque_dagster.client import LeaseLost
+from tests.dagster.orders import Orders, consuming, error_of, materialized, values
+from tests.support.seeds import SEEDS
+
+EAGER = dg.AutomationCondition.eager()
+NEW = {"pgque/batches": "new"}
+RECORD = "pgque/batches.numbers"
+
+
+@consuming()
+def numbers(batch: SparkBatch) -> DataFrame:
+    return batch.payload("number bigint not null")
+
+
+class BatchIds(dg.IOManager):
+    """Stores no rows. An input is the ids of the batches that it wants."""
+
+    batch_safe = True
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None: ...
+
+    def load_input(self, context: dg.InputContext) -> frozenset[int] | None:
+        return wanted_batches(context)
+
+
+@consuming(name="numbers")
+def counted(batch: SparkBatch) -> int:
+    return batch.event_count
+
+
+def report_to(
+    call: Callable[[Any], object], name: str = "report", **options: Any
+) -> dg.AssetsDefinition:
+    """An asset downstream of `numbers` that stores by a function what it gets."""
+
+    ins = {"numbers": dg.AssetIn(metadata=NEW)}
+
+    @dg.asset(name=name, ins=ins, automation_condition=EAGER, **options)
+    def report(numbers) -> None:  # type: ignore[no-untyped-def]
+        call(numbers)
+
+    return report
+
+
+def recorded(instance: dg.DagsterInstance) -> list[list[int]]:
+    """Returns the batches that each materialization of the asset records as new, in order."""
+    key = dg.AssetKey("report")
+    found = instance.fetch_materializations(key, limit=1000, ascending=True).records
+    made: list[Any] = [each.asset_materialization for each in found]
+    return [list(map(int, each.metadata[RECORD].value["new"])) for each in made]
+
+
+class Pair:
+    """The upstream asset and one downstream of it, each materialized in runs of its own."""
+
+    def __init__(
+        self, orders: Orders, instance: dg.DagsterInstance, *, manager: Any = None
+    ) -> None:
+        self.orders, self.instance = orders, instance
+        self.manager = manager or BatchIds()
+        self.upstream = numbers if manager else counted
+        self.count = 0
+
+    def store_batch(self) -> int:
+        """Stores a batch of one event, by a run; returns its id."""
+        self.count += 1
+        self.orders.publish([{"number": self.count}])
+        result = self.orders.run(self.upstream, manager=self.manager, instance=self.instance)
+        (made,) = materialized(result, "numbers")
+        assert result.success
+        return int(values(made)["pgque/batch_id"])
+
+    def run(self, report: dg.AssetsDefinition, **options: Any) -> dg.ExecuteInProcessResult:
+        return self.orders.run(
+            report,
+            self.upstream.to_source_asset(),
+            manager=self.manager,
+            instance=self.instance,
+            **{"selection": [report], **options},
+        )
+
+
+@pytest.fixture
+def pair(orders: Orders, instance: dg.DagsterInstance) -> Pair:
+    return Pair(orders, instance)
+
+
+def test_an_eager_asset_gets_each_batch_once_also_if_its_runs_are_fewer(
+    orders: Orders, manager: Any, instance: dg.DagsterInstance
+) -> None:
+    pair = Pair(orders, instance, manager=manager)
+    read: list[list[tuple[int, int]]] = []
+
+    def note(found: DataFrame) -> None:
+        read.append(sorted((row.number, row.batch_id) for row in found.collect()))
+
+    report = report_to(note)
+    defs = dg.Definitions([pair.upstream, report], resources={**orders.resources})
+    cursor = dg.evaluate_automation_conditions(defs, instance).cursor
+    stored = []
+    for batches in (2, 1, 3):
+        stored.append([pair.store_batch() for _ in range(batches)])
+        found = dg.evaluate_automation_conditions(defs, instance, cursor=cursor)
+        assert found.total_requested == 1
+        assert pair.run(report).success
+        cursor = dg.evaluate_automation_conditions(defs, instance, cursor=found.cursor).cursor
+    assert pair.run(report).success
+
+    (a, b), (c,), (d, e, f) = stored
+    assert read == [[(1, a), (2, b)], [(3, c)], [(4, d), (5, e), (6, f)], []]
+    assert recorded(instance) == [[a, b], [c], [d, e, f], []]
+
+
+def test_the_batches_of_a_run_that_failed_are_new_for_the_next_one(pair: Pair) -> None:
+    read: list[frozenset[int]] = []
+
+    def fail_at_first(found: frozenset[int]) -> None:
+        read.append(found)
+        if len(read) < 3:
+            raise ValueError("boom")
+
+    report = report_to(fail_at_first, retry_policy=dg.RetryPolicy(max_retries=1))
+    one = pair.store_batch()
+    assert not pair.run(report).success
+    two = pair.store_batch()
+    assert pair.run(report).success
+
+    assert read == [{one}, {one}, {one, two}]
+    assert recorded(pair.instance) == [[one, two]]
+
+
+def test_a_batch_that_is_stored_again_is_new_again(pair: Pair) -> None:
+    read: list[frozenset[int]] = []
+    one = pair.store_batch()
+
+    @consuming(name="numbers")
+    def losing(batch: SparkBatch) -> int:
+        batch.claim.before_ack(lost)
+        return batch.event_count
+
+    pair.orders.publish([{"number": 2}])
+    assert not pair.orders.run(losing, manager=pair.manager, instance=pair.instance).success
+    assert pair.run(report_to(read.append)).success
+    again = pair.orders.run(counted, manager=pair.manager, instance=pair.instance)
+    assert pair.run(report_to(read.append)).success
+
+    (two,) = (values(made)["pgque/batch_id"] for made in materialized(again, "numbers"))
+    assert read == [{one, two}, {two}]
+
+
+def lost(transaction: object) -> None:
+    raise LeaseLost("taken over")
+
+
+def test_each_asset_has_a_record_of_its_own_for_each_upstream_asset(pair: Pair) -> None:
+    early: list[frozenset[int]] = []
+    late: list[frozenset[int]] = []
+    both: list[tuple[frozenset[int], frozenset[int]]] = []
+
+    @consuming(consumer="others")
+    def others(batch: SparkBatch) -> int:
+        return batch.event_count
+
+    @dg.multi_asset(
+        outs={"one": dg.AssetOut(), "two": dg.AssetOut()},
+        ins={name: dg.AssetIn(metadata=NEW) for name in ("numbers", "others")},
+    )
+    def joined(numbers, others):  # type: ignore[no-untyped-def]
+        both.append((numbers, others))
+        yield dg.Output(1, "one")
+        if len(both) == 2:
+            raise ValueError("boom")
+        yield dg.Output(1, "two")
+
+    def run(*assets: Any) -> dg.ExecuteInProcessResult:
+        kept = {"manager": pair.manager, "instance": pair.instance}
+        sources = [each.to_source_asset() for each in (counted, others) if each not in assets]
+        return pair.orders.run(*assets, *sources, selection=list(assets), **kept)
+
+    pair.orders.client.register_consumer("orders", "others")
+    one = pair.store_batch()
+    pair.run(report_to(early.append, "early"))
+    other = int(values(materialized(run(others))[0])["pgque/batch_id"])
+    run(joined)
+    two = pair.store_batch()
+    pair.run(report_to(early.append, "early"))
+    pair.run(report_to(late.append, "late"))
+    # The record of its first output exists, and that of the second one does not.
+    assert not run(joined).success
+    assert run(joined).success
+    assert run(joined).success
+
+    nothing: frozenset[int] = frozenset()
+    assert early == [{one}, {two}]
+    assert late == [{one, two}]
+    assert both == [({one}, {other}), ({two}, nothing), ({two}, nothing), (nothing, nothing)]
+
+
+def test_a_materialization_that_becomes_visible_late_is_new(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[frozenset[int]] = []
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        pair = Pair(orders, instance)
+        one, two, three = (pair.store_batch() for _ in range(3))
+        with hidden_event(instance, tmp_path, two):
+            assert pair.run(report_to(read.append)).success
+        assert pair.run(report_to(read.append)).success
+        # What is older than a transaction may take is recorded by one number.
+        monkeypatch.setattr("pgque_dagster.assets.new_batches._VISIBLE_AFTER", timedelta())
+        four = pair.store_batch()
+        assert pair.run(report_to(read.append)).success
+        made = instance.get_latest_materialization_event(dg.AssetKey("report"))
+        assert pair.run(report_to(read.append)).success
+
+    assert read == [{one, three}, {two}, {four}, set()]
+    assert made is not None and made.asset_materialization is not None
+    assert made.asset_materialization.metadata[RECORD].value["more"] == []  # type: ignore[index]
+
+
+@contextmanager
+def hidden_event(instance: dg.DagsterInstance, home: Path, batch_id: int) -> Iterator[None]:
+    """Makes a materialization invisible, as that of a transaction in progress is."""
+    key = dg.AssetKey("numbers")
+    found = instance.fetch_materializations(key, limit=100).records
+    (number,) = (each.storage_id for each in found if batch_of(each) == batch_id)
+
+    def rename(asset: str) -> None:
+        with closing(sqlite3.connect(home / "history" / "runs" / "index.db")) as db, db:
+            statement = "update event_logs set asset_key = ? where id = ?"
+            assert db.execute(statement, (dg.AssetKey(asset).to_string(), number)).rowcount == 1
+
+    rename("hidden")
+    yield
+    rename("numbers")
+
+
+class Replacing(BatchIds):
+    batch_safe = False
+
+
+def test_an_asset_whose_io_manager_may_replace_earlier_output_is_refused(pair: Pair) -> None:
+    @dg.asset(ins={"numbers": dg.AssetIn(metadata=NEW)}, io_manager_key="replacing")
+    def report(numbers):  # type: ignore[no-untyped-def]
+        return len(numbers)
+
+    pair.store_batch()
+    replacing = pair.run(report, resources={"replacing": Replacing()})
+    keeping = pair.run(report, resources={"replacing": BatchIds()})
+
+    refused = "IO manager replacing may replace what report made of earlier batches of numbers"
+    assert refused in error_of(replacing)
+    assert keeping.success
+
+
+def test_steps_that_cannot_record_what_they_have_had_are_refused(pair: Pair) -> None:
+    ins = {"numbers": dg.AssetIn(metadata=NEW)}
+
+    @dg.asset(ins=ins, partitions_def=dg.StaticPartitionsDefinition(["a"]))
+    def partitioned(numbers) -> None: ...  # type: ignore[no-untyped-def]
+
+    @pgque_asset(queue="orders", consumer="others", ins=ins)
+    def of_batches(batch, numbers) -> None: ...  # type: ignore[no-untyped-def]
+
+    @dg.asset_check(asset="report", additional_ins=ins)
+    def checked(numbers):  # type: ignore[no-untyped-def]
+        return dg.AssetCheckResult(passed=True)
+
+    @dg.op(ins={"numbers": dg.In(metadata=NEW)}, out=dg.Out(dg.Nothing))
+    def noting(numbers) -> None: ...  # type: ignore[no-untyped-def]
+
+    @dg.graph_asset(ins={"numbers": dg.AssetIn()})
+    def of_graph(numbers):  # type: ignore[no-untyped-def]
+        return noting(numbers)
+
+    pair.store_batch()
+    found: Any = (
+        (partitioned, {"partition_key": "a"}),
+        (of_batches, {}),
+        (checked, {"selection": dg.AssetSelection.checks(checked)}),
+        (of_graph, {}),
+    )
+    for each, options in found:
+        refused = 'cannot have pgque/batches: "new" for numbers'
+        assert refused in error_of(pair.run(each, **options))
+
+
+def test_an_instance_that_knows_no_materialization_is_refused(pair: Pair) -> None:
+    refused = "this instance of Dagster has no materialization of numbers"
+    assert refused in error_of(pair.run(report_to(print)))
+
+
+@pytest.mark.parametrize("seed", SEEDS[:1])
+def test_each_batch_is_recorded_once_whatever_fails_and_whoever_runs_at_once(
+    orders: Orders, tmp_path: Path, seed: int
+) -> None:
+    """Upstream and downstream run at once, each as Dagster requests them, and fail at random."""
+    chance = random.Random(seed)
+    kept: dict[int, int] = {}
+
+    def keep(found: frozenset[int]) -> None:
+        fault = chance.choice(["none", "none", "before", "after"])
+        if fault == "before":
+            raise ValueError(fault)
+        for each in found:
+            kept[each] = kept.get(each, 0) + 1
+        if fault == "after":
+            for each in found:
+                kept[each] -= 1
+            raise ValueError(fault)
+
+    @consuming(name="numbers")
+    def failing(batch: SparkBatch) -> int:
+        fault = chance.choice(["none", "none", "compute", "ack"])
+        if fault == "compute":
+            raise ValueError(fault)
+        if fault == "ack":
+            batch.claim.before_ack(lost)
+        return batch.event_count
+
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        pair = Pair(orders, instance)
+        pair.upstream = failing
+        report = report_to(keep)
+        defs = dg.Definitions([failing, report], resources=dict(orders.resources))
+        done = threading.Event()
+
+        def upstream() -> None:
+            for number in range(10):
+                orders.publish([{"number": number}])
+                orders.run(failing, manager=pair.manager, instance=instance)
+            done.set()
+
+        def downstream() -> None:
+            cursor = None
+            while not done.is_set():
+                found = dg.evaluate_automation_conditions(defs, instance, cursor=cursor)
+                cursor = found.cursor
+                if found.total_requested or chance.random() < 0.2:
+                    pair.run(report)
+
+        with ThreadPoolExecutor(2) as pool:
+            for future in [pool.submit(upstream), pool.submit(downstream)]:
+                future.result()
+        while not pair.run(report).success:
+            pass
+        key = failing.key
+        records = instance.fetch_materializations(key, limit=1000, ascending=True).records
+        stored = [batch_of(each) for each in records]
+        had = [batch_id for batches in recorded(instance) for batch_id in batches]
+
+    assert len(set(stored)) > 3
+    assert set(had) == set(stored) == kept.keys()
+    # Again only if it was stored again.
+    assert Counter(had) <= Counter(stored)
+    assert kept == Counter(had)
