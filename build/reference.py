@@ -33,6 +33,7 @@ _WIDTH = 96
 # Conditions that the SQL names by PostgreSQL's names.
 _CONDITIONS = {
     "assert_failure": "P0004",
+    "program_limit_exceeded": "54000",
     "insufficient_privilege": "42501",
     "lock_not_available": "55P03",
     "serialization_failure": "40001",

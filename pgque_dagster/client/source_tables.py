@@ -76,10 +76,14 @@ class SourceTable:
                 " select case when c.relkind not in ('r', 'p') then 'is a view or the like'"
                 " when c.relpersistence = 'u' then 'is unlogged'"
                 " when c.relpersistence = 't' then 'is temporary'"
-                " when c.relkind = 'r' and c.relhassubclass then 'has tables that inherit it' end"
+                " when c.relkind = 'r' and exists (select from pg_inherits where inhparent = c.oid)"
+                " then 'has tables that inherit it' else pgque.capture_gap(c.oid) end"
                 " from pg_class c where c.oid = to_regclass(t.name)),"
                 " case when not has_table_privilege(to_regclass(t.name), 'select')"
-                " then format('grant select on %%s to %%I;', t.name, current_user) end "
+                " then format('grant select on %%s to %%I;', t.name, current_user)"
+                " when row_security_active(to_regclass(t.name)) then format("
+                "'alter role %%I bypassrls; by a superuser, or, if the role owns the table, "
+                "alter table %%s no force row level security;', current_user, t.name) end "
                 "from (select pgque.capture_table(to_regclass(%s)) as name) t",
                 (name,),
                 lambda rows: rows[0],
@@ -87,7 +91,7 @@ class SourceTable:
         )
         if why is not None:
             raise InvalidArgument(
-                f"table {full} {why}, so a replica could differ from it unseen",
+                f"a replica of table {full} could differ from it unseen, because it {why}",
                 "Leave it out, or copy its rows into a table of its own.",
             )
         if shape is None:
@@ -97,7 +101,9 @@ class SourceTable:
                 "search_path.",
             )
         if grant is not None:
-            raise PermissionDenied(f"this role may not read table {full}", f"It needs: {grant}")
+            raise PermissionDenied(
+                f"this role may not read all rows of table {full}", f"It needs: {grant}"
+            )
         columns = session.run(
             Call(
                 "select column_name, data_type, is_key, is_stable, description "
@@ -106,12 +112,6 @@ class SourceTable:
                 list,
             )
         )
-        for column, *_ in columns:
-            if column.startswith("__pgque"):
-                raise InvalidArgument(
-                    f"column {column} of {full} has a name that replicas use",
-                    "Rename it: names that begin with __pgque are reserved.",
-                )
         key = tuple(column for column, _, is_key, *_ in columns if is_key)
         if not key:
             raise InvalidArgument(
@@ -131,6 +131,14 @@ class SourceTable:
             for name, kind, _, _, comment in columns
             if name not in spec.exclude
         )
+        for each in described:
+            # In any case, because Spark takes names that differ in it for one.
+            if each.name.lower().startswith("__pgque"):
+                raise InvalidArgument(
+                    f"column {each.name} of {full} has a name that replicas use",
+                    "Rename it, or leave it out by exclude: names that begin with __pgque are "
+                    "reserved.",
+                )
         return SourceTable(full, tuple(path), described, key, shape + spec.shape(), spec)
 
 
@@ -150,7 +158,7 @@ class Matching:
 def expanded(
     session: Session,
     tables: Sequence[str | TableSpec],
-    check: Callable[[TableSpec], object] = lambda spec: None,
+    check: Callable[[SourceTable], object] = lambda source: None,
 ) -> Matching:
     """Replaces names with `*`, such as `billing.*`, by the tables that have such a name.
 
@@ -191,8 +199,7 @@ def expanded(
                 continue
             named[table] = TableSpec(table)
             try:
-                SourceTable.find(session, table)
-                check(named[table])
+                check(SourceTable.find(session, table))
             except InvalidArgument as error:
                 found.left_out[table] = str(error)
             else:
@@ -221,17 +228,17 @@ def captured_tables(session: Session, queue: str) -> dict[str, str | None]:
     """
     rows = session.run(
         Call(
-            "select table_name, count(*), max(problem) from pgque.captured_tables(%s) group by 1",
+            "select table_name, count(*), string_agg(problem, '; ') "
+            "from pgque.captured_tables(%s) group by 1",
             (queue,),
             list,
         )
     )
-    if twice := [name for name, count, _ in rows if count > 1]:
+    if twice := [(name, problem) for name, count, problem in rows if count > 1]:
+        ((name, problem), *_) = twice
         raise InvalidArgument(
-            f"several tables send their changes to queue {queue} as {twice[0]}, such as a "
-            "partition that was detached, or a table that was renamed",
-            f"End the capture of the others: select pgque.uncapture('…', '{queue}'); then have "
-            f"{twice[0]} copied again.",
+            f"several tables send their changes to queue {queue} as {name}: {problem}",
+            f"Then {name} is copied again.",
         )
     return {name: problem for name, _, problem in rows}
 
@@ -257,13 +264,19 @@ def capture(session: Session, queue: str, table: str) -> None:
         ) from error
 
 
-def capture_new(session: Session, queue: str, tables: Sequence[str | TableSpec]) -> dict[str, bool]:
+def capture_new(
+    session: Session,
+    queue: str,
+    tables: Sequence[str | TableSpec],
+    check: Callable[[SourceTable], object] = lambda source: None,
+) -> dict[str, bool]:
     """Captures the tables that are not captured yet, and has the next batch copy each of them.
 
     Args:
         session: of the database, with a role that may create triggers on the tables.
         queue: the queue for their changes.
         tables: their names, or what of them is replicated.
+        check: raises `InvalidArgument` for a table that cannot be replicated for another reason.
 
     Returns:
         The name of each table, as events have it, and whether it was captured now.
@@ -278,6 +291,7 @@ def capture_new(session: Session, queue: str, tables: Sequence[str | TableSpec])
     for table in tables:
         try:
             source = SourceTable.find(session, table)
+            check(source)
             if source.name in captured:
                 is_new[source.name] = False
             else:

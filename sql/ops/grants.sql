@@ -43,7 +43,8 @@ begin
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
              'add_field_columns capture capture_change capture_columns capture_condition
-             capture_relations capture_table capture_truncate captured_tables change_fragment change_type check_captured
+             capture_gap capture_relations capture_table capture_truncate captured_tables
+             change_fragment change_type check_captured
              check_change_key check_trigger describe_change is_changed_within jsontriga key_of_table
              logutriga read_arguments refuse_trigger row_as_text send_change split_row sqltriga
              table_columns trigger_expressions uncapture url_encode'),

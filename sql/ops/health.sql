@@ -171,7 +171,7 @@ $$;
 -- Returns the captured tables whose changes do not all become events.
 create or replace view pgque.capture_health (queue_name, check_name, status, detail) as
 select c.queue_name, 'captured_table:' || c.table_name, 'critical',
-       format('%s; the queue may lack changes until the table''s owner calls pgque.capture', c.problem)
+       format('%s; the queue may lack changes until its owner mends that', c.problem)
 from pgque.captured_tables() c
 where c.problem is not null;
 

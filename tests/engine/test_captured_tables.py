@@ -160,3 +160,72 @@ def test_a_snapshot_tick_comes_at_once_and_has_the_snapshot_of_its_transaction(
     run(db, "commit")
     made = "select tick_snapshot::text from pgque.tick where tick_id = %s"
     assert db.value(made, tick) == seen
+
+
+LIST = "select table_name, problem from pgque.captured_tables() order by problem nulls first"
+
+
+def test_a_partition_that_was_detached_is_named_with_the_way_out(db: Connection) -> None:
+    run(db, "create table t (id int primary key) partition by list (id)")
+    run(db, 'create table "Part \'2" partition of t for values in (2)')
+    run(db, "select pgque.capture('t', 'q')")
+
+    run(db, 'alter table t detach partition "Part \'2"; insert into "Part \'2" values (2)')
+
+    whole, (name, problem) = db.rows(LIST)
+    assert (whole, name) == (("public.t", None), "public.t")
+    assert problem.startswith('table public."Part \'2" sends its changes as public.t too')
+    run(db, problem.rpartition(": ")[2])
+    assert db.rows(LIST) == [("public.t", None)]
+
+
+def test_a_table_in_the_place_of_one_that_was_renamed_is_told_from_it(db: Connection) -> None:
+    run(db, "create table t (id int primary key); select pgque.capture('t', 'q')")
+    run(db, "alter table t rename to old; create table t (id int primary key)")
+    assert "it is named public.old now" in db.rows(LIST)[0][1]
+
+    run(db, "select pgque.capture('t', 'q')")
+
+    assert "table public.old sends its changes as public.t too" in db.rows(LIST)[1][1]
+
+
+INHERITS = "create table t (id int primary key); create table c (primary key (id)) inherits (t)"
+
+
+def test_a_table_that_a_statement_on_another_one_changes_is_not_captured(db: Connection) -> None:
+    run(db, INHERITS)
+
+    with refused("PQ005", "inherits public.t", "alter table public.c no inherit public.t"):
+        run(db, "select pgque.capture('c', 'q')")
+    run(db, "alter table c no inherit t; select pgque.capture('c', 'q'); alter table c inherit t")
+    run(db, "insert into c values (1); update t set id = 2")
+
+    assert db.rows(EVENTS) == [("insert", "public.c")]
+    assert "it inherits public.t, whose statements" in db.rows(LIST)[0][1]
+
+
+# As the worker of a subscription writes down that it copies a table.
+SUBSCRIBED = """
+create subscription s connection 'dbname=x' publication p with (connect = false);
+insert into pg_subscription_rel (srsubid, srrelid, srsubstate)
+select oid, '{table}'::regclass, 'i' from pg_subscription where subname = 's'
+"""
+UNSUBSCRIBED = "alter subscription s set (slot_name = none); drop subscription s"
+
+
+def test_a_table_of_a_subscription_is_not_captured(db: Connection) -> None:
+    run(db, "create table t (id int primary key); select pgque.capture('t', 'q')")
+    run(db, "create table p (id int primary key) partition by list (id)")
+    run(db, "create table p1 partition of p for values in (1); select pgque.capture('p', 'q')")
+    words = "it gets rows of the subscription s, whose worker fires no triggers of statements"
+    for table, whole in (("t", "t"), ("p1", "p")):
+        run(db, SUBSCRIBED.format(table=table))
+        try:
+            with refused("PQ005", words, "in the database that publishes it"):
+                run(db, f"select pgque.capture('{whole}', 'q')")
+            assert [name for name, problem in db.rows(LIST) if problem and words in problem] == [
+                f"public.{whole}"
+            ]
+        finally:
+            run(db, UNSUBSCRIBED)
+    assert {problem for _, problem in db.rows(LIST)} == {None}

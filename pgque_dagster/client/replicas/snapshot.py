@@ -102,7 +102,7 @@ def row_queries(session: Session, source: SourceTable, conditions: Iterable[str]
         Call("select pgque.capture_columns(%s::regclass)", (source.name,), lambda rows: rows[0][0])
     )
     return [
-        "select row_to_json(pgque_row)::text as ev_data "
+        "select row_to_json(pgque_row.*)::text as ev_data "
         f"from (select {columns} from {source.name}{where}) pgque_row"
         for where in conditions
     ]

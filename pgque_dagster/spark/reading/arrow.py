@@ -124,7 +124,7 @@ def read_slice(url: str, part: Slice, columns: Sequence[str]) -> Iterator[pa.Rec
             for batch in cursor.fetch_record_batch():
                 yield _as_declared(batch, schema)
     except (adbc_driver_manager.Error, OSError, pa.ArrowInvalid) as error:
-        _raise_cause(url, query)
+        raise_cause(url, query)
         raise ConnectionFailed(
             f"{socket.gethostname()} lost the connection while it read events: {error}",
             "Read again: a slice has the same events each time.",
@@ -188,9 +188,11 @@ def _integers(column: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(column), [None, pa.py_buffer(values)])
 
 
-def _raise_cause(url: str, query: str) -> None:
+def raise_cause(url: str, query: str, settings: Sequence[str] = ()) -> None:
     """Raises the server's error for a query, because ADBC's error has no SQLSTATE."""
     with _connected(url) as connection, translated():
+        for setting in settings:
+            connection.execute(setting.encode())
         connection.execute(f"select exists ({query})".encode())
 
 

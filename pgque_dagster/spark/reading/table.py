@@ -13,7 +13,7 @@ from ...client.connection import connect
 from ...client.errors import ConnectionFailed, InvalidArgument, translated
 from ..address import DatabaseAddress
 from ..cluster.executor_errors import clear_executor_errors
-from .arrow import connected
+from .arrow import connected, raise_cause
 from .in_tasks import read_in_tasks
 
 # 32 MB.
@@ -117,6 +117,7 @@ def read_queries(
                     columns = [_column(batch.column(each.name), each, table) for each in schema]
                     yield pa.RecordBatch.from_arrays(columns, schema=schema)
         except (adbc_driver_manager.Error, OSError) as error:
+            raise_cause(address.resolve(), query, settings)
             raise ConnectionFailed(
                 f"{socket.gethostname()} cannot read {table}: {error}", "Run the step again."
             ) from error

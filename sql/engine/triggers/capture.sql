@@ -1,6 +1,7 @@
 -- Trigger of capture(): each statement that changes the table makes an event for each row that it
 -- changed (docs/capture.md). It runs with the rights of whoever changes the table. The arguments are
--- the queue, and the table as events name it.
+-- the queue, and the table as events name it. `pgque_row.*` is the row even where a column of the table
+-- is named pgque_row.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.capture_change()
 returns trigger
@@ -16,7 +17,7 @@ declare
     c_table    constant regclass := coalesce(pg_partition_root(tg_relid), tg_relid);
     c_depth    constant text := format('%s:%s;', lpad(pg_trigger_depth()::text, 3, '0'),
                                        hashtext(tg_argv[1]));
-    c_events   constant text := 'select %L, row_to_json(pgque_row)::text, $1 '
+    c_events   constant text := 'select %L, row_to_json(pgque_row.*)::text, $1 '
                                 'from (select %s from %s) pgque_row';
     v_is_same  text;  -- the condition that two rows o and n have one key
     v_rows     text;
@@ -123,7 +124,7 @@ begin
     then
         execute format(
             'insert into %s (ev_type, ev_data, ev_extra1) '  -- quoted: current_event_table
-            'select ''delete'', row_to_json(pgque_row)::text, $1 from (select %s from %s) pgque_row',  -- quoted: both
+            'select ''delete'', row_to_json(pgque_row.*)::text, $1 from (select %s from %s) pgque_row',  -- quoted: both
             pgque.current_event_table(i_queue), pgque.capture_columns(i_relid), i_relid::regclass)
             using i_table;
     end if;
@@ -222,10 +223,11 @@ returns void stable
 as $$
 declare
     v_class  pg_class;
-    v_why    text;
+    v_why    text := pgque.capture_gap(i_table);
 begin
     select c.* into v_class from pg_class c where c.oid = i_table;
     v_why := case
+        when v_why is not null then v_why
         when v_class.oid is null then 'is no table'
         when v_class.relkind not in ('r', 'p') then 'is no table: only tables and partitioned tables '
             'have changes to capture'
@@ -241,6 +243,24 @@ begin
         raise exception 'table % cannot be captured: it %', coalesce(i_table::text, 'null'), v_why
             using errcode = 'PQ005', hint = 'docs/capture.md lists what can be captured.';
     end if;
+end;
+$$;
+
+-- Why triggers of statements do not see all changes of a table; null if they do.
+create or replace function pgque.capture_gap(i_table regclass)
+returns text stable
+as $$
+begin
+    return coalesce(
+        (select format('inherits %s, whose statements change its rows unseen: capture that table, or '
+                       'end it by alter table %s no inherit %1$s', i.inhparent::regclass, i_table)
+         from pg_inherits i join pg_class c on c.oid = i.inhrelid
+         where i.inhrelid = i_table and not c.relispartition limit 1),
+        (select format('gets rows of the subscription %s, whose worker fires no triggers of '
+                       'statements: capture it in the database that publishes it', s.subname)
+         from pgque.capture_relations(i_table) r
+         join pg_subscription_rel l on l.srrelid = r
+         join pg_subscription s on s.oid = l.srsubid limit 1));
 end;
 $$;
 
@@ -321,6 +341,12 @@ as $$
         where t.tgfoid = 'pgque.capture_change()'::regprocedure and t.tgtype & 16 <> 0
     )
     select c.args[1], c.args[2], pgque.key_of_table(c.captured), case
+        when pgque.capture_table(c.captured) <> c.args[2] and exists (
+                 select from capturing w
+                 where w.args = c.args and pgque.capture_table(w.captured) = c.args[2]) then
+            format('table %s sends its changes as %s too, since it was a partition of it or had its '
+                   'name: select pgque.uncapture(%1$L, %3$L)', pgque.capture_table(c.captured),
+                   c.args[2], c.args[1])
         when pgque.capture_table(c.captured) <> c.args[2] then
             format('it is named %s now: call pgque.capture again', pgque.capture_table(c.captured))
         when c.tgenabled in ('D', 'R') then format('trigger %I on %s is disabled', c.tgname,
@@ -328,6 +354,7 @@ as $$
         when gap.r is not null then format('partition %s has no triggers: call pgque.capture again',
                                            gap.r)
         when pgque.key_of_table(c.captured) is null then 'it has no key any more'
+        else 'it ' || pgque.capture_gap(c.captured)
         end
     from capturing c
     left join lateral (
