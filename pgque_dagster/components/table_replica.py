@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -21,7 +20,6 @@ from ..replicas import (
     TableSpec,
     build_table_replicas,
 )
-from ..replicas.names import check_name
 from .options import built, given_as, mirror, one_of, option
 from .scaffolding import TableReplicaScaffolder
 
@@ -175,7 +173,7 @@ class TableReplicaComponent(
                 )
             (target,) = built(self.target)
             with Client(self.url) as client:
-                found = expanded(client, specs, partial(check_name, target))
+                found = expanded(client, specs, target.check)
             specs = found.specs
             for table, why in found.left_out.items():
                 _logger.error("%s is left out: %s", table, why)

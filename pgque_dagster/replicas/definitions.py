@@ -162,7 +162,7 @@ def build_table_replicas(
         ],
         asset_checks=[*verifying, *on_queue],
         sensors=[
-            _capture_sensor(of, name, specs, status),
+            _capture_sensor(of, name, specs, target, status),
             build_pgque_sensor(
                 [replicas],
                 name=f"{prefix}_sensor",
@@ -178,7 +178,11 @@ def build_table_replicas(
 
 
 def _capture_sensor(
-    database: Database, name: str, tables: Sequence[TableSpec], status: dg.DefaultSensorStatus
+    database: Database,
+    name: str,
+    tables: Sequence[TableSpec],
+    target: Target,
+    status: dg.DefaultSensorStatus,
 ) -> dg.SensorDefinition:
     names = ", ".join(table.source for table in tables)
 
@@ -195,7 +199,7 @@ def _capture_sensor(
                 ensure_queue(client, name, {})
                 # Before the first event, which the consumer would miss otherwise.
                 ensure_consumer(client, name, name)
-                is_new = capture_new(client, name, tables)
+                is_new = capture_new(client, name, tables, target.check)
                 requested = request_first_copies(client, name, name, is_new)
         except PgqueError as error:
             context.log.warning(str(error))

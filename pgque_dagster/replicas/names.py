@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from functools import partial
 
 import dagster as dg
 
@@ -105,7 +104,7 @@ def wildcard_check(
         context: dg.AssetCheckExecutionContext, pgque: PgqueResource
     ) -> dg.AssetCheckResult:
         with log_error_line(context.log), pgque.client() as client:
-            found = expanded(client, names, partial(check_name, target))
+            found = expanded(client, names, target.check)
         now, known = ({spec.source for spec in each} for each in (found.specs, tables))
         problems = [
             *(f"{table} is not replicated. {_REFRESH}." for table in sorted(now - known)),

@@ -130,7 +130,7 @@ def _result(found: Verification, job: str, show_rows: bool) -> dg.AssetCheckResu
         metadata["version"] = found.version
     severity = dg.AssetCheckSeverity.ERROR
     if found.why_not is not None:
-        severity, told = dg.AssetCheckSeverity.WARN, f"Not compared: {found.why_not}."
+        severity, told = dg.AssetCheckSeverity.WARN, f"Not compared: {found.why_not.rstrip('.')}."
     elif found.is_equal:
         told = f"{found.rows} rows are equal at tick {found.tick_id}."
     else:

@@ -24,7 +24,7 @@ from ..rights import Connection
 from ..session import Session
 from ..source_tables import SourceTable
 from ..table_spec import TableSpec
-from .deletes import HARD, Deletes, check_deletes
+from .deletes import HARD, MARKS, Deletes, check_deletes
 from .snapshot import SETTINGS, Snapshot, kept_columns, row_queries
 from .standing import (
     REDELIVERED,
@@ -38,6 +38,9 @@ from .standing import (
     remember,
 )
 from .target_table import CHANGES, COPIED, TargetTable, create_stages
+
+# Of a table.
+_MAX_COLUMNS = 1600
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,17 @@ class PostgresReplicas:
             raise InvalidArgument(
                 "each table would be its own replica",
                 "Name the schema of the replicas, or the url of another database.",
+            )
+
+    def check(self, source: SourceTable) -> None:
+        """Refuses a table that can have no replica here, by `InvalidArgument`."""
+        # A batch is staged in a table that says of each row whether it was deleted.
+        most = _MAX_COLUMNS - max(1, len(MARKS[self.deletes]))
+        if len(source.columns) > most:
+            raise InvalidArgument(
+                f"table {source.name} has {len(source.columns)} columns, and a replica in "
+                f"PostgreSQL with deletes: {self.deletes} has at most {most}",
+                "Leave columns out: exclude.",
             )
 
 
@@ -222,8 +236,11 @@ def replicas_of(
         owner: the queue and the consumer.
 
     Raises:
-        InvalidArgument: if two tables would have one replica, or a replica is another table.
+        InvalidArgument: if two tables would have one replica, a replica is another table, or a
+            table can have none.
     """
+    for source in sources:
+        target.check(source)
     places = [(target.schema or each.path[0], each.path[-1]) for each in sources]
     for source, place in zip(sources, places, strict=True):
         if places.count(place) > 1:

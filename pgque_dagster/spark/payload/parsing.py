@@ -75,10 +75,12 @@ class EventParsing:
     Args:
         format: what they contain.
         keep: event columns to keep.
+        error: makes the error about malformed ones, of the events and the reasons.
     """
 
     format: Format
     keep: tuple[str, ...]
+    error: Callable[[pa.RecordBatch, pa.Array], MalformedPayload] | None = None
 
     @property
     def needed(self) -> list[str]:
@@ -116,7 +118,7 @@ class EventParsing:
             parsed = parse(batch)
             ids, texts = batch.column("ev_id"), batch.column("ev_data")
             if fails and parsed.reasons.null_count < batch.num_rows:
-                raise _malformed_error(ids, parsed.reasons)
+                raise (self.error or _malformed_error)(batch, parsed.reasons)
             text = pc.if_else(parsed.reasons.is_valid(), texts, None)
             kept = (batch.column(name) for name in self.keep)
             columns = [*kept, *parsed.columns, ids, parsed.reasons, text]
@@ -197,6 +199,7 @@ def parse_events(
     *,
     keep: Sequence[str] = (),
     on_malformed: OnMalformedEvent = "fail",
+    error: Callable[[pa.RecordBatch, pa.Array], MalformedPayload] | None = None,
 ) -> DataFrame:
     """Parses the events of any DataFrame, also of a stream.
 
@@ -208,6 +211,7 @@ def parse_events(
         keep: columns of `events` to put before the others.
         on_malformed: under `fail`, reading a malformed event fails. `keep` adds the column
             ev_malformed: the reason, or null for an event that fits.
+        error: makes the error that reading a malformed event raises, in place of the usual one.
 
     Raises:
         InvalidArgument: if a column cannot be used, or there is no such policy.
@@ -217,7 +221,7 @@ def parse_events(
             f"on_malformed is {on_malformed!r}, but this DataFrame has no ack to set events aside",
             "It may be fail or keep; payload() and changes() of SparkBatch also have dead_letter.",
         )
-    parsing = EventParsing(form, tuple(keep))
+    parsing = EventParsing(form, tuple(keep), error)
     if missing := [name for name in parsing.needed if name not in events.columns]:
         raise InvalidArgument(
             f"the events have no column {', '.join(missing)}, only {', '.join(events.columns)}",
@@ -248,7 +252,8 @@ def check_clash(form: Format, kept: Collection[str]) -> None:
         )
 
 
-def _malformed_error(ids: pa.Array, reasons: pa.Array) -> MalformedPayload:
+def _malformed_error(events: pa.RecordBatch, reasons: pa.Array) -> MalformedPayload:
+    ids = events.column("ev_id")
     found = [(n, why) for n, why in zip(ids.to_pylist(), reasons.to_pylist(), strict=True) if why]
     samples = "; ".join(f"event {n}: {why[:_SAMPLE_LENGTH]}" for n, why in islice(found, _SAMPLES))
     return MalformedPayload(

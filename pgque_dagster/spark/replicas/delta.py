@@ -43,7 +43,7 @@ class DeltaReplica(LakeReplica[DeltaTable]):
         queue: the queue of its changes.
 
     Raises:
-        InvalidArgument: if a folder cannot have the table's name, or nothing can open the URL.
+        InvalidArgument: if nothing can open the URL.
     """
 
     sink: DeltaSink

@@ -20,8 +20,9 @@ def replica_of(
         session: of its database.
 
     Raises:
-        InvalidArgument: if the table has a name that a replica cannot have.
+        InvalidArgument: if the table, or a column, has a name that a replica cannot have.
     """
+    target.check(source)
     if isinstance(target, IcebergReplicas):
         from .iceberg import IcebergReplica
 

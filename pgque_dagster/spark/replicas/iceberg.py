@@ -57,7 +57,7 @@ class IcebergReplica(LakeReplica[Table]):
         url: the database of the table, which has the catalog.
 
     Raises:
-        InvalidArgument: if a folder cannot have the table's name, or nothing can open the URL.
+        InvalidArgument: if nothing can open the URL.
     """
 
     sink: IcebergSink

@@ -27,7 +27,7 @@ from .compare import changes_between, count_differences, mark_differences
 from .kept import changed_rows, copied_rows, live_rows, mark_columns
 from .output import ReplicaOutput, ReplicaState
 from .source import spark_columns
-from .target import check_columns, check_path
+from .target import check_columns
 
 Table = TypeVar("Table")
 
@@ -48,16 +48,11 @@ class LakeReplica(ABC, Generic[Table]):
 
     Attributes:
         location: of the replica, for people.
-
-    Raises:
-        InvalidArgument: if a folder cannot have the table's name, or the lake one of its columns.
     """
 
     location: str
 
     def __init__(self, source: SourceTable, sink: TableSink, queue: str, deletes: Deletes) -> None:
-        check_path(source.name, source.path)
-        check_columns(source.name, [column.name for column in source.columns])
         self.source = source
         self.sink = sink
         self.deletes = deletes

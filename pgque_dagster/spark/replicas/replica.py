@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from ...client.errors import MalformedPayload, PgqueError
+from ...client.errors import PgqueError
 from ...client.replicas.deletes import HARD
 from ...client.replicas.snapshot import Snapshot
 from ...client.replicas.standing import (
@@ -26,9 +26,9 @@ from ...client.replicas.standing import (
     find_standings,
     remember,
 )
-from ...client.source_tables import SourceTable
 from ...client.table_spec import TableSpec
 from ..batch import DRIVER_SIDE_EVENTS, SparkBatch, attempt_of
+from ..cluster.executor_errors import clear_executor_errors
 from ..sinks.files.storage import StorageFailed
 from .formats import replica_of
 from .lake import LakeReplica
@@ -90,9 +90,8 @@ def replicate(
                 log(f"copying {source.name}: {reason}")
                 yield _copy(batch, standing, replica, str(reason), state, log)
             elif source.name in kinds:
-                with _advised(source):
-                    changes = net_changes(mine, source)
-                    version, rows = replica.merge(batch, changes, copied.transactions)
+                changes = net_changes(mine, source)
+                version, rows = replica.merge(batch, changes, copied.transactions)
                 yield Replicated(source, replica.location, version, rows, None)
             else:
                 yield Replicated(source, replica.location, None, 0, None)
@@ -101,23 +100,11 @@ def replicate(
 
 
 @contextmanager
-def _advised(source: SourceTable) -> Iterator[None]:
-    """Says what to do about a change that the replica cannot hold."""
-    try:
-        yield
-    except MalformedPayload as error:
-        raise MalformedPayload(
-            f"a change of {source.name} does not fit its replica: {error.args[0]}",
-            "The lake holds no infinity and no year beyond 9999. Change such rows, and have the "
-            "table copied again by the job that repairs. That also helps if the table was altered.",
-        ) from error
-
-
-@contextmanager
 def _may_be_unreadable(replica: LakeReplica[Any], log: Log) -> Iterator[None]:
     """Lets a replica be written as a whole that cannot be compared, unless it keeps rows."""
     try:
-        yield
+        with clear_executor_errors():
+            yield
     except PgqueError:
         raise
     except Exception as error:  # Spark's, for example for a file that is gone.

@@ -5,6 +5,8 @@ was copied and a row that an event brought cannot differ.
 """
 
 import re
+from collections.abc import Sequence
+from functools import partial
 
 from psycopg import sql
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,6 +23,7 @@ from ..payload.changes import EVENT_COLUMNS, ChangeFormat
 from ..payload.parsing import parse_events
 from ..reading.arrow import arrow_schema
 from ..reading.table import SIZE, read_queries, row_ranges
+from .misfit import misfit_error
 
 _SIMPLE = {
     "smallint": t.ShortType(),
@@ -85,7 +88,7 @@ def net_changes(events: DataFrame, source: SourceTable) -> DataFrame:
         when it was deleted. Spark raises an error whose cause is `MalformedPayload` if an event
         does not fit the table.
     """
-    parsed = parse_events(events, _change_format(source), keep=("ev_id",))
+    parsed = _parsed(events, source, keep=("ev_id",))
     keys = [f.col(f"key.`{name}`") for name in source.key]
     latest = Window.partitionBy(*keys).orderBy(f.col("ev_id").desc())
     last = parsed.withColumn("__pgque_place", f.row_number().over(latest)).where(
@@ -119,7 +122,7 @@ def rows_at(
     ]
     schema = arrow_schema(EVENT_COLUMNS)
     events = read_queries(spark, address, source.name, queries, schema, snapshot.id, SETTINGS)
-    return _masked(parse_events(events, _change_format(source)).select("row.*"), source)
+    return _masked(_parsed(events, source).select("row.*"), source)
 
 
 def _masked(rows: DataFrame, source: SourceTable) -> DataFrame:
@@ -127,8 +130,9 @@ def _masked(rows: DataFrame, source: SourceTable) -> DataFrame:
     return rows.withColumns({name: f.sha2(f"`{name}`", 256) for name in source.spec.mask})
 
 
-def _change_format(source: SourceTable) -> ChangeFormat:
-    return ChangeFormat(spark_columns(source), source.key, "malformed")
+def _parsed(events: DataFrame, source: SourceTable, keep: Sequence[str] = ()) -> DataFrame:
+    form = ChangeFormat(spark_columns(source), source.key, "malformed")
+    return parse_events(events, form, keep=keep, error=partial(misfit_error, source=source))
 
 
 def _spark_type(kind: str) -> t.DataType:

@@ -6,9 +6,16 @@ from dataclasses import dataclass
 
 from ...client.errors import InvalidArgument
 from ...client.replicas.deletes import HARD, Deletes, check_deletes
+from ...client.source_tables import SourceTable
 
 _PATH_PART = re.compile(r"[\w$ -]+")
-_COLUMN = re.compile(r'[^.`"\\\x00-\x1f]+')
+# Spark takes a column * for all columns.
+_COLUMN = re.compile(r'(?!\*$)[^.`"\\\x00-\x1f]+')
+# Columns that engines add to those of a table of Iceberg, and Delta's library when it merges.
+_OF_ICEBERG = re.compile(
+    "_file|_pos|_deleted|_spec_id|_partition|_row_id|_last_updated_sequence_number"
+)
+_OF_DELTA = re.compile("__delta_rs_.*")
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,11 @@ class DeltaReplicas:
     def __post_init__(self) -> None:
         """Refuses what is no way to treat deleted rows."""
         check_deletes(self.deletes)
+
+    def check(self, source: SourceTable) -> None:
+        """Refuses a table that can have no replica here, by `InvalidArgument`."""
+        check_path(source.name, source.path)
+        check_columns(source.name, [column.name for column in source.columns], _OF_DELTA)
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,11 @@ class IcebergReplicas:
         """Refuses what is no way to treat deleted rows."""
         check_deletes(self.deletes)
 
+    def check(self, source: SourceTable) -> None:
+        """Refuses a table that can have no replica here, by `InvalidArgument`."""
+        check_path(source.name, source.path)
+        check_columns(source.name, [column.name for column in source.columns], _OF_ICEBERG)
+
 
 LakeReplicas = DeltaReplicas | IcebergReplicas
 
@@ -78,23 +95,33 @@ def check_path(name: str, path: Sequence[str]) -> None:
         )
 
 
-def check_columns(name: str, columns: Sequence[str]) -> None:
+def check_columns(
+    name: str, columns: Sequence[str], reserved: re.Pattern[str] | None = None
+) -> None:
     """Refuses columns that a replica in the lake cannot have.
 
     Args:
         name: the table's name, for people.
         columns: the names of the columns of its replica.
+        reserved: names that mean something else in the format.
 
     Raises:
         InvalidArgument: if one cannot be read from JSON or found by Spark.
     """
     seen: set[str] = set()
     for column in columns:
-        if not _COLUMN.fullmatch(column) or column.lower() in seen:
+        folded = _folded(column)
+        is_taken = folded in seen or (reserved is not None and reserved.fullmatch(folded))
+        if is_taken or not _COLUMN.fullmatch(column):
             raise InvalidArgument(
                 f"column {column} of {name} has a name that the lake cannot have, or one that "
                 "differs from another's in case alone",
-                "Rename it, or leave it out by exclude: a dot, a quote, a backtick, a backslash "
-                "and control characters are not allowed.",
+                "Rename it, or leave it out by exclude: a dot, a quote, a backtick, a backslash, "
+                "control characters, * alone and the format's own names are not allowed.",
             )
-        seen.add(column.lower())
+        seen.add(folded)
+
+
+def _folded(name: str) -> str:
+    """Returns a text that two names share if Spark, as Java does, takes them for one."""
+    return "".join((x.upper() if len(x.upper()) == 1 else x).lower()[0] for x in name)

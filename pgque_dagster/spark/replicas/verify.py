@@ -8,6 +8,7 @@ to its rows here, and then both must have the same rows.
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from ...client.errors import MalformedPayload
 from ...client.plans import tick_range_plan
 from ...client.replicas.snapshot import Snapshot
 from ...client.replicas.standing import TRUNCATE, find_standings
@@ -22,6 +23,7 @@ from ...client.session import Session
 from ...client.source_tables import COPY, SourceTable
 from ...client.table_spec import TableSpec
 from ..address import DatabaseAddress
+from ..cluster.executor_errors import clear_executor_errors
 from ..options import DEFAULT_SLICES
 from ..reading import arrow
 from .compare import compare
@@ -82,7 +84,10 @@ def verify(
                 return Verification(source.name, tick_id, state.version, why_not=NEXT_COPIES)
             stored = _with_changes(replica.live_rows(spark, state.version), events, source)
             rows = rows_at(spark, session, address, source, snapshot)
-            count, differences, examples = compare(rows, stored, source)
+            with clear_executor_errors():
+                count, differences, examples = compare(rows, stored, source)
+        except MalformedPayload as error:
+            return Verification(source.name, tick_id, state.version, why_not=str(error))
         finally:
             events.unpersist()
         if standing.has_changed(session):

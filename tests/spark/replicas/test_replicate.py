@@ -4,12 +4,11 @@ import psycopg
 import pytest
 
 from pgque_dagster.client import Client
-from pgque_dagster.client.errors import InvalidArgument, MalformedPayload, PermissionDenied
-from pgque_dagster.client.source_tables import capture_new, copy_again, request_copy
+from pgque_dagster.client.errors import InvalidArgument, PermissionDenied
+from pgque_dagster.client.source_tables import capture_new, request_copy
 from pgque_dagster.spark import SparkBatch
 from tests.support.logins import as_login
 from tests.support.replication import (
-    CONSUMER,
     QUEUE,
     DeltaReplication,
     LakeReplication,
@@ -339,21 +338,6 @@ def test_a_partition_that_was_detached_is_no_part_of_the_replica(replication: Re
     replication.sql("select pgque.uncapture('p2', 'changes')")
     replication.catch_up()
     replication.check()
-
-
-def test_a_change_that_does_not_fit_is_passed_by_a_copy(lake: LakeReplication) -> None:
-    lake.sql("create table t (id int primary key, d date)")
-    lake.capture("public.t")
-    lake.catch_up()
-    lake.sql("insert into t values (1, 'infinity')")
-    lake.tick()
-    with pytest.raises(MalformedPayload, match=r"change of public\.t does not fit"):
-        lake.run()
-    lake.sql("update t set d = '2026-01-01'")
-    with Client(lake.url) as client:
-        copy_again(client, QUEUE, CONSUMER, "public.t")
-    lake.catch_up()
-    lake.check()
 
 
 def test_a_table_that_is_named_twice_is_refused(replication: Replication) -> None:

@@ -1,0 +1,61 @@
+"""Says which value of a table its replica in the lake cannot hold, without showing it."""
+
+import json
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from ...client.errors import MalformedPayload
+from ...client.source_tables import SourceTable
+
+# The column in a reason of msgspec.
+_COLUMN = re.compile(r" - at `\$\.(.+)`$")
+_NO_NUMBER = re.compile(r"-?infinity|nan", re.IGNORECASE)
+_FAR_TIME = re.compile(r"\d{5,}-.*|.* BC")
+_WAY_OUT = (
+    "Change the row, or leave the column out by exclude, and run the job that repairs: it has the "
+    "table copied again."
+)
+
+
+def misfit_error(
+    events: pa.RecordBatch, reasons: pa.Array, source: SourceTable
+) -> MalformedPayload:
+    """Returns the error for the first event that does not fit its table's replica.
+
+    Args:
+        events: changes of the table, or rows of a copy, whose ev_id is 0.
+        reasons: why an event does not fit; null if it does.
+        source: the table.
+    """
+    place, why = next((n, why) for n, why in enumerate(reasons.to_pylist()) if why)
+    event_id, row = events.column("ev_id")[place].as_py(), _row(events.column("ev_data")[place])
+    key = ", ".join(f"{name} {row.get(name)}" for name in source.key)
+    where = f"the row of {source.name} with {key}" + (f" (event {event_id})" if event_id else "")
+    found = _COLUMN.search(why)
+    kinds = {column.name: column.data_type for column in source.columns}
+    if found is None or found[1] not in row or found[1] not in kinds:
+        return MalformedPayload(f"{where} does not fit the replica: {why}", _WAY_OUT)
+    name = found[1]
+    return MalformedPayload(
+        f"{where} has {_kind_of(row[name])} in column {name} of type {kinds[name]}, which the "
+        "lake cannot hold",
+        _WAY_OUT,
+    )
+
+
+def _row(text: pa.Scalar) -> dict[str, Any]:
+    try:
+        row = json.loads(text.as_py())
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, str):
+        if _NO_NUMBER.fullmatch(value):
+            return value
+        return "a time outside the years 1 to 9999" if _FAR_TIME.fullmatch(value) else "a text"
+    return "a null" if value is None else f"a value of JSON's kind {type(value).__name__}"
