@@ -51,8 +51,9 @@ tune_storage upgrade_schema
 OWNER = "uninstall"
 # Called by other functions only, which have checked what these trust.
 INTERNAL = """
-append_position apply_disable_insert are_ticks_obsolete attach_event_table batch_select begin_life
-begin_positions build_functions check_adopted check_batch_limits check_claimed check_lease
+append_position apply_disable_insert are_ticks_obsolete asset_name attach_event_table batch_select
+begin_life begin_positions build_functions check_adopted check_batch_limits check_claimed
+check_lease
 check_lease_holder check_logs_visible check_may_settle check_options check_position
 check_positions_visible check_read_committed check_reasons check_slot_count check_staging_role
 check_tick check_tick_half close_batch commit_locally count_between count_dead_letters count_end

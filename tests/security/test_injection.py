@@ -48,7 +48,7 @@ ATTACKS = [
 SQL_BY_MEANING = {("get_batch_cursor", "i_extra_where")}
 # Errors of data (22), of a rule of ours (PQ), a failed assertion of the test helpers, and what
 # PostgreSQL says of a text that is no table's name.
-ORDERLY = ("PQ", "22", "P0004", "42602", "42P01")
+ORDERLY = ("PQ", "22", "P0004", "42602", "42P01", "54000")
 
 
 @pytest.fixture(scope="module")
