@@ -15,6 +15,7 @@ from ..client.holder import consumer_states
 from ..client.ranges import duration_problem
 from ..project.database import DEFAULT, Database
 from ..project.queue_report import consumer_lag, why_parked
+from ..project.registration import how_to_create
 from ..project.resource import PgqueResource, takes_resource
 from .alert_cursor import AlertCursor, Problem
 from .dead_letters import what_to_do_about
@@ -133,7 +134,7 @@ def build_pgque_alerts(
         notified, newest = dict(cursor.notified), dict(cursor.dead_letters)
         try:
             with pgque.client() as client:
-                found = _health_findings(client, queues)
+                found = _health_findings(client, queues, of)
                 found |= _of_consumers(client, queues, max_lag)
                 for queue, last, detail in _newest_dead_letters(of, client, queues):
                     is_new = last.id > newest.get(queue, 0) or now - last.time < _QUIET
@@ -193,7 +194,9 @@ def _alerts(
             yield Alert(problem.queue or None, problem.name, since, True, over.detail, database)
 
 
-def _health_findings(client: Client, queues: Sequence[str]) -> dict[Problem, _Finding]:
+def _health_findings(
+    client: Client, queues: Sequence[str], database: Database
+) -> dict[Problem, _Finding]:
     """Returns the health checks, including those that are not critical."""
     found = {_DATABASE: _Finding(False, "it answers again")}
     health = [row for row in client.health() if row.queue in (None, *queues)]
@@ -204,7 +207,8 @@ def _health_findings(client: Client, queues: Sequence[str]) -> dict[Problem, _Fi
     existing = {row.queue for row in health}
     for queue in queues:
         is_missing = queue not in existing
-        detail = "it does not exist: create it, or stop watching it" if is_missing else "it exists"
+        how = f"it does not exist. {how_to_create(queue, database)}"
+        detail = how if is_missing else "it exists"
         found[Problem(queue, "queue")] = _Finding(is_missing, detail)
     return found
 

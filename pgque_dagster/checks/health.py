@@ -9,6 +9,7 @@ from ..client import HealthCheck
 from ..project.database import DEFAULT, Database
 from ..project.keys import identifier
 from ..project.queue_report import consumer_lag, markdown_table
+from ..project.registration import how_to_create
 from ..project.resource import PgqueResource, takes_resource
 
 # The checks of `queue_health()`. Rows named `<check>:<consumer>` are combined into one check.
@@ -83,18 +84,22 @@ def build_queue_health_checks(
             return _ORDER.index(row.status), lags.get(consumer, timedelta(0))
 
         for key in sorted(context.selected_asset_check_keys):
-            yield _result(key, queue_of[key.asset_key], found, badness)
+            yield _result(key, queue_of[key.asset_key], found, badness, of)
 
     return [queue_health] if queues else []
 
 
 def _result(
-    key: dg.AssetCheckKey, queue: str, found: Iterable[HealthCheck], badness: Badness
+    key: dg.AssetCheckKey,
+    queue: str,
+    found: Iterable[HealthCheck],
+    badness: Badness,
+    database: Database,
 ) -> dg.AssetCheckResult:
     of_queue = [each for each in found if each.queue in (queue, None)]
     rows = [each for each in of_queue if each.check.partition(":")[0] == key.name]
     if all(each.queue is None for each in of_queue):
-        detail = f"queue {queue} does not exist: create it, or remove this check"
+        detail = f"queue {queue} does not exist. {how_to_create(queue, database)}"
         status = "critical"
     else:
         worst = max(rows, key=badness, default=None)

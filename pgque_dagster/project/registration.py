@@ -19,6 +19,7 @@ from ..client.registrations import subscribe_slots
 from ..client.rights import grant
 from ..client.ticks import is_new
 from .database import Database
+from .keys import identifier
 
 # A queue is new until it has this age.
 _NEW = timedelta(hours=1)
@@ -38,7 +39,15 @@ def how_to_create(queue: str, database: Database) -> str:
     """Returns what to do about a queue that does not exist."""
     create = f"{database.command} create-queue {queue}"
     command = _log_sql(queue) if addon_of(queue) else create
-    return f"Name {queue} in `queues` of the PgqueResource, or create it with `{command}`."
+    return (
+        f"Name {queue} in `queues` of the PgqueResource, or create it with `{command}`. If it is "
+        f"for replicas, the sensor {capture_sensor_name(queue, database)} creates it once it is on."
+    )
+
+
+def capture_sensor_name(queue: str, database: Database) -> str:
+    """Returns the name of the sensor that captures tables into a queue of replicas."""
+    return database.named(f"{identifier(queue)}_capture")
 
 
 def how_to_register_again(queue: str, consumer: str, database: Database) -> str:

@@ -20,7 +20,7 @@ from ..jobs.table_jobs import build_table_maintenance_job
 from ..project.database import DEFAULT, Database
 from ..project.keys import ROWS, TABLE, identifier
 from ..project.lineage import build_queue_assets
-from ..project.registration import ensure_consumer, ensure_queue
+from ..project.registration import capture_sensor_name, ensure_consumer, ensure_queue
 from ..project.resource import PgqueResource, takes_resource
 from ..sensors.batch_sensor import build_pgque_sensor
 from ..spark.replicas.target import DeltaReplicas, IcebergReplicas, LakeReplicas
@@ -187,7 +187,7 @@ def _capture_sensor(
     names = ", ".join(table.source for table in tables)
 
     @dg.sensor(
-        name=database.named(f"{identifier(name)}_capture"),
+        name=capture_sensor_name(name, database),
         minimum_interval_seconds=_CAPTURE_SECONDS,
         default_status=status,
         description=f"Captures {names} into the queue {name}, once for each table.",

@@ -114,6 +114,8 @@ class Standing:
             )
         if self.copied is None or self.why_unknown is not None:
             return self.why_unknown
+        if stored is None:
+            return "the target has no copy of it"
         if stored != self.copied.transactions:
             # For example by an attempt that died between its copy and its ack.
             return "the replica holds another copy than the one that was acked"

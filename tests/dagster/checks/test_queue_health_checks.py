@@ -100,7 +100,9 @@ def test_the_health_of_a_queue_that_does_not_exist_is_an_error(client: Client) -
     results = health(client, "nosuch")
 
     assert {(each.passed, each.severity) for each in results.values()} == {(False, ERROR)}
-    assert "nosuch does not exist" in str(results["dlq_health"].description)
+    told = str(results["dlq_health"].description)
+    assert "nosuch does not exist" in told
+    assert "the sensor nosuch_capture creates it once it is on" in told
 
 
 @pytest.mark.skipif(

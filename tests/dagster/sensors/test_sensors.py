@@ -227,6 +227,7 @@ def test_a_consumer_in_trouble_does_not_hold_up_the_others(
     client.claim("orders", "revenue", owner="a run of another instance")
     reason = evaluate(sensor, client.url, instance)
     assert 'odrers/misspelt: queue "odrers" does not exist' in reason
+    assert "If it is for replicas, the sensor odrers_capture creates it" in reason
     assert 'is leased by "a run of another instance" until' in reason
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client, LeaseLost
 from tests.client.consumer.support import expire_leases
@@ -77,3 +78,15 @@ def test_an_attempt_that_lost_its_batch_publishes_nothing(
         replication.run()
 
     assert replication.replica("public.t") == before
+
+
+def test_a_new_target_is_said_to_have_no_copy(
+    delta: DeltaReplication, spark: SparkSession, tmp_path: Path
+) -> None:
+    prepare(delta)
+    other = DeltaReplication(delta.url, spark, tmp_path / "other")
+    other.tables = delta.tables
+
+    (done,) = other.run()
+
+    assert done.reason == "the target has no copy of it"
