@@ -194,7 +194,7 @@ def names_of_examples(url: str) -> dict[str, Any]:
         "bill": print,
         "dg": dg,
         "os": os,
-        "pyspark": LazyPySparkResource(),
+        "pyspark": LazyPySparkResource(spark_config={}),
         "revenue": pgque_dagster.pgque_asset(queue="orders")(revenue),
         "send_mail": print,
         "url": url,
