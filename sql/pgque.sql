@@ -717,7 +717,8 @@ select s.sub_id, s.sub_queue, s.sub_main, s.sub_active, s.sub_last_tick, s.sub_b
        case when s.sub_main is null then newest.tick_event_seq else batch_end.tick_event_seq end
        - t.tick_event_seq as pending_events,
        (select min(l.sub_active) from pgque.position_log l
-        where l.sub_batch = s.sub_batch) as opened_at  -- as far as compaction has left it
+        where l.sub_batch = s.sub_batch) as opened_at,  -- as far as compaction has left it
+       t.tick_snapshot
 from pgque.subscription s
 join pgque.consumer c on c.co_id = s.sub_consumer
 left join lateral (
@@ -9687,17 +9688,18 @@ $$;
 
 -- Returns when the first event that came after a tick with this snapshot was sent; null if there is none,
 -- or the queue was dropped meanwhile. First is the one with the lowest transaction id, which the index
--- knows. Redelivered events do not count. An empty table is not planned for. The block ends with an
+-- knows. With an owner, only events count that were redelivered to it, else no such event. An empty table is not planned for. The block ends with an
 -- error, which gives its locks back, since those of a thousand queues fill the lock table.
-create or replace function pgque.first_event_time(i_queue_id integer, i_after pg_snapshot)
+create or replace function pgque.first_event_time(
+    i_queue_id integer, i_after pg_snapshot, i_owner integer default 0)
 returns timestamptz
 language plpgsql strict set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_times  text;
     v_first  timestamptz;
 begin
-    select string_agg(format('(select ev_time from pgque.event_%s_%s where %s and ev_owner is null '
-                             'order by ev_txid limit 1)', i_queue_id, nr, c), ', ')
+    select string_agg(format('(select ev_time from pgque.event_%s_%s where %s and coalesce(ev_owner, 0) = %s '
+                             'order by ev_txid limit 1)', i_queue_id, nr, c, i_owner), ', ')
     into v_times
     from generate_series(0, 2) nr
     cross join unnest(array[
@@ -9711,6 +9713,55 @@ begin
 exception
     when no_data_found or undefined_table then
         return v_first;
+end;
+$$;
+
+-- Returns since when the first event waits that a subscription at a tick has not finished; null if none
+-- does. A redelivered event has its old time: it waits since the last tick that it is not in.
+create or replace function pgque.waiting_since(
+    i_queue_id integer, i_sub_id integer, i_tick_time timestamptz, i_snapshot pg_snapshot,
+    i_seq bigint)
+returns timestamptz
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
+declare
+    v_since timestamptz := pgque.first_event_time(i_queue_id, i_snapshot);
+begin
+    if v_since is null and pgque.first_event_time(i_queue_id, i_snapshot, i_sub_id) is not null then
+        select max(t.tick_time) into v_since
+        from pgque.tick t
+        where t.tick_queue = i_queue_id and t.tick_event_seq = i_seq;
+    end if;
+    return case when v_since is not null then greatest(v_since, i_tick_time) end;
+end;
+$$;
+
+-- What waits for each consumer: how many events, with those that no tick contains yet, and since when the
+-- first one waits. Of a subconsumer, only its batch counts.
+create or replace view pgque.consumer_wait as
+select p.sub_id, q.queue_name, p.co_name,
+       case when p.sub_main is null
+            then coalesce(pg_sequence_last_value(q.queue_seq), 0) - p.tick_event_seq
+            else p.batch_events end as events,
+       case when p.sub_last_tick < p.newest_tick
+                 or pg_sequence_last_value(q.queue_seq) > p.newest_event_seq
+            then pgque.waiting_since(p.sub_queue, coalesce(p.sub_main, p.sub_id), p.tick_time,
+                                     p.tick_snapshot, p.tick_event_seq) end as since
+from pgque.consumer_progress p
+join pgque.queue q on q.queue_id = p.sub_queue;
+
+-- The same for callers, for one queue or all.
+create or replace function pgque.consumer_waits(
+    i_queue_name text, out queue_name text, out consumer_name text, out events bigint,
+    out waiting_since timestamptz)
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
+as $$
+begin
+    perform pgque.check_logs_visible();
+    return query
+    select w.queue_name, w.co_name, w.events, w.since
+    from pgque.consumer_wait w
+    where i_queue_name is null or w.queue_name = i_queue_name;
 end;
 $$;
 
@@ -10033,16 +10084,15 @@ cross join (values
 where f.figures[m.nr] is not null;
 
 -- The metrics of consumers. Events without a tick are pending too, or a consumer would look idle while
--- no ticker runs. A subconsumer has no counters, and without a batch no metrics; events of its open
+-- no ticker runs. The lag is the age of the first that waits. A subconsumer has no counters, and without a batch no metrics; events of its open
 -- batch are not finished, although the cursor of its main consumer is past them. An event counts as
 -- finished once, however often it was delivered again.
 create or replace view pgque.consumer_metric as
 with consumer as materialized (
     select jsonb_build_object('queue', q.queue_name, 'consumer', p.co_name) as labels,
-           array[extract(epoch from clock_timestamp() - p.tick_time),
-                 case when p.sub_main is null
-                      then coalesce(pg_sequence_last_value(q.queue_seq), 0) - p.tick_event_seq
-                      else p.batch_events end,
+           array[case when p.tick_time is not null
+                      then coalesce(extract(epoch from clock_timestamp() - w.since), 0) end,
+                 w.events,
                  n.acked + p.tick_event_seq
                  - coalesce(sum(p.batch_events) filter (where p.sub_main is not null)
                             over (partition by coalesce(p.sub_main, p.sub_id)), 0),
@@ -10050,6 +10100,7 @@ with consumer as materialized (
                  n.dead_lettered]::numeric[] as figures
     from pgque.consumer_progress p
     join pgque.queue q on q.queue_id = p.sub_queue
+    join pgque.consumer_wait w on w.sub_id = p.sub_id
     left join (
         select c.sub_id, sum(c.acked) as acked, sum(c.nacked) as nacked,
                sum(c.dead_lettered) as dead_lettered
@@ -10459,8 +10510,8 @@ left join (
 ) r on r.ev_queue = q.queue_id;
 
 -- The lag of a consumer is compared with the queue's rotation period, because a longer lag holds up
--- rotation. It includes events that wait for a tick: since the last tick at most, and exactly where that
--- is long ago, because finding the first event takes time. A parked batch is critical, because later
+-- rotation. It is the age of the first event that waits, with or without a tick: at most that of the tick
+-- before it, and exactly where that is long ago, because finding the first event takes time. A parked batch is critical, because later
 -- events wait. A lease that expired longer ago than the idle period is a warning, because no worker has
 -- the batch.
 create or replace view pgque.consumer_health (queue_name, check_name, status, detail) as
@@ -10478,7 +10529,11 @@ with unticked as materialized (
            p.lease_owner, p.lease_until, p.lease_epoch,
            q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
            case when p.sub_last_tick < p.newest_tick
-                then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
+                then date_trunc('milliseconds', coalesce(clock_timestamp() - case
+                    when clock_timestamp() - p.tick_time <= q.queue_rotation_period / 2
+                        then p.tick_time
+                    else pgque.waiting_since(p.sub_queue, coalesce(p.sub_main, p.sub_id), p.tick_time,
+                                             p.tick_snapshot, p.tick_event_seq) end, '0'))
                 when p.sub_main is null
                 then date_trunc('milliseconds',
                                 coalesce(clock_timestamp() - u.waiting_since, '0'))
@@ -10497,7 +10552,7 @@ select c.queue_name, format('consumer_lag:%s', c.co_name),
        case when c.sub_last_tick is null then 'has no batch'
             when c.lag <= c.queue_rotation_period / 2
             then format('%s%s behind, %s events',
-                        case when c.waits_for_tick and c.pending > 0 then 'at most ' end, c.lag, c.pending)
+                        case when c.pending > 0 then 'at most ' end, c.lag, c.pending)
             when c.waits_for_tick
             then format('%s events wait for a tick, the first for %s: see ticker_running',
                         c.pending, c.lag)
@@ -11032,7 +11087,7 @@ begin
              next_batch_info next_tick note_location open_to_claim otel_metrics queue_health queue_stats receive receive_coop
              receive_partitioned register_consumer register_consumer_at register_subconsumer
              release_batch release_slot renew_batch repartition replicated_tables retained_ticks
-             registration_losses seek set_aside_epoch set_events_aside set_partition_policy set_replicated
+             consumer_waits registration_losses seek set_aside_epoch set_events_aside set_partition_policy set_replicated
              slot_of_key stuck_consumers subscribe subscribe_slot subscribe_slots
              subscribe_subconsumer throughput tick_fingerprint tick_range_read_plan touch_subconsumer
              unregister_consumer unregister_subconsumer unsubscribe unsubscribe_slot

@@ -1,7 +1,6 @@
 """Checks on how far consumers are behind."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 import dagster as dg
@@ -24,10 +23,9 @@ def build_consumer_lag_checks(
     """Builds a check `consumer_lag_<consumer>` on the queue of each consuming asset.
 
     The check is on the queue, so it is evaluated even if the asset's runs fail. It passes if no
-    event waits. Otherwise the lag is the age of the tick at the consumer's position; the oldest
-    waiting event may be younger, if the consumer was idle before. If all events that wait are in no
-    tick yet, as on a paused queue, it is the time that the first of them has waited. A parked batch
-    fails the check, however short the lag is, and so does a database that cannot be reached.
+    event waits. Otherwise the lag is the time that the first of them has waited, also if it is in
+    no tick yet, as on a paused queue. A parked batch fails the check, however short the lag is, and
+    so does a database that cannot be reached.
 
     Args:
         assets: assets made by `@pgque_asset`, of one database, each with its own consumer; or one
@@ -122,9 +120,6 @@ def _result(
             description=f"{consumer} is not registered. The asset's sensor or first run registers "
             "it; until then the queue keeps no events for it",
         )
-    (stats,) = (each for each in client.queue_stats() if each.queue == consumer.queue)
-    if stats.oldest_message_age is None:  # ids of senders that rolled back
-        infos = [replace(info, pending_events=0) for info in infos]
     lag = max(consumer_lag(info) for info in infos)
     parked = "; ".join(filter(None, map(why_parked, states)))
     problem = parked or too_far_behind(lag, max_lag)

@@ -274,8 +274,10 @@ class ConsumerInfo:
     A subconsumer without a batch has no position: lag, last tick and pending events are None.
 
     Attributes:
+        lag: how long the first event that it has not finished has waited; zero if none waits.
         unticked_events: an upper bound for the events of the queue that are in no tick yet.
         unticked_age: how long the first of these has waited for a tick; None if there is none.
+        waiting_events: an upper bound for the events that wait, with or without a tick.
     """
 
     queue: str
@@ -287,6 +289,7 @@ class ConsumerInfo:
     pending_events: int | None
     unticked_events: int
     unticked_age: timedelta | None
+    waiting_events: int | None
 
 
 @dataclass(frozen=True)

@@ -101,11 +101,14 @@ def consumers(queue: str | None = None) -> Steps[list[ConsumerInfo]]:
     if queue is not None:
         yield check_queue(queue)
     found: list[ConsumerInfo] = yield Call(
-        "select queue_name, consumer_name, i.lag, i.last_seen, i.last_tick, i.current_batch, "
-        "i.pending_events, coalesce(u.events, 0), clock_timestamp() - u.waiting_since "
+        "select queue_name, consumer_name, case when i.last_tick is not null "
+        "then coalesce(clock_timestamp() - w.waiting_since, '0') end, i.last_seen, i.last_tick, "
+        "i.current_batch, i.pending_events, coalesce(u.events, 0), "
+        "clock_timestamp() - u.waiting_since, w.events "
         "from pgque.get_consumer_info(%s::text) i "
+        "join pgque.consumer_waits(%s::text) w using (queue_name, consumer_name) "
         "left join pgque.unticked_events(%s::text) u using (queue_name)",
-        (queue, queue),
+        (queue, queue, queue),
         lambda rows: [ConsumerInfo(*row) for row in rows],
     )
     return found

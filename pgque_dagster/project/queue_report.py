@@ -28,16 +28,8 @@ Metadata = dict[str, dg.MetadataValue | str | int | float]
 
 
 def consumer_lag(info: ConsumerInfo) -> timedelta:
-    """Returns how far a consumer is behind; 0 if no event waits for it.
-
-    An open batch counts as waiting, because retried events are not among the pending ones. Events
-    that wait for a tick count too: on a paused queue, they wait until it is resumed.
-    """
-    if info.lag is None:
-        return timedelta(0)
-    if info.pending_events or info.batch_id is not None:
-        return info.lag
-    return info.unticked_age or timedelta(0)
+    """Returns how far a consumer is behind; 0 if no event waits for it."""
+    return info.lag or timedelta(0)
 
 
 def waiting_for_tick(info: ConsumerInfo) -> str:
@@ -164,8 +156,7 @@ def _consumer_table(
             (
                 info.name,
                 short(consumer_lag(info)),
-                # Those that wait for a tick, too.
-                (info.pending_events or 0) + info.unticked_events,
+                info.waiting_events or 0,
                 _doing(states.get((info.queue, info.name))),
                 f"{short(info.last_seen)} ago",
                 ", ".join(key.to_user_string() for key in keys),

@@ -58,7 +58,7 @@ begin
              next_batch_info next_tick note_location open_to_claim otel_metrics queue_health queue_stats receive receive_coop
              receive_partitioned register_consumer register_consumer_at register_subconsumer
              release_batch release_slot renew_batch repartition replicated_tables retained_ticks
-             registration_losses seek set_aside_epoch set_events_aside set_partition_policy set_replicated
+             consumer_waits registration_losses seek set_aside_epoch set_events_aside set_partition_policy set_replicated
              slot_of_key stuck_consumers subscribe subscribe_slot subscribe_slots
              subscribe_subconsumer throughput tick_fingerprint tick_range_read_plan touch_subconsumer
              unregister_consumer unregister_subconsumer unsubscribe unsubscribe_slot

@@ -238,8 +238,8 @@ left join (
 ) r on r.ev_queue = q.queue_id;
 
 -- The lag of a consumer is compared with the queue's rotation period, because a longer lag holds up
--- rotation. It includes events that wait for a tick: since the last tick at most, and exactly where that
--- is long ago, because finding the first event takes time. A parked batch is critical, because later
+-- rotation. It is the age of the first event that waits, with or without a tick: at most that of the tick
+-- before it, and exactly where that is long ago, because finding the first event takes time. A parked batch is critical, because later
 -- events wait. A lease that expired longer ago than the idle period is a warning, because no worker has
 -- the batch.
 create or replace view pgque.consumer_health (queue_name, check_name, status, detail) as
@@ -257,7 +257,11 @@ with unticked as materialized (
            p.lease_owner, p.lease_until, p.lease_epoch,
            q.queue_name, q.queue_rotation_period, q.queue_ticker_idle_period,
            case when p.sub_last_tick < p.newest_tick
-                then date_trunc('milliseconds', clock_timestamp() - p.tick_time)
+                then date_trunc('milliseconds', coalesce(clock_timestamp() - case
+                    when clock_timestamp() - p.tick_time <= q.queue_rotation_period / 2
+                        then p.tick_time
+                    else pgque.waiting_since(p.sub_queue, coalesce(p.sub_main, p.sub_id), p.tick_time,
+                                             p.tick_snapshot, p.tick_event_seq) end, '0'))
                 when p.sub_main is null
                 then date_trunc('milliseconds',
                                 coalesce(clock_timestamp() - u.waiting_since, '0'))
@@ -276,7 +280,7 @@ select c.queue_name, format('consumer_lag:%s', c.co_name),
        case when c.sub_last_tick is null then 'has no batch'
             when c.lag <= c.queue_rotation_period / 2
             then format('%s%s behind, %s events',
-                        case when c.waits_for_tick and c.pending > 0 then 'at most ' end, c.lag, c.pending)
+                        case when c.pending > 0 then 'at most ' end, c.lag, c.pending)
             when c.waits_for_tick
             then format('%s events wait for a tick, the first for %s: see ticker_running',
                         c.pending, c.lag)

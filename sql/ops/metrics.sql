@@ -36,16 +36,15 @@ cross join (values
 where f.figures[m.nr] is not null;
 
 -- The metrics of consumers. Events without a tick are pending too, or a consumer would look idle while
--- no ticker runs. A subconsumer has no counters, and without a batch no metrics; events of its open
+-- no ticker runs. The lag is the age of the first that waits. A subconsumer has no counters, and without a batch no metrics; events of its open
 -- batch are not finished, although the cursor of its main consumer is past them. An event counts as
 -- finished once, however often it was delivered again.
 create or replace view pgque.consumer_metric as
 with consumer as materialized (
     select jsonb_build_object('queue', q.queue_name, 'consumer', p.co_name) as labels,
-           array[extract(epoch from clock_timestamp() - p.tick_time),
-                 case when p.sub_main is null
-                      then coalesce(pg_sequence_last_value(q.queue_seq), 0) - p.tick_event_seq
-                      else p.batch_events end,
+           array[case when p.tick_time is not null
+                      then coalesce(extract(epoch from clock_timestamp() - w.since), 0) end,
+                 w.events,
                  n.acked + p.tick_event_seq
                  - coalesce(sum(p.batch_events) filter (where p.sub_main is not null)
                             over (partition by coalesce(p.sub_main, p.sub_id)), 0),
@@ -53,6 +52,7 @@ with consumer as materialized (
                  n.dead_lettered]::numeric[] as figures
     from pgque.consumer_progress p
     join pgque.queue q on q.queue_id = p.sub_queue
+    join pgque.consumer_wait w on w.sub_id = p.sub_id
     left join (
         select c.sub_id, sum(c.acked) as acked, sum(c.nacked) as nacked,
                sum(c.dead_lettered) as dead_lettered

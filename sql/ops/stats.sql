@@ -19,17 +19,18 @@ $$;
 
 -- Returns when the first event that came after a tick with this snapshot was sent; null if there is none,
 -- or the queue was dropped meanwhile. First is the one with the lowest transaction id, which the index
--- knows. Redelivered events do not count. An empty table is not planned for. The block ends with an
+-- knows. With an owner, only events count that were redelivered to it, else no such event. An empty table is not planned for. The block ends with an
 -- error, which gives its locks back, since those of a thousand queues fill the lock table.
-create or replace function pgque.first_event_time(i_queue_id integer, i_after pg_snapshot)
+create or replace function pgque.first_event_time(
+    i_queue_id integer, i_after pg_snapshot, i_owner integer default 0)
 returns timestamptz strict
 as $$
 declare
     v_times  text;
     v_first  timestamptz;
 begin
-    select string_agg(format('(select ev_time from pgque.event_%s_%s where %s and ev_owner is null '
-                             'order by ev_txid limit 1)', i_queue_id, nr, c), ', ')
+    select string_agg(format('(select ev_time from pgque.event_%s_%s where %s and coalesce(ev_owner, 0) = %s '
+                             'order by ev_txid limit 1)', i_queue_id, nr, c, i_owner), ', ')
     into v_times
     from generate_series(0, 2) nr
     cross join unnest(array[
@@ -43,6 +44,55 @@ begin
 exception
     when no_data_found or undefined_table then
         return v_first;
+end;
+$$;
+
+-- Returns since when the first event waits that a subscription at a tick has not finished; null if none
+-- does. A redelivered event has its old time: it waits since the last tick that it is not in.
+create or replace function pgque.waiting_since(
+    i_queue_id integer, i_sub_id integer, i_tick_time timestamptz, i_snapshot pg_snapshot,
+    i_seq bigint)
+returns timestamptz
+as $$
+declare
+    v_since timestamptz := pgque.first_event_time(i_queue_id, i_snapshot);
+begin
+    if v_since is null and pgque.first_event_time(i_queue_id, i_snapshot, i_sub_id) is not null then
+        select max(t.tick_time) into v_since
+        from pgque.tick t
+        where t.tick_queue = i_queue_id and t.tick_event_seq = i_seq;
+    end if;
+    return case when v_since is not null then greatest(v_since, i_tick_time) end;
+end;
+$$;
+
+-- What waits for each consumer: how many events, with those that no tick contains yet, and since when the
+-- first one waits. Of a subconsumer, only its batch counts.
+create or replace view pgque.consumer_wait as
+select p.sub_id, q.queue_name, p.co_name,
+       case when p.sub_main is null
+            then coalesce(pg_sequence_last_value(q.queue_seq), 0) - p.tick_event_seq
+            else p.batch_events end as events,
+       case when p.sub_last_tick < p.newest_tick
+                 or pg_sequence_last_value(q.queue_seq) > p.newest_event_seq
+            then pgque.waiting_since(p.sub_queue, coalesce(p.sub_main, p.sub_id), p.tick_time,
+                                     p.tick_snapshot, p.tick_event_seq) end as since
+from pgque.consumer_progress p
+join pgque.queue q on q.queue_id = p.sub_queue;
+
+-- The same for callers, for one queue or all.
+create or replace function pgque.consumer_waits(
+    i_queue_name text, out queue_name text, out consumer_name text, out events bigint,
+    out waiting_since timestamptz)
+returns setof record security definer
+set jit = off
+as $$
+begin
+    perform pgque.check_logs_visible();
+    return query
+    select w.queue_name, w.co_name, w.events, w.since
+    from pgque.consumer_wait w
+    where i_queue_name is null or w.queue_name = i_queue_name;
 end;
 $$;
 

@@ -21,7 +21,8 @@ select s.sub_id, s.sub_queue, s.sub_main, s.sub_active, s.sub_last_tick, s.sub_b
        case when s.sub_main is null then newest.tick_event_seq else batch_end.tick_event_seq end
        - t.tick_event_seq as pending_events,
        (select min(l.sub_active) from pgque.position_log l
-        where l.sub_batch = s.sub_batch) as opened_at  -- as far as compaction has left it
+        where l.sub_batch = s.sub_batch) as opened_at,  -- as far as compaction has left it
+       t.tick_snapshot
 from pgque.subscription s
 join pgque.consumer c on c.co_id = s.sub_consumer
 left join lateral (

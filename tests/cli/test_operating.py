@@ -184,6 +184,23 @@ class TestStatus:
         assert json.loads(pgque("status", "empty", "--json").stdout)["consumers"] == []
         assert found["consumers"][0]["open_batch"] is None
 
+    def test_events_without_a_tick_are_pending_and_their_age_is_the_lag(
+        self, pgque: Pgque, client: Client
+    ) -> None:
+        def shown() -> tuple[int, float]:
+            (consumer,) = json.loads(pgque("status", "--json").stdout)["consumers"]
+            return consumer["pending"], consumer["lag"]
+
+        with client.transaction() as db:
+            db.execute("update pgque.tick_log set tick_time = tick_time - interval '1 hour'")
+        assert shown() == (0, 0)
+        client.send("orders", "no ticker runs")
+        pending, lag = shown()
+        assert (pending, lag < 600) == (1, True)
+        with client.transaction() as db:
+            db.execute("update pgque.event set ev_time = ev_time - interval '20 minutes'")
+        assert 1200 <= shown()[1] < 1800
+
     def test_it_shows_a_reader_all_but_the_scheduler(
         self, client: Client, database_url: str
     ) -> None:

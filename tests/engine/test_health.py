@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.metrics import age_positions, age_ticks, health
+from tests.support.metrics import age_events, age_positions, age_ticks, health
 from tests.support.queues import Connection
 from tests.support.replicas import wait_for
 from tests.support.workers import next_of, queue_with_ticks
@@ -46,9 +46,9 @@ def test_an_empty_database_and_new_queues_are_well(db: Connection) -> None:
 def test_names_with_quotes_and_other_scripts_come_through(db: Connection) -> None:
     queue, consumer = "q'\"\\ {} %s été", "c'\"\\ %s 世界"
     db.make_queue(queue, consumers=(consumer,))
-    db.tick(queue)
+    db.publish("a", queue=queue)
+    age_events(db, "1 day")
     age_ticks(db, "1 day", queue)
-    db.tick(queue)
     status, detail = health(db, queue)[f"consumer_lag:{consumer}"]
     assert status == "critical"
     db.execute(detail.partition("with ")[2].encode())
@@ -203,10 +203,12 @@ class TestConsumers:
     def test_lag_is_measured_against_the_rotation_period(
         self, q: Connection, age: str, status: str
     ) -> None:
-        q.send("a")
         age_ticks(q, age)
-        assert health(q)["consumer_lag:c"][0] == "ok"  # at the last tick, however old it is
-        q.tick()
+        q.publish("a")
+        # However old the last tick of a quiet queue is.
+        assert health(q)["consumer_lag:c"][0] == "ok"
+        age_events(q, age)
+        age_ticks(q, age)
         found, detail = health(q)["consumer_lag:c"]
         assert found == status and "1 events" in detail
 
@@ -214,6 +216,7 @@ class TestConsumers:
         queue_with_ticks(db, "a")
         assert health(db)["consumer_lag:c.w1"] == ("ok", "has no batch")
         next_of(db, "w1")
+        age_events(db, "3 hours")
         age_ticks(db, "3 hours")
         found = health(db)
         assert found["consumer_lag:c.w1"][0] == "critical"
@@ -253,7 +256,8 @@ def test_the_detail_of_what_is_wrong_always_says_what_to_do(q: Connection) -> No
     q.value("select pgque.nack_batch(%s, '{1}', '0')", batch)
     q.finish(batch)
     age_retries(q, "1 day")
-    q.tick()
+    q.publish("b")
+    age_events(q, "1 day")
     age_ticks(q, "1 day")
     age_rotation(q, "1 day")
     sql = "select check_name, detail from pgque.queue_health() where status <> 'ok' order by 1"

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from tests.support.metrics import (
+    age_events,
     age_ticks,
     bloat_counters,
     compact_counters,
@@ -48,6 +49,29 @@ def test_every_metric_of_the_specification_is_there_once_with_a_value(worked: Co
     assert {row[:2] for row in found} >= SPECIFIED
     assert len({(name, labels) for name, _, labels in found}) == len(found)
     assert worked.rows("select * from pgque.otel_metrics() where value is null") == []
+
+
+def test_the_lag_is_the_age_of_the_first_event_that_waits(q: Connection) -> None:
+    def lag() -> int:
+        return round(float(metric(q, "pgque.consumer.lag_seconds", "c", "q")) / 100) * 100
+
+    for _ in range(2):
+        q.tick()
+        age_ticks(q, "1 hour")
+    assert lag() == 0  # nothing waits
+    q.send("a")
+    assert lag() == 0  # a new event, after two quiet hours
+    age_events(q, "20 minutes")
+    assert lag() == 1200  # no ticker runs
+    q.tick()
+    assert lag() == 1200
+    batch = q.value("select batch_id from pgque.receive('q', 'c')")
+    q.value("select pgque.nack_batch(%s, '{1}', '0')", batch)
+    q.finish(batch)
+    q.value("select pgque.maint_retry_events()")
+    age_ticks(q, "1 hour")
+    q.tick()
+    assert lag() == 3600  # an event that is delivered again has its old time
 
 
 def test_an_empty_database_has_the_metrics_of_the_database(db: Connection) -> None:

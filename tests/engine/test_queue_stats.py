@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.metrics import age_positions, age_ticks, health
+from tests.support.metrics import age_events, age_positions, age_ticks, health
 from tests.support.queues import Connection, refused
 from tests.support.workers import next_of, queue_with_ticks
 
@@ -26,10 +26,6 @@ def queue_stats(db: Connection, queue: str = "q") -> dict[str, Any]:
 
 def consumer_stats(db: Connection, consumer: str = "c") -> dict[str, Any]:
     return stats(db, "consumer", consumer)
-
-
-def age_events(db: Connection, age: str) -> None:
-    db.execute(f"update pgque.event_1 set ev_time = ev_time - interval '{age}'".encode())
 
 
 def stuck(db: Connection, threshold: str = "1 hour") -> list[str]:

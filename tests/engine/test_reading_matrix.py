@@ -203,6 +203,10 @@ MATRIX: dict[str, Callable[[Case], None]] = {
     "get_consumer_info": counts(PENDING.format("get_consumer_info('q')")),
     "queue_stats": counts("select depth from pgque.queue_stats() where queue_name = 'q'"),
     "unticked_events": counts("select events from pgque.unticked_events('q')"),
+    "consumer_waits": counts(
+        "select events from pgque.consumer_waits('q') where consumer_name = 'c'"
+    ),
+    "registration_losses": counts("select unread from pgque.registration_losses('q', 'c')"),
     "get_queue_info": counts("select ev_new from pgque.get_queue_info('q')"),
 }
 # These take a batch's id, and neither read events nor count them.

@@ -27,9 +27,11 @@ def give_up(
     batch.ack()
 
 
-def make_older(sql: Callable[[str], None]) -> None:
-    """As if all ticks so far had been made an hour ago."""
+def make_older(sql: Callable[[str], None], *, and_events: bool = False) -> None:
+    """As if all ticks so far had been made an hour ago, and all events sent."""
     sql("update pgque.tick_log set tick_time = tick_time - interval '1 hour'")
+    if and_events:
+        sql("update pgque.event set ev_time = ev_time - interval '1 hour'")
 
 
 def run(

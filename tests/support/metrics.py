@@ -50,6 +50,11 @@ def age_ticks(db: Connection, age: str, queue: str = "q") -> None:
     )
 
 
+def age_events(db: Connection, age: str) -> None:
+    """Makes all events older."""
+    db.execute("update pgque.event set ev_time = ev_time - %s::interval", [age])
+
+
 def age_positions(db: Connection, age: str) -> None:
     """Makes all signs of life and leases of consumers older."""
     db.execute(

@@ -89,7 +89,7 @@ def _consumer_rows(client: Client, queue: str | None) -> Sequence[Row]:
         {
             "queue": consumer.queue,
             "consumer": consumer.name,
-            "pending": consumer.pending_events,
+            "pending": consumer.waiting_events,
             "lag": consumer.lag,
             "open batch": consumer.batch_id,
             "owner": lease.owner if lease else None,

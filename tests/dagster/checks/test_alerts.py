@@ -105,6 +105,10 @@ def test_a_consumer_is_behind_from_the_lag_that_was_asked_for(
     make_older(sql)
     publish(client, ["a"])
     strict = OnCall(client, max_lag=timedelta(minutes=30))
+    assert strict.evaluate() == [], "the event is new, after a quiet hour"
+    make_older(sql, and_events=True)
+    client.force_next_tick("orders")
+    client.ticker()
 
     assert OnCall(client, max_lag=timedelta(hours=2)).evaluate() == []
     assert strict.evaluate() == ["consumer_lag:revenue"]

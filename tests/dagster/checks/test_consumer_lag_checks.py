@@ -62,7 +62,10 @@ def test_a_consumer_behind_its_budget_fails_and_is_told_what_to_do(
 ) -> None:
     make_older(sql)
     publish(client, ["a"])
+    young = lag_of(client, max_lag=MINUTE)
+    make_older(sql, and_events=True)
 
+    assert young.passed, "the queue was quiet before"
     failed = lag_of(client, max_lag=HALF_AN_HOUR)
 
     assert lag_of(client, max_lag=TWO_HOURS).passed
@@ -102,8 +105,8 @@ def test_a_batch_that_a_part_of_a_shared_consumer_holds_counts_as_behind(
     client: Client, sql: Sql
 ) -> None:
     sql("select pgque.register_subconsumer('orders', 'revenue', 'one', true)")
-    make_older(sql)
     publish(client, ["a"])
+    make_older(sql, and_events=True)
     sql("select pgque.next_batch('orders', 'revenue', 'one')")
 
     result = lag_of(client, max_lag=HALF_AN_HOUR)
