@@ -1,9 +1,10 @@
 """Reads retained events without a consumer: nothing is registered, leased or moved."""
 
-from .models import Message
+from .models import ConsumerInfo, Message, ReadPlan
 from .operation import Call, Steps
-from .plans import tick_range_plan
+from .plans import read_plan, tick_range_plan
 from .ranges import Position, write_position
+from .registrations import check_consumer, consumers
 
 _COLUMNS = "ev_id, ev_type, ev_data, ev_retry, ev_time, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
 
@@ -40,11 +41,41 @@ def peek(queue: str, position: Position | None = None, limit: int = 20) -> Steps
     """
     start, end = yield retained_ticks(queue, position, None if position else limit)
     plan = yield tick_range_plan(queue, start, end, 1)
+    return (yield from _read(plan, limit, newest=position is None))
+
+
+def peek_batch(queue: str, consumer: str, limit: int = 20) -> Steps[list[Message]]:
+    """Returns the first events of a consumer's open batch, with those that are delivered again.
+
+    Without an open batch, these are the events that come next, up to the last tick.
+
+    Args:
+        queue: the queue's name.
+        consumer: the consumer's name, or that of a subconsumer or slot.
+        limit: the maximum number of events.
+
+    Raises:
+        ConsumerNotFound: if the consumer is not registered.
+    """
+    yield check_consumer(queue, consumer)
+    infos: list[ConsumerInfo] = yield from consumers(queue)
+    (info,) = (each for each in infos if each.name == consumer)
+    if info.batch_id is not None:
+        plan = yield read_plan(info.batch_id, 1)
+    elif info.last_tick_id is None:
+        return []
+    else:
+        _, end = yield retained_ticks(queue, None, 1)
+        plan = yield tick_range_plan(queue, info.last_tick_id, end, 1, consumer)
+    return (yield from _read(plan, limit, newest=False))
+
+
+def _read(plan: ReadPlan, limit: int, *, newest: bool) -> Steps[list[Message]]:
     if not plan.slices:
         return []
-    order = "desc" if position is None else "asc"
+    order = "desc" if newest else "asc"
     # The server wrote the FROM clauses; there is one for each table.
     slices = " union all ".join(f"select {_COLUMNS} from {slice.rows}" for slice in plan.slices)
     statement = f"select * from ({slices}) e order by ev_id {order} limit {limit}"
     events: list[Message] = yield Call(statement, (), lambda rows: [Message(*row) for row in rows])
-    return events[::-1] if position is None else events
+    return events[::-1] if newest else events

@@ -46,6 +46,27 @@ class TestPeek:
             assert payloads(pgque(*peek, "--from", position)) == shown
         assert standing(client) == (4, None)
 
+    def test_it_shows_a_consumers_batch_with_what_is_delivered_again(
+        self, pgque: Pgque, refused: Refused, misused: Refused, client: Client
+    ) -> None:
+        client.register_consumer("orders", "other")
+        peek = ("peek", "orders", "--json", "--consumer", "billing")
+        publish(client, "a", "b", "c")
+        batch = claim(client, consumer="billing")
+        batch.dead_letter([event.msg_id for event in batch.events()][:2], reason="bad")
+        batch.ack()
+        assert payloads(pgque(*peek)) == []
+        client.replay_dead_letters("orders")
+        publish(client, "d")
+        assert payloads(pgque("peek", "orders", "--json")) == ["a", "b", "c", "d"]
+        for _ in ("next", "open"):
+            assert payloads(pgque(*peek)) == ["a", "b", "d"]
+            assert payloads(pgque(*peek, "--limit", "2")) == ["a", "b"]
+            client.next_batch("orders", "billing")
+        assert payloads(pgque(*peek[:-1], "other")) == ["a", "b", "c", "d"]
+        assert '"nobody"' in refused(*peek[:-1], "nobody")
+        assert "not both" in misused(*peek, "--from", "earliest")
+
     def test_what_is_not_there_is_refused(self, refused: Refused, client: Client) -> None:
         assert "Did you mean orders?" in refused("peek", "order")
         assert "tick" in refused("peek", "orders", "--from", "99")

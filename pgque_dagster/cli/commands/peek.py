@@ -13,6 +13,7 @@ from ..times import QueuePosition
     "pgque peek orders",
     "pgque peek orders --from earliest --limit 5",
     "pgque peek orders --from 2026-05-24T18:00 --json",
+    "pgque peek orders --consumer revenue --limit 1000",
     "watch pgque peek orders",
 )
 @click.option(
@@ -28,13 +29,28 @@ from ..times import QueuePosition
     type=QueuePosition(),
     help="Show the first events after this position, not the newest: earliest, a time, or a tick.",
 )
-def peek(client: Client, queue: str, limit: int, position: str | None) -> None:
+@click.option(
+    "--consumer",
+    help="Show events of this consumer's open batch, or else of its next ones, with those "
+    "that are delivered to it again, such as replayed dead letters.",
+)
+def peek(
+    client: Client, queue: str, limit: int, position: str | None, consumer: str | None
+) -> None:
     """Show events of QUEUE that are retained. No consumer is needed, and none is moved.
 
-    Shows the events that have a tick, so those of the last seconds may be missing.
+    Shows the events that have a tick, so those of the last seconds may be missing. Events that are
+    delivered to one consumer again are shown with --consumer.
     """
+    if consumer is not None and position is not None:
+        raise click.UsageError("Give --consumer or --from, not both.")
+    events = (
+        peeking.peek(queue, position, limit)
+        if consumer is None
+        else peeking.peek_batch(queue, consumer, limit)
+    )
     show_rows(
-        [_row(event) for event in client.run(peeking.peek(queue, position, limit))],
+        [_row(event) for event in client.run(events)],
         f"queue {queue} retains no events there that have a tick; `pgque ticker` makes ticks",
     )
 

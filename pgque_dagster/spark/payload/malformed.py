@@ -33,6 +33,8 @@ _HISTORY = int(MIN_MALFORMED / DEFAULT_MAX_MALFORMED) - MIN_MALFORMED
 
 _PREFIX = "malformed payload: "
 _SAMPLES = 3
+# So many are named in the way out, and logged with their reasons.
+_NAMED = 100
 _SAMPLE_LENGTH = 200
 _TEXT_LENGTH = 40
 
@@ -124,7 +126,7 @@ class MalformedEvents:
             raise MalformedPayload(
                 f"{self._how_many(count)}{why}: {self._samples(explained, ids)}",
                 "No event is acked or set aside. Correct the schema and materialize again, or raise"
-                f" max_malformed, which is {max_malformed:g} (1 allows all).{self._way_out()}",
+                f" max_malformed, which is {max_malformed:g} (1 allows all).{self._way_out(ids)}",
             )
         # A refused call sets nothing aside, so it does not count for the next one.
         self._counted = counted
@@ -147,15 +149,17 @@ class MalformedEvents:
             )
         return None
 
-    def _way_out(self) -> str:
+    def _way_out(self, ids: Sequence[int]) -> str:
         """Returns how to set single events aside; nothing for a window, which has no consumer."""
         batch = self._batch
         if batch.history_call(1) is None:
             return ""
         name = batch.consumer if batch.slot is None else f"{batch.consumer}#{batch.slot}"
+        named = " ".join(map(str, sorted(ids))) if len(ids) <= _NAMED else "EVENT..."
         return (
             " If the events are wrong and not the schema, set them aside:"
-            f" `pgque dead-letters add {batch.queue} {name} EVENT...`."
+            f" `pgque dead-letters add {batch.queue} {name} {named}`;"
+            f" `pgque peek {batch.queue} --consumer {name}` shows them."
         )
 
     def _how_many(self, count: int) -> str:
@@ -171,7 +175,7 @@ class MalformedEvents:
         The description has the names and types of the payload's fields, or the beginning of a
         payload that is not an object. It leaves out the values of objects, which may be secret.
         """
-        first = sorted(ids)[:_SAMPLES]
+        first = sorted(ids)[:_NAMED]
         if isinstance(explained, DataFrame):
             few = explained.where(f.col("ev_id").isin(first))
         else:
@@ -179,10 +183,13 @@ class MalformedEvents:
             few = self._spark.createDataFrame(explained.filter(is_first))
         found = f.expr(f"schema_of_variant(try_parse_json({TEXT}))").alias("found")
         rows = few.select("ev_id", REASON, TEXT, found).orderBy("ev_id").collect()
-        return "; ".join(
+        samples = [
             f"event {row.ev_id}: {_cut(row[REASON])} ({_described(row[TEXT], row.found)})"
             for row in rows
-        )
+        ]
+        if len(ids) > _SAMPLES:
+            _log.error("malformed events:\n" + "\n".join(samples))
+        return "; ".join(samples[:_SAMPLES])
 
 
 def _are_too_many(count: int, events: int, max_malformed: float) -> bool:

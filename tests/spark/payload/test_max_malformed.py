@@ -98,7 +98,7 @@ def test_a_share_out_of_range_and_an_unknown_policy_are_refused_at_once(batch_of
 
 
 def test_the_error_shows_the_first_three_with_reason_and_fields_and_says_what_to_do(
-    batch_of: BatchOf, way: str
+    batch_of: BatchOf, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     batch = batch_of({"id": "one", "name": "secret"}, {"name": "x"}, "[1, 2]", {"id": "four"})
     first, second, third, fourth = (event.msg_id for event in batch.claim.events())
@@ -115,6 +115,9 @@ def test_the_error_shows_the_first_three_with_reason_and_fields_and_says_what_to
     expected = "Expected `object`, got `array` (it begins with '[1, 2]')"
     assert f"event {third}: {expected}" in text
     assert f"event {fourth}" not in text
+    assert f"`pgque dead-letters add orders revenue {first} {second} {third} {fourth}`" in text
+    assert "`pgque peek orders --consumer revenue`" in text
+    assert f"event {fourth}: Expected `int`, got `str`" in caplog.text
     assert "secret" not in text
     assert "Correct the schema and materialize again, or raise max_malformed" in text
 
