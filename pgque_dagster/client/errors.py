@@ -4,8 +4,9 @@ The SQL functions raise errors with codes of their own class (`PQ…`). This mod
 not by text, which the server may translate.
 """
 
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import psycopg
@@ -17,6 +18,12 @@ def sentences(*texts: str) -> str:
     parts = [" ".join(text.split()) for text in texts if text.strip()]
     ends = [part if part.endswith(tuple(".?!:;,")) else f"{part}." for part in parts[:-1]]
     return " ".join([*ends, *parts[-1:]])
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Returns a question that names the nearest names; an empty text if none is near."""
+    near = difflib.get_close_matches(name.lower(), names, n=2, cutoff=0.5)
+    return f"Did you mean {' or '.join(near)}? " if near else ""
 
 
 def can_tell(error: BaseException) -> bool:
@@ -206,6 +213,9 @@ _BY_CODE: dict[str, type[PgqueError]] = {
 
 # By an administrator or a shutdown, after a crash, after idle_session_timeout, and found later.
 _SESSION_ENDED = ("57P01", "57P02", "57P05", "the connection is closed", "the connection is lost")
+# The server's function that raises the error, whose name is not translated.
+_NOT_IN_ENCODING = "report_untranslatable_char"
+_PREPARED = (pg.DuplicatePreparedStatement, pg.InvalidSqlStatementName)
 _ADDON = re.compile(r'"(pgq|postgremq|qgres)\b')
 _INSTALL = "Run `pgque install`, or PgqueResource(install='upgrade')."
 
@@ -223,6 +233,11 @@ def error_from(error: psycopg.Error | UnicodeEncodeError) -> PgqueError:
         return MalformedPayload(f"a text is not valid Unicode: {error}")
     message = error.diag.message_primary or str(error)
     hint = error.diag.message_hint or ""
+    if error.diag.source_function == _NOT_IN_ENCODING:
+        hint = (
+            "Send bytes, or JSON with the character escaped, as json.dumps writes it; or use a "
+            "database in UTF8."
+        )
     if error.sqlstate in _BY_CODE:
         return _BY_CODE[error.sqlstate](message, hint)
     addon = _ADDON.search(message)
@@ -253,8 +268,14 @@ def error_from(error: psycopg.Error | UnicodeEncodeError) -> PgqueError:
     if isinstance(error, pg.ReadOnlySqlTransaction):
         return DatabaseError(
             message,
-            "A standby takes no writes: connect to the primary, such as with "
-            "target_session_attrs=read-write.",
+            "On a standby: connect to the primary, such as with target_session_attrs=read-write. "
+            "On a primary: turn default_transaction_read_only off.",
+        )
+    if isinstance(error, _PREPARED) and "_pg3_" in message:
+        return DatabaseError(
+            message,
+            "A pooler gave the connection another session than the one with psycopg's prepared "
+            "statement: connect with prepare_threshold=None.",
         )
     if isinstance(error, psycopg.DataError) and error.sqlstate is None:
         return MalformedPayload(message)

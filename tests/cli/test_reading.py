@@ -1,6 +1,7 @@
 """`pgque peek`: events without a consumer; `pgque dead-letters`."""
 
 import json
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -10,6 +11,7 @@ from pgque_dagster.client import Client
 from tests.cli.conftest import Pgque, Refused
 from tests.support.events import claim, tick
 from tests.support.logins import as_login
+from tests.support.replicas import synchronous_pair
 
 
 def publish(client: Client, *payloads: str) -> None:
@@ -70,6 +72,20 @@ class TestPeek:
     def test_what_is_not_there_is_refused(self, refused: Refused, client: Client) -> None:
         assert "Did you mean orders?" in refused("peek", "order")
         assert "tick" in refused("peek", "orders", "--from", "99")
+
+    def test_it_works_where_nothing_can_be_written(self, server: Any, pgque: Pgque) -> None:
+        read_only = {"PGOPTIONS": "-c default_transaction_read_only=on"}
+        peek = ("peek", "orders", "--json", "--from", "earliest", "--url")
+        with synchronous_pair(server) as (primary, standby):
+            with Client(primary.url()) as client:
+                client.create_queue("orders")
+                publish(client, "a")
+            for url, env in ((standby.url(), {}), (primary.url(), read_only)):
+                result = CliRunner().invoke(main, [*peek, url], env=env)
+                assert (result.stderr, payloads(result)) == ("", ["a"])
+                sent = CliRunner().invoke(main, ["send", "orders", "{}", "--url", url], env=env)
+                assert "target_session_attrs=read-write" in sent.stderr
+                assert "default_transaction_read_only off" in sent.stderr
 
     def test_who_may_not_read_is_refused(self, database_url: str, client: Client) -> None:
         url = as_login(database_url, "pgque_writer")

@@ -346,3 +346,23 @@ class TestRights:
         ):
             nobody.send("orders", "x")
         assert grant("pgque_reader", 'o"dd') == 'grant pgque_reader to "o""dd";'
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "do 'begin execute ''deallocate all''; end'",
+        "do 'begin execute ''deallocate all; prepare _pg3_1 as select 1''; end'",
+    ],
+)
+def test_a_prepared_statement_of_another_session_is_told_from_other_errors(
+    q: Queue, change: str
+) -> None:
+    with psycopg.connect(q.url, autocommit=True, prepare_threshold=0) as connection:
+        client = Client(connection)
+        client.version()
+        # As behind a pooler, psycopg does not see it.
+        connection.execute(change.encode(), prepare=False)
+        with pytest.raises(DatabaseError, match=r"_pg3_.*connect with prepare_threshold=None"):
+            client.version()
+            client.incarnation()

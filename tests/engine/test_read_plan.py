@@ -220,6 +220,23 @@ class TestRanges:
         with refused("40001"):
             read_range(reader, 1, last)
 
+    def test_a_read_only_plan_that_rotation_overtakes_is_refused(self, q: Connection) -> None:
+        last = q.publish("truncated")
+        assert [q.rotate(), q.rotate()] == [1, 1]
+        q.drain()
+        rotation = q.another()
+        rotation.execute("begin")
+        assert rotation.value("select pgque.maint_rotate_tables_step1('q')") == 1
+
+        def read(reader: Connection) -> list[str]:
+            reader.execute("set default_transaction_read_only to on")
+            return read_range(reader, 1, last)
+
+        with refused("PQ005", "no tick 1 any more"):
+            plan = q.blocked(read)
+            rotation.execute("commit")
+            plan.result()
+
     def test_a_plan_names_set_columns_and_lets_the_reader_choose(self, q: Connection) -> None:
         first = q.last_tick()
         plain = q.publish("a", "b")

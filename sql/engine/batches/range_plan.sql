@@ -2,7 +2,8 @@
 -- consumer, these are the events for everybody; with one, also those redelivered to that consumer. No
 -- position protects the range from rotation, so ticks before queue_first_tick are refused, and a slice
 -- that is read too late fails with PQ008.
--- locks: the queue's row, shared, so that rotation waits for the plan. writes: nothing.
+-- locks: the queue's row, shared, so that rotation waits for the plan; none in a read-only transaction,
+-- such as a standby's. writes: nothing.
 create or replace function pgque.tick_range_read_plan(
     i_queue text, i_from_tick bigint, i_to_tick bigint, i_max_slices integer,
     i_consumer text default null,
@@ -16,12 +17,16 @@ declare
     v_sub    pgque.subscription;
     v_range  record;
     v_owner  text := 'ev_owner is null';
+    v_looks  constant boolean := current_setting('transaction_read_only') = 'on'
+                             and current_setting('transaction_isolation') = 'read committed';
 begin
     if i_from_tick > i_to_tick then
         raise exception 'ticks % to % of queue "%" run backwards', i_from_tick, i_to_tick, i_queue
             using errcode = 'PQ005', hint = 'Pass the earlier tick first.';
     end if;
-    select q.* into v_queue from pgque.queue q where q.queue_id = v_queue.queue_id for share;
+    if not v_looks then
+        select q.* into v_queue from pgque.queue q where q.queue_id = v_queue.queue_id for share;
+    end if;
     v_range := pgque.events_between(
         v_queue.queue_id,
         (pgque.find_retained_tick(v_queue, i_from_tick)).tick_snapshot,
@@ -36,6 +41,9 @@ begin
         v_range.tables,
         format('%s and (%s or %s)', v_owner, v_range.in_range, coalesce(v_range.in_list, 'false')),
         i_max_slices);
+    if v_looks then  -- Rotation may have truncated a table before the plan: then the tick is gone, too.
+        perform pgque.find_retained_tick(pgque.find_queue(i_queue), i_from_tick);
+    end if;
 end;
 $$;
 
