@@ -1,5 +1,6 @@
 """Expected errors end the command with one line on stderr and no stack trace."""
 
+import io
 import logging
 import re
 import sys
@@ -50,6 +51,9 @@ class OneLineErrorGroup(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the command. What --help prints may fail outside of `invoke`."""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # The terminal's encoding may lack a character of an event.
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             return super().main(*args, **kwargs)
         except OSError as error:

@@ -1,6 +1,7 @@
 """What commands print: aligned tables and sentences, or JSON with --json; waits."""
 
 import json
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,7 +48,8 @@ def show_result(sentence: str, **values: object) -> None:
 
 def to_json(value: object) -> str:
     """Returns a value as JSON: durations in seconds, times in ISO 8601."""
-    return json.dumps(value, default=_plain, ensure_ascii=False)
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    return json.dumps(value, default=_plain, ensure_ascii=not is_unicode)
 
 
 def named(rows: Sequence[Row]) -> list[dict[str, object]]:

@@ -35,7 +35,7 @@ def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
 async def open_connection(url: str, connections: Any) -> Any:
     """Opens a connection as `connect` does, of the given class of psycopg."""
     with translated():
-        connection = await settled(connections.connect(_checked(url), autocommit=True))
+        connection = await settled(connections.connect(checked(url), autocommit=True))
     try:
         _check_version(connection)
         with translated():
@@ -59,15 +59,12 @@ def url_of(connection: BaseConnection[Any]) -> str:
 
 
 async def apply_settings(connection: BaseConnection[Any]) -> None:
-    """Sets UTF-8, and the styles of dates and intervals that can be read, if others are set.
+    """Sets the styles of dates and intervals that can be read, if others are set.
 
     These are statements because poolers refuse such settings in the connection string. The server
     reports the settings, so it costs nothing where they are the usual ones.
     """
     reported = connection.info.parameter_status
-    # The encoding may come from the server's, the role's or the program's settings.
-    if reported("client_encoding") != "UTF8":
-        await settled(connection.execute("set client_encoding to utf8"))
     if not (reported("DateStyle") or "").startswith("ISO"):
         await settled(connection.execute("set datestyle to iso"))
     if reported("IntervalStyle") != "postgres":
@@ -118,7 +115,12 @@ def _check_version(connection: BaseConnection[Any]) -> None:
         )
 
 
-def _checked(url: str) -> str:
+def checked(url: str) -> str:
+    """Returns a connection string with what all connections of this package are opened with.
+
+    Raises:
+        ConnectionFailed: if the URL is malformed.
+    """
     given = parsed(url)
     if given is None:
         # No cause is chained: libpq's message repeats parts of the string, possibly the password.
@@ -131,7 +133,9 @@ def _checked(url: str) -> str:
             "the database URL is not valid: it has more than one @",
             "In a user name or password, write %40 for @.",
         )
-    return make_conninfo(url, **{"connect_timeout": _CONNECT_SECONDS, **given})
+    # The encoding of the server, the role, PGCLIENTENCODING or the URL may lack a character.
+    fixed = {**given, "client_encoding": "UTF8"}
+    return make_conninfo(url, **{"connect_timeout": _CONNECT_SECONDS, **fixed})
 
 
 def parsed(url: str) -> dict[str, Any] | None:

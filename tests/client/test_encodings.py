@@ -1,32 +1,144 @@
 """A client reads texts, dates and intervals whatever the encoding and styles of the database."""
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
+from click.testing import CliRunner
+from psycopg import sql
 
 from pgque_dagster import installer
-from pgque_dagster.client import AsyncClient, Client, Consumer, MalformedPayload
+from pgque_dagster.cli import main
+from pgque_dagster.client import AsyncClient, Client, Consumer, MalformedPayload, connection
+from pgque_dagster.client.batch import read_plan
+from pgque_dagster.spark.reading import arrow
+from pgque_dagster.spark.writing.copying import copy_batches
 from tests.client.consumer.support import Queue, run_until
 from tests.conftest import Server, administer
 from tests.support.queues import connect
+
+LATER = datetime.now(UTC) + timedelta(days=1)
+
+
+@contextmanager
+def encoded_database(server: Server, encoding: str) -> Iterator[str]:
+    """A database of an encoding, with the queue q and its consumer c."""
+    administer(server, f"create database t_enc encoding '{encoding}' locale 'C' template template0")
+    url = server.database_url("t_enc")
+    installer.install(url)
+    with connect(url) as db:
+        db.make_queue()
+    yield url
+    administer(server, "drop database t_enc with (force)")
 
 
 @pytest.fixture
 def ascii_url(server: Server) -> Iterator[str]:
     """A database that stores bytes of any encoding, with a queue and one event."""
-    administer(server, "create database t_ascii encoding 'SQL_ASCII' locale 'C' template template0")
-    url = server.database_url("t_ascii")
-    installer.install(url)
-    with connect(url) as db:
-        db.make_queue()
+    with encoded_database(server, "SQL_ASCII") as url, connect(url) as db:
         with Client(url) as client:
             client.send("q", {"name": "Zo\u00eb"}, type="order")
         db.tick()
-    yield url
-    administer(server, "drop database t_ascii with (force)")
+        yield url
+
+
+@pytest.fixture(params=[("LATIN1", "\u00e9"), ("EUC_JP", "\u65e5\u2460")], ids=["latin1", "euc_jp"])
+def narrow(request: pytest.FixtureRequest, server: Server) -> Iterator[tuple[str, str]]:
+    """A database whose encoding has few characters, and some of them."""
+    with encoded_database(server, request.param[0]) as url:
+        yield url, request.param[1]
+
+
+def test_a_database_of_few_characters_takes_them_by_every_way(
+    narrow: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, text = narrow
+    db = connect(url)
+    with psycopg.connect(url) as given:
+        Client(given).send("q", text, type="t")
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    events = pa.record_batch({"ev_type": ["t"], "ev_data": [text]})
+    sent = CliRunner().invoke(main, ["send", "q", "-", "--text", "--url", url], input=text)
+    assert sent.exit_code == 0, sent.stderr
+    with Client(url) as client, db:
+        client.copy_events("q", [text], type="t")
+        with connection.connect(url) as writing:
+            table = sql.Identifier(*db.value("select pgque.current_event_table('q')").split("."))
+            copy_batches(writing, table, events.schema.names, [events])
+        db.tick()
+        shown = CliRunner().invoke(main, ["peek", "q", "--url", url])
+        assert shown.output.count(text) == 4
+        batch = client.claim("q", "c", owner="me")
+        assert batch is not None
+        assert [message.payload for message in batch.events()] == [text] * 4
+        (part,) = read_plan(batch, 1).slices
+        (read,) = arrow.read_slice(url, part, ["ev_data"])
+        assert read["ev_data"].to_pylist() == [text] * 4
+        assert arrow.read_table(url, [part], ["ev_data"])["ev_data"].to_pylist() == [text] * 4
+        batch.release()
+    consumer = Consumer(url, "q", "c")
+    payloads: list[str | None] = []
+    consumer.on()(lambda message: payloads.append(message.payload))
+    run_until(consumer, lambda: payloads == [text] * 4)
+
+
+def test_the_encoding_of_a_role_or_database_changes_nothing(q: Queue) -> None:
+    q.db.execute(f"alter database {q.db.info.dbname} set client_encoding to latin1".encode())
+    with Client(q.url) as client:
+        client.send("q", "\u20ac")
+    q.tick()
+    payloads: list[str | None] = []
+    consumer = Consumer(q.url, "q", "c")
+    consumer.on()(lambda message: payloads.append(message.payload))
+    run_until(consumer, lambda: payloads == ["\u20ac"])
+
+
+def test_a_character_that_the_database_lacks_is_named_and_nothing_is_sent(
+    narrow: tuple[str, str],
+) -> None:
+    url, _ = narrow
+    lacking = "\u20ac\U0001f600"
+    refusal = pytest.raises(MalformedPayload, match=r'"UTF8" has no equivalent.*json.dumps')
+    with Client(url) as client, connect(url) as db:
+        for send in (client.send, client.send_at, client.send_batch, client.copy_events):
+            payload: Any = lacking if send in (client.send, client.send_at) else ["a", lacking]
+            with refusal:
+                send("q", payload, *[LATER] * (send == client.send_at))
+        told = CliRunner().invoke(main, ["send", "q", "-", "--text", "--url", url], input=lacking)
+        assert "has no equivalent" in told.stderr
+        client.send("q", json.dumps({"a": lacking}))
+        db.tick()
+        batch = client.claim("q", "c", owner="me")
+        assert batch is not None
+        assert [message.json() for message in batch.events()] == [{"a": lacking}]
+
+
+@pytest.mark.parametrize("encoding", ["latin1", "utf-8", "ascii"])
+def test_a_command_writes_in_the_terminals_encoding(q: Queue, encoding: str) -> None:
+    environment = {**os.environ, "PGQUE_URL": q.url, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "pgque_dagster.cli"]
+    payload = '"\u20ac \u00e9 \U0001f600"'
+    subprocess.run([*command, "send", "q", payload], env=environment, check=True)
+    q.tick()
+
+    def shown(*options: str) -> str:
+        peek = [*command, "peek", "q", *options]
+        done = subprocess.run(peek, env=environment, check=True, capture_output=True)
+        assert done.stderr == b""
+        return done.stdout.decode("latin1" if encoding == "latin1" else "utf-8")
+
+    euro = "\\u20ac" if encoding == "latin1" else "\u20ac"
+    assert f"{euro} \u00e9" in shown()
+    assert json.loads(shown("--json"))[0]["payload"] == payload
 
 
 def test_events_of_any_encoding_are_read_as_text(ascii_url: str) -> None:

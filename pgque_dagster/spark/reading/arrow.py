@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ...client.connection import connect
-from ...client.errors import ConnectionFailed, InvalidArgument, translated
+from ...client.connection import checked, connect
+from ...client.errors import ConnectionFailed, InvalidArgument, did_you_mean, prefixed, translated
 from ...client.models import Slice
 from ..address import DatabaseAddress
 from .in_tasks import read_in_tasks
@@ -51,6 +51,7 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     if unknown or not columns:
         raise InvalidArgument(
             f"events have no column {', '.join(map(repr, unknown)) or 'left to read'}",
+            f"{did_you_mean(''.join(unknown[:1]), EVENT_COLUMNS)}"
             f"Columns are: {', '.join(EVENT_COLUMNS)}.",
         )
     return tuple(columns)
@@ -58,7 +59,8 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
 
 def parse_columns(text: str | None) -> tuple[str, ...]:
     """Returns the columns of an option such as `ev_id, ev_data`; all columns without the option."""
-    return check_columns([column.strip() for column in text.split(",")] if text else None)
+    with prefixed("option columns of format('pgque')"):
+        return check_columns([column.strip() for column in text.split(",")] if text else None)
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
@@ -133,12 +135,10 @@ def read_slice(url: str, part: Slice, columns: Sequence[str]) -> Iterator[pa.Rec
 
 @contextmanager
 def connected(url: str) -> Iterator[Any]:
-    """Opens a connection of ADBC with a transaction in UTF-8, which ADBC takes all texts for."""
+    """Opens a connection of ADBC, in UTF-8, which ADBC takes all texts for."""
     from adbc_driver_postgresql import dbapi
 
-    with dbapi.connect(url) as connection:
-        with connection.cursor() as cursor:
-            cursor.execute("set local client_encoding to utf8")
+    with dbapi.connect(checked(url)) as connection:
         yield connection
 
 
