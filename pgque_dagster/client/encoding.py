@@ -7,8 +7,11 @@ It decides nothing: what it refuses, and where it may have written null for NaN,
 import base64
 import dataclasses
 import json
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
+from decimal import Decimal
 from enum import Enum
 from typing import Any, Protocol
 from uuid import UUID
@@ -42,6 +45,11 @@ Payload = (
 # A data URL (RFC 2397), which clients in any language can read.
 BYTES_MARKER = "data:application/octet-stream;base64,"
 
+# json cannot write a number with given digits: it writes a text that begins with a secret, whose
+# quotes are removed.
+_DECIMAL = f"decimal-{secrets.token_hex(16)}:"
+_QUOTED_DECIMAL = re.compile(f'"{_DECIMAL}([^"]*)"')
+
 
 def encode(payload: Payload | object) -> str:
     """Writes a payload as it is stored: text as it is, bytes as a data URL, the rest as JSON.
@@ -63,19 +71,22 @@ def encode(payload: Payload | object) -> str:
         except TypeError:
             written = b"null"
         if b"null" not in written:
-            return written.decode()
+            return _with_decimals(written.decode())
     try:
-        return json.dumps(
-            payload,
-            separators=(",", ":"),
-            ensure_ascii=False,
-            allow_nan=False,
-            default=_json_value,
+        return _with_decimals(
+            json.dumps(
+                payload,
+                separators=(",", ":"),
+                ensure_ascii=False,
+                allow_nan=False,
+                default=_json_value,
+            )
         )
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(
             f"the payload is no JSON value: {error}",
-            "Send text, bytes, a dataclass, a Pydantic model, or lists and dicts of plain values.",
+            "Send text, bytes, a dataclass, a Pydantic model, or lists and dicts of texts, "
+            "numbers, dates, times, UUIDs and enums. Make other values one of these.",
         ) from error
 
 
@@ -89,6 +100,10 @@ def decode_bytes(payload: str) -> bytes | None:
         return None
 
 
+def _with_decimals(written: str) -> str:
+    return written if _DECIMAL not in written else _QUOTED_DECIMAL.sub(r"\1", written)
+
+
 def _json_value(value: Any) -> Any:
     """Returns a value that JSON can express, for one that it cannot.
 
@@ -99,6 +114,8 @@ def _json_value(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, UUID):
         return str(value)
+    if isinstance(value, Decimal) and value.is_finite():
+        return f"{_DECIMAL}{value}"
     if isinstance(value, Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

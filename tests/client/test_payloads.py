@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 import uuid
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pydantic
@@ -67,6 +68,24 @@ def test_objects_and_values_within_are_sent_as_json(q: Queue) -> None:
     assert message.json() == {"d": "2026-01-02", "t": "01:00:00", "u": str(number), "e": "red"}
 
 
+@pytest.mark.parametrize("has_orjson", [True, False])
+@pytest.mark.parametrize(
+    "digits", ["1.10", "-0", "1E+2", "0E-10", "123456789012345678901234567890.123456789", "7"]
+)
+def test_a_decimal_is_a_number_with_its_digits(
+    digits: str, has_orjson: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_orjson:
+        monkeypatch.setattr(encoding, "orjson", None)
+    for payload in ({"total": [Decimal(digits), None]}, {"total": [Decimal(digits), "x"]}):
+        written = encoding.encode(payload)
+        assert written.startswith(f'{{"total":[{digits},')
+        json.loads(written, parse_float=Decimal)
+    assert encoding.encode(Decimal(digits)) == digits
+    (value,) = json.loads(encoding.encode([Decimal(digits)]), parse_float=Decimal)
+    assert value == Decimal(digits)
+
+
 def test_a_payload_that_is_no_json_says_which_event_it_is(q: Queue) -> None:
     message = sent(q, "{")
     with pytest.raises(MalformedPayload, match=f"event {message.msg_id} is not JSON"):
@@ -77,14 +96,27 @@ class Measure(pydantic.BaseModel):
     value: float
 
 
-@pytest.mark.parametrize("payload", [{"a": float("nan")}, Measure(value=float("inf")), {1, 2}])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        *({"a": float("nan")}, Measure(value=float("inf")), {1, 2}, {"a": timedelta(1)}),
+        *({"a": b"x"}, {date(2026, 1, 1): 1}, *({"a": Decimal(d)} for d in ("NaN", "-Infinity"))),
+    ],
+)
 def test_a_value_that_json_lacks_is_refused_and_not_made_null(payload: Any) -> None:
     with pytest.raises(InvalidArgument, match="JSON"):
         encoding.encode(payload)
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.uuids() | st.dates(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.uuids()
+    | st.dates()
+    | st.decimals(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner),
     max_leaves=20,
 )
