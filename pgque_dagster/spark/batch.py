@@ -22,6 +22,7 @@ from ..client.read_batch import ReadBatch
 from ..client.sharded import ShardedClaim
 from . import failed_events
 from .address import DatabaseAddress
+from .cluster.session import check_open
 from .options import DEFAULT_SLICES
 from .payload import parsing
 from .payload.changes import ChangeFormat, MissingColumns
@@ -71,7 +72,8 @@ class SparkBatch:
         address: how executors find the database; None for the same URL.
 
     Raises:
-        InvalidArgument: if a Connect session would show the password in the address.
+        InvalidArgument: if the session was stopped, or is one of Connect that would show the
+            password in the address.
     """
 
     # Whether malformed events are left to the check before publishing. Only a step sets it.
@@ -86,6 +88,7 @@ class SparkBatch:
         slices: int = DEFAULT_SLICES,
         address: DatabaseAddress | None = None,
     ) -> None:
+        check_open(spark)
         self.spark = spark
         self._batch = batch
         address = address or DatabaseAddress(url)

@@ -1,11 +1,10 @@
 """The options of the data source `pgque`: of a read, a stream and a write, parsed and checked."""
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Self
 
-from ..client.errors import InvalidArgument
+from ..client.errors import InvalidArgument, did_you_mean
 from .address import DatabaseAddress
 from .reading import arrow
 
@@ -46,10 +45,9 @@ class ConnectorOptions:
         for name in sorted(options):
             if name.lower() in names:
                 continue
-            near = difflib.get_close_matches(name.lower(), names, n=2, cutoff=0.5)
-            hint = f"Did you mean {' or '.join(near)}? " if near else ""
             raise InvalidArgument(
-                f"{cls.what} has no option {name!r}", f"{hint}Its options are {', '.join(names)}."
+                f"{cls.what} has no option {name!r}",
+                f"{did_you_mean(name, names)}Its options are {', '.join(names)}.",
             )
         address = DatabaseAddress.parse(options)
         required = [each.name for each in known if each.default is MISSING]

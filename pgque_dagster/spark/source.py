@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from ..client import Client, plans
+from .cluster.session import check_open
 from .options import ReadOptions, WriteOptions
 from .reading import arrow
 from .streaming.reader import PgqueStreamReader
@@ -88,7 +89,11 @@ def register(spark: SparkSession) -> None:
 
     For a write, a classic session looks the format up in the thread's active session. So this
     function also makes `spark` the active session: call it in each thread that writes.
+
+    Raises:
+        InvalidArgument: if the session was stopped.
     """
+    check_open(spark)
     spark.dataSource.register(PgqueDataSource)
     # The one public method that makes a session active in this thread.
     spark.createDataFrame([], _NO_COLUMNS)

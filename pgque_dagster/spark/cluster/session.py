@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
+from ...client.errors import InvalidArgument
 from . import class_archive
 from .java import check_java
 
@@ -26,6 +27,7 @@ def open_session(resource: Any) -> SparkSession:
 
     Raises:
         JavaMissing: if Spark cannot start because Java is missing or too old.
+        InvalidArgument: if the resource holds a session that was stopped.
     """
     global _opened
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -43,8 +45,27 @@ def open_session(resource: Any) -> SparkSession:
         if not class_archive.discard():
             raise
         session = resource.spark_session
+    check_open(session)
     _opened = session
     return session
+
+
+def check_open(session: SparkSession) -> None:
+    """Refuses a session that was stopped. Those of Spark Connect tell by themselves.
+
+    Raises:
+        InvalidArgument: if it was, or its JVM has ended.
+    """
+    if is_remote():
+        return
+    try:
+        session.sparkContext.defaultParallelism  # noqa: B018
+    except Exception as error:
+        raise InvalidArgument(
+            "this Spark session was stopped, or its JVM has ended",
+            "Make a new one with SparkSession.builder.getOrCreate(). In a run of Dagster, remove "
+            "spark.stop(), and start the process again that holds the session.",
+        ) from error
 
 
 def _close_if_lost(session: SparkSession) -> None:

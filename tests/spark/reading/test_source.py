@@ -133,7 +133,8 @@ BATCH = {"url": "x", "batch_id": "1"}
         ({**BATCH, "slice": "8"}, "no option 'slice'. Did you mean slices"),
         ({"url": "x", "batchid": "1"}, "no option 'batchid'. Did you mean batch_id"),
         ({**BATCH, "zzz": "1"}, "no option 'zzz'. Its options are batch_id, "),
-        ({**BATCH, "columns": "ev_id, password"}, "no column 'password'"),
+        ({**BATCH, "columns": "ev_id, password"}, "option columns of .* no column 'password'"),
+        ({**BATCH, "columns": "ev_id,ev_date"}, "no column 'ev_date'. Did you mean ev_data"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
