@@ -25,7 +25,18 @@ CALLS: list[tuple[str, ...]] = [
     ("pgq.create_queue('q')", "1"),
     ("pgq.create_queue('q')", "0"),
     ("pgq.create_queue(null)", Error("null")),
+    *(
+        (f"pgq.set_queue_config('q', '{name}', '{value}')", "1", Error("no value"))
+        for name, value in (
+            *(("ticker_max_count", "0"), ("ticker_max_count", "-1"), ("rotation_period", "0")),
+            *(("ticker_max_lag", "-1 s"), ("ticker_idle_period", "-1 s")),
+        )
+    ),
+    ("pgq.set_queue_config('q', 'ticker_max_lag', '0')", "1"),
+    ("pgq.set_queue_config('q', 'rotation_period', '2 hours')", "1"),
     ("pgq.set_queue_config('q', 'ticker_max_count', '2')", "1"),
+    ("pgq.seq_getval('pg_temp.foreign_ids')", "1", Error("not the event sequence of a queue")),
+    ("pgq.seq_setval('pg_temp.foreign_ids', 50)", "50", Error("not the event sequence of a queue")),
     ("pgq.set_queue_config('q', 'ticker_idle_period', '0')", "1"),
     ("pgq.set_queue_config('q', 'nosuch', '1')", Error("nosuch")),
     ("pgq.set_queue_config('q', 'ticker_max_count', 'x')", Error("integer")),
@@ -96,6 +107,8 @@ CALLS: list[tuple[str, ...]] = [
     # Here the retries are in a tick at once.
     ("pgq.maint_retry_events()", "0"),
     ("(select pgq.force_tick('q') > 0)", "true"),
+    # Here a forced tick needs no ids.
+    ("(select pgq.seq_getval(queue_event_seq) > 1000 from pgq.queue)", "true", "False"),
     ("(select pgq.ticker() in (0, 1))", "true"),
     ("(select pgq.next_batch('q', 'c') > 1)", "true"),
     (
@@ -165,6 +178,7 @@ def run(db: Connection, call: str) -> str:
 
 
 def compare(db: Connection, column: int) -> None:
+    db.execute("create temporary sequence foreign_ids")
     for row in CALLS:
         expected = row[min(column, len(row) - 1)]
         found = run(db, row[0])
