@@ -18,6 +18,7 @@ from ..project.step_errors import log_error_line
 from ..spark.cluster.executor_errors import clear_executor_errors
 from .current_batch import current_batch
 from .metadata import set_aside
+from .outputs import class_name
 
 
 class BatchIOManager(dg.ConfigurableIOManager):
@@ -40,12 +41,22 @@ class BatchIOManager(dg.ConfigurableIOManager):
             batch = current_batch(context)
             if not isinstance(obj, DataFrame):
                 raise InvalidArgument(
-                    f"{context.asset_key.to_user_string()} returned {type(obj).__name__}",
-                    "Return a Spark DataFrame.",
+                    f"{context.asset_key.to_user_string()} returned {class_name(obj)}",
+                    "Return a Spark DataFrame: batch.spark.createDataFrame makes one of rows, of a "
+                    "pandas DataFrame or of an Arrow table.",
                 )
             with clear_executor_errors():
                 stored = self._store(context, batch, obj)
         context.add_output_metadata({**stored, **set_aside(batch.claim)})
+
+    def load_input(self, context: dg.InputContext) -> DataFrame:
+        """Returns what is stored of the input, or those batches of it that the input wants.
+
+        Raises:
+            InvalidArgument: if there is no Spark session, or what the input wants cannot be given.
+        """
+        with log_error_line(context.log):
+            return self._load(context)
 
     def sink_of(
         self, key: dg.AssetKey, metadata: Mapping[str, Any], *, over_shards: bool = False
@@ -63,6 +74,10 @@ class BatchIOManager(dg.ConfigurableIOManager):
         self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
     ) -> dict[str, Any]:
         """Stores the rows; returns metadata of the output."""
+        raise NotImplementedError
+
+    def _load(self, context: dg.InputContext) -> DataFrame:
+        """Loads an input."""
         raise NotImplementedError
 
 

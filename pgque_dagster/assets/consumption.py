@@ -103,16 +103,20 @@ class Consumption:
     @property
     def returns_frames(self) -> bool:
         """Whether it is annotated to return DataFrames only, for IO managers to store."""
-        try:
-            signature = inspect.signature(self.compute_fn, eval_str=True)
-        except NameError:
-            # A name that only type checkers import.
-            return _is_frame(self._annotation)
-        return _is_frame(signature.return_annotation)
+        return _is_frame(self._annotation)
+
+    @property
+    def returns_scalar(self) -> Any:
+        """The class of a single value that it is annotated to return; None for other classes."""
+        return self._annotation if self._annotation in (bool, bytes, int, str) else None
 
     @property
     def _annotation(self) -> Any:
-        return inspect.signature(self.compute_fn).return_annotation
+        try:
+            return inspect.signature(self.compute_fn, eval_str=True).return_annotation
+        except NameError:
+            # A name that only type checkers import.
+            return inspect.signature(self.compute_fn).return_annotation
 
     def __str__(self) -> str:
         return self.database.label(self.queue, self.consumer)

@@ -188,6 +188,9 @@ def pgque_asset(
             options.setdefault("dagster_type", dg.Nothing)
         else:
             required.add(io_manager_key or _IO_MANAGER)
+            if consumption.returns_scalar:
+                # As `@dg.asset` does, so that a DataFrame does not pass for a text.
+                options.setdefault("dagster_type", consumption.returns_scalar)
         of_queue = consumption.metadata()
         if partitions_def is not None:
             # By this, sensors and checks tell who has a consumer.

@@ -51,12 +51,7 @@ class ParquetBatchIOManager(BatchIOManager):
         path = self.sink_of(context.asset_key, {}).write(batch, counted)
         return {"path": dg.MetadataValue.path(path), ROWS: rows()}
 
-    def load_input(self, context: dg.InputContext) -> DataFrame:
-        """Returns the batches stored so far, or those that the input wants, as one DataFrame.
-
-        Raises:
-            InvalidArgument: if there is no Spark session, or what the input wants is not a batch.
-        """
+    def _load(self, context: dg.InputContext) -> DataFrame:
         wanted = wanted_batches(context)
         sink = self.sink_of(context.asset_key, {})
         return sink.read(session_of(self.pyspark, context), batches=wanted)
@@ -135,13 +130,8 @@ class PostgresBatchIOManager(BatchIOManager):
             name=key.to_user_string(),
         )
 
-    def load_input(self, context: dg.InputContext) -> DataFrame:
-        """Returns the whole table as it is now, read by tasks in one snapshot.
-
-        Raises:
-            InvalidArgument: if there is no Spark session, the input wants only some batches, or a
-                decimal cannot hold a numeric.
-        """
+    def _load(self, context: dg.InputContext) -> DataFrame:
+        """Returns the whole table as it is now, read by tasks in one snapshot."""
         from ..spark.reading.table import read_whole_table
 
         if wanted_batches(context) is not None:

@@ -61,8 +61,7 @@ class DeltaBatchIOManager(BatchIOManager):
         stored = sink.write(batch, frame)
         return {"path": dg.MetadataValue.path(sink.location), **_facts(stored)}
 
-    def load_input(self, context: dg.InputContext) -> DataFrame:
-        """Returns the table's newest version, or the batches of it that the input wants."""
+    def _load(self, context: dg.InputContext) -> DataFrame:
         wanted = wanted_batches(context)
         session = session_of(self.pyspark, context)
         return _only(wanted, self.sink_of(context.asset_key, {}).read(session))
@@ -125,8 +124,7 @@ class IcebergBatchIOManager(BatchIOManager):
         sink = self.sink_of(context.asset_key, context.definition_metadata)
         return {TABLE: sink.table, **_facts(sink.write(batch, frame))}
 
-    def load_input(self, context: dg.InputContext) -> DataFrame:
-        """Returns the table's newest snapshot, or the batches of it that the input wants."""
+    def _load(self, context: dg.InputContext) -> DataFrame:
         wanted = wanted_batches(context)
         sink = self.sink_of(context.asset_key, upstream_metadata(context))
         session = session_of(self.pyspark, context)

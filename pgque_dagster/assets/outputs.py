@@ -82,7 +82,7 @@ class Outputs:
     def _events(self, result: Any) -> Iterator[StepResult]:
         if isinstance(result, _REFUSED) or (isinstance(result, list) and _has_results(result)):
             raise InvalidArgument(
-                f"a {type(result).__name__} cannot be the result of a batch",
+                f"a {class_name(result)} cannot be the result of a batch",
                 "Return a value, an Output, a MaterializeResult or a tuple of them, or yield each.",
             )
         if result is None:
@@ -101,7 +101,7 @@ class Outputs:
             yield dg.Output(result, output_name=name)
         else:
             raise InvalidArgument(
-                f"a {type(result).__name__} does not name its asset",
+                f"a {class_name(result)} does not name its asset",
                 f"Return a tuple with a value for each asset, or an Output whose output_name is "
                 f"one of {', '.join(self.keys)}.",
             )
@@ -158,7 +158,7 @@ class Outputs:
         if self._consumption.returns_nothing or output.dagster_type.is_nothing:
             raise InvalidArgument(
                 f"{self._asset(name)}: the function is declared to store its results itself, but "
-                f"returned a {type(value).__name__}, which would not be stored",
+                f"returned a {class_name(value)}, which would not be stored",
                 "Return a MaterializeResult or nothing. To have an IO manager store the value, "
                 "remove the annotation (-> None or -> MaterializeResult), and name an IO manager; "
                 "assets given as specs have none.",
@@ -173,7 +173,8 @@ class Outputs:
                 "store its results and return a MaterializeResult. If this IO manager keeps the "
                 "batches apart, as by the metadata pgque/batch_id of its context, and storing one "
                 "again changes nothing, say so: batch_safe=True, as an attribute of the IO manager "
-                "or for an asset of batches.",
+                "or for an asset of batches. To test the function, pass it a batch of "
+                "batch_from_rows.",
             )
         # Dagster checks the type, too, but its error would keep this step, and so the lease.
         if not output.dagster_type.is_any:
@@ -257,6 +258,12 @@ def outputs_are_checked(context: dg.AssetExecutionContext, consumption: Consumpt
     outputs = map(context.op_def.output_def_named, context.assets_def.keys_by_output_name)
     managers = (getattr(context.resources, each.io_manager_key, None) for each in outputs)
     return all(getattr(manager, "checks_batch", False) for manager in managers)
+
+
+def class_name(value: Any) -> str:
+    """Returns the name of a value's class, with its module if Python does not have it built in."""
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def _has_results(values: Sequence[Any]) -> bool:

@@ -11,6 +11,7 @@ from ..project.keys import identifier
 from ..project.queue_report import consumer_lag, markdown_table
 from ..project.registration import how_to_create
 from ..project.resource import PgqueResource, takes_resource
+from ..project.step_errors import log_error_line
 
 # The checks of `queue_health()`. Rows named `<check>:<consumer>` are combined into one check.
 CHECKS: Mapping[str, str] = {
@@ -74,7 +75,7 @@ def build_queue_health_checks(
     def queue_health(
         context: dg.AssetCheckExecutionContext, pgque: PgqueResource
     ) -> Iterator[dg.AssetCheckResult]:
-        with pgque.client() as client:
+        with log_error_line(context.log), pgque.client() as client:
             found = client.health()
             consumers = client.consumers()
         lags = {(info.queue, info.name): consumer_lag(info) for info in consumers}

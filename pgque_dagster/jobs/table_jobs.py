@@ -10,6 +10,7 @@ from pydantic import Field
 from ..client import Client
 from ..project.database import DEFAULT, Database
 from ..project.resource import PgqueResource
+from ..project.step_errors import log_error_line
 
 if TYPE_CHECKING:
     from ..spark import ParquetSink
@@ -63,15 +64,16 @@ def build_table_maintenance_job(
         pgque: PgqueResource = getattr(context.resources, database)
         if by_spark:
             open_session(context.resources.pyspark)
-        with pgque.client() as client:
-            sinks = tables(client) if callable(tables) else tables
-        for sink in sinks:
-            age = timedelta(days=config.retention_days)
-            done = sink.maintain(pgque.database_url(), retention=age)
-            context.log.info(
-                f"{sink.name}: {done.replaced} small files became {done.by}, and "
-                f"{len(done.deleted)} files were deleted"
-            )
+        with log_error_line(context.log):
+            with pgque.client() as client:
+                sinks = tables(client) if callable(tables) else tables
+            for sink in sinks:
+                age = timedelta(days=config.retention_days)
+                done = sink.maintain(pgque.database_url(), retention=age)
+                context.log.info(
+                    f"{sink.name}: {done.replaced} small files became {done.by}, and "
+                    f"{len(done.deleted)} files were deleted"
+                )
 
     graph = dg.GraphDefinition(name, node_defs=[maintain], description="Maintains tables of files.")
     return graph.to_job(executor_def=dg.in_process_executor)

@@ -40,6 +40,7 @@ def test_the_default_io_manager_of_dagster_is_refused(orders: Orders) -> None:
     for run in (dg.materialize, dg.materialize_to_memory):
         result = run([revenue], resources=resources, raise_on_error=False)
         assert "may replace the output of a batch of revenue" in error_of(result)
+        assert "To test the function, pass it a batch of batch_from_rows." in error_of(result)
 
 
 def test_an_asset_or_an_io_manager_may_say_that_it_keeps_batches_apart(
