@@ -17,10 +17,11 @@ from pyspark.sql import DataFrame
 
 from pgque_dagster import SparkBatch, pgque_asset
 from pgque_dagster.assets.inputs import wanted_batches
-from pgque_dagster.assets.new_batches import batch_of
+from pgque_dagster.assets.new_batches import batch_of, new_batches
 from pgque_dagster.client import LeaseLost
 from tests.dagster.orders import Orders, consuming, error_of, materialized, values
 from tests.support.seeds import SEEDS
+from tests.support.windows import send_at_hours
 
 EAGER = dg.AutomationCondition.eager()
 NEW = {"pgque/batches": "new"}
@@ -129,6 +130,48 @@ def test_an_eager_asset_gets_each_batch_once_also_if_its_runs_are_fewer(
     (a, b), (c,), (d, e, f) = stored
     assert read == [[(1, a), (2, b)], [(3, c)], [(4, d), (5, e), (6, f)], []]
     assert recorded(instance) == [[a, b], [c], [d, e, f], []]
+
+
+def test_what_is_stored_while_an_input_is_looked_up_is_read(
+    orders: Orders, manager: Any, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(orders, instance, manager=manager)
+    read: list[list[int]] = []
+
+    def look_up(context: dg.InputContext) -> frozenset[int]:
+        pair.store_batch()
+        return new_batches(context)
+
+    monkeypatch.setattr("pgque_dagster.assets.inputs.new_batches", look_up)
+    pair.store_batch()
+    for _ in range(2):
+        report = report_to(lambda found: read.append([row.number for row in found.collect()]))
+        assert pair.run(report).success
+
+    assert list(map(sorted, read)) == [[1, 2], [3]]
+
+
+def test_a_window_that_is_materialized_again_is_new_again(pair: Pair) -> None:
+    read: list[frozenset[int]] = []
+    hours = dg.HourlyPartitionsDefinition("2026-01-01-00:00", end_date="2026-01-01-03:00")
+
+    @pgque_asset(queue="orders", name="numbers", partitions_def=hours)
+    def hourly(batch: SparkBatch) -> int:
+        return batch.event_count
+
+    pair.upstream = hourly
+    send_at_hours(pair.orders.client, [["a"], ["b"], ["c"]])
+    for hour in ("01:00", "00:00", "01:00"):
+        done = pair.orders.run(
+            hourly,
+            manager=pair.manager,
+            instance=pair.instance,
+            partition_key=f"2026-01-01-{hour}",
+        )
+        assert done.success
+        assert pair.run(report_to(read.append)).success
+
+    assert read == [{202601010100}, {202601010000}, {202601010100}]
 
 
 def test_the_batches_of_a_run_that_failed_are_new_for_the_next_one(pair: Pair) -> None:
