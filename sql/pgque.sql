@@ -878,27 +878,28 @@ create table if not exists pgque.set_aside (
 -- ===== schema/deployment.sql =====================================================================
 
 -- The assets of Dagster to which consumers belong: a deployment, a code location, and the keys of the
--- assets that one step computes; what is null is not known. Since gone_at, the location has no such asset.
--- Consumers of other programs have no row.
+-- assets that one step computes; what is null is not known. Consumers of other programs have no row.
 create table if not exists pgque.consumer_deployment (
     sub_id      integer primary key references pgque.subscription_base on delete cascade,
     deployment  text check (deployment <> ''),
     since       timestamptz not null default clock_timestamp(),
     location    text,
-    assets      text[],
-    gone_at     timestamptz
+    assets      text[]
 );
 alter table pgque.consumer_deployment  -- version 0.3 has the deployment alone
     alter column deployment drop not null,
     add column if not exists location text,
-    add column if not exists assets text[],
-    add column if not exists gone_at timestamptz;
+    add column if not exists assets text[];
 
--- When a sensor of a code location was seen last. The deployment is empty on the embedded server.
+-- The consumers of a code location, as its sensors last saw them: a queue, a consumer and an asset at each
+-- place of the arrays. The deployment is empty on the embedded server.
 create table if not exists pgque.code_location (
-    deployment  text not null,
-    location    text not null,
+    deployment  text,
+    location    text,
     seen_at     timestamptz not null,
+    queues      text[] not null,
+    consumers   text[] not null,
+    assets      text[] not null,
     primary key (deployment, location)
 );
 
@@ -5452,45 +5453,33 @@ begin
     from pgque.consumer_deployment d
     where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment;
     update pgque.consumer_deployment d
-    set deployment = i_deployment, location = i_location, assets = i_assets, gone_at = null,
-        since = clock_timestamp()
+    set deployment = i_deployment, location = i_location, assets = i_assets, since = clock_timestamp()
     where d.sub_id = any (v_sub_ids)
-      and (d.deployment, d.location, d.assets, d.gone_at)
-          is distinct from (i_deployment, i_location, i_assets, null);
+      and (d.deployment, d.location, d.assets) is distinct from (i_deployment, i_location, i_assets);
     return v_earlier;
 end;
 $$;
 
--- Notes that a code location lives and which consumers its assets have, each with the key of an asset; so
--- queue_health() sees whose asset is gone. Sensors call it every two minutes.
--- locks: the location's row, those of its consumers whose asset is gone or back. writes: code_location,
--- consumer_deployment.
+-- Notes that a code location lives and which consumers its assets have, so that queue_health() sees whose
+-- asset is gone. Sensors call it every two minutes.
+-- locks: the location's row. writes: code_location.
 create or replace function pgque.note_location(
     i_deployment text, i_location text, i_queues text[], i_consumers text[], i_assets text[])
 returns void
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
-    insert into pgque.code_location values (coalesce(i_deployment, ''), i_location, clock_timestamp())
-    on conflict (deployment, location) do update set seen_at = excluded.seen_at;
-    update pgque.consumer_deployment d
-    set gone_at = case when d.gone_at is null then clock_timestamp() end
-    from pgque.consumer_name n
-    where n.sub_id = d.sub_id
-      and d.location = i_location
-      and d.deployment is not distinct from i_deployment
-      and (d.gone_at is null) <> exists (
-          select from unnest(i_queues, i_consumers, i_assets) a (queue, consumer, asset)
-          where (a.queue, a.consumer) = (n.queue_name, n.co_name) and a.asset = any (d.assets));
+    if i_location is null or i_queues is null or array[cardinality(i_consumers), cardinality(i_assets)]
+       is distinct from array[cardinality(i_queues), cardinality(i_queues)] then
+        perform pgque.refuse_value('no code location, or arrays of different lengths', null,
+                                   'Pass its name, and a consumer and an asset for each queue.');
+    end if;
+    insert into pgque.code_location
+    values (coalesce(i_deployment, ''), i_location, clock_timestamp(), i_queues, i_consumers, i_assets)
+    on conflict (deployment, location) do update
+    set seen_at = excluded.seen_at, queues = excluded.queues, consumers = excluded.consumers,
+        assets = excluded.assets;
 end;
 $$;
-
--- The names of the subscriptions; of a slot, the name of its consumer.
-create or replace view pgque.consumer_name (sub_id, queue_name, co_name) as
-select b.sub_id, q.queue_name, coalesce(p.co_name, c.co_name)
-from pgque.subscription_base b
-join pgque.queue q on q.queue_id = b.sub_queue
-join pgque.consumer c on c.co_id = b.sub_consumer
-left join pgque.partition_slot_base p on p.sub_id = b.sub_id;
 
 -- Returns how messages name the asset of a consumer.
 create or replace function pgque.asset_name(i_deployment text, i_location text, i_assets text[])
@@ -9304,7 +9293,7 @@ begin
     for update;
 
     insert into pgque.consumer_deployment
-    select b.sub_id, d.deployment, d.since, d.location, d.assets, d.gone_at
+    select b.sub_id, d.deployment, d.since, d.location, d.assets
     from pgque.partition_slot_base b
     cross join (select * from pgque.consumer_deployment where sub_id = any (v_old_ids) limit 1) d
     where b.queue_id = i_queue.queue_id and b.co_name = i_consumer;
@@ -10455,27 +10444,35 @@ select c.queue_name, 'captured_table:' || c.table_name, 'critical',
 from pgque.captured_tables() c
 where c.problem is not null;
 
--- Returns the consumers of assets that their code location has no longer, and those whose code location
--- was not seen since it was last noted: every two minutes, while one of its sensors is on.
+-- Returns the consumers of assets that their code location has no longer, and of code locations that were
+-- not seen, although they are noted every two minutes while one of their sensors is on.
 create or replace view pgque.asset_health (queue_name, check_name, status, detail) as
-select distinct on (n.queue_name, n.co_name)
-       n.queue_name, format('consumer_asset:%s', n.co_name),
-       case when d.gone_at is null and l.seen_at > clock_timestamp() - interval '1 hour'
+select distinct on (q.queue_name, n.co_name)
+       q.queue_name, format('consumer_asset:%s', n.co_name),
+       case when l.seen_at > clock_timestamp() - interval '1 hour' and not n.is_gone
             then 'warning' else 'critical' end,
        format('belongs to %s, %s; if the asset was renamed or moved, give it consumer="%s" and move '
               'the consumer to it by `pgque assign`, or else end it with select '
               'pgque.unregister_consumer(%L, %L);',
               pgque.asset_name(d.deployment, d.location, d.assets),
-              case when d.gone_at is null
-                   then format('of which no sensor was seen since %s: see that they and Dagster''s '
-                               'daemon run', date_trunc('seconds', l.seen_at))
-                   else format('which is gone from there since %s', date_trunc('seconds', d.gone_at))
-              end, n.co_name, n.queue_name, n.co_name)
-from pgque.consumer_deployment d
-join pgque.consumer_name n on n.sub_id = d.sub_id
-left join pgque.code_location l
-    on l.deployment = coalesce(d.deployment, '') and l.location = d.location
-where d.gone_at is not null or l.seen_at < clock_timestamp() - interval '10 minutes';
+              case when n.is_gone then 'which is gone from there'
+                   else format('of which no sensor was seen since %s: see that they and Dagster''s '
+                               'daemon run', date_trunc('seconds', l.seen_at)) end,
+              n.co_name, q.queue_name, n.co_name)
+from pgque.code_location l
+join pgque.consumer_deployment d
+    on coalesce(d.deployment, '') = l.deployment and d.location = l.location
+join pgque.subscription_base b on b.sub_id = d.sub_id
+join pgque.queue q on q.queue_id = b.sub_queue
+join pgque.consumer c on c.co_id = b.sub_consumer
+left join pgque.partition_slot_base p on p.sub_id = b.sub_id
+cross join lateral (
+    select coalesce(p.co_name, c.co_name) as co_name, not exists (
+        select from unnest(l.queues, l.consumers, l.assets) a (queue, consumer, asset)
+        where (a.queue, a.consumer) = (q.queue_name, coalesce(p.co_name, c.co_name))
+          and coalesce(a.asset = any (d.assets), true)) as is_gone
+) n
+where n.is_gone or l.seen_at < clock_timestamp() - interval '10 minutes';
 
 -- Checks the number of dead letters, and retries that are overdue.
 create or replace view pgque.failure_health (queue_name, check_name, status, detail) as

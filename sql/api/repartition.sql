@@ -148,7 +148,7 @@ begin
     for update;
 
     insert into pgque.consumer_deployment
-    select b.sub_id, d.deployment, d.since, d.location, d.assets, d.gone_at
+    select b.sub_id, d.deployment, d.since, d.location, d.assets
     from pgque.partition_slot_base b
     cross join (select * from pgque.consumer_deployment where sub_id = any (v_old_ids) limit 1) d
     where b.queue_id = i_queue.queue_id and b.co_name = i_consumer;

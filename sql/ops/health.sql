@@ -175,27 +175,35 @@ select c.queue_name, 'captured_table:' || c.table_name, 'critical',
 from pgque.captured_tables() c
 where c.problem is not null;
 
--- Returns the consumers of assets that their code location has no longer, and those whose code location
--- was not seen since it was last noted: every two minutes, while one of its sensors is on.
+-- Returns the consumers of assets that their code location has no longer, and of code locations that were
+-- not seen, although they are noted every two minutes while one of their sensors is on.
 create or replace view pgque.asset_health (queue_name, check_name, status, detail) as
-select distinct on (n.queue_name, n.co_name)
-       n.queue_name, format('consumer_asset:%s', n.co_name),
-       case when d.gone_at is null and l.seen_at > clock_timestamp() - interval '1 hour'
+select distinct on (q.queue_name, n.co_name)
+       q.queue_name, format('consumer_asset:%s', n.co_name),
+       case when l.seen_at > clock_timestamp() - interval '1 hour' and not n.is_gone
             then 'warning' else 'critical' end,
        format('belongs to %s, %s; if the asset was renamed or moved, give it consumer="%s" and move '
               'the consumer to it by `pgque assign`, or else end it with select '
               'pgque.unregister_consumer(%L, %L);',
               pgque.asset_name(d.deployment, d.location, d.assets),
-              case when d.gone_at is null
-                   then format('of which no sensor was seen since %s: see that they and Dagster''s '
-                               'daemon run', date_trunc('seconds', l.seen_at))
-                   else format('which is gone from there since %s', date_trunc('seconds', d.gone_at))
-              end, n.co_name, n.queue_name, n.co_name)
-from pgque.consumer_deployment d
-join pgque.consumer_name n on n.sub_id = d.sub_id
-left join pgque.code_location l
-    on l.deployment = coalesce(d.deployment, '') and l.location = d.location
-where d.gone_at is not null or l.seen_at < clock_timestamp() - interval '10 minutes';
+              case when n.is_gone then 'which is gone from there'
+                   else format('of which no sensor was seen since %s: see that they and Dagster''s '
+                               'daemon run', date_trunc('seconds', l.seen_at)) end,
+              n.co_name, q.queue_name, n.co_name)
+from pgque.code_location l
+join pgque.consumer_deployment d
+    on coalesce(d.deployment, '') = l.deployment and d.location = l.location
+join pgque.subscription_base b on b.sub_id = d.sub_id
+join pgque.queue q on q.queue_id = b.sub_queue
+join pgque.consumer c on c.co_id = b.sub_consumer
+left join pgque.partition_slot_base p on p.sub_id = b.sub_id
+cross join lateral (
+    select coalesce(p.co_name, c.co_name) as co_name, not exists (
+        select from unnest(l.queues, l.consumers, l.assets) a (queue, consumer, asset)
+        where (a.queue, a.consumer) = (q.queue_name, coalesce(p.co_name, c.co_name))
+          and coalesce(a.asset = any (d.assets), true)) as is_gone
+) n
+where n.is_gone or l.seen_at < clock_timestamp() - interval '10 minutes';
 
 -- Checks the number of dead letters, and retries that are overdue.
 create or replace view pgque.failure_health (queue_name, check_name, status, detail) as

@@ -10,6 +10,8 @@ from click.testing import CliRunner
 
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
+from pgque_dagster.client.models import ConsumingAsset
+from pgque_dagster.client.registrations import enter_deployment
 from tests.cli.conftest import Pgque, Refused, last_words, started
 from tests.support.events import claim, publish
 from tests.support.queues import PATIENCE_SECONDS
@@ -136,6 +138,17 @@ class TestConsumers:
         assign = ("assign", "orders", "billing")
         assert pgque(*assign, "production").output == f"{belongs} production\n"
         assert pgque(*assign, "laptop").output == f"{belongs} laptop, moved from production\n"
+
+    def test_assign_moves_a_consumer_to_an_asset(
+        self, pgque: Pgque, client: Client, refused: Refused
+    ) -> None:
+        place = ("--location", "shop", "--asset", "sales/billing")
+        told = pgque("assign", "orders", "billing", "", *place).output
+        asset = ConsumingAsset(None, "shop", ("sales/billing",))
+        assert told == f"consumer billing on orders belongs to {asset}\n"
+        assert str(asset) == "code location shop, asset sales/billing"
+        assert not client.run(enter_deployment("orders", "billing", asset))
+        assert "no deployment" in refused("assign", "orders", "billing", "")
 
     def test_a_live_lease_is_released_only_with_yes(
         self, pgque: Pgque, refused: Refused, client: Client

@@ -31,6 +31,10 @@ NULL_MEANS = {
     "a new id, the present time, the first delivery, to all consumers": """
         x_ev_id x_ev_time x_ev_retry ev_id ev_time ev_retry ev_owner""",
     "no reason given": "i_reason",
+    "what is not known of an asset": """
+        enter_deployment.i_deployment enter_deployment.i_location enter_deployment.i_assets
+        move_to_deployment.i_deployment move_to_deployment.i_location move_to_deployment.i_assets
+        note_location.i_deployment""",
     "no limit": "i_min_lag i_min_count i_min_interval i_max_count i_limit i_since i_until i_max_id",
     "no condition": "i_extra_where",
     "no": "i_convert_normal x_keep_dead_letters",

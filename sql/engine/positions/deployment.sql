@@ -71,45 +71,33 @@ begin
     from pgque.consumer_deployment d
     where d.sub_id = any (v_sub_ids) and d.deployment <> i_deployment;
     update pgque.consumer_deployment d
-    set deployment = i_deployment, location = i_location, assets = i_assets, gone_at = null,
-        since = clock_timestamp()
+    set deployment = i_deployment, location = i_location, assets = i_assets, since = clock_timestamp()
     where d.sub_id = any (v_sub_ids)
-      and (d.deployment, d.location, d.assets, d.gone_at)
-          is distinct from (i_deployment, i_location, i_assets, null);
+      and (d.deployment, d.location, d.assets) is distinct from (i_deployment, i_location, i_assets);
     return v_earlier;
 end;
 $$;
 
--- Notes that a code location lives and which consumers its assets have, each with the key of an asset; so
--- queue_health() sees whose asset is gone. Sensors call it every two minutes.
--- locks: the location's row, those of its consumers whose asset is gone or back. writes: code_location,
--- consumer_deployment.
+-- Notes that a code location lives and which consumers its assets have, so that queue_health() sees whose
+-- asset is gone. Sensors call it every two minutes.
+-- locks: the location's row. writes: code_location.
 create or replace function pgque.note_location(
     i_deployment text, i_location text, i_queues text[], i_consumers text[], i_assets text[])
 returns void security definer
 as $$
 begin
-    insert into pgque.code_location values (coalesce(i_deployment, ''), i_location, clock_timestamp())
-    on conflict (deployment, location) do update set seen_at = excluded.seen_at;
-    update pgque.consumer_deployment d
-    set gone_at = case when d.gone_at is null then clock_timestamp() end
-    from pgque.consumer_name n
-    where n.sub_id = d.sub_id
-      and d.location = i_location
-      and d.deployment is not distinct from i_deployment
-      and (d.gone_at is null) <> exists (
-          select from unnest(i_queues, i_consumers, i_assets) a (queue, consumer, asset)
-          where (a.queue, a.consumer) = (n.queue_name, n.co_name) and a.asset = any (d.assets));
+    if i_location is null or i_queues is null or array[cardinality(i_consumers), cardinality(i_assets)]
+       is distinct from array[cardinality(i_queues), cardinality(i_queues)] then
+        perform pgque.refuse_value('no code location, or arrays of different lengths', null,
+                                   'Pass its name, and a consumer and an asset for each queue.');
+    end if;
+    insert into pgque.code_location
+    values (coalesce(i_deployment, ''), i_location, clock_timestamp(), i_queues, i_consumers, i_assets)
+    on conflict (deployment, location) do update
+    set seen_at = excluded.seen_at, queues = excluded.queues, consumers = excluded.consumers,
+        assets = excluded.assets;
 end;
 $$;
-
--- The names of the subscriptions; of a slot, the name of its consumer.
-create or replace view pgque.consumer_name (sub_id, queue_name, co_name) as
-select b.sub_id, q.queue_name, coalesce(p.co_name, c.co_name)
-from pgque.subscription_base b
-join pgque.queue q on q.queue_id = b.sub_queue
-join pgque.consumer c on c.co_id = b.sub_consumer
-left join pgque.partition_slot_base p on p.sub_id = b.sub_id;
 
 -- Returns how messages name the asset of a consumer.
 create or replace function pgque.asset_name(i_deployment text, i_location text, i_assets text[])

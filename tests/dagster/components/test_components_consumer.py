@@ -97,7 +97,7 @@ def test_a_transform_gets_the_events_of_a_batch_or_its_payloads_or_the_batch(
         return 0.5
 
     store = StoringIOManager()
-    of_revenue = {"consumer": "revenue"}
+    of_revenue = {"consumer": "revenue", "name": "revenue"}
     for definitions in (
         consumer(**of_revenue),
         consumer("takes_batch", **of_revenue),
@@ -110,7 +110,7 @@ def test_a_transform_gets_the_events_of_a_batch_or_its_payloads_or_the_batch(
 
     assert store.stored[:2] == [['{"total":1}', '{"total":2}'], 2]
     assert sorted(store.stored[2]) == [1.0, 2.0]
-    assert store.stored[-1] == (1, "takes_more", 1, 0.5)
+    assert store.stored[-1] == (1, "revenue", 1, 0.5)
     assert orders.is_consumed()
 
 

@@ -36,6 +36,10 @@ def failing(batch: SparkBatch) -> int:
     raise ValueError("boom")
 
 
+def count(batch: SparkBatch) -> int:
+    return batch.event_count
+
+
 SENSOR = build_pgque_sensor([revenue], backoff=NOW)
 ONCE = build_pgque_sensor([revenue], max_attempts=1)
 GIVING_UP = build_pgque_sensor([revenue], max_attempts=1, backoff=NOW, on_exhausted="dead_letter")
@@ -122,7 +126,8 @@ def test_a_failed_batch_is_tried_again_under_a_new_key_then_parked_and_mended_by
     assert "parked after 2 attempts" in held
     assert "materialize failing by hand" in held
     assert client.lease_info("orders", "revenue") is not None
-    materialize(revenue, client.url, spark, instance=instance)
+    mended = pgque_asset(queue="orders", consumer="revenue", name="failing")(count)
+    assert materialize(mended, client.url, spark, instance=instance).success
     assert "no batch yet, " in evaluate(sensor, client.url, instance)
 
 

@@ -74,6 +74,7 @@ def test_two_hundred_consumers_take_a_few_queries_when_nothing_is_due_and_get_th
 ) -> None:
     consumers = consumers_of(register(client, [f"c{n:03}" for n in range(200)]))
     finder = BatchFinder(instance, client, POLICY)
+    finder.find(consumers)  # records once to which asset each belongs
     statements: list[str] = []
     execute = psycopg.Cursor.execute
 
