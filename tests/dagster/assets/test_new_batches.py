@@ -381,7 +381,8 @@ def test_each_batch_is_recorded_once_whatever_fails_and_whoever_runs_at_once(
             batch.claim.before_ack(lost)
         return batch.event_count
 
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+    in_postgres = {"storage": {"postgres": {"postgres_url": orders.client.url}}}
+    with dg.DagsterInstance.local_temp(str(tmp_path), in_postgres) as instance:
         pair = Pair(orders, instance)
         pair.upstream = failing
         report = report_to(keep)
