@@ -238,6 +238,11 @@ def error_from(error: psycopg.Error | UnicodeEncodeError) -> PgqueError:
             "Send bytes, or JSON with the character escaped, as json.dumps writes it; or use a "
             "database in UTF8."
         )
+    if isinstance(error, pg.CharacterNotInRepertoire):
+        hint = (
+            "A stored event holds such bytes: find it in a session with client_encoding sql_ascii, "
+            "and make it a dead letter: pgque dead-letters add."
+        )
     if error.sqlstate in _BY_CODE:
         return _BY_CODE[error.sqlstate](message, hint)
     addon = _ADDON.search(message)

@@ -3,6 +3,7 @@
 import socket
 import sys
 from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -193,7 +194,9 @@ def raise_cause(url: str, query: str, settings: Sequence[str] = ()) -> None:
     with _connected(url) as connection, translated():
         for setting in settings:
             connection.execute(setting.encode())
-        connection.execute(f"select exists ({query})".encode())
+        # As a whole: the bytes of one event may be in no encoding.
+        with connection.cursor().copy(f"copy ({query}) to stdout".encode()) as rows:
+            deque(rows, maxlen=0)
 
 
 def _connected(url: str) -> psycopg.Connection[tuple[Any, ...]]:
