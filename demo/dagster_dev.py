@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -28,14 +29,23 @@ nux:
 """
 
 
-def settings_of_demo() -> str:
-    """Returns the settings of a new project, for a short demo on two cores, as in dagster.yaml."""
+def project_settings(**changes: dict[str, Any]) -> str:
+    """Returns the settings of a new project, as in dagster.yaml.
+
+    Args:
+        changes: settings that are other ones here, or are added, by their part of the file.
+    """
     settings = yaml.safe_load((project_files.FOLDER / "dagster.yaml").read_text())
-    # A second run at a time starts a second Spark, which takes longer than the runs themselves.
-    settings["concurrency"]["runs"] = {"max_concurrent_runs": 1}
-    settings["run_monitoring"]["poll_interval_seconds"] = 5
+    for part, values in changes.items():
+        settings[part] = settings.get(part, {}) | values
     text: str = yaml.safe_dump(settings)
     return text
+
+
+# A second run at a time would start a second Spark, which takes longer than the runs themselves.
+DEMO_SETTINGS = project_settings(
+    concurrency={"runs": {"max_concurrent_runs": 1}}, run_monitoring={"poll_interval_seconds": 5}
+)
 
 
 @contextmanager
@@ -59,7 +69,7 @@ def dagster_dev(
     Yields:
         The running Dagster, once it has loaded the definitions.
     """
-    (place.dagster_home / "dagster.yaml").write_text(_QUIET + (settings or settings_of_demo()))
+    (place.dagster_home / "dagster.yaml").write_text(_QUIET + (settings or DEMO_SETTINGS))
     port = processes.free_port()
     command = [
         sys.executable,

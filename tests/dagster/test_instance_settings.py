@@ -1,5 +1,6 @@
 """Each dagster.yaml that the project writes, ships or shows starts an instance, and they agree."""
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ import pytest
 import yaml
 
 from benchmarks import runs
-from demo.dagster_dev import settings_of_demo
-from pgque_dagster import project_files
+from demo.dagster_dev import DEMO_SETTINGS
+from pgque_dagster import build_pgque_sensor, project_files
 from pgque_dagster.launcher import WarmRunLauncher
 from tests.support import live, live_remote
 
@@ -77,7 +78,7 @@ FILES = {
     "pgque init": NEW_PROJECT,
     **SHOWN,
     "deploy/dagster.yaml": (ROOT / "deploy/dagster.yaml").read_text(),
-    "the demo": settings_of_demo(),
+    "the demo": DEMO_SETTINGS,
 }
 OURS = {
     "tests/live": live.SETTINGS,
@@ -167,3 +168,21 @@ def test_wherever_the_master_is_two_cores_a_shuffle_has_two_tasks() -> None:
     without = [str(file) for file, text in found if "spark.sql.shuffle.partitions" not in text]
     assert len(found) >= 7
     assert without == []
+
+
+def test_the_pages_name_the_defaults_that_the_code_has() -> None:
+    page = (ROOT / "docs/dagster.md").read_text()
+    sensor = {
+        name: parameter.default
+        for name, parameter in inspect.signature(build_pgque_sensor).parameters.items()
+    }
+    seconds = {name: sensor[name].total_seconds() for name in ("max_age", "backoff")}
+    assert f"`min_events` {sensor['min_events']}, `max_age` {seconds['max_age']:.0f} s" in page
+    assert f"`max_events` {sensor['max_events']:,}" in page
+    assert f"`max_attempts` {sensor['max_attempts']}, `backoff` {seconds['backoff']:.0f} s" in page
+    assert f'`on_exhausted` `"{sensor["on_exhausted"]}"`' in page
+    launcher = WarmRunLauncher.config_type()
+    page = (ROOT / "docs/latency.md").read_text()
+    for name in ("processes", "max_runs"):
+        assert f"`{name}` ({launcher[name].default_value})" in page
+    assert f"`tick_wait` ({sensor['tick_wait'].total_seconds():.0f} seconds)" in page

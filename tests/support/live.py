@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from demo import processes
-from demo.dagster_dev import dagster_dev
+from demo.dagster_dev import dagster_dev, project_settings
 from demo.graphql import Dagster, Run
 from demo.interrupts import Interrupts
 from demo.place import PROJECT, Place
@@ -41,28 +41,12 @@ load_from:
 
 # Of two runs at a time, the warm process executes one and a process of its own the other. What
 # Dagster would retry by itself it leaves to the sensor.
-SETTINGS = """\
-run_launcher:
-  module: pgque_dagster.launcher
-  class: WarmRunLauncher
-  config:
-    processes: 1
-run_coordinator:
-  module: dagster
-  class: QueuedRunCoordinator
-  config:
-    dequeue_interval_seconds: 1
-concurrency:
-  runs:
-    max_concurrent_runs: 2
-run_retries:
-  enabled: true
-  max_retries: 2
-run_monitoring:
-  enabled: true
-  start_timeout_seconds: 120
-  poll_interval_seconds: 5
-"""
+SETTINGS = project_settings(
+    run_launcher={"config": {"processes": 1}},
+    concurrency={"runs": {"max_concurrent_runs": 2}},
+    run_retries={"enabled": True, "max_retries": 2},
+    run_monitoring={"start_timeout_seconds": 120, "poll_interval_seconds": 5},
+)
 
 
 class Live:
