@@ -12,7 +12,7 @@ from .table_spec import TableSpec
 # The type of an event after which a table is copied again.
 COPY = "copy"
 _MATCHING = """
-select format('%%I.%%I', n.nspname, c.relname)
+select pgque.capture_table(c.oid)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = %s and c.relname like %s and c.relkind in ('r', 'p') and not c.relispartition
 order by 1
@@ -121,9 +121,9 @@ class SourceTable:
         for column, kind, is_key, is_stable, _ in columns:
             if is_key and not is_stable:
                 raise InvalidArgument(
-                    f"column {column} of {full} is part of the key and of type {kind}: equal "
-                    "values of this type, or of its collation, may be printed differently",
-                    "Use a key of integers, texts, uuid, dates, times, or numeric with a scale.",
+                    f"column {column} of {full} is part of the key and of type {kind}: values of "
+                    "this type, or of its collation, cannot be told apart in a replica",
+                    "docs/replicas.md lists the types that a key may have.",
                 )
         spec.check(full, {name: kind for name, kind, *_ in columns}, key)
         described = tuple(

@@ -43,11 +43,11 @@ begin
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
              'add_field_columns capture capture_change capture_columns capture_condition
-             capture_gap capture_relations capture_table capture_truncate captured_tables
-             change_fragment change_type check_captured
+             capture_gap capture_relations capture_settings capture_table capture_truncate
+             captured_tables change_fragment change_type check_captured
              check_change_key check_trigger describe_change is_changed_within jsontriga key_of_table
              logutriga read_arguments refuse_trigger row_as_text send_change split_row sqltriga
-             table_columns trigger_expressions uncapture url_encode'),
+             table_columns trigger_expressions types_within uncapture url_encode'),
             ('pgque_reader',
              'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode claim_batch
              claim_coop claim_slot claim_ticks consumer_states consumer_stats dead_letter_batch

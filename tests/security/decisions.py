@@ -28,11 +28,12 @@ snapshot_tick staging_table
 # security definer, and none does what a writer could not do by himself.
 TRIGGERS = """
 add_field_columns
-capture capture_change capture_columns capture_condition capture_gap capture_relations capture_table
+capture capture_change capture_columns capture_condition capture_gap capture_relations
+capture_settings capture_table
 capture_truncate captured_tables change_fragment change_type check_captured check_change_key
 check_trigger describe_change is_changed_within jsontriga key_of_table logutriga read_arguments
 refuse_trigger row_as_text send_change source_columns split_row sqltriga table_columns table_shape
-trigger_expressions uncapture url_encode
+trigger_expressions types_within uncapture url_encode
 """
 READER_AND_WRITER = "different_options get_queue_info version"
 ADMIN = """

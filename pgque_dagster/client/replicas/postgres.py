@@ -25,7 +25,7 @@ from ..session import Session
 from ..source_tables import SourceTable
 from ..table_spec import TableSpec
 from .deletes import HARD, MARKS, Deletes, check_deletes
-from .snapshot import SETTINGS, Snapshot, kept_columns, row_queries
+from .snapshot import Snapshot, kept_columns, print_settings, row_queries
 from .standing import (
     REDELIVERED,
     Copied,
@@ -41,6 +41,8 @@ from .target_table import CHANGES, COPIED, TargetTable, create_stages
 
 # Of a table.
 _MAX_COLUMNS = 1600
+# Settings that change how the target reads texts.
+_READING = ("set array_nulls = on", "set xmloption = content")
 
 
 @dataclass(frozen=True)
@@ -219,8 +221,10 @@ def connected_target(session: Session, target: PostgresReplicas) -> Iterator[Con
     """Opens a connection to the database of the replicas."""
     with translated(), connect(target.url or session.url) as connection:
         # As those of the connections from which rows are copied: rows are compared as text.
-        for setting in SETTINGS:
-            connection.execute(setting.encode())
+        for setting in (*print_settings(session), *_READING):
+            # By its own search_path, the target finds the ledger, and prints no type there.
+            if not setting.startswith("set search_path"):
+                connection.execute(setting.encode())
         yield connection
 
 

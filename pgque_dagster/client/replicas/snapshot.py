@@ -17,17 +17,8 @@ from .deletes import HARD, Deletes
 
 _TICK_ATTEMPTS = 5
 _BEGIN = "set transaction isolation level repeatable read, read only"
+_SETTINGS = "pgque.capture_settings()"
 _EXPORT = "select pg_export_snapshot(), pg_current_snapshot()::text"
-# As the triggers of capture() print values.
-SETTINGS = (
-    "set bytea_output = 'hex'",
-    "set extra_float_digits = 1",
-    "set quote_all_identifiers = off",
-    "set intervalstyle = 'postgres'",
-    "set datestyle = 'iso, ymd'",
-    "set timezone = 'UTC'",
-    "set row_security = off",
-)
 
 
 @dataclass(frozen=True)
@@ -85,7 +76,7 @@ class Snapshot:
         with connect(url) as connection, connection.transaction():
             connection.execute(_BEGIN)
             connection.execute(f"set transaction snapshot '{self.id}'".encode())
-            for setting in SETTINGS:
+            for (setting,) in connection.execute(f"select {_SETTINGS}").fetchall():
                 connection.execute(setting.encode())
             yield connection
 
@@ -106,6 +97,11 @@ def row_queries(session: Session, source: SourceTable, conditions: Iterable[str]
         f"from (select {columns} from {source.name}{where}) pgque_row"
         for where in conditions
     ]
+
+
+def print_settings(session: Session) -> list[str]:
+    """Returns the statements that have a session print values as the triggers of capture() do."""
+    return session.run(Call(f"select {_SETTINGS}", (), lambda rows: [row[0] for row in rows]))
 
 
 def kept_columns(source: SourceTable) -> sql.Composable:

@@ -18,8 +18,8 @@ from .deletes import HARD, MARKS, Deletes, check_kept_by, kept_by, stored_key, u
 _MARK = "pgque"
 # The others are text: those of another database, and those whose text means something there only.
 _TYPES = """
-select coalesce(case when t.typnamespace = 'pg_catalog'::regnamespace
-                      and t.typname !~ '^_?(reg|money|aclitem)' then c.type end, 'text')
+select coalesce(case when t.typnamespace = 'pg_catalog'::regnamespace and t.typtype <> 'c'
+                      and t.typname !~ '^_?(reg|money|aclitem|pg_node)' then c.type end, 'text')
 from unnest(%s::text[]) with ordinality c (type, number)
 left join pg_type t on t.oid = to_regtype(c.type)
 order by c.number

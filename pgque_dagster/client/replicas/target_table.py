@@ -220,16 +220,15 @@ class TargetTable(TargetDefinition):
         is_soft = self._deletes == SOFT
         names = [*self._types, *MARKS[self._deletes]]
         mark = sql.SQL(", case when {} then {} end").format(_DELETED, tick_id)
-        action: sql.Composable = sql.SQL("do nothing")
-        # A kept column that the source has no longer is null in a row that changes.
+        # A kept column that the source has no longer is null in a row that changes. Equal keys may
+        # print differently, as 1.0 and 1.00 do.
         there = {**self._wants, **(self._has if is_soft else {})}
-        if values := [name for name in there if name not in self._source.key]:
-            action = sql.SQL("do update set {} where {}").format(
-                sql.SQL(", ").join(
-                    sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in values
-                ),
-                self._differs("t", "excluded", names),
-            )
+        action = sql.SQL("do update set {} where {}").format(
+            sql.SQL(", ").join(
+                sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in there
+            ),
+            self._differs("t", "excluded", names),
+        )
         stored = self._db.execute(
             sql.SQL(
                 "insert into {} as t ({}) select {}{} from {} where {} on conflict ({}) {}"

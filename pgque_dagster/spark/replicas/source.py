@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
 from ...client.operation import Call
-from ...client.replicas.snapshot import SETTINGS, Snapshot, row_queries
+from ...client.replicas.snapshot import Snapshot, print_settings, row_queries
 from ...client.session import Session
 from ...client.source_tables import SourceTable
 from ..address import DatabaseAddress
@@ -121,7 +121,8 @@ def rows_at(
         for query in row_queries(session, source, row_ranges(size))
     ]
     schema = arrow_schema(EVENT_COLUMNS)
-    events = read_queries(spark, address, source.name, queries, schema, snapshot.id, SETTINGS)
+    settings = print_settings(session)
+    events = read_queries(spark, address, source.name, queries, schema, snapshot.id, settings)
     return _masked(_parsed(events, source).select("row.*"), source)
 
 

@@ -1,7 +1,8 @@
 -- Trigger of capture(): each statement that changes the table makes an event for each row that it
 -- changed (docs/capture.md). It runs with the rights of whoever changes the table. The arguments are
--- the queue, and the table as events name it. `pgque_row.*` is the row even where a column of the table
--- is named pgque_row.
+-- the queue, and the table as events name it. Its settings are all that change how a type prints;
+-- whatever else prints values takes them from capture_settings(). `pgque_row.*` is the row even where
+-- a column of the table is named pgque_row.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.capture_change()
 returns trigger
@@ -11,6 +12,7 @@ set quote_all_identifiers = off
 set intervalstyle = 'postgres'
 set datestyle = 'iso, ymd'
 set timezone = 'UTC'
+set lc_monetary = 'C'
 set row_security = off
 as $$
 declare
@@ -19,7 +21,7 @@ declare
                                        hashtext(tg_argv[1]));
     c_events   constant text := 'select %L, row_to_json(pgque_row.*)::text, $1 '
                                 'from (select %s from %s) pgque_row';
-    v_is_same  text;  -- the condition that two rows o and n have one key
+    v_is_same  text;  -- the condition that two rows o and n have equal keys
     v_rows     text;
     v_gone     text;
     v_written  text := case when tg_op <> 'DELETE' then 'new_table' end;
@@ -42,18 +44,18 @@ begin
     then
         -- Triggers changed rows of this table within the statement, and their events are there
         -- already. So what counts is what the rows are now, and not what the statement made them.
-        v_is_same := pgque.capture_condition(tg_relid);
+        v_is_same := pgque.capture_condition(tg_relid, false);
         v_rows := case tg_op when 'INSERT' then 'new_table' when 'DELETE' then 'old_table'
                              else '(select * from old_table union all select * from new_table)' end;
         v_gone := format('%s o where not exists (select from %s n where %s)',
-                         v_rows, c_table, v_is_same);
+                         v_rows, c_table, pgque.capture_condition(tg_relid, true));
         v_written := format('%s n where exists (select from %s o where %s)',
                             c_table, v_rows, v_is_same);
         v_type := 'update';
     elsif tg_op = 'UPDATE' then
         -- Which old row became which new row is unknown, and does not matter.
         v_gone := format('old_table o where not exists (select from new_table n where %s)',
-                         pgque.capture_condition(tg_relid));
+                         pgque.capture_condition(tg_relid, true));
     elsif tg_op = 'DELETE' then
         v_gone := 'old_table o';
     end if;
@@ -75,9 +77,10 @@ begin
 end;
 $$;
 
--- The condition that the rows o and n of a table have one key, as it is now. Refuses the change of a
--- table that has lost its key.
-create or replace function pgque.capture_condition(i_relid oid)
+-- The condition that the rows o and n of a table have equal keys, as the key is now, and print them
+-- equally if that is asked: 1.0 and 1.00 are equal, and a replica finds a row by what is printed. Refuses
+-- the change of a table that has lost its key.
+create or replace function pgque.capture_condition(i_relid oid, i_printed boolean)
 returns text stable
 as $$
 declare
@@ -89,8 +92,31 @@ begin
             using errcode = 'PQ014',
                   hint = 'Give it a primary key, or end the capture: select pgque.uncapture(...).';
     end if;
-    return (select string_agg(format('o.%1$I = n.%1$I', name), ' and ') from unnest(v_key) name);
+    return (
+        select string_agg(format(
+            -- In arrays if the type is an extension's, whose operators the search_path has not.
+            case when p.pronamespace = 'pg_catalog'::regnamespace then 'o.%1$I = n.%1$I'
+            else 'array[o.%1$I] = array[n.%1$I]' end
+            || case when i_printed
+                    and p.proname !~ '^(int[248]|bool|text|varchar|uuid|date|timestamp(tz)?)_?out$'
+            then ' and concat(o.%1$I) = concat(n.%1$I)' else '' end, a.attname), ' and ')
+        from pg_attribute a
+        join pg_type t on t.oid = a.atttypid
+        join pg_proc p on p.oid = t.typoutput  -- that of a domain is of the type it is made of
+        where a.attrelid = i_relid and a.attnum > 0 and a.attname = any (v_key));
 end;
+$$;
+
+-- The statements that have a session print values as the events of captured tables have them.
+create or replace function pgque.capture_settings()
+returns setof text
+language sql stable
+as $$
+    -- A search_path is stored as a list of quoted names.
+    select format('set %s = %s', found[1], case found[1] when 'search_path' then found[2]
+                                           else quote_literal(found[2]) end)
+    from pg_proc p, unnest(p.proconfig) setting, regexp_match(setting, '^([^=]+)=(.*)$') found
+    where p.oid = 'pgque.capture_change()'::regprocedure;
 $$;
 
 -- Whether, in this transaction, a statement at a greater depth of triggers changed the same table.
@@ -220,6 +246,7 @@ $$;
 -- Checks that a table can be captured.
 create or replace function pgque.check_captured(i_table regclass)
 returns void stable
+set quote_all_identifiers = off
 as $$
 declare
     v_class  pg_class;
@@ -289,13 +316,16 @@ as $$
 begin
     return (
         select string_agg(case
-            when a.atttypid in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'bool'::regtype,
-                                'text'::regtype, 'varchar'::regtype, 'timestamp'::regtype,
-                                'timestamptz'::regtype) then quote_ident(a.attname)
-            -- concat, because a cast to text differs from what is printed: char, inet, domains.
+            -- A domain prints by the function of the type that it is made of.
+            when t.typoutput in ('int2out'::regproc, 'int4out'::regproc, 'int8out'::regproc,
+                                 'boolout'::regproc, 'textout'::regproc, 'varcharout'::regproc,
+                                 'timestamp_out'::regproc, 'timestamptz_out'::regproc)
+            then quote_ident(a.attname)
+            -- concat, because a cast to text differs from what is printed: char, inet.
             else format('case num_nulls(%1$I) when 0 then concat(%1$I) end as %1$I', a.attname)
             end, ', ' order by a.attnum)
         from pg_attribute a
+        join pg_type t on t.oid = a.atttypid
         where a.attrelid = i_relid and a.attnum > 0 and not a.attisdropped
           and a.attgenerated <> 'v');
 end;
@@ -315,6 +345,7 @@ $$;
 create or replace function pgque.capture_table(i_table regclass)
 returns text
 language sql stable
+set quote_all_identifiers = off
 as $$
     select format('%I.%I', n.nspname, c.relname)
     from pg_class c join pg_namespace n on n.oid = c.relnamespace

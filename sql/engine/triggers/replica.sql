@@ -53,14 +53,38 @@ as $$
     order by 1;
 $$;
 
+-- The types that the values of a type are made of, with itself.
+create or replace function pgque.types_within(i_type oid)
+returns setof oid
+language sql stable
+as $$
+    with recursive kind as (
+        select i_type as type
+        union
+        select part.type
+        from kind k
+        join pg_type t on t.oid = k.type
+        cross join lateral (
+            select t.typelem as type
+            union all select t.typbasetype
+            union all select r.rngsubtype from pg_range r where t.oid in (r.rngtypid, r.rngmultitypid)
+            union all select a.atttypid from pg_attribute a
+                      where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped) part
+        where part.type <> 0
+    )
+    select type from kind;
+$$;
+
 -- The columns of a table as its events have them, in order, with the types that domains are made of.
--- is_stable says whether equal values of the type print equally, as a key's must.
+-- is_stable says of a key's column whether different values of its type print differently, and each in
+-- one way wherever and whenever it does.
 create or replace function pgque.source_columns(
     i_table regclass,
     out column_name text, out data_type text, out is_key boolean, out is_stable boolean,
     out description text)
 returns setof record
 language sql stable
+set quote_all_identifiers = off
 as $$
     with recursive part as (
         select a.attnum, a.attname, a.atttypid as type, a.atttypmod as modifier,
@@ -73,17 +97,18 @@ as $$
         where t.typtype = 'd'
     ),
     base as (select distinct on (p.attnum) p.* from part p order by p.attnum, p.depth desc)
-    select b.attname::text, format_type(b.type, b.modifier),
-           b.attname::text = any (coalesce(pgque.key_of_table(i_table), '{}')),
-           coalesce(c.collisdeterministic, true)
-           and (t.typtype = 'e' or b.type in (
-               'int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'bool'::regtype, 'text'::regtype,
-               'varchar'::regtype, 'uuid'::regtype, 'date'::regtype,
-               'timestamp'::regtype, 'timestamptz'::regtype)
-               or b.type in ('numeric'::regtype, 'bpchar'::regtype) and b.modifier <> -1),
+    select b.attname::text, format_type(b.type, b.modifier), k.is_key,
+           not k.is_key or coalesce(c.collisdeterministic, true) and not exists (
+               select from pgque.types_within(b.type) w
+               join pg_type t on t.oid = w
+               where t.typtype = 'b' and t.typcategory <> 'A' and t.typname <> all (
+                   '{bool,int2,int4,int8,numeric,money,text,varchar,bpchar,name,char,bytea,uuid,date,time,
+                   timetz,timestamp,timestamptz,interval,oid,xid8,pg_lsn,inet,cidr,macaddr,macaddr8,bit,
+                   varbit,jsonb,citext,ltree}')),
            col_description(i_table, b.attnum)
     from base b
-    join pg_type t on t.oid = b.type
+    cross join lateral (
+        select b.attname::text = any (coalesce(pgque.key_of_table(i_table), '{}')) as is_key) k
     left join pg_collation c on c.oid = b.attcollation
     order by b.attnum;
 $$;
@@ -97,21 +122,12 @@ create or replace function pgque.table_shape(i_table regclass)
 returns text
 language sql stable
 as $$
-    with recursive kind as (  -- the types that the columns' values are made of
-        select a.atttypid as type
-        from pg_attribute a
-        where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped
-        union
-        select part.type
-        from kind k
-        join pg_type t on t.oid = k.type
-        cross join lateral (
-            select t.typelem as type
-            union all select t.typbasetype
-            union all select r.rngsubtype from pg_range r where t.oid in (r.rngtypid, r.rngmultitypid)
-            union all select a.atttypid from pg_attribute a
-                      where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped) part
-        where part.type <> 0
+    with kind as (
+        select distinct w as type
+        from (select distinct a.atttypid
+              from pg_attribute a
+              where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped) a,
+             pgque.types_within(a.atttypid) w
     )
     select md5(concat_ws(E'\n',
         pgque.key_of_table(i_table)::text,
