@@ -197,7 +197,7 @@ def expanded(
         for table in matching:
             if table in named:
                 continue
-            named[table] = TableSpec(table)
+            named[table] = TableSpec(table, arrays=spec.arrays)
             try:
                 check(SourceTable.find(session, table))
             except InvalidArgument as error:

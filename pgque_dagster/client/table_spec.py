@@ -3,10 +3,13 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from .errors import InvalidArgument
 
 SHA256 = "sha256"
+Arrays = Literal["text", "list"]
+TEXT, LIST = get_args(Arrays)
 # Values of these print differently, or are guessed at once.
 _NOT_MASKED = ("boolean", "real", "double precision")
 # A part of a name: in quotes, or plain.
@@ -24,11 +27,14 @@ class TableSpec:
         exclude: columns that the replica does not have.
         mask: columns of which the replica has only a hash, each with the name of the hash, which is
             `sha256`: that of the text that PostgreSQL prints, in hexadecimal digits.
+        arrays: what the lake has of arrays: the `text` that PostgreSQL prints, or a `list` of their
+            elements, which have one dimension then.
     """
 
     source: str
     exclude: Sequence[str] = ()
     mask: Mapping[str, str] = field(default_factory=dict)
+    arrays: Arrays = TEXT
 
     @staticmethod
     def of(table: "str | TableSpec") -> "TableSpec":
@@ -62,7 +68,8 @@ class TableSpec:
     def shape(self) -> str:
         """Returns a text that differs if something else of the table is replicated."""
         excluded, masked = ", ".join(sorted(self.exclude)), ", ".join(sorted(self.mask))
-        return f" without {excluded}; masked {masked}" if excluded or masked else ""
+        left = f" without {excluded}; masked {masked}" if excluded or masked else ""
+        return left + (" arrays as lists" if self.arrays == LIST else "")
 
     def check(self, table: str, kinds: Mapping[str, str], key: Sequence[str]) -> None:
         """Refuses what cannot be left out or masked.
@@ -80,6 +87,11 @@ class TableSpec:
             raise InvalidArgument(
                 f"exclude of {table} is the text {self.exclude!r}, not a list of columns",
                 f"Write exclude: [{self.exclude}].",
+            )
+        if self.arrays not in get_args(Arrays):
+            raise InvalidArgument(
+                f"{table} cannot have arrays as {self.arrays!r}",
+                f"It may be {', '.join(get_args(Arrays))}.",
             )
         named = [*self.exclude, *self.mask]
         for name in named:

@@ -1,6 +1,8 @@
 """The changes of a captured table as typed columns: docs/capture.md."""
 
+import re
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -18,6 +20,9 @@ MissingColumns = Literal["malformed", "null"]
 
 EVENT_COLUMNS = ("ev_id", "ev_type", "ev_data", "ev_extra1")
 _BOOLEANS = {True: "t", False: "f"}
+_NESTED = (t.StructType, t.ArrayType, t.MapType)
+# An element of an array as PostgreSQL prints it, in quotes or plain.
+_ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,]+)', re.DOTALL)
 
 
 class ChangeFormat:
@@ -142,7 +147,10 @@ def parse_changes(
 def _captured_column(kind: t.DataType, path: str) -> ColumnReader:
     """Returns how captured values are read: integers, booleans, times, and all else as text."""
     column = json_column(kind, path)
-    if isinstance(kind, t.StructType | t.ArrayType | t.MapType):
+    if isinstance(kind, t.ArrayType) and not isinstance(kind.elementType, _NESTED):
+        of_texts = _of_texts(kind.elementType, f"{path}[]")
+        return ColumnReader(str, column.arrow, partial(_lists, kind=kind, of_texts=of_texts))
+    if isinstance(kind, _NESTED):
         raise InvalidArgument(
             f"{path} is of type {kind.simpleString()}, which capture publishes as text",
             "Read it as string, and take what you need from that with Spark.",
@@ -178,6 +186,53 @@ def _bytes(values: list[Any]) -> pa.Array:
     if any(x is not None and x[:2] != "\\x" for x in values):
         raise ValueError("a text has no bytes in hex")
     return pa.array([x if x is None else bytes.fromhex(x[2:]) for x in values], pa.binary())
+
+
+def _lists(
+    values: list[Any], kind: t.ArrayType, of_texts: Callable[[list[Any]], pa.Array]
+) -> pa.Array:
+    """Makes lists of the texts of arrays that have one dimension and begin at 1."""
+    offsets = [0]
+    texts: list[str | None] = []
+    for value in values:
+        texts += _elements(value) if value is not None else ()
+        offsets.append(len(texts))
+    if not kind.containsNull and None in texts:
+        raise ValueError("an element is null")
+    elements = of_texts(texts)
+    is_null = pa.array([x is None for x in values], pa.bool_())
+    of_lists = pa.list_(pa.field("element", elements.type))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), elements, of_lists, mask=is_null)
+
+
+def _elements(text: str) -> list[str | None]:
+    if text[:1] != "{" or text[1:2] == "{":
+        raise ValueError("no array of one dimension that begins at 1")
+    if '"' not in text:
+        return [None if x == "NULL" else x for x in text[1:-1].split(",") if x]
+    return [
+        re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
+        if plain is None
+        else (None if plain == "NULL" else plain)
+        for quoted, plain in (found.groups() for found in _ELEMENT.finditer(text[1:-1]))
+    ]
+
+
+def _of_texts(kind: t.DataType, path: str) -> Callable[[list[Any]], pa.Array]:
+    """Returns what makes a column of the texts that PostgreSQL prints of elements."""
+    column = _captured_column(kind, path)
+    if isinstance(kind, t.DecimalType | t.BooleanType):
+        read = Decimal if isinstance(kind, t.DecimalType) else _truth
+        return lambda texts: column.make([x if x is None else read(x) for x in texts])
+    if isinstance(kind, t.StringType | t.BinaryType | t.FloatType | t.DoubleType):
+        return column.make
+    return lambda texts: pa.array(texts, pa.string()).cast(column.arrow)
+
+
+def _truth(text: str) -> bool:
+    if text not in _BOOLEANS.values():
+        raise ValueError("a text is no boolean")
+    return text == "t"
 
 
 def _struct(columns: dict[str, pa.Array], nothing: pa.Array) -> pa.StructArray:

@@ -173,8 +173,10 @@ def _fitted(old: DataFrame, columns: t.StructType) -> DataFrame:
     now = {x.name: x.dataType for x in columns}
     was = {x.name: x.dataType for x in old.schema}
     for name in [name for name in was if name in now and now[name] != was[name]]:
-        there_and_back = _column(name).try_cast(now[name]).try_cast(was[name])
         types = now[name].simpleString(), was[name].simpleString()
+        if isinstance(now[name], t.ArrayType) != isinstance(was[name], t.ArrayType):
+            raise unfit_type(name, *types)
+        there_and_back = _column(name).try_cast(now[name]).try_cast(was[name])
         is_lost = ~there_and_back.eqNullSafe(_column(name))
         if len({"timestamp" in each.replace("timestamp_ntz", "") for each in types}) > 1:
             # Nobody knows the time zone by which the source converted its rows.

@@ -18,6 +18,7 @@ from ...client.operation import Call
 from ...client.replicas.snapshot import Snapshot, print_settings, row_queries
 from ...client.session import Session
 from ...client.source_tables import SourceTable
+from ...client.table_spec import LIST
 from ..address import DatabaseAddress
 from ..payload.changes import EVENT_COLUMNS, ChangeFormat
 from ..payload.parsing import parse_events
@@ -63,7 +64,11 @@ def spark_columns(source: SourceTable) -> t.StructType:
         [
             t.StructField(
                 column.name,
-                _spark_type(column.data_type),
+                _spark_type(
+                    column.data_type,
+                    # Keys are compared, which engines do not do with lists alike.
+                    as_lists=source.spec.arrays == LIST and column.name not in source.key,
+                ),
                 metadata={"comment": column.comment} if column.comment else {},
             )
             for column in source.columns
@@ -72,7 +77,13 @@ def spark_columns(source: SourceTable) -> t.StructType:
 
 
 def as_compared(value: Column, kind: t.DataType) -> Column:
-    """Returns what is compared of a value: of a float its text, since Spark takes -0 for 0."""
+    """Returns what is compared of a value: of a float its text, since Spark takes -0 for 0.
+
+    Of a list, it is each element and whether it is null, since Spark's hash passes over nulls.
+    """
+    if isinstance(kind, t.ArrayType):
+        element = kind.elementType
+        return f.transform(value, lambda x: f.struct(as_compared(x, element), x.isNull()))
     return value.cast("string") if isinstance(kind, t.FloatType | t.DoubleType) else value
 
 
@@ -136,8 +147,13 @@ def _parsed(events: DataFrame, source: SourceTable, keep: Sequence[str] = ()) ->
     return parse_events(events, form, keep=keep, error=partial(misfit_error, source=source))
 
 
-def _spark_type(kind: str) -> t.DataType:
+def _spark_type(kind: str, *, as_lists: bool = False) -> t.DataType:
     """Returns the type in which Spark holds each value of a type of PostgreSQL; else text."""
+    # The text of an array of boxes has other delimiters.
+    if as_lists and kind.endswith("[]") and kind != "box[]":
+        element = _spark_type(kind.removesuffix("[]"))
+        # Iceberg knows no smallint.
+        return t.ArrayType(t.IntegerType() if element == t.ShortType() else element)
     if simple := _SIMPLE.get(kind):
         return simple
     if found := _NUMERIC.fullmatch(kind):

@@ -79,6 +79,23 @@ TAKEN: list[tuple[t.DataType, dict[Any, Any]]] = [
     ),
     (LOCAL, {"2026-01-31T12:00:00": datetime(2026, 1, 31, 12),
              "2026-03-29T02:30:00.000001": datetime(2026, 3, 29, 2, 30, 0, 1)}),
+    (t.ArrayType(INT32), {"{1,NULL,-3}": [1, None, -3], "{}": []}),
+    (t.ArrayType(BOOLEAN), {"{t,f,NULL}": [True, False, None]}),
+    (
+        t.ArrayType(STRING),
+        {
+            r'{a,"b,c","NULL",NULL,"x\"y\\z","","{1}"}':
+                ["a", "b,c", "NULL", None, 'x"y\\z', "", "{1}"],
+            "{t,1}": ["t", "1"],
+            '{"a\nb"}': ["a\nb"],
+        },
+    ),
+    (t.ArrayType(MONEY), {"{1.50,NULL}": [Decimal("1.50"), None]}),
+    (t.ArrayType(DOUBLE), {"{0.1,-0,Infinity}": [0.1, -0.0, math.inf]}),
+    (t.ArrayType(BINARY), {r'{"\\x00ff","\\x"}': [b"\0\xff", b""]}),
+    (t.ArrayType(DATE), {"{0001-01-01,9999-12-31}": [date(1, 1, 1), date.max]}),
+    (t.ArrayType(INSTANT), {'{"2026-01-31 12:00:00+00"}': [NOON]}),
+    (t.ArrayType(LOCAL), {'{"2026-01-31 12:00:00.5"}': [datetime(2026, 1, 31, 12, 0, 0, 500000)]}),
 ]  # fmt: skip
 
 # JSON that is none of the type.
@@ -114,4 +131,13 @@ REFUSED: list[tuple[t.DataType, list[Any]]] = [
         ],
     ),
     (LOCAL, ["0044-03-15 12:00:00 BC", "infinity", "2026-01-31", "31.01.2026 12:00:00"]),
+    (
+        t.ArrayType(INT32),
+        ["{{1,2},{3,4}}", "[0:1]={1,2}", "{a}", "{2147483648}", "1", "", [1], "{1.5}"],
+    ),
+    (t.ArrayType(INT32, False), ["{1,NULL}"]),
+    (t.ArrayType(BOOLEAN), ["{true}", "{1}"]),
+    (t.ArrayType(MONEY), ["{1.005}", "{NaN}"]),
+    (t.ArrayType(DATE), ["{infinity}", '{"0044-03-15 BC"}']),
+    (t.ArrayType(INSTANT), ['{"2026-01-31 12:00:00"}', "{infinity}"]),
 ]  # fmt: skip

@@ -139,7 +139,7 @@ def test_no_events_are_no_rows() -> None:
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        (fields(id=INT32, tags=t.ArrayType(STRING)), "tags is of type array<string>"),
+        (fields(id=INT32, v=t.ArrayType(t.ArrayType(STRING))), "v is of type array<array<string>>"),
         (fields(id=INT32, gap=t.DayTimeIntervalType()), "gap is of type interval day to second"),
         (t.StructType([t.StructField("id", INT32)] * 2), "id twice"),
         (fields(id=INT32, **{"b\\s": INT32}), "quote, backslash or control"),

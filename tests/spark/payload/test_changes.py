@@ -122,7 +122,7 @@ def test_changes_that_do_not_fit_become_dead_letters_with_their_reasons(
         ("id int", [], "the key is"),
         ("id int", "id", "the key is 'id'"),
         ("id int", ["number"], "but the schema has id"),
-        ("id int, tags array<string>", ["id"], "tags is of type array<string>"),
+        ("id int, t array<array<int>>", ["id"], "t is of type array<array<int>>"),
     ):
         with pytest.raises(InvalidArgument, match=words):
             batch.changes(schema, key=key)

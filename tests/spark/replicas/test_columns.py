@@ -5,9 +5,16 @@ import pytest
 
 from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument
-from pgque_dagster.client.source_tables import SourceTable
+from pgque_dagster.client.source_tables import SourceTable, copy_again
 from pgque_dagster.client.table_spec import TableSpec
-from tests.support.replication import Replication, rows_of
+from tests.support.replication import (
+    CONSUMER,
+    QUEUE,
+    LakeReplication,
+    PostgresReplication,
+    Replication,
+    rows_of,
+)
 
 TABLE = (
     "create table t (id int primary key, email text, notes text, born date, amount numeric(9,2),"
@@ -71,6 +78,7 @@ def test_other_columns_have_the_table_copied_again(replication: Replication) -> 
         (TableSpec("t", ["email"], {"email": "sha256"}), "twice"),
         (TableSpec("t", "email"), "not a list"),
         (TableSpec("t", mask={"f": "sha256"}), "cannot be masked"),
+        (TableSpec("t", arrays="lists"), "arrays as 'lists'"),
     ],
 )
 def test_what_cannot_be_left_out_or_masked_is_refused(
@@ -80,3 +88,71 @@ def test_what_cannot_be_left_out_or_masked_is_refused(
         db.execute(TABLE)
     with Client(queue_url) as client, pytest.raises(InvalidArgument, match=words):
         SourceTable.find(client, spec)
+
+
+ARRAYS = (
+    "create domain ints as int[]; create table a (id int primary key, i smallint[], t text[],"
+    " at timestamptz[], n numeric(5,2)[], f float8[], b bool[], u uuid[], d ints, plain int);"
+)
+LISTS = TableSpec("public.a", arrays="list")
+
+
+def test_arrays_are_lists_on_request_in_copies_and_changes(lake: LakeReplication) -> None:
+    values = (
+        """'{1,null}', '{"a,b","NULL",null,"x\\"y",""}', '{2026-01-02 03:04:05.6+01}',"""
+        """ '{1.5,null}',"""
+        " '{0.1,-0,null}', '{t,null,f}', '{5e0b40d3-0000-4000-8000-00000000000f}', '{7}', 1"
+    )
+    lake.sql(
+        f"{ARRAYS} insert into a values (1, {values}); insert into a (id, i) values (2, '{{}}')"
+    )
+    lake.capture(LISTS)
+    lake.catch_up()
+    lake.sql(f"insert into a values (4, {values}); delete from a where id = 2")
+    assert lake.verify(LISTS).is_equal
+    lake.catch_up()
+    assert lake.replica("public.a") == rows_of(
+        lake.url, "(select id, i, t, at, n, f, b, u::text[] as u, d::int[] as d, plain from a) a"
+    )
+    lake.sql("set session_replication_role = replica; update a set i = '{null,1}' where id = 4")
+    assert lake.verify(LISTS).differences == 1
+    with Client(lake.url) as client:
+        copy_again(client, QUEUE, CONSUMER, "public.a")
+    lake.catch_up()
+    assert lake.verify(LISTS).is_equal
+    assert len(lake.copied) == 2
+
+
+@pytest.mark.parametrize("lake", ["delta"], indirect=True)
+@pytest.mark.parametrize("text", ["{{1,2},{3,4}}", "[0:1]={1,2}"])
+def test_an_array_that_is_no_list_stops_the_batch_and_loses_nothing(
+    lake: LakeReplication, text: str
+) -> None:
+    lake.sql(ARRAYS)
+    lake.capture(LISTS)
+    lake.catch_up()
+    lake.sql(f"insert into a (id, i) values (1, '{text}')")
+    with pytest.raises(Exception, match=r"Expected `array<int>` - at `\$.i`"):
+        lake.catch_up()
+    lake.tables = ["public.a"]
+    lake.catch_up()
+    assert [(row["id"], row["i"]) for row in lake.replica("public.a")] == [(1, text)]
+
+
+@pytest.mark.parametrize("lake", ["delta"], indirect=True)
+def test_kept_texts_do_not_become_lists(lake: LakeReplication) -> None:
+    lake.keep("soft")
+    lake.sql(f"{ARRAYS} insert into a (id, i) values (1, '{{1}}')")
+    lake.capture("public.a")
+    lake.catch_up()
+    lake.tables = [LISTS]
+    lake.sql("insert into a (id) values (2)")
+    with pytest.raises(InvalidArgument, match="move the replica away"):
+        lake.catch_up()
+
+
+def test_arrays_in_postgresql_stay_arrays(postgres: PostgresReplication) -> None:
+    postgres.sql(f"{ARRAYS} insert into a (id, i) values (1, '{{{{1,2}},{{3,4}}}}')")
+    postgres.capture(LISTS)
+    postgres.catch_up()
+    assert postgres.replica("public.a") == postgres.source("public.a")
