@@ -171,7 +171,7 @@ def test_events_of_any_encoding_are_read_as_text(ascii_url: str) -> None:
     with Client(ascii_url) as client:
         refused = client.claim("q", "c", owner="me")
         assert refused is not None
-        with pytest.raises(MalformedPayload, match="0xe9. A stored event holds such bytes"):
+        with pytest.raises(MalformedPayload, match=r"0xe9\. A stored event holds such bytes"):
             refused.events()
         (part,) = read_plan(refused, 1).slices
         with pytest.raises(MalformedPayload, match="0xe9"):
