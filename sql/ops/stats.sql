@@ -67,15 +67,19 @@ end;
 $$;
 
 -- What waits for each consumer: how many events, with those that no tick contains yet, and since when the
--- first one waits. Of a subconsumer, only its batch counts.
+-- first one waits. Of a subconsumer, only its batch counts. Finding the first event takes time: of a
+-- consumer at a tick of the last 10 seconds, it is that tick's time, and where no id was given out since
+-- the tick and its snapshot had no transaction in progress, there is none.
 create or replace view pgque.consumer_wait as
 select p.sub_id, q.queue_name, p.co_name,
        case when p.sub_main is null
             then coalesce(pg_sequence_last_value(q.queue_seq), 0) - p.tick_event_seq
             else p.batch_events end as events,
-       case when p.sub_last_tick < p.newest_tick
-                 or pg_sequence_last_value(q.queue_seq) > p.newest_event_seq
-            then pgque.waiting_since(p.sub_queue, coalesce(p.sub_main, p.sub_id), p.tick_time,
+       case when coalesce(pg_sequence_last_value(q.queue_seq), 0) = p.tick_event_seq
+                 and pg_snapshot_xmin(p.tick_snapshot) = pg_snapshot_xmax(p.tick_snapshot) then null
+            when pg_sequence_last_value(q.queue_seq) > p.tick_event_seq
+                 and p.tick_time >= clock_timestamp() - interval '10 seconds' then p.tick_time
+            else pgque.waiting_since(p.sub_queue, coalesce(p.sub_main, p.sub_id), p.tick_time,
                                      p.tick_snapshot, p.tick_event_seq) end as since
 from pgque.consumer_progress p
 join pgque.queue q on q.queue_id = p.sub_queue;
@@ -89,6 +93,9 @@ set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();
+    if i_queue_name is not null then
+        perform pgque.find_queue(i_queue_name);
+    end if;
     return query
     select w.queue_name, w.co_name, w.events, w.since
     from pgque.consumer_wait w

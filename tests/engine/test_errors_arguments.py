@@ -55,7 +55,7 @@ NULL_MEANS = {
     "all of them": """
         get_queue_info.i_queue_name get_consumer_info.i_queue_name
         get_consumer_info.i_consumer_name dlq_inspect.i_limit_count
-        unticked_events.i_queue_name""",
+        unticked_events.i_queue_name consumer_waits.i_queue_name""",
 }
 MAY_BE_NULL = {name for names in NULL_MEANS.values() for name in names.split()}
 # What null is refused with where that is not, or not only, PQ005.
