@@ -96,7 +96,7 @@ NEGATIVE = {
     "pg_catalog.interval": "-1 second",
 }
 # Besides the samples: an array as text, a word of a list.
-OTHER_VALUES = {"payloads": "{1}", "i_on_failure": "skip"}
+OTHER_VALUES = {"payloads": "{1}", "i_on_failure": "skip", "i_max_return": 100}
 # As in PgQ: what is not there needs no end and has no information.
 LENIENT = {
     "unsubscribe", "unregister_consumer", "unregister_subconsumer", "unsubscribe_subconsumer",
