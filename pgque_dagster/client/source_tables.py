@@ -7,7 +7,7 @@ from .errors import DatabaseError, InvalidArgument, PermissionDenied, PgqueError
 from .operation import Call, nothing
 from .producing import send
 from .session import Session
-from .table_spec import TableSpec
+from .table_spec import APPEND, TableSpec
 
 # The type of an event after which a table is copied again.
 COPY = "copy"
@@ -42,7 +42,7 @@ class SourceTable:
         name: schema and name, as events have it.
         path: the same without quotes.
         columns: its columns.
-        key: the columns of its key.
+        key: the columns of its key; none if rows are only appended.
         shape: changes if anything happens to the table that its triggers do not report, or if
             something else of it is replicated.
         spec: what of it is replicated. Its columns are those of the replica: masked ones are text.
@@ -113,11 +113,6 @@ class SourceTable:
             )
         )
         key = tuple(column for column, _, is_key, *_ in columns if is_key)
-        if not key:
-            raise InvalidArgument(
-                f"table {full} has no key, so its rows cannot be found again",
-                "Give it a primary key, or a replica identity by a unique index.",
-            )
         for column, kind, is_key, is_stable, _ in columns:
             if is_key and not is_stable:
                 raise InvalidArgument(
@@ -181,10 +176,10 @@ def expanded(
         if not spec.is_pattern:
             continue
         schema, name = spec.path
-        if "*" in schema or spec.exclude or spec.mask:
+        if "*" in schema or spec.exclude or spec.mask or spec.mode == APPEND:
             raise InvalidArgument(
                 f"{spec.source} does not name tables of one schema, or has columns of one table",
-                "Write * after the schema, as in billing.*; name tables with exclude or mask.",
+                "Write * after the schema, as in billing.*; name a table with exclude, mask, mode.",
             )
         matching = session.run(
             Call(_MATCHING, (schema, like_pattern(name)), lambda rows: [table for (table,) in rows])
@@ -243,25 +238,36 @@ def captured_tables(session: Session, queue: str) -> dict[str, str | None]:
     return {name: problem for name, _, problem in rows}
 
 
-def capture(session: Session, queue: str, table: str) -> None:
+def capture(session: Session, queue: str, source: SourceTable) -> None:
     """Captures a table, or mends its triggers; a table that is captured loses nothing.
 
     Args:
         session: of the database, with a role that may create triggers on the table.
         queue: the queue for its changes.
-        table: schema and name.
+        source: the table.
 
     Raises:
         PermissionDenied: if the role may not create triggers on the table.
         InvalidArgument: if the table cannot be captured.
     """
     try:
-        session.run(Call("select pgque.capture(%s::regclass, %s)", (table, queue), nothing))
+        append = not source.key
+        session.run(
+            Call(
+                "select pgque.capture(%s::regclass, %s, %s)", (source.name, queue, append), nothing
+            )
+        )
     except PermissionDenied as error:
         raise PermissionDenied(
             str(error.args[0]),
-            f"Let the table's owner run: select pgque.capture('{table}', '{queue}');",
+            f"Let the table's owner run: {capture_call(source, queue)}",
         ) from error
+
+
+def capture_call(source: SourceTable, queue: str) -> str:
+    """Returns the statement by which the owner of a table captures it."""
+    append = "" if source.key else ", true"
+    return f"select pgque.capture('{source.name}', '{queue}'{append});"
 
 
 def capture_new(
@@ -296,7 +302,7 @@ def capture_new(
                 is_new[source.name] = False
             else:
                 with session.transaction():
-                    capture(session, queue, source.name)
+                    capture(session, queue, source)
                     request_copy(session, queue, source.name)
                 is_new[source.name] = True
         except (InvalidArgument, PermissionDenied, DatabaseError) as error:

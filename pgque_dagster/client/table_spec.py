@@ -10,6 +10,8 @@ from .errors import InvalidArgument
 SHA256 = "sha256"
 Arrays = Literal["text", "list"]
 TEXT, LIST = get_args(Arrays)
+Mode = Literal["merge", "append"]
+MERGE, APPEND = get_args(Mode)
 # Values of these print differently, or are guessed at once.
 _NOT_MASKED = ("boolean", "real", "double precision")
 # A part of a name: in quotes, or plain.
@@ -29,12 +31,15 @@ class TableSpec:
             `sha256`: that of the text that PostgreSQL prints, in hexadecimal digits.
         arrays: what the lake has of arrays: the `text` that PostgreSQL prints, or a `list` of their
             elements, which have one dimension then.
+        mode: `merge` finds rows by their key. `append` is for a table without a key, whose rows
+            are only inserted: an update or a delete stops its replica.
     """
 
     source: str
     exclude: Sequence[str] = ()
     mask: Mapping[str, str] = field(default_factory=dict)
     arrays: Arrays = TEXT
+    mode: Mode = MERGE
 
     @staticmethod
     def of(table: "str | TableSpec") -> "TableSpec":
@@ -68,8 +73,9 @@ class TableSpec:
     def shape(self) -> str:
         """Returns a text that differs if something else of the table is replicated."""
         excluded, masked = ", ".join(sorted(self.exclude)), ", ".join(sorted(self.mask))
+        appended = " by append" if self.mode == APPEND else ""
         left = f" without {excluded}; masked {masked}" if excluded or masked else ""
-        return left + (" arrays as lists" if self.arrays == LIST else "")
+        return appended + left + (" arrays as lists" if self.arrays == LIST else "")
 
     def check(self, table: str, kinds: Mapping[str, str], key: Sequence[str]) -> None:
         """Refuses what cannot be left out or masked.
@@ -81,8 +87,16 @@ class TableSpec:
 
         Raises:
             InvalidArgument: if a column does not exist, is part of the key, is named twice, or
-                cannot be masked in this way.
+                cannot be masked in this way; or if the mode does not fit the key.
         """
+        if self.mode not in get_args(Mode) or bool(key) == (self.mode == APPEND):
+            raise InvalidArgument(
+                f"table {table} has {'a' if key else 'no'} key, and mode {self.mode!r}",
+                "Leave out the mode: it has a key."
+                if key
+                else "Give it a primary key, or a replica identity by a unique index; or write "
+                "mode: append, if its rows are only inserted.",
+            )
         if isinstance(self.exclude, str):
             raise InvalidArgument(
                 f"exclude of {table} is the text {self.exclude!r}, not a list of columns",

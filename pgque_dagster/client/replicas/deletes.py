@@ -44,6 +44,15 @@ def check_deletes(deletes: str) -> None:
         raise InvalidArgument(f"no deletes {deletes!r}", f"It may be {', '.join(MARKS)}.")
 
 
+def check_append(table: str, key: Sequence[str], deletes: Deletes) -> None:
+    """Refuses to keep rows of a table without a key, whose versions nobody can tell apart."""
+    if not key and deletes != HARD:
+        raise InvalidArgument(
+            f"table {table} has mode: append, and its replica deletes: {deletes}",
+            "Replicate it to a target with deletes: hard: rows that are only inserted stay.",
+        )
+
+
 def kept_by(deletes: Deletes, key: Sequence[str]) -> str:
     """Returns how a replica keeps rows, as it is stored with the replica."""
     return HARD if deletes == HARD else f"{deletes}, by {', '.join(key)}"

@@ -24,7 +24,7 @@ from ..rights import Connection
 from ..session import Session
 from ..source_tables import SourceTable
 from ..table_spec import TableSpec
-from .deletes import HARD, MARKS, Deletes, check_deletes
+from .deletes import HARD, MARKS, Deletes, check_append, check_deletes
 from .snapshot import Snapshot, kept_columns, print_settings, row_queries
 from .standing import (
     REDELIVERED,
@@ -72,6 +72,7 @@ class PostgresReplicas:
 
     def check(self, source: SourceTable) -> None:
         """Refuses a table that can have no replica here, by `InvalidArgument`."""
+        check_append(source.name, source.key, self.deletes)
         # A batch is staged in a table that says of each row whether it was deleted.
         most = _MAX_COLUMNS - max(1, len(MARKS[self.deletes]))
         if len(source.columns) > most:

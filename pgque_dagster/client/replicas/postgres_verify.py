@@ -8,11 +8,10 @@ are compared with the table's, which are read in the snapshot of the tick.
 from ..last_batch import LastBatch
 from ..plans import tick_range_plan
 from ..session import Session
-from ..source_tables import COPY
 from ..table_spec import TableSpec
 from .postgres import PostgresReplicas, connected_target, replicas_of, stage_events, stage_rows
 from .snapshot import Snapshot
-from .standing import TRUNCATE, find_standings
+from .standing import find_standings
 from .target_table import create_stages
 from .verification import ALTERED, NEXT_COPIES, REPLICA_GONE, Verification, last_acked_tick
 
@@ -63,8 +62,8 @@ def verify(
                 create_stages(there)
                 plan = session.run(tick_range_plan(queue, last.tick_id, tick_id, 1))
                 stage_events(session, there, plan.slices, [source])
-                if replica.later_kinds(copied) & {COPY, TRUNCATE}:
-                    return unknown(NEXT_COPIES, tick_id)
+                if why := standing.why_copied(replica.later_kinds(copied)):
+                    return unknown(why, tick_id)
                 stage_rows(session, snapshot, source, there)
             rows, differences, examples = replica.compare(copied)
     if standing.has_changed(session):

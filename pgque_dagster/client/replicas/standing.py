@@ -17,11 +17,20 @@ from ..operation import Call
 from ..read_batch import ReadBatch
 from ..registrations import consumers
 from ..session import Session
-from ..source_tables import COPY, SourceTable, capture, captured_tables, request_copy
+from ..source_tables import (
+    COPY,
+    SourceTable,
+    capture,
+    capture_call,
+    captured_tables,
+    request_copy,
+)
 from ..table_spec import TableSpec
+from .verification import NEXT_COPIES
 
 # The event after which a table is copied again, as after `COPY`, which somebody sends.
 TRUNCATE = "truncate"
+UPDATE, DELETE = "update", "delete"
 # In place of the type of an event that is delivered again.
 REDELIVERED = "redelivered"
 
@@ -104,15 +113,26 @@ class Standing:
             later: returns the types of those that are not in the last copy.
 
         Raises:
-            InvalidArgument: if the table is not captured.
+            InvalidArgument: if the table is not captured, or is replicated by append and had other
+                changes than inserts.
         """
         if not self.is_captured:
             raise InvalidArgument(
                 f"table {self.source.name} is not captured into queue {self.queue}",
-                f"Capture it, as the table's owner: select pgque.capture('{self.source.name}', "
-                f"'{self.queue}'); it is copied again after that.",
+                f"Capture it, as the table's owner: {capture_call(self.source, self.queue)} it is "
+                "copied again after that.",
             )
-        if self.copied is None or self.why_unknown is not None:
+        if self.copied is None:
+            return self.why_unknown
+        found = later() if self.unappended(kinds) else set()
+        if COPY not in found and (odd := self.unappended(found)):
+            raise InvalidArgument(
+                f"table {self.source.name} is replicated by append, and its rows had changes of "
+                f"type {', '.join(odd)}",
+                "Run the job that repairs: it has the table copied again. If this goes on, give "
+                "the table a key, and leave out mode: append.",
+            )
+        if self.why_unknown is not None:
             return self.why_unknown
         if stored is None:
             return "the target has no copy of it"
@@ -129,6 +149,16 @@ class Standing:
                 return "somebody asked for it"
         return None
 
+    def unappended(self, kinds: Set[str]) -> list[str]:
+        """Returns the types of changes that a table replicated by append may not have."""
+        return [] if self.source.key else sorted(kinds & {UPDATE, DELETE})
+
+    def why_copied(self, kinds: Set[str]) -> str | None:
+        """Returns why changes that wait cannot be applied to the replica; None if they can."""
+        if COPY not in kinds and self.unappended(kinds):
+            return "rows were changed or deleted, which append does not replicate"
+        return NEXT_COPIES if kinds & {COPY, TRUNCATE} else None
+
     def mended(self, session: Session) -> "Standing":
         """Returns the table after its triggers were made again, if something is wrong with them.
 
@@ -136,7 +166,7 @@ class Standing:
         """
         if self.problem is None:
             return self
-        capture(session, self.queue, self.source.name)
+        capture(session, self.queue, self.source)
         return replace(self, source=SourceTable.find(session, self.source.spec), problem=None)
 
     def has_changed(self, session: Session) -> bool:

@@ -93,6 +93,7 @@ class TargetDefinition:
         self._columns = listed(names)
         self._key = listed(source.key)
         self._row_key = stored_key(deletes, source.key)
+        self._primary = sql.SQL("primary key ({})").format(listed(self._row_key))
         found = connection.execute(_FOUND, (self._table.as_string(connection),)).fetchone()
         self.mark = self._read_mark(found[0]) if found else None
         self._has = dict(found[1]) if found else {}
@@ -140,8 +141,10 @@ class TargetDefinition:
             for name, kind in self._wants.items()
         )
         self._db.execute(
-            sql.SQL("create table {} ({}, primary key ({}))").format(
-                self._table, columns, listed(self._row_key)
+            sql.SQL("create table {} ({}{})").format(
+                self._table,
+                columns,
+                sql.SQL(", ") + self._primary if self._row_key else sql.SQL(""),
             )
         )
 
@@ -166,7 +169,8 @@ class TargetDefinition:
         ]
         if self._constraint:
             steps.insert(0, sql.SQL("drop constraint {}").format(self._constraint))
-        steps.append(sql.SQL("add primary key ({})").format(listed(self._row_key)))
+        if self._row_key:
+            steps.append(sql.SQL("add ") + self._primary)
         for step in steps:
             self._db.execute(sql.SQL("alter table {} ").format(self._table) + step)
 

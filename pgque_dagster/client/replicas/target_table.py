@@ -43,6 +43,8 @@ class TargetTable(TargetDefinition):
             tick_id: the tick that ends the batch.
         """
         count = self._read_changes(copied)
+        if not self._row_key:
+            return self._append()
         gone = sql.SQL("exists (select from {} s where s.{} and {})")
         self._end(gone.format(_ROWS, _DELETED, self._matches("t", "s")), tick_id)
         self._store(tick_id)
@@ -63,6 +65,10 @@ class TargetTable(TargetDefinition):
             self._create()
         elif not self.fits:
             self._alter()
+        if not self._row_key:
+            self._db.execute(sql.SQL("delete from {}").format(self._table))
+            self._set_mark(copied)
+            return count, self._append()
         gone = sql.SQL("not exists (select from {} s where {})")
         written = self._end(gone.format(_ROWS, self._matches("t", "s")), tick_id)
         written += self._store(tick_id)
@@ -77,6 +83,8 @@ class TargetTable(TargetDefinition):
         """
         rows = self._read_copy(_SOURCE_ROWS)
         self._read_changes(copied)
+        if not self._row_key:
+            return rows, *self._compare_appended()
         keys = sql.SQL(", ").join(
             sql.SQL("coalesce({}, {})").format(sql.Identifier("o", name), sql.Identifier("s", name))
             for name in self._source.key
@@ -88,11 +96,13 @@ class TargetTable(TargetDefinition):
                 "  union all select {columns} from {changed} where not {deleted})"
                 " select count(*) over (), case when o.__pgque_here is null then 'extra'"
                 "  when s.__pgque_here is null then 'missing' else 'different' end,"
-                " case when o.__pgque_here then {here} end,"
-                " case when s.__pgque_here then {there} end, {keys}"
-                " from (select true as __pgque_here, r.* from {rows} r) o"
-                " full join (select true as __pgque_here, r.* from stored r) s on {matches}"
-                " where o.__pgque_here is null or s.__pgque_here is null or {differs} limit {shown}"
+                " row_to_json(o.__pgque_row)::text, row_to_json(s.__pgque_row)::text, {keys}"
+                " from (select true as __pgque_here, {key}, __pgque_row"
+                "  from (select {columns} from {rows}) __pgque_row) o"
+                " full join (select true as __pgque_here, {key}, __pgque_row"
+                "  from stored __pgque_row) s on {matches}"
+                " where o.__pgque_here is null or s.__pgque_here is null"
+                " or o.__pgque_row::text is distinct from s.__pgque_row::text limit {shown}"
             ).format(
                 columns=self._columns,
                 table=self._table,
@@ -100,12 +110,10 @@ class TargetTable(TargetDefinition):
                 changed=_ROWS,
                 changes=self._matches("t", "s"),
                 deleted=_DELETED,
-                here=self._as_json("o"),
-                there=self._as_json("s"),
+                key=self._key,
                 keys=keys,
                 rows=_SOURCE_ROWS,
                 matches=self._matches("o", "s"),
-                differs=self._differs("o", "s", self._types),
                 shown=SHOWN,
             )
         ).fetchall()
@@ -120,6 +128,37 @@ class TargetTable(TargetDefinition):
         )
         return rows, found[0][0] if found else 0, examples
 
+    def _append(self) -> int:
+        """Adds the rows. Returns how many."""
+        action = sql.SQL("insert into {table} ({columns}) select {columns} from {rows}")
+        found = action.format(table=self._table, columns=self._columns, rows=_ROWS)
+        return self._db.execute(found).rowcount
+
+    def _compare_appended(self) -> tuple[int, tuple[Difference, ...]]:
+        """Counts equal rows of the staged copy, and of the table with the staged events."""
+        found = self._db.execute(
+            sql.SQL(
+                "select count(*) over (), case when sum(n) > 0 then 'missing' else 'extra' end, row"
+                " from (select row_to_json(__pgque_row.*)::text as row, 1 as n"
+                "   from (select {columns} from {copied}) __pgque_row union all"
+                "  select row_to_json(__pgque_row.*)::text, -1"
+                "   from (select {columns} from {table} union all"
+                "    select {columns} from {changed}) __pgque_row) r"
+                " group by row having sum(n) <> 0 limit {shown}"
+            ).format(
+                columns=self._columns,
+                copied=_SOURCE_ROWS,
+                table=self._table,
+                changed=_ROWS,
+                shown=SHOWN,
+            )
+        ).fetchall()
+        examples = tuple(
+            Difference(kind, {}, *([(row,), ()] if kind == "missing" else [(), (row,)]))
+            for _, kind, row in found
+        )
+        return found[0][0] if found else 0, examples
+
     def _later(self, copied: str) -> sql.Composed:
         return sql.SQL(
             "e.ev_extra1 = {} and not pg_visible_in_snapshot(e.ev_txid, {}::pg_snapshot)"
@@ -127,21 +166,14 @@ class TargetTable(TargetDefinition):
 
     def _read_changes(self, copied: str) -> int:
         """Reads what the staged events come to: the last row of each key, or that it is gone."""
-        return self._read(
-            _ROWS,
-            sql.SQL(
-                "select distinct on ({}) e.ev_type = 'delete' as {}, {} from {} e, {} where {}"
-                " order by {}, e.ev_id desc"
-            ).format(
-                self._key,
-                _DELETED,
-                self._typed(),
-                CHANGES,
-                self._parsed(),
-                self._later(copied),
-                self._key,
-            ),
+        query = sql.SQL("e.ev_type = 'delete' as {}, {} from {} e, {} where {}").format(
+            _DELETED, self._typed(), CHANGES, self._parsed(), self._later(copied)
         )
+        if self._row_key:
+            query = sql.SQL("distinct on ({0}) {1} order by {0}, e.ev_id desc").format(
+                self._key, query
+            )
+        return self._read(_ROWS, sql.SQL("select ") + query)
 
     def _read_copy(self, into: sql.Identifier) -> int:
         return self._read(
@@ -185,11 +217,6 @@ class TargetTable(TargetDefinition):
         return sql.SQL("row({})::text is distinct from row({})::text").format(
             *(listed(names, alias) for alias in (one, other))
         )
-
-    def _as_json(self, alias: str) -> sql.Composed:
-        return sql.SQL(
-            "(select row_to_json(__pgque_row)::text from (select {}) __pgque_row)"
-        ).format(listed(self._types, alias))
 
     def _live(self) -> sql.Composable:
         """Returns the condition that the source has a row t."""

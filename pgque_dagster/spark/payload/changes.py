@@ -30,7 +30,7 @@ class ChangeFormat:
 
     Args:
         fields: the table's columns to read.
-        key: the columns that identify a row.
+        key: the columns that identify a row; None for a result without them.
         missing_columns: how to treat an insert or update that lacks a nullable column: as
             `malformed`, or as `null` in that column.
 
@@ -42,20 +42,23 @@ class ChangeFormat:
     needed = EVENT_COLUMNS
 
     def __init__(
-        self, fields: t.StructType, key: Sequence[str], missing_columns: MissingColumns
+        self, fields: t.StructType, key: Sequence[str] | None, missing_columns: MissingColumns
     ) -> None:
         choices = get_args(MissingColumns)
         if missing_columns not in choices:
             raise InvalidArgument(
                 f"missing_columns is {missing_columns!r}", f"It may be {', '.join(choices)}."
             )
-        unknown = [name for name in key if name not in fields.names]
-        if isinstance(key, str) or unknown or not key or len(set(key)) < len(key):
+        self._has_key = key is not None
+        unknown = [name for name in key or () if name not in fields.names]
+        if key is not None and (
+            isinstance(key, str) or unknown or not key or len(set(key)) < len(key)
+        ):
             raise InvalidArgument(
                 f"the key is {key!r}, but the schema has {', '.join(fields.names)}",
                 "List columns of the schema, each once: key=['id'].",
             )
-        self._key = tuple(key)
+        self._key = key = tuple(key or ())
         self._fields = t.StructType(
             [t.StructField(x.name, x.dataType, x.nullable and x.name not in key) for x in fields]
         )
@@ -68,7 +71,9 @@ class ChangeFormat:
         row = t.StructType([t.StructField(x.name, x.dataType) for x in fields])
         keys = t.StructType([row[name] for name in key])
         self.result = t.StructType().add("operation", t.StringType()).add("table", t.StringType())
-        self.result.add("key", keys).add("row", row)
+        if self._has_key:
+            self.result.add("key", keys)
+        self.result.add("row", row)
 
     def parser(self) -> Callable[[pa.RecordBatch], Parsed]:
         """Returns a function that parses events."""
@@ -97,7 +102,7 @@ class ChangeFormat:
                 [
                     operations,
                     events.column("ev_extra1"),
-                    _struct({name: columns[name] for name in self._key}, nothing),
+                    *([_struct({x: columns[x] for x in self._key}, nothing)] * self._has_key),
                     _struct(columns, nothing),
                 ],
                 read.reasons,

@@ -13,7 +13,7 @@ from .source import DELETED, as_compared, spark_columns
 
 EXTRA, REPEATED = "extra", "repeated"
 # Names that no column of a source has.
-_OURS, _THEIRS = "__pgque_ours", "__pgque_theirs"
+_OURS, _THEIRS, _ROW_HASH = "__pgque_ours", "__pgque_theirs", "__pgque_hash"
 _KIND, _ROW = "__pgque_kind", "__pgque_row"
 _HASH, _COUNT = "hash", "count"
 
@@ -28,6 +28,7 @@ def compare(
         stored: those of the replica.
         source: the table.
     """
+    rows, stored = (_keyed(each, source) for each in (rows, stored))
     marked = mark_differences(rows, stored, source)
     count, differences, _ = count_differences(marked)
     # Reads both again, which is rare, and holds nothing in memory.
@@ -41,17 +42,34 @@ def mark_differences(rows: DataFrame, stored: DataFrame, source: SourceTable) ->
     kind = (
         f.when(theirs.isNull(), "missing")
         .when(ours.isNull(), EXTRA)
-        .when(f.greatest(ours[_COUNT], theirs[_COUNT]) > 1, REPEATED)
+        .when(_is_repeated(ours[_COUNT], theirs[_COUNT], source), REPEATED)
         .when(ours[_HASH] != theirs[_HASH], "different")
     )
-    return mine.join(its, list(source.key), "full_outer").withColumn(_KIND, kind)
+    return mine.join(its, _keys(source), "full_outer").withColumn(_KIND, kind)
+
+
+def _is_repeated(ours: Column, theirs: Column, source: SourceTable) -> Column:
+    """Returns whether equal rows are there too often."""
+    return f.greatest(ours, theirs) > 1 if source.key else ours != theirs
+
+
+def _keys(source: SourceTable) -> list[str]:
+    """Returns the columns by which rows are compared."""
+    return list(source.key) or [_ROW_HASH]
+
+
+def _keyed(rows: DataFrame, source: SourceTable) -> DataFrame:
+    """Returns rows with the columns by which they are compared: without a key, their hash."""
+    return rows if source.key else rows.withColumn(_ROW_HASH, _hash(source))
 
 
 def count_differences(marked: DataFrame) -> tuple[int, int, int]:
     """Returns how many rows the table has, how many keys differ, and how many are there twice."""
     kind = f.col(_KIND)
     (found,) = marked.agg(
-        f.count(_OURS), f.count(kind), f.count(f.when(kind == REPEATED, 1))
+        f.coalesce(f.sum(f.col(_OURS)[_COUNT]), f.lit(0)),
+        f.count(kind),
+        f.count(f.when(kind == REPEATED, 1)),
     ).collect()
     return tuple(found)
 
@@ -82,7 +100,7 @@ def changes_between(
 def _examples(
     marked: DataFrame, rows: DataFrame, stored: DataFrame, source: SourceTable
 ) -> tuple[Difference, ...]:
-    keys = list(source.key)
+    keys = _keys(source)
     # Python's times have no year before 1, and its local ones an hour twice.
     shown = [
         (column.cast("string") if isinstance(kind, t.TimestampType) else column).alias(name)
@@ -132,15 +150,19 @@ def _text(frame: DataFrame, source: SourceTable) -> Column:
 
 def _hashed(rows: DataFrame, source: SourceTable, name: str) -> DataFrame:
     """Returns the keys, each with the hash of its row and the number of its rows."""
+    hashed = _hash(source)
+    facts = f.struct(f.max(hashed).alias(_HASH), f.count(hashed).alias(_COUNT))
+    return rows.groupBy(*_named(_keys(source))).agg(facts.alias(name))
+
+
+def _hash(source: SourceTable) -> Column:
     fields = spark_columns(source)
     columns = _named(field.name for field in fields)
     # Spark's hash passes over nulls.
     values = [
         as_compared(column, field.dataType) for field, column in zip(fields, columns, strict=True)
     ]
-    hashed = f.xxhash64(*values, *(column.isNull() for column in columns))
-    facts = f.struct(f.max(hashed).alias(_HASH), f.count(hashed).alias(_COUNT))
-    return rows.groupBy(*_named(source.key)).agg(facts.alias(name))
+    return f.xxhash64(*values, *(column.isNull() for column in columns))
 
 
 def _named(names: Iterable[str]) -> list[Column]:

@@ -100,11 +100,12 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
     @contextmanager
     def staged(self, changes: DataFrame) -> Iterator[int]:
         """Keeps changes in files for the block. Yields how many there are."""
-        self.write(self._spark_batch, changes)
+        self.write(self._spark_batch, changes if self._row_key else changes.drop(DELETED))
         try:
             yield self.rows
         finally:
-            self.remove_files()
+            if self._row_key:  # Else they are those that are published.
+                self.remove_files()
 
     def check(self, table: DeltaTable) -> list[str]:
         """Refuses a table that is not this replica, or has partitions, which files here lack."""
@@ -144,12 +145,13 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
             app_transactions=[Transaction(self._app_id, self.batch.batch_id)],
         )
         newest = state.version()
-        if self.changes is not None:
+        if self.changes is not None and self._row_key:
             rows = Rows(self.storage, self.files)
             merge(state, rows, self._row_key, properties, DELETED)
         else:
+            mode = "overwrite" if self.changes is None else "append"
             state.create_write_transaction(
-                self.added(), "overwrite", delta_schema(self.fields), commit_properties=properties
+                self.added(), mode, delta_schema(self.fields), commit_properties=properties
             )
         self.version = newest + 1
         return True

@@ -184,6 +184,7 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
         # Of an attempt on an older state.
         self.remove_files()
         spark, batch = self._spark_batch.spark, self._spark_batch
+        files = files if self._row_key else []
         with cancelled_without_lease(spark, self._claim):
             old = files_with_keys(spark, state, self.storage, files, changes, self._row_key)
         rows = changes.where(f"not `{DELETED}`").drop(DELETED)

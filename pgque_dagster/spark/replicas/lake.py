@@ -112,14 +112,14 @@ class LakeReplica(ABC, Generic[Table]):
 
         Returns:
             The version of the table, how many rows its source has, and how many were written. None
-            if all are to be written: the replica has other columns, too many rows that differ, or
-            rows that are there twice.
+            if all are to be written: the replica has no key or other columns, too many rows that
+            differ, or rows that are there twice.
 
         Raises:
             As for `overwrite`. InvalidArgument also if an earlier attempt publishes meanwhile.
         """
         old = self.read(batch.spark, state.version)
-        if not self.fits(old.schema):
+        if not self.source.key or not self.fits(old.schema):
             return None
         stored = live_rows(old, self.deletes)
         marked = mark_differences(rows, stored, self.source).cache()

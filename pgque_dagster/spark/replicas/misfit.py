@@ -32,7 +32,8 @@ def misfit_error(
     place, why = next((n, why) for n, why in enumerate(reasons.to_pylist()) if why)
     event_id, row = events.column("ev_id")[place].as_py(), _row(events.column("ev_data")[place])
     key = ", ".join(f"{name} {row.get(name)}" for name in source.key)
-    where = f"the row of {source.name} with {key}" + (f" (event {event_id})" if event_id else "")
+    where = f"{f'the row of {source.name} with {key}' if key else f'a row of {source.name}'}"
+    where += f" (event {event_id})" if event_id else ""
     found = _COLUMN.search(why)
     kinds = {column.name: column.data_type for column in source.columns}
     if found is None or found[1] not in row or found[1] not in kinds:

@@ -100,6 +100,8 @@ def net_changes(events: DataFrame, source: SourceTable) -> DataFrame:
         does not fit the table.
     """
     parsed = _parsed(events, source, keep=("ev_id",))
+    if not source.key:  # Each is an insert.
+        return _masked(parsed.select("row.*", f.lit(False).alias(DELETED)), source)
     keys = [f.col(f"key.`{name}`") for name in source.key]
     latest = Window.partitionBy(*keys).orderBy(f.col("ev_id").desc())
     last = parsed.withColumn("__pgque_place", f.row_number().over(latest)).where(
@@ -143,7 +145,7 @@ def _masked(rows: DataFrame, source: SourceTable) -> DataFrame:
 
 
 def _parsed(events: DataFrame, source: SourceTable, keep: Sequence[str] = ()) -> DataFrame:
-    form = ChangeFormat(spark_columns(source), source.key, "malformed")
+    form = ChangeFormat(spark_columns(source), source.key or None, "malformed")
     return parse_events(events, form, keep=keep, error=partial(misfit_error, source=source))
 
 

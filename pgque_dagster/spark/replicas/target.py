@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...client.errors import InvalidArgument
-from ...client.replicas.deletes import HARD, Deletes, check_deletes
+from ...client.replicas.deletes import HARD, Deletes, check_append, check_deletes
 from ...client.source_tables import SourceTable
 
 _PATH_PART = re.compile(r"[\w$ -]+")
@@ -40,6 +40,7 @@ class DeltaReplicas:
 
     def check(self, source: SourceTable) -> None:
         """Refuses a table that can have no replica here, by `InvalidArgument`."""
+        check_append(source.name, source.key, self.deletes)
         check_path(source.name, source.path)
         check_columns(source.name, [column.name for column in source.columns], _OF_DELTA)
 
@@ -71,6 +72,7 @@ class IcebergReplicas:
 
     def check(self, source: SourceTable) -> None:
         """Refuses a table that can have no replica here, by `InvalidArgument`."""
+        check_append(source.name, source.key, self.deletes)
         check_path(source.name, source.path)
         check_columns(source.name, [column.name for column in source.columns], _OF_ICEBERG)
 

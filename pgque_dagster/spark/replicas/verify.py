@@ -11,16 +11,15 @@ from pyspark.sql import functions as f
 from ...client.errors import MalformedPayload
 from ...client.plans import tick_range_plan
 from ...client.replicas.snapshot import Snapshot
-from ...client.replicas.standing import TRUNCATE, find_standings
+from ...client.replicas.standing import find_standings
 from ...client.replicas.verification import (
     ALTERED,
-    NEXT_COPIES,
     REPLICA_GONE,
     Verification,
     last_acked_tick,
 )
 from ...client.session import Session
-from ...client.source_tables import COPY, SourceTable
+from ...client.source_tables import SourceTable
 from ...client.table_spec import TableSpec
 from ..address import DatabaseAddress
 from ..cluster.executor_errors import clear_executor_errors
@@ -80,8 +79,8 @@ def verify(
         )
         try:
             kinds = {row.ev_type for row in events.select("ev_type").distinct().collect()}
-            if kinds & {COPY, TRUNCATE}:
-                return Verification(source.name, tick_id, state.version, why_not=NEXT_COPIES)
+            if why := standing.why_copied(kinds):
+                return Verification(source.name, tick_id, state.version, why_not=why)
             stored = _with_changes(replica.live_rows(spark, state.version), events, source)
             rows = rows_at(spark, session, address, source, snapshot)
             with clear_executor_errors():
@@ -100,5 +99,7 @@ def _with_changes(replica: DataFrame, events: DataFrame, source: SourceTable) ->
     changes = net_changes(events, source).cache()
     keys = list(source.key)
     columns = [f.col(f"`{column.name}`") for column in source.columns]
-    kept = replica.join(f.broadcast(changes.select(keys)), keys, "left_anti").select(*columns)
-    return kept.unionAll(changes.where(f"not `{DELETED}`").select(*columns))
+    kept = replica
+    if keys:
+        kept = replica.join(f.broadcast(changes.select(keys)), keys, "left_anti")
+    return kept.select(*columns).unionAll(changes.where(f"not `{DELETED}`").select(*columns))

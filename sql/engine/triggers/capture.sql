@@ -1,8 +1,8 @@
 -- Trigger of capture(): each statement that changes the table makes an event for each row that it
 -- changed (docs/capture.md). It runs with the rights of whoever changes the table. The arguments are
--- the queue, and the table as events name it. Its settings are all that change how a type prints;
--- whatever else prints values takes them from capture_settings(). `pgque_row.*` is the row even where
--- a column of the table is named pgque_row.
+-- the queue, the table as events name it, and 'append' for one without a key. Its settings are all that
+-- change how a type prints; whatever else prints values takes them from capture_settings().
+-- `pgque_row.*` is the row even where a column of the table is named pgque_row.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.capture_change()
 returns trigger
@@ -17,6 +17,7 @@ set row_security = off
 as $$
 declare
     c_table    constant regclass := coalesce(pg_partition_root(tg_relid), tg_relid);
+    c_appends  constant boolean := tg_nargs > 2;
     c_depth    constant text := format('%s:%s;', lpad(pg_trigger_depth()::text, 3, '0'),
                                        hashtext(tg_argv[1]));
     c_events   constant text := 'select %L, row_to_json(pgque_row.*)::text, $1 '
@@ -39,9 +40,8 @@ begin
         perform pgque.capture_truncate(tg_argv[0], tg_argv[1], tg_relid, tg_when);
         return null;
     end if;
-    if coalesce(current_setting('pgque.changed_within', true), '') <> ''
-       and pgque.is_changed_within(c_depth)
-    then
+    if not c_appends and coalesce(current_setting('pgque.changed_within', true), '') <> ''
+       and pgque.is_changed_within(c_depth) then
         -- Triggers changed rows of this table within the statement, and their events are there
         -- already. So what counts is what the rows are now, and not what the statement made them.
         v_is_same := pgque.capture_condition(tg_relid, false);
@@ -52,11 +52,11 @@ begin
         v_written := format('%s n where exists (select from %s o where %s)',
                             c_table, v_rows, v_is_same);
         v_type := 'update';
-    elsif tg_op = 'UPDATE' then
+    elsif tg_op = 'UPDATE' and not c_appends then
         -- Which old row became which new row is unknown, and does not matter.
         v_gone := format('old_table o where not exists (select from new_table n where %s)',
                          pgque.capture_condition(tg_relid, true));
-    elsif tg_op = 'DELETE' then
+    elsif tg_op <> 'INSERT' then
         v_gone := 'old_table o';
     end if;
     v_columns := pgque.capture_columns(tg_relid);
@@ -160,10 +160,12 @@ $$;
 -- Has each change of a table sent to a queue, from the commit of this transaction on: by statement
 -- triggers on the table and its partitions. Called again, it adds partitions that came later and
 -- follows a new name. Returns how many tables have the triggers. The role needs pgque_writer and the
--- right to create triggers on the table. It waits for writers of the table for a second at most, ten
+-- right to create triggers on the table. With i_append, it has no key, because rows are only inserted:
+-- an update is the deletes of all old rows and the updates of all new ones. It waits for writers of the table for a second at most, ten
 -- times.
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
-create or replace function pgque.capture(i_table regclass, i_queue text)
+create or replace function pgque.capture(
+    i_table regclass, i_queue text, i_append boolean default false)
 returns integer
 as $$
 declare
@@ -174,7 +176,7 @@ declare
     v_tables    regclass[];
 begin
     perform pgque.current_event_table(i_queue);
-    perform pgque.check_captured(i_table);
+    perform pgque.check_captured(i_table, i_append);
     for v_attempt in 1 .. c_attempts loop
         begin
             perform set_config('lock_timeout', '1s', true);
@@ -197,9 +199,10 @@ begin
             loop
                 execute format(
                     'create or replace trigger %I %s %s on %s %s for each statement '  -- quoted: above
-                    'execute function pgque.capture_change(%L, %L)',
+                    'execute function pgque.capture_change(%L, %L%s)',  -- quoted: below
                     format('%s_%s_%s', v_name, v_new.firing, v_new.event), v_new.firing, v_new.event,
-                    v_new.captured, v_new.transition, i_queue, pgque.capture_table(i_table));
+                    v_new.captured, v_new.transition, i_queue, pgque.capture_table(i_table),
+                    case when i_append then ', ''append''' end);
                 v_tables := v_tables || v_new.captured;
             end loop;
             perform set_config('lock_timeout', c_timeout, true);
@@ -244,7 +247,7 @@ end;
 $$;
 
 -- Checks that a table can be captured.
-create or replace function pgque.check_captured(i_table regclass)
+create or replace function pgque.check_captured(i_table regclass, i_append boolean)
 returns void stable
 set quote_all_identifiers = off
 as $$
@@ -263,8 +266,10 @@ begin
             'is a partition: capture the whole table %s', pg_partition_root(i_table))
         when v_class.relnamespace::regnamespace::text in ('pgque', 'pg_catalog', 'information_schema')
             then 'belongs to the system'
-        when pgque.key_of_table(i_table) is null then 'has no key: give it a primary key, or a replica identity by a unique '
-            'index'
+        when (pgque.key_of_table(i_table) is not null) = i_append then case
+            when i_append then 'has a key: capture it without append'
+            else 'has no key: give it a primary key, or a replica identity by a unique index; or capture '
+                 'it with append, if rows are only inserted' end
     end;
     if v_why is not null then
         raise exception 'table % cannot be captured: it %', coalesce(i_table::text, 'null'), v_why
@@ -384,7 +389,10 @@ as $$
                                                    c.captured)
         when gap.r is not null then format('partition %s has no triggers: call pgque.capture again',
                                            gap.r)
-        when pgque.key_of_table(c.captured) is null then 'it has no key any more'
+        when c.args[3] is null and pgque.key_of_table(c.captured) is null then
+            'it has no key any more'
+        when c.args[3] is not null and pgque.key_of_table(c.captured) is not null then
+            'it has a key now: call pgque.capture again, without append'
         else 'it ' || pgque.capture_gap(c.captured)
         end
     from capturing c
