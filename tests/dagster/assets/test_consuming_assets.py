@@ -165,6 +165,7 @@ def test_a_program_does_not_share_the_consumer_of_an_asset(orders: Orders) -> No
     assert orders.run(team("team_a")).success
     program = Consumer(orders.client.url, "orders", "revenue")
     program.on()(lambda message: None)
+    program.stop()  # ends `run` at once if it is not refused
 
     with pytest.raises(CallRefused, match=r"belongs to .*asset team_a/revenue"):
         program.run()
