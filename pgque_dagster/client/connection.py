@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import PipelineStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from .errors import ConnectionFailed, UnsupportedServer, translated
 from .operation import finished, settled, within
@@ -90,9 +90,16 @@ async def in_utf8(connection: BaseConnection[Any]) -> AsyncIterator[None]:
 
     async def use(encoding: str) -> None:
         async with inner_pipeline(connection):
-            setting = sql.SQL("set client_encoding to {}").format(encoding)
+            # In a transaction, what the owner set for the session or by SET LOCAL stays as it is.
+            is_open = connection.info.transaction_status != TransactionStatus.IDLE
+            is_local = is_open or not connection.autocommit
+            setting = sql.SQL("set {} client_encoding to {}").format(
+                sql.SQL("local" if is_local else "session"), encoding
+            )
             await settled(connection.execute(setting))
 
+    async with inner_pipeline(connection):
+        pass  # Entering it gets the answers to what the owner has sent, such as another encoding.
     with translated():
         encoding = connection.info.parameter_status("client_encoding") or "UTF8"
         if encoding != "UTF8":

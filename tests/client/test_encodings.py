@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -100,6 +100,22 @@ def test_the_encoding_of_a_role_or_database_changes_nothing(q: Queue) -> None:
     consumer = Consumer(q.url, "q", "c")
     consumer.on()(lambda message: payloads.append(message.payload))
     run_until(consumer, lambda: payloads == ["\u20ac"])
+
+
+@pytest.mark.parametrize("is_pipeline", [False, True], ids=["plain", "pipeline"])
+@pytest.mark.parametrize("kind", ["local", "session"])
+def test_an_encoding_set_in_a_transaction_ends_as_its_owner_wants(
+    q: Queue, kind: str, is_pipeline: bool
+) -> None:
+    with psycopg.connect(q.url) as given:
+        with given.pipeline() if is_pipeline else nullcontext():
+            given.execute(f"set {kind} client_encoding to latin1".encode())
+            Client(given).send("q", "\u20ac")
+            given.commit()
+        assert given.info.parameter_status("client_encoding") == (
+            "LATIN1" if kind == "session" else "UTF8"
+        )
+    assert q.sent() == ["\u20ac"]
 
 
 def test_a_character_that_the_database_lacks_is_named_and_nothing_is_sent(
