@@ -2308,9 +2308,10 @@ begin
 end;
 $$;
 
--- Fills the event's fields that have no expression from the table's own columns _pgq_ev_type,
--- _pgq_ev_extra1 and so on, as PgQ does.
-create or replace function pgque.add_field_columns(i_trigger text, i_names text[], i_fields text[])
+-- Returns an event's fields, with those of the table's own columns _pgq_ev_type, _pgq_ev_extra1 and so on
+-- in place of others, as PgQ does. The values are as the types print them, not as they are cast to text.
+create or replace function pgque.fill_fields(
+    i_trigger text, i_names text[], i_values text[], i_op text, i_fields text[])
 returns text[]
 language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
@@ -2318,15 +2319,17 @@ declare
                                       '_pgq_ev_extra2', '_pgq_ev_extra3', '_pgq_ev_extra4'];
     v_name    text;
 begin
-    for v_name in select name from unnest(i_names) name where starts_with(name, '_pgq_ev_') loop
+    for v_name in
+        select name from unnest(i_names) name
+        where starts_with(name, '_pgq_ev_') and i_op <> 'TRUNCATE'
+    loop
         if v_name <> all (c_columns) then
             perform pgque.refuse_trigger(
                 false, i_trigger,
                 format('finds the column %L, which is not a field of an event', v_name),
                 format('Rename the column; the fields are: %s.', array_to_string(c_columns, ', ')));
         end if;
-        i_fields[array_position(c_columns, v_name)] :=
-            coalesce(i_fields[array_position(c_columns, v_name)], v_name);
+        i_fields[array_position(c_columns, v_name)] := i_values[array_position(i_names, v_name)];
     end loop;
     return i_fields;
 end;
@@ -2699,10 +2702,9 @@ begin
                  and (sent or name = any (v_args.ignored) or starts_with(name, '_pgq_ev_'))) then
             return;
         end if;
-        expressions := pgque.trigger_expressions(
-            v_args.condition, pgque.add_field_columns(v_trigger, t.names, v_args.fields));
+        expressions := pgque.trigger_expressions(v_args.condition, v_args.fields);
     end if;
-    fields := array[
+    fields := pgque.fill_fields(v_trigger, t.names, coalesce(v_new, v_old), i_op, array[
         pgque.change_type(i_format, i_op, i_schema, i_table, t.key),
         case when i_format = 'sql'
              then pgque.change_fragment(i_op, t.names, v_sent, t.key, v_old, v_new)
@@ -2710,7 +2712,7 @@ begin
         format('%s.%s', i_schema, i_table),
         case when i_op = 'UPDATE' and 'backup' = any (v_args.flags)
              then pgque.row_as_text(i_format, t.names, t.types, v_sent, v_old) end,
-        null, null];
+        null, null]);
 end;
 $$;
 
@@ -11139,9 +11141,9 @@ begin
              send_at send_batch send_idem snapshot_tick source_columns staging_table table_shape'),
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
-             'add_field_columns capture capture_change capture_columns capture_condition
+             'capture capture_change capture_columns capture_condition
              capture_gap capture_relations capture_settings capture_table capture_truncate
-             captured_tables change_fragment change_type check_captured
+             captured_tables change_fragment change_type check_captured fill_fields
              check_change_key check_trigger describe_change is_changed_within jsontriga key_of_table
              logutriga read_arguments refuse_trigger row_as_text send_change split_row sqltriga
              table_columns trigger_expressions types_within uncapture url_encode'),

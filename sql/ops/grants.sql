@@ -42,9 +42,9 @@ begin
              send_at send_batch send_idem snapshot_tick source_columns staging_table table_shape'),
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
-             'add_field_columns capture capture_change capture_columns capture_condition
+             'capture capture_change capture_columns capture_condition
              capture_gap capture_relations capture_settings capture_table capture_truncate
-             captured_tables change_fragment change_type check_captured
+             captured_tables change_fragment change_type check_captured fill_fields
              check_change_key check_trigger describe_change is_changed_within jsontriga key_of_table
              logutriga read_arguments refuse_trigger row_as_text send_change split_row sqltriga
              table_columns trigger_expressions types_within uncapture url_encode'),

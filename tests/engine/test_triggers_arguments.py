@@ -63,6 +63,27 @@ def test_columns_of_a_field_s_name_fill_it(db: Connection, function: str) -> Non
     ]
 
 
+def test_columns_of_fields_are_printed_as_their_types_print_whatever_the_session_has_set(
+    db: Connection, function: str
+) -> None:
+    db.execute(
+        "create table own (id int primary key, _pgq_ev_type bool, _pgq_ev_data timestamp,"
+        " _pgq_ev_extra1 float8, _pgq_ev_extra2 interval, _pgq_ev_extra3 char(3),"
+        " _pgq_ev_extra4 inet)"
+    )
+    attach(db, function, table="own")
+    db.execute("set datestyle = german")
+    db.execute("set intervalstyle = sql_standard")
+    db.execute("set extra_float_digits = 0")
+    found = run(
+        db,
+        "insert into own values (1, true, '2026-01-31', 0.1::float8 + 0.2, '1 day', 'a', '::1')",
+    )
+    assert found == [
+        Event("t", "2026-01-31 00:00:00", "0.30000000000000004", "1 day", "a  ", "::1")
+    ]
+
+
 def test_columns_of_fields_are_left_out_of_the_row(db: Connection, function: str) -> None:
     db.execute("alter table t add _pgq_ev_extra3 text default 'routed'")
     attach(db, function, "backup")

@@ -48,7 +48,7 @@ CATALOG = {
 
 # What a session of the old version that waits for the upgrade may call next.
 STAYS = re.compile(
-    r"pgque\.(add_consumer|check_consumer_name|check_firing|check_log_name|check_no_batch|check_slot_end"
+    r"pgque\.(add_consumer|add_field_columns|check_consumer_name|check_firing|check_log_name|check_no_batch|check_slot_end"
     r"|check_window_retained|find_small_batch|maint_compact_history|maint_rotate_metadata"
     r"|make_cooperative|move_consumer|narrow_to_count|note_attempt|note_switch|statement_end"
     r"|is_snapshot_held|snapshot_holders|update_fragment|wait_for_log|count_between\(text"

@@ -125,10 +125,9 @@ begin
                  and (sent or name = any (v_args.ignored) or starts_with(name, '_pgq_ev_'))) then
             return;
         end if;
-        expressions := pgque.trigger_expressions(
-            v_args.condition, pgque.add_field_columns(v_trigger, t.names, v_args.fields));
+        expressions := pgque.trigger_expressions(v_args.condition, v_args.fields);
     end if;
-    fields := array[
+    fields := pgque.fill_fields(v_trigger, t.names, coalesce(v_new, v_old), i_op, array[
         pgque.change_type(i_format, i_op, i_schema, i_table, t.key),
         case when i_format = 'sql'
              then pgque.change_fragment(i_op, t.names, v_sent, t.key, v_old, v_new)
@@ -136,7 +135,7 @@ begin
         format('%s.%s', i_schema, i_table),
         case when i_op = 'UPDATE' and 'backup' = any (v_args.flags)
              then pgque.row_as_text(i_format, t.names, t.types, v_sent, v_old) end,
-        null, null];
+        null, null]);
 end;
 $$;
 

@@ -46,9 +46,10 @@ begin
 end;
 $$;
 
--- Fills the event's fields that have no expression from the table's own columns _pgq_ev_type,
--- _pgq_ev_extra1 and so on, as PgQ does.
-create or replace function pgque.add_field_columns(i_trigger text, i_names text[], i_fields text[])
+-- Returns an event's fields, with those of the table's own columns _pgq_ev_type, _pgq_ev_extra1 and so on
+-- in place of others, as PgQ does. The values are as the types print them, not as they are cast to text.
+create or replace function pgque.fill_fields(
+    i_trigger text, i_names text[], i_values text[], i_op text, i_fields text[])
 returns text[] immutable
 as $$
 declare
@@ -56,15 +57,17 @@ declare
                                       '_pgq_ev_extra2', '_pgq_ev_extra3', '_pgq_ev_extra4'];
     v_name    text;
 begin
-    for v_name in select name from unnest(i_names) name where starts_with(name, '_pgq_ev_') loop
+    for v_name in
+        select name from unnest(i_names) name
+        where starts_with(name, '_pgq_ev_') and i_op <> 'TRUNCATE'
+    loop
         if v_name <> all (c_columns) then
             perform pgque.refuse_trigger(
                 false, i_trigger,
                 format('finds the column %L, which is not a field of an event', v_name),
                 format('Rename the column; the fields are: %s.', array_to_string(c_columns, ', ')));
         end if;
-        i_fields[array_position(c_columns, v_name)] :=
-            coalesce(i_fields[array_position(c_columns, v_name)], v_name);
+        i_fields[array_position(c_columns, v_name)] := i_values[array_position(i_names, v_name)];
     end loop;
     return i_fields;
 end;
