@@ -5692,8 +5692,26 @@ begin
 end;
 $$;
 
--- The same for an open batch, with its owner condition, which has that of a slot's keys, and leaves out
--- events that were set aside.
+-- The condition of the events that are a consumer's: those for everybody, those redelivered to it, and
+-- of them, if it is a slot, those with its keys.
+create or replace function pgque.owner_condition(i_sub pgque.subscription)
+returns text
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
+declare
+    v_owned constant text := format('(ev_owner is null or ev_owner = %s)',
+                                    coalesce(i_sub.sub_main, i_sub.sub_id));
+begin
+    if i_sub.sub_role <> 'slot' then
+        return v_owned;
+    end if;
+    return (select format('%s and pgque.slot_of_key(ev_extra1, %s) = %s%s', v_owned, b.n, b.slot,
+                          ' and ev_id > ' || i_sub.page_from)
+            from pgque.slot b
+            where b.sub_id = i_sub.sub_id);
+end;
+$$;
+
+-- The same for an open batch, with its owner condition, which leaves out events that were set aside.
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
@@ -5709,14 +5727,7 @@ begin
     tables := v_b.tables;
     in_range := v_b.in_range;
     in_list := v_b.in_list;
-    is_owned := format('(ev_owner is null or ev_owner = %s)', coalesce(v_sub.sub_main, v_sub.sub_id));
-    if v_sub.sub_role = 'slot' then
-        is_owned := (select format('%s and pgque.slot_of_key(ev_extra1, %s) = %s%s', is_owned, b.n, b.slot,
-                                   ' and ev_id > ' || v_sub.page_from)
-                     from pgque.slot b
-                     where b.sub_id = v_sub.sub_id);
-    end if;
-    is_owned := concat(is_owned, (select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
+    is_owned := concat(pgque.owner_condition(v_sub), (select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
                                   from pgque.set_aside a
                                   where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id));
 end;
@@ -6015,8 +6026,8 @@ $$;
 -- ===== engine/batches/range_plan.sql =============================================================
 
 -- Splits the events between two ticks into slices, as batch_read_plan does for a batch. Without a
--- consumer, these are the events for everybody; with one, also those redelivered to that consumer. No
--- position protects the range from rotation, so ticks before queue_first_tick are refused, and a slice
+-- consumer, these are the events for everybody; with one, also those redelivered to that consumer, and
+-- with a slot, only those with its keys. No position protects the range from rotation, so ticks before queue_first_tick are refused, and a slice
 -- that is read too late fails with PQ008.
 -- locks: the queue's row, shared, so that rotation waits for the plan; none in a read-only transaction,
 -- such as a standby's. writes: nothing.
@@ -6030,7 +6041,6 @@ returns setof record
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
-    v_sub    pgque.subscription;
     v_range  record;
     v_owner  text := 'ev_owner is null';
     v_looks  constant boolean := current_setting('transaction_read_only') = 'on'
@@ -6048,8 +6058,7 @@ begin
         (pgque.find_retained_tick(v_queue, i_from_tick)).tick_snapshot,
         (pgque.find_retained_tick(v_queue, i_to_tick)).tick_snapshot);
     if i_consumer is not null then
-        v_sub := pgque.find_subscription(i_queue, i_consumer);
-        v_owner := format('(%s or ev_owner = %s)', v_owner, coalesce(v_sub.sub_main, v_sub.sub_id));
+        v_owner := pgque.owner_condition(pgque.find_subscription(i_queue, i_consumer));
     end if;
     return query
     select *

@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
+from pgque_dagster.client.registrations import subscribe_slots
 from tests.cli.conftest import Pgque, Refused
 from tests.support.events import claim, tick
 from tests.support.logins import as_login
@@ -68,6 +69,17 @@ class TestPeek:
         assert payloads(pgque(*peek[:-1], "other")) == ["a", "b", "c", "d"]
         assert '"nobody"' in refused(*peek[:-1], "nobody")
         assert "not both" in misused(*peek, "--from", "earliest")
+
+    def test_it_shows_the_keys_of_a_slot_alone(self, pgque: Pgque, client: Client) -> None:
+        client.run(subscribe_slots("orders", "keyed", 2))
+        for payload, key in (("a", "k1"), ("b", "k3"), ("c", "k2")):
+            client.send("orders", payload, partition_key=key)
+        publish(client)
+        for slot, shown in (("0", ["a", "c"]), ("1", ["b"])):
+            peek = ("peek", "orders", "--json", "--consumer", f"keyed#{slot}/2")
+            assert payloads(pgque(*peek)) == shown
+            claim(client, consumer=f"keyed#{slot}/2")
+            assert payloads(pgque(*peek)) == shown
 
     def test_what_is_not_there_is_refused(self, refused: Refused, client: Client) -> None:
         assert "Did you mean orders?" in refused("peek", "order")

@@ -27,8 +27,26 @@ begin
 end;
 $$;
 
--- The same for an open batch, with its owner condition, which has that of a slot's keys, and leaves out
--- events that were set aside.
+-- The condition of the events that are a consumer's: those for everybody, those redelivered to it, and
+-- of them, if it is a slot, those with its keys.
+create or replace function pgque.owner_condition(i_sub pgque.subscription)
+returns text
+as $$
+declare
+    v_owned constant text := format('(ev_owner is null or ev_owner = %s)',
+                                    coalesce(i_sub.sub_main, i_sub.sub_id));
+begin
+    if i_sub.sub_role <> 'slot' then
+        return v_owned;
+    end if;
+    return (select format('%s and pgque.slot_of_key(ev_extra1, %s) = %s%s', v_owned, b.n, b.slot,
+                          ' and ev_id > ' || i_sub.page_from)
+            from pgque.slot b
+            where b.sub_id = i_sub.sub_id);
+end;
+$$;
+
+-- The same for an open batch, with its owner condition, which leaves out events that were set aside.
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
@@ -44,14 +62,7 @@ begin
     tables := v_b.tables;
     in_range := v_b.in_range;
     in_list := v_b.in_list;
-    is_owned := format('(ev_owner is null or ev_owner = %s)', coalesce(v_sub.sub_main, v_sub.sub_id));
-    if v_sub.sub_role = 'slot' then
-        is_owned := (select format('%s and pgque.slot_of_key(ev_extra1, %s) = %s%s', is_owned, b.n, b.slot,
-                                   ' and ev_id > ' || v_sub.page_from)
-                     from pgque.slot b
-                     where b.sub_id = v_sub.sub_id);
-    end if;
-    is_owned := concat(is_owned, (select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
+    is_owned := concat(pgque.owner_condition(v_sub), (select format(' and ev_id <> all (%L::bigint[])', a.ev_ids)
                                   from pgque.set_aside a
                                   where a.sub_id = v_sub.sub_id and a.batch_id = i_batch_id));
 end;

@@ -1,6 +1,6 @@
 -- Splits the events between two ticks into slices, as batch_read_plan does for a batch. Without a
--- consumer, these are the events for everybody; with one, also those redelivered to that consumer. No
--- position protects the range from rotation, so ticks before queue_first_tick are refused, and a slice
+-- consumer, these are the events for everybody; with one, also those redelivered to that consumer, and
+-- with a slot, only those with its keys. No position protects the range from rotation, so ticks before queue_first_tick are refused, and a slice
 -- that is read too late fails with PQ008.
 -- locks: the queue's row, shared, so that rotation waits for the plan; none in a read-only transaction,
 -- such as a standby's. writes: nothing.
@@ -14,7 +14,6 @@ returns setof record security definer
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
-    v_sub    pgque.subscription;
     v_range  record;
     v_owner  text := 'ev_owner is null';
     v_looks  constant boolean := current_setting('transaction_read_only') = 'on'
@@ -32,8 +31,7 @@ begin
         (pgque.find_retained_tick(v_queue, i_from_tick)).tick_snapshot,
         (pgque.find_retained_tick(v_queue, i_to_tick)).tick_snapshot);
     if i_consumer is not null then
-        v_sub := pgque.find_subscription(i_queue, i_consumer);
-        v_owner := format('(%s or ev_owner = %s)', v_owner, coalesce(v_sub.sub_main, v_sub.sub_id));
+        v_owner := pgque.owner_condition(pgque.find_subscription(i_queue, i_consumer));
     end if;
     return query
     select *
