@@ -1871,8 +1871,8 @@ end;
 $$;
 
 -- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
--- Without force it refuses while the queue has registered consumers, or dead letters, also those of
--- former consumers. The next compaction removes its ticks and positions, and maintenance its empty
+-- Without force it refuses while the queue has registered consumers, dead letters, also those of former
+-- consumers, or scheduled entries. The next compaction removes its ticks and positions, and maintenance its empty
 -- event tables. It waits for transactions that use the queue for a minute, or the session's
 -- lock_timeout.
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
@@ -1901,11 +1901,12 @@ begin
          join pgque.consumer c on c.co_id = s.sub_consumer
          where s.sub_queue = v_queue.queue_id),
         (select 'dead letters' from pgque.dead_letter d
-         where d.dl_queue_id = v_queue.queue_id limit 1));
+         where d.dl_queue_id = v_queue.queue_id limit 1),
+        (select 'scheduled events' from pgque.list_scheduled(x_queue_name, 1)));
     if v_left is not null and x_force is not true then
         raise exception 'queue "%" still has %', x_queue_name, v_left
             using errcode = 'PQ007',
-                  hint = format('Unregister, replay or purge them, or drop all with: select '
+                  hint = format('Unregister, replay, purge or cancel them, or drop all with: select '
                                 'pgque.drop_queue(%L, true);', x_queue_name);
     end if;
 
@@ -10969,9 +10970,9 @@ $$;
 -- ===== ops/uninstall.sql =========================================================================
 
 -- Removes the add-ons, the jobs, their log and the schema, but not the roles, which belong to the
--- cluster. Refused while queues have unread events, unless forced: events that a consumer has not
--- finished, that have no tick yet, that wait for a retry, or that are scheduled. Producers wait
--- meanwhile.
+-- cluster. Refused while queues have unread events or dead letters, unless forced. Unread are events
+-- that a consumer has not finished, that have no tick yet, that wait for a retry, or that are
+-- scheduled. Producers wait meanwhile.
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
 returns void
@@ -11001,15 +11002,17 @@ begin
             into v_unread using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
             if v_unread
                or exists (select from pgque.retry_queue r where r.ev_queue = v_queue.queue_id)
+               or exists (select from pgque.dead_letter d where d.dl_queue_id = v_queue.queue_id)
                or exists (select from pgque.delayed_events d
                           where d.de_queue_name = v_queue.queue_name) then
                 v_names := array_append(v_names, format('"%s"', v_queue.queue_name));
             end if;
         end loop;
         if v_names <> '{}' then
-            raise exception 'queues hold events that were not read yet: %',
+            raise exception 'queues hold dead letters, or events that were not read yet: %',
                             array_to_string(v_names, ', ')
-                using errcode = 'PQ020', hint = 'Let their consumers finish, or remove all with: '
+                using errcode = 'PQ020', hint = 'Let their consumers finish, replay or purge the dead '
+                                                'letters, or remove all with: '
                                                 'select pgque.uninstall(true);';
         end if;
     end if;

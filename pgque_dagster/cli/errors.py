@@ -25,7 +25,7 @@ NO = 3
 
 # Hints for the shell: commands, in place of the SQL in the server's hints.
 _WAYS_OUT: dict[type[PgqueError], str] = {
-    QueueInUse: "Run `pgque unregister` for each consumer, or add --force.",
+    QueueInUse: "Unregister, replay, purge or cancel them, or add --force, which loses all.",
     SkipsEvents: "If that is wanted, add --yes.",
     SchemaMissing: "Run `pgque install`.",
     OlderInstalled: "Run `pgque install`: queues and events stay.",

@@ -120,7 +120,7 @@ class CallRefused(PgqueError):
 
 
 class QueueInUse(PgqueError):
-    """The queue still has consumers, or dead letters."""
+    """The queue still has consumers, dead letters or scheduled events."""
 
 
 class StaleReadPlan(PgqueError):
@@ -136,7 +136,7 @@ class TransactionOutdated(PgqueError):
 
 
 class UnreadEvents(PgqueError):
-    """Queues hold unread events, so nothing was removed."""
+    """Queues hold unread events or dead letters, so nothing was removed."""
 
 
 class NewerInstalled(PgqueError):

@@ -70,7 +70,7 @@ def resume_queue(queue: str) -> Call[None]:
 
 
 def drop_queue(queue: str, *, force: bool = False) -> Call[None]:
-    """Drops a queue and its events. If consumers are registered, `force` is needed."""
+    """Drops a queue and its events. With consumers, dead letters or scheduled ones, use `force`."""
     return Call("select pgque.drop_queue(%s, %s)", (queue, force), nothing)
 
 

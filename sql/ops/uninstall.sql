@@ -1,7 +1,7 @@
 -- Removes the add-ons, the jobs, their log and the schema, but not the roles, which belong to the
--- cluster. Refused while queues have unread events, unless forced: events that a consumer has not
--- finished, that have no tick yet, that wait for a retry, or that are scheduled. Producers wait
--- meanwhile.
+-- cluster. Refused while queues have unread events or dead letters, unless forced. Unread are events
+-- that a consumer has not finished, that have no tick yet, that wait for a retry, or that are
+-- scheduled. Producers wait meanwhile.
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
 returns void security definer
@@ -31,15 +31,17 @@ begin
             into v_unread using pg_snapshot_xmin(v_floor.tick_snapshot), v_floor.tick_snapshot;
             if v_unread
                or exists (select from pgque.retry_queue r where r.ev_queue = v_queue.queue_id)
+               or exists (select from pgque.dead_letter d where d.dl_queue_id = v_queue.queue_id)
                or exists (select from pgque.delayed_events d
                           where d.de_queue_name = v_queue.queue_name) then
                 v_names := array_append(v_names, format('"%s"', v_queue.queue_name));
             end if;
         end loop;
         if v_names <> '{}' then
-            raise exception 'queues hold events that were not read yet: %',
+            raise exception 'queues hold dead letters, or events that were not read yet: %',
                             array_to_string(v_names, ', ')
-                using errcode = 'PQ020', hint = 'Let their consumers finish, or remove all with: '
+                using errcode = 'PQ020', hint = 'Let their consumers finish, replay or purge the dead '
+                                                'letters, or remove all with: '
                                                 'select pgque.uninstall(true);';
         end if;
     end if;

@@ -199,6 +199,15 @@ class TestUninstalling:
         with refused("PQ020"):
             self.uninstall(q)
 
+    def test_dead_letters_count(self, q: Connection) -> None:
+        batch = q.open_batch("a")
+        q.value("select pgque.dead_letter_batch(%s, '{1}', '{bad}')", batch)
+        q.finish(batch)
+        with refused("PQ020", '"q"', "purge"):
+            self.uninstall(q)
+        q.value("select pgque.dlq_purge('q', '0')")
+        assert self.uninstall(q)
+
     def test_a_producer_in_the_middle_is_waited_for(self, q: Connection) -> None:
         _, answer = race(q, lambda one: one.send("a"), self.uninstall)
         with refused("PQ020"):

@@ -185,10 +185,18 @@ class TestOtherQueues:
         make_due(q)
         assert (deliver(q), scheduled(q)) == (0, [])
 
+    def test_their_queue_is_dropped_only_by_force(self, bare: Connection) -> None:
+        with bare.transaction():
+            schedule(bare, "kept")
+            drop = bare.blocked(Connection.value, "select pgque.drop_queue('q')")
+        with refused("PQ007", "scheduled events", "cancel"):
+            drop.result()
+        assert scheduled(bare) == ["kept"]
+
     def test_dropping_one_waits_for_who_schedules(self, bare: Connection) -> None:
         with bare.transaction():
             schedule(bare, "ghost")
-            drop = bare.blocked(Connection.value, "select pgque.drop_queue('q')")
+            drop = bare.blocked(Connection.value, "select pgque.drop_queue('q', true)")
         assert drop.result() == 1
         assert bare.rows("select * from pgque.delayed_events") == []
 

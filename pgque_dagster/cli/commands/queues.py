@@ -39,9 +39,17 @@ def _split(setting: str) -> tuple[str, str]:
 
 
 @command("pgque drop-queue orders", "pgque drop-queue orders --force")
-@click.option("--force", is_flag=True, help="Drop the queue even if consumers are registered.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Lose its dead letters and scheduled events, too, and end its consumers.",
+)
 def drop_queue(client: Client, queue: str, force: bool) -> None:
-    """Drop QUEUE with all its events."""
+    """Drop QUEUE with all its events.
+
+    It is refused while QUEUE has consumers, dead letters or scheduled events, unless --force is
+    given.
+    """
     client.drop_queue(queue, force=force)
     show_result(f"dropped queue {queue}", dropped=True)
 

@@ -66,8 +66,8 @@ end;
 $$;
 
 -- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
--- Without force it refuses while the queue has registered consumers, or dead letters, also those of
--- former consumers. The next compaction removes its ticks and positions, and maintenance its empty
+-- Without force it refuses while the queue has registered consumers, dead letters, also those of former
+-- consumers, or scheduled entries. The next compaction removes its ticks and positions, and maintenance its empty
 -- event tables. It waits for transactions that use the queue for a minute, or the session's
 -- lock_timeout.
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
@@ -96,11 +96,12 @@ begin
          join pgque.consumer c on c.co_id = s.sub_consumer
          where s.sub_queue = v_queue.queue_id),
         (select 'dead letters' from pgque.dead_letter d
-         where d.dl_queue_id = v_queue.queue_id limit 1));
+         where d.dl_queue_id = v_queue.queue_id limit 1),
+        (select 'scheduled events' from pgque.list_scheduled(x_queue_name, 1)));
     if v_left is not null and x_force is not true then
         raise exception 'queue "%" still has %', x_queue_name, v_left
             using errcode = 'PQ007',
-                  hint = format('Unregister, replay or purge them, or drop all with: select '
+                  hint = format('Unregister, replay, purge or cancel them, or drop all with: select '
                                 'pgque.drop_queue(%L, true);', x_queue_name);
     end if;
 
