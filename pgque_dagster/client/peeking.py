@@ -7,6 +7,7 @@ from .ranges import Position, write_position
 from .registrations import check_consumer, consumers
 
 _COLUMNS = "ev_id, ev_type, ev_data, ev_retry, ev_time, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
+_MAX_COUNT = 2**31 - 1
 
 
 def retained_ticks(
@@ -39,9 +40,15 @@ def peek(queue: str, position: Position | None = None, limit: int = 20) -> Steps
         QueueNotFound: if there is no such queue.
         InvalidArgument: if the position is none, or its events are not retained.
     """
-    start, end = yield retained_ticks(queue, position, None if position else limit)
-    plan = yield tick_range_plan(queue, start, end, 1)
-    return (yield from _read(plan, limit, newest=position is None))
+    events: list[Message] = []
+    # Ids of senders that rolled back count, so the newest ticks may have too few events.
+    for count in (None,) if position else (limit, min(limit * 100, _MAX_COUNT), None):
+        start, end = yield retained_ticks(queue, position, count)
+        plan = yield tick_range_plan(queue, start, end, 1)
+        events = yield from _read(plan, limit, newest=position is None)
+        if len(events) >= limit:
+            break
+    return events
 
 
 def peek_batch(queue: str, consumer: str, limit: int = 20) -> Steps[list[Message]]:

@@ -49,6 +49,18 @@ class TestPeek:
             assert payloads(pgque(*peek, "--from", position)) == shown
         assert standing(client) == (4, None)
 
+    def test_it_shows_the_newest_events_behind_ids_that_were_rolled_back(
+        self, pgque: Pgque, client: Client
+    ) -> None:
+        publish(client, "a", "b")
+        for count in (50, 3000):
+            with pytest.raises(ZeroDivisionError), client.transaction():
+                client.send_batch("orders", [{}] * count)
+                raise ZeroDivisionError
+            publish(client)
+            assert payloads(pgque("peek", "orders", "--limit", "1", "--json")) == ["b"]
+            assert payloads(pgque("peek", "orders", "--json")) == ["a", "b"]
+
     def test_it_shows_a_consumers_batch_with_what_is_delivered_again(
         self, pgque: Pgque, refused: Refused, misused: Refused, client: Client
     ) -> None:
