@@ -70,16 +70,24 @@ class TestExternalTicks:
         assert replica.drain() == ["a", "b"]
 
     def test_ids_and_sequences_only_grow_and_times_are_times(self, replica: Connection) -> None:
-        for number in (1, 0, -5, None):
+        for number in (1, 0, -5, None, 2**52, 2**63 - 1):
             with refused("PQ005", "last tick is 1"):
                 external(replica, number)
         external(replica, 2, 1000)
-        for sequence in (None, -1, 999):
+        for sequence in (None, -1, 999, 2**52, 2**63 - 1):
             with refused("PQ005", "event sequence 1000"):
                 external(replica, 3, sequence)
         for at in (None, "infinity", "-infinity"):
             with refused("PQ005", "finite"):
                 external(replica, 3, at=at)
+
+    def test_own_ticks_and_events_go_on_behind_the_highest(self, replica: Connection) -> None:
+        external(replica, 2**52 - 1, 2**52 - 1)
+        replica.value("select pgque.set_queue_config('q', 'external_ticker', 'false')")
+        replica.make_queue("other")
+        replica.publish("a")
+        replica.publish("b", queue="other")
+        assert (replica.drain(), replica.drain("other")) == (["a"], ["b"])
 
     def test_a_queue_with_its_own_ticker_or_a_pause_refuses(self, q: Connection) -> None:
         with refused("PQ017", "set_queue_config('q', 'external_ticker', 'true')"):

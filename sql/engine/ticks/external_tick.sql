@@ -9,6 +9,7 @@ create or replace function pgque.ticker(
 returns bigint security definer
 as $$
 declare
+    c_end    constant bigint := 4503599627370496;
     v_queue  pgque.queue;
     v_last   pgque.tick;
 begin
@@ -32,16 +33,17 @@ begin
     where t.tick_queue = v_queue.queue_id
     order by t.tick_id desc
     limit 1;
-    if i_tick_id is null or i_tick_id <= v_last.tick_id
-       or i_event_seq is null or i_event_seq < v_last.tick_event_seq
+    -- Higher numbers would leave none for own ticks and events, and meet those of delayed_events.
+    if (i_tick_id > v_last.tick_id and i_tick_id < c_end) is not true
+       or (i_event_seq >= v_last.tick_event_seq and i_event_seq < c_end) is not true
        or i_orig_timestamp is null or not isfinite(i_orig_timestamp) then
         raise exception 'no tick % of % with event sequence % on queue "%"',
                         coalesce(i_tick_id::text, 'null'), coalesce(i_orig_timestamp::text, 'null'),
                         coalesce(i_event_seq::text, 'null'), i_queue_name
             using errcode = 'PQ005',
                   hint = format('The last tick is %s with event sequence %s: give a higher id, a '
-                                'finite time and a sequence that is not lower.', v_last.tick_id,
-                                v_last.tick_event_seq);
+                                'finite time and a sequence that is not lower, both below %s.',
+                                v_last.tick_id, v_last.tick_event_seq, c_end);
     end if;
 
     insert into pgque.tick_log (
