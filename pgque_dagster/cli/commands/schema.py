@@ -52,7 +52,8 @@ def install(database: Database, addons: tuple[str, ...]) -> None:
 def uninstall(database: Database, force: bool, addon: str | None) -> None:
     """Remove the schema with all queues and positions, its add-ons and its pg_cron jobs.
 
-    This cannot be undone. It is refused while there are unread events or dead letters, unless --force is given.
+    This cannot be undone. It is refused while there are unread events or dead
+    letters, unless --force is given.
     """
     try:
         installer.uninstall(database.url, force=force, addon=addon)
@@ -64,8 +65,8 @@ def uninstall(database: Database, force: bool, addon: str | None) -> None:
 def _way_out(addon: str | None) -> str:
     if addon is None:
         return (
-            "Let the consumers finish, replay or purge dead letters, or run `pgque uninstall --force`, "
-            "which removes all queues and add-ons with their events."
+            "Let the consumers finish, replay or purge dead letters, or run `pgque uninstall "
+            "--force`, which removes all queues and add-ons with their events."
         )
     first = "Drop or replace them" if addon == "pgq" else "Let the consumers finish"
     return f"{first}, or run `pgque uninstall --addon {addon} --force`, which loses them."
