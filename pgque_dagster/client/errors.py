@@ -276,6 +276,8 @@ def error_from(error: psycopg.Error | UnicodeEncodeError) -> PgqueError:
             "On a standby: connect to the primary, such as with target_session_attrs=read-write. "
             "On a primary: turn default_transaction_read_only off.",
         )
+    if isinstance(error, pg.InFailedSqlTransaction):
+        return DatabaseError(message, "An earlier statement of the transaction failed: roll back.")
     if isinstance(error, _PREPARED) and "_pg3_" in message:
         return DatabaseError(
             message,

@@ -18,6 +18,7 @@ from pgque_dagster.client import (
     Batch,
     Client,
     ConnectionFailed,
+    DatabaseError,
     InvalidArgument,
     QueueNotFound,
 )
@@ -60,6 +61,18 @@ class TestGivenConnection:
             assert not connection.closed
             connection.commit()
         assert stored(q) == (1, 2)
+
+    def test_a_failed_transaction_says_to_roll_back(self, q: Queue) -> None:
+        with psycopg.connect(q.url) as connection:
+            client = Client(connection)
+            with pytest.raises(QueueNotFound):
+                client.send("nosuch", "a")
+            for send in (client.send, client.send_batch, client.copy_events):
+                with pytest.raises(DatabaseError, match=r"aborted.* roll back"):
+                    send("q", "a")
+            connection.rollback()
+            client.send("q", "b")
+        assert q.sent() == ["b"]
 
     def test_a_lease_is_not_kept_alive_before_its_claim_is_committed(self, q: Queue) -> None:
         q.send("a")
