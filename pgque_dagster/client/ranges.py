@@ -40,6 +40,8 @@ def duration_problem(
     name: str, value: timedelta, *, positive: bool = False, at_most: timedelta = LONGEST_WAIT
 ) -> str | None:
     """Returns what is wrong with a duration."""
+    if not isinstance(value, timedelta):
+        return f"{name} is {value!r}: it must be a timedelta, such as timedelta(seconds=60)"
     if value < timedelta(0):
         return f"{name} is {value}: it must not be negative"
     if positive and value == timedelta(0):

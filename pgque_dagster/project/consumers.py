@@ -86,6 +86,11 @@ def consumers_of(assets: Iterable[dg.AssetsDefinition]) -> list[AssetConsumer]:
     Raises:
         DagsterInvalidDefinitionError: if an asset consumes no queue, or two share a consumer.
     """
+    if isinstance(assets, dg.AssetsDefinition):
+        raise dg.DagsterInvalidDefinitionError(
+            f"the asset {assets.node_def.name} is given without a list: pass"
+            f" [{assets.node_def.name}]"
+        )
     consumers = [consumer for asset in assets for consumer in AssetConsumer.all_of(asset)]
     for consumer in consumers:
         refuse_shared(str(consumer), consumers)

@@ -25,8 +25,14 @@ def check_tables(name: str, tables: Sequence[TableSpec], target: Target) -> None
     """Refuses tables that cannot be the replicas `name`.
 
     Raises:
-        DagsterInvalidDefinitionError: if there are none, or one is named twice or wrongly.
+        DagsterInvalidDefinitionError: if there are none, or one is named twice or wrongly, or the
+            target is none.
     """
+    if not isinstance(target, Target):
+        raise dg.DagsterInvalidDefinitionError(
+            f"replicas {name}: the target {target!r} must be DeltaReplicas(...),"
+            " IcebergReplicas(...) or PostgresReplicas(...)"
+        )
     if not tables:
         raise dg.DagsterInvalidDefinitionError(f"replicas {name}: no list of tables is given")
     sources = [table.source for table in tables]

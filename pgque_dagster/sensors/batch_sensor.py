@@ -81,12 +81,10 @@ def build_pgque_sensor(
     shards = [each.database.name for each in consumers if each.shard is not None]
     database = DEFAULT_DATABASE if shards else database_of(consumers)
     policy = BatchPolicy(max_events, max_attempts, backoff, on_exhausted, min_events, max_age)
-    too_long = f"tick_wait is {tick_wait}: it must be at most {_LONGEST_WAIT}"
     policy.check(
         "sensor",
         count_problem("minimum_interval_seconds", minimum_interval_seconds),
-        duration_problem("tick_wait", tick_wait),
-        too_long if tick_wait > _LONGEST_WAIT else None,
+        duration_problem("tick_wait", tick_wait, at_most=_LONGEST_WAIT),
         _problem_of_shards(assets, policy) if shards else None,
     )
     selection = dg.AssetSelection.assets(*assets)

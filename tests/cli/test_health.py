@@ -86,3 +86,12 @@ def test_who_cannot_connect_or_has_no_rights_is_told_so(database_url: str) -> No
     assert (code, statuses) == (3, {"connection": "critical"})
     _, statuses, _ = health(as_login(database_url))
     assert statuses["roles"] == "warning"
+
+
+def test_who_owns_the_schema_without_a_role_is_not_warned(database_url: str) -> None:
+    login = as_login(database_url)
+    with connect(database_url) as db:
+        db.execute("alter schema pgque owner to login")
+    _, statuses, details = health(login)
+    assert statuses["roles"] == "ok"
+    assert "the owner of schema pgque" in details["roles"]

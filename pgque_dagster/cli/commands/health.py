@@ -21,7 +21,9 @@ from ..output import show_rows
 _SERVER = "select current_setting('server_version'), current_user::text, pg_is_in_recovery()"
 _ROLES = (
     "select r.rolname::text from pg_roles r where r.rolname in"
-    " ('pgque_reader', 'pgque_writer', 'pgque_admin') and pg_has_role(r.oid, 'member') order by 1"
+    " ('pgque_reader', 'pgque_writer', 'pgque_admin') and pg_has_role(r.oid, 'member')"
+    " union select 'the owner of schema pgque' from pg_namespace n where n.nspname = 'pgque'"
+    " and pg_has_role(n.nspowner, 'usage') order by 1"
 )
 
 
@@ -84,7 +86,7 @@ def _server(client: Client) -> Iterator[HealthCheck]:
         None,
         "roles",
         "ok" if roles else "warning",
-        f"{user} is a member of {', '.join(roles)}"
+        f"{user} has the rights of {', '.join(roles)}"
         if roles
         else f"{user} is no member of pgque_reader, pgque_writer or pgque_admin: grant pgque_writer"
         " to who sends, pgque_reader to who consumes, pgque_admin to who runs the ticker",

@@ -294,6 +294,11 @@ def test_names_that_mean_no_table_are_refused(tables: list[str], words: str) -> 
         build_table_replicas("shop", tables, target=DeltaReplicas("lake"))
 
 
+def test_a_folder_in_place_of_a_target_is_refused() -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"'lake' must be DeltaReplicas"):
+        build_table_replicas("shop", ["public.orders"], target="lake")  # type: ignore[arg-type]
+
+
 ODD = ['public."Big One"', 'public."a.b"', """public."it's ""x" """.strip()]
 
 

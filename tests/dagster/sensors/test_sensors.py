@@ -249,11 +249,14 @@ def plain() -> None:
         ([revenue], {"backoff": timedelta(seconds=-1)}, "a sensor's "),
         ([revenue], {"on_exhausted": "drop"}, "a sensor's "),
         ([revenue], {"tick_wait": timedelta(seconds=-1)}, "tick_wait is "),
+        ([revenue], {"max_age": "10s"}, "max_age is '10s': it must be a timedelta"),
+        ([revenue], {"tick_wait": 5}, "tick_wait is 5: it must be a timedelta"),
+        (revenue, {}, r"pass \[revenue\]"),
         ([revenue], {"tick_wait": timedelta(seconds=31)}, "tick_wait is "),
     ],
 )
 def test_what_makes_no_sense_is_refused_when_the_sensor_is_defined(
-    assets: list[dg.AssetsDefinition], options: dict[str, Any], words: str
+    assets: Any, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(dg.DagsterInvalidDefinitionError, match=words):
         build_pgque_sensor(assets, **options)
