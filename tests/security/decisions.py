@@ -27,7 +27,7 @@ snapshot_tick staging_table
 # Trigger functions, and what they call with the rights of whoever changes the row. None of them is
 # security definer, and none does what a writer could not do by himself.
 TRIGGERS = """
-add_field_columns
+fill_fields
 capture capture_change capture_columns capture_condition capture_gap capture_relations
 capture_settings capture_table
 capture_truncate captured_tables change_fragment change_type check_captured check_change_key
@@ -67,8 +67,8 @@ find_subscription find_tick find_tick_before find_truncation_floor first_event_t
 grant_execute hand_over has_cron hold_tick is_seen_by_all is_timeline_followed is_written_since
 keep_tick_history left_table_health limit_to_change lock_holders lock_tables log_health
 look_for_queue look_for_subscription maint_steps make_ticks move_positions next_batch_id open_batch
-open_batches open_coop_batch open_event_tables pick_events plan_slices purge_cron_log
-purge_idem raise_event_ids read_messages read_timeline refuse_cooperative refuse_downgrade
+open_batches open_coop_batch open_event_tables owner_condition pick_events plan_slices
+purge_cron_log purge_idem raise_event_ids read_messages read_timeline refuse_cooperative refuse_downgrade
 waiting_since refuse_insert refuse_locked refuse_parameter
 refuse_send_idem refuse_slot refuse_staging
 refuse_tick refuse_unpartitioned refuse_value register_slots remove_jobs renumber_events
