@@ -176,7 +176,8 @@ from pgque.captured_tables() c
 where c.problem is not null;
 
 -- Returns the consumers of assets that their code location has no longer, and of code locations that were
--- not seen, although they are noted every two minutes while one of their sensors is on.
+-- not seen, although they are noted every two minutes while one of their sensors is on. A consumer that
+-- works on without a sensor is left out: a schedule or somebody by hand starts its runs.
 create or replace view pgque.asset_health (queue_name, check_name, status, detail) as
 select distinct on (q.queue_name, n.co_name)
        q.queue_name, format('consumer_asset:%s', n.co_name),
@@ -193,17 +194,19 @@ select distinct on (q.queue_name, n.co_name)
 from pgque.code_location l
 join pgque.consumer_deployment d
     on coalesce(d.deployment, '') = l.deployment and d.location = l.location
-join pgque.subscription_base b on b.sub_id = d.sub_id
-join pgque.queue q on q.queue_id = b.sub_queue
-join pgque.consumer c on c.co_id = b.sub_consumer
-left join pgque.partition_slot_base p on p.sub_id = b.sub_id
+join pgque.subscription s on s.sub_id = d.sub_id
+join pgque.queue q on q.queue_id = s.sub_queue
+join pgque.consumer c on c.co_id = s.sub_consumer
+left join pgque.partition_slot_base p on p.sub_id = s.sub_id
 cross join lateral (
     select coalesce(p.co_name, c.co_name) as co_name, not exists (
         select from unnest(l.queues, l.consumers, l.assets) a (queue, consumer, asset)
         where (a.queue, a.consumer) = (q.queue_name, coalesce(p.co_name, c.co_name))
           and coalesce(a.asset = any (d.assets), true)) as is_gone
 ) n
-where n.is_gone or l.seen_at < clock_timestamp() - interval '10 minutes';
+where n.is_gone
+   or l.seen_at + interval '10 minutes' < clock_timestamp()
+      and l.seen_at + interval '10 minutes' > s.sub_active;
 
 -- Checks the number of dead letters, and retries that are overdue.
 create or replace view pgque.failure_health (queue_name, check_name, status, detail) as

@@ -1,5 +1,7 @@
 """A consumer belongs to one asset of Dagster, and health says when that asset is gone."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tests.support.queues import Connection, refused
@@ -27,6 +29,12 @@ def note(q: Connection, deployment: str | None, location: str, *assets: str) -> 
     """Notes that all these assets consume with `c`."""
     count = len(assets)
     q.value(NOTE, deployment, location, ["q"] * count, ["c"] * count, list(assets))
+
+
+def let_pass(q: Connection, time: str) -> None:
+    """Lets the time pass in which no sensor notes the location and nobody consumes."""
+    q.execute(f"update pgque.code_location set seen_at = seen_at - interval '{time}'")
+    q.execute(f"update pgque.position_log set sub_active = sub_active - interval '{time}'")
 
 
 @pytest.mark.parametrize(
@@ -73,6 +81,25 @@ def test_what_is_not_known_is_not_compared_and_recorded_once_it_is(q: Connection
     assert q.rows(OF_C) == [("prod", "a", ["revenue"])]
     with refused("PQ024", 'code location "b"'):
         enter(q, None, "b", ["revenue"])
+
+
+def test_of_two_assets_that_ask_at_once_for_a_consumer_of_an_earlier_version_one_is_refused(
+    q: Connection,
+) -> None:
+    q.value("select pgque.enter_deployment('q', 'c', 'prod')")
+    one, two, watch = q.another(), q.another(), q.another()
+    with ThreadPoolExecutor(2) as pool:
+        with q.transaction():
+            # Both have read that nobody's asset is known, and wait to record theirs.
+            q.execute("select from pgque.consumer_deployment for update")
+            first = pool.submit(enter, one, *TEAM_A)
+            watch.wait_until_blocked(one)
+            second = pool.submit(enter, two, *TEAM_B)
+            watch.wait_until_blocked(two)
+        assert first.result() == 0
+        with refused("PQ024", 'code location "a"'):
+            second.result()
+    assert q.rows(OF_C) == [TEAM_A]
 
 
 def test_a_claim_of_its_owner_writes_nothing(q: Connection) -> None:
@@ -132,10 +159,24 @@ def test_health_names_a_consumer_whose_location_is_gone(
 ) -> None:
     enter(q, deployment, "a", ["revenue"])
     note(q, deployment, "a", "revenue")
-    q.execute(f"update pgque.code_location set seen_at = now() - interval '{ago}'")
+    let_pass(q, ago)
     ((found, detail),) = q.rows(HEALTH)
     assert found == status
     assert "no sensor was seen since" in detail
+
+
+def test_health_of_a_consumer_whose_runs_a_schedule_starts_after_the_sensor_is_off_is_good(
+    q: Connection,
+) -> None:
+    enter(q, *TEAM_A)
+    note(q, "prod", "a", "team_a/revenue")
+    let_pass(q, "2 hours")
+    assert [status for status, _ in q.rows(HEALTH)] == ["critical"]
+
+    q.publish("a")
+    assert q.rows("select batch_id from pgque.claim_batch('q', 'c', 'run', '1 minute')")
+
+    assert q.rows(HEALTH) == []
 
 
 def test_an_asset_of_a_location_without_a_sensor_is_not_judged(q: Connection) -> None:

@@ -20,6 +20,17 @@ begin
     select id, i_deployment, i_location, i_assets from unnest(v_sub_ids) id order by id
     on conflict do nothing;
     v_is_new := found;
+    -- Before the check, so that of two that ask at once the second one waits for what the first recorded.
+    update pgque.consumer_deployment d
+    set deployment = coalesce(i_deployment, d.deployment),
+        location = coalesce(i_location, d.location),
+        assets = coalesce(i_assets, d.assets)
+    where d.sub_id = any (v_sub_ids)
+      and (d.deployment <> i_deployment or d.location <> i_location or not d.assets && i_assets)
+          is not true
+      and (d.deployment, d.location, d.assets) is distinct from (
+          coalesce(i_deployment, d.deployment), coalesce(i_location, d.location),
+          coalesce(i_assets, d.assets));
     select d.* into v_owner
     from pgque.consumer_deployment d
     where d.sub_id = any (v_sub_ids)
@@ -37,14 +48,6 @@ begin
                                 'pgque.move_to_deployment(%L, %L, %L, %L, %L); or `pgque assign`.',
                                 i_queue, i_consumer, i_deployment, i_location, i_assets);
     end if;
-    update pgque.consumer_deployment d
-    set deployment = coalesce(i_deployment, d.deployment),
-        location = coalesce(i_location, d.location),
-        assets = coalesce(i_assets, d.assets)
-    where d.sub_id = any (v_sub_ids)
-      and (d.deployment, d.location, d.assets) is distinct from (
-          coalesce(i_deployment, d.deployment), coalesce(i_location, d.location),
-          coalesce(i_assets, d.assets));
     return v_is_new::integer;
 end;
 $$;
