@@ -122,7 +122,8 @@ def _ack_stored(
     Returns:
         Whether there were any.
     """
-    claimed, vectors = Vector(claims), set()
+    claimed = Vector(claims)
+    stored: dict[str, int] = {}
     for shard, found in sink.stored(claimed).items():
         batch = claims.pop(shard)
         if isinstance(found, InvalidArgument):
@@ -130,12 +131,14 @@ def _ack_stored(
             errors.append(found)
             continue
         context.log.info(f"An earlier run stored batch {batch.batch_id} of shard {shard}.")
-        vectors.add(found)
-        _ack(context, sink, claimed, shard, found)
-    # A vector is acked by the run that stored it or by one of the next.
+        stored[shard] = found
+    vectors = set(stored.values())
     newest = context.instance.fetch_materializations(context.asset_key, limit=100).records
+    # Before the acks, because after them no run would record it.
     for vector in vectors.difference(map(batch_of, newest)):
         yield dg.AssetMaterialization(context.asset_key, metadata={BATCH_ID: str(vector)})
+    for shard, vector in stored.items():
+        _ack(context, sink, claimed, shard, vector)
     return bool(vectors)
 
 

@@ -51,6 +51,31 @@ def test_a_run_that_dies_is_completed_and_nothing_is_stored_twice(
     assert len(vectors) == len(set(vectors))
 
 
+def test_what_a_run_that_died_had_stored_is_recorded_before_it_is_acked(
+    sharded: Sharded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sharded.send(eu=[1])
+    (request,) = sharded.requests()
+
+    def die(reached: str) -> None:
+        if reached == STORED[0]:
+            raise Died
+
+    def raise_died(*_: object, **__: object) -> object:
+        raise Died
+
+    with watched(die):
+        assert not sharded.run(request.tags).success
+    with monkeypatch.context() as broken:
+        broken.setattr(sharded.instance, "fetch_materializations", raise_died)
+        assert not sharded.run().success
+    assert sharded.left() == ["eu"]
+
+    assert sharded.consume()
+    made = sharded.instance.fetch_materializations(dg.AssetKey("revenue"), limit=9).records
+    assert len(list(filter(None, map(batch_of, made)))) == 1
+
+
 def test_two_runs_with_one_batch_in_common_store_it_once(sharded: Sharded) -> None:
     """The later one claims a batch of the earlier one, which publishes before it."""
     sharded.send(eu=[1], us=[1])
