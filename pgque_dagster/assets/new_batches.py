@@ -11,7 +11,7 @@ of the newer events one by one, and of the older ones the highest.
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from itertools import islice, takewhile
+from itertools import dropwhile, islice, takewhile
 from typing import Any
 
 import dagster as dg
@@ -90,8 +90,11 @@ def materializations(
 def _had(instance: dg.DagsterInstance, key: dg.AssetKey, name: str) -> tuple[int, set[int]]:
     """Returns what an asset has had: the events up to a number, and more."""
     made = (each.asset_materialization for each in materializations(instance, key))
-    of_upstream = (each.metadata[name].value for each in made if each and name in each.metadata)
-    records: list[Any] = list(islice(of_upstream, _PAGE))
+    # Not further back than a page from the newest record, because what is older may have none.
+    recent = islice(dropwhile(lambda each: not each or name not in each.metadata, made), _PAGE)
+    records: list[Any] = [
+        each.metadata[name].value for each in recent if each and name in each.metadata
+    ]
     up_to = max((each["up_to"] for each in records), default=0)
     return up_to, {number for each in records for number in each["more"]}
 

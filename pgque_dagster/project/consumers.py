@@ -135,7 +135,10 @@ def consumers_of_location(context: Context) -> list[AssetConsumer]:
     repository = repository_of(context)
     assets = repository.assets_defs_by_key.values() if repository else ()
     # An asset with several keys is there several times.
-    consuming = [each for each in dict.fromkeys(assets) if is_consuming(each)]
+    # One that another location executes may be declared here, with its metadata.
+    consuming = [
+        each for each in dict.fromkeys(assets) if is_consuming(each) and each.is_executable
+    ]
     return [consumer for each in consuming for consumer in AssetConsumer.all_of(each)]
 
 

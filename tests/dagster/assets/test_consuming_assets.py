@@ -28,10 +28,20 @@ def team(prefix: str) -> dg.AssetsDefinition:
     return revenue
 
 
-def location(orders: Orders, *assets: dg.AssetsDefinition) -> dg.Definitions:
+def other_asset() -> dg.AssetsDefinition:
+    @pgque_asset(queue="orders")
+    def stock(batch: SparkBatch) -> int:
+        return batch.event_count
+
+    return stock
+
+
+def location(
+    orders: Orders, *assets: dg.AssetsDefinition, also: Sequence[dg.AssetSpec] = ()
+) -> dg.Definitions:
     sensors = [build_pgque_sensor([each], name=f"sensor_{n}") for n, each in enumerate(assets)]
     return dg.Definitions(
-        assets=assets,
+        assets=[*assets, *also],
         sensors=sensors,
         resources=orders.resources,
         executor=dg.in_process_executor,
@@ -39,11 +49,15 @@ def location(orders: Orders, *assets: dg.AssetsDefinition) -> dg.Definitions:
 
 
 def evaluate(
-    orders: Orders, instance: dg.DagsterInstance, name: str, *assets: dg.AssetsDefinition
+    orders: Orders,
+    instance: dg.DagsterInstance,
+    name: str,
+    *assets: dg.AssetsDefinition,
+    also: Sequence[dg.AssetSpec] = (),
 ) -> list[str | int]:
     """Evaluates each sensor of a code location, in a process that was just started."""
     deployment._noted.clear()
-    defs = location(orders, *assets)
+    defs = location(orders, *assets, also=also)
     found: list[str | int] = []
     for number in range(len(assets)):
         context = dg.SensorEvaluationContext(
@@ -158,6 +172,18 @@ def test_health_says_at_once_that_an_asset_was_renamed(
 
     assert "asset new/revenue" in str(skipped)
     assert "asset old/revenue, which is gone" in problems(orders.client)["consumer_asset:revenue"]
+
+
+def test_health_says_that_an_asset_moved_to_another_location_which_this_one_names_still(
+    orders: Orders, instance: dg.DagsterInstance
+) -> None:
+    orders.publish(["a"])
+    moved, other = team("team"), other_asset()
+    evaluate(orders, instance, "shop", moved)
+
+    evaluate(orders, instance, "shop", other, also=list(moved.specs))
+
+    assert "asset team/revenue, which is gone" in problems(orders.client)["consumer_asset:revenue"]
 
 
 def test_a_program_does_not_share_the_consumer_of_an_asset(orders: Orders) -> None:

@@ -298,6 +298,33 @@ def hidden_event(instance: dg.DagsterInstance, home: Path, batch_id: int) -> Ite
     rename("numbers")
 
 
+def test_what_an_asset_was_before_it_recorded_is_looked_through_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[object] = []
+    fetch = dg.DagsterInstance.fetch_materializations
+
+    def counting(instance: dg.DagsterInstance, wanted: Any, *arguments: Any) -> Any:
+        pages.extend([wanted] * (wanted == dg.AssetKey("report")))
+        return fetch(instance, wanted, *arguments)
+
+    monkeypatch.setattr("pgque_dagster.assets.new_batches._PAGE", 2)
+    for _ in range(20):
+        pair.instance.report_runless_asset_event(dg.AssetMaterialization("report"))
+    pair.store_batch()
+    monkeypatch.setattr(dg.DagsterInstance, "fetch_materializations", counting)
+    read: list[frozenset[int]] = []
+    looked_up: list[int] = []
+    for _ in range(2):
+        pages.clear()
+        assert pair.run(report_to(read.append)).success
+        looked_up.append(len(pages))
+
+    assert list(map(len, read)) == [1, 0]
+    assert looked_up[0] > 9
+    assert looked_up[1] < 3
+
+
 class Replacing(BatchIds):
     batch_safe = False
 
