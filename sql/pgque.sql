@@ -2807,18 +2807,18 @@ begin
        and pgque.is_changed_within(c_depth) then
         -- Triggers changed rows of this table within the statement, and their events are there
         -- already. So what counts is what the rows are now, and not what the statement made them.
-        v_is_same := pgque.capture_condition(tg_relid, false);
+        v_is_same := pgque.capture_condition(c_table, false);
         v_rows := case tg_op when 'INSERT' then 'new_table' when 'DELETE' then 'old_table'
                              else '(select * from old_table union all select * from new_table)' end;
         v_gone := format('%s o where not exists (select from %s n where %s)',
-                         v_rows, c_table, pgque.capture_condition(tg_relid, true));
+                         v_rows, c_table, pgque.capture_condition(c_table, true));
         v_written := format('%s n where exists (select from %s o where %s)',
                             c_table, v_rows, v_is_same);
         v_type := 'update';
     elsif tg_op = 'UPDATE' and not c_appends then
         -- Which old row became which new row is unknown, and does not matter.
         v_gone := format('old_table o where not exists (select from new_table n where %s)',
-                         pgque.capture_condition(tg_relid, true));
+                         pgque.capture_condition(c_table, true));
     elsif tg_op <> 'INSERT' then
         v_gone := 'old_table o';
     end if;
@@ -2841,8 +2841,8 @@ end;
 $$;
 
 -- The condition that the rows o and n of a table have equal keys, as the key is now, and print them
--- equally if that is asked: 1.0 and 1.00 are equal, and a replica finds a row by what is printed. Refuses
--- the change of a table that has lost its key.
+-- equally if that is asked: 1.0 and 1.00 are equal, and a replica finds a row by what is printed. The key
+-- of a partition is that of the whole table. Refuses the change of a table that has lost its key.
 create or replace function pgque.capture_condition(i_relid oid, i_printed boolean)
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
@@ -2861,11 +2861,13 @@ begin
             case when p.pronamespace = 'pg_catalog'::regnamespace then 'o.%1$I = n.%1$I'
             else 'array[o.%1$I] = array[n.%1$I]' end
             || case when i_printed
-                    and p.proname !~ '^(int[248]|bool|text|varchar|uuid|date|timestamp(tz)?)_?out$'
-            then ' and concat(o.%1$I) = concat(n.%1$I)' else '' end, a.attname), ' and ')
+                    and (p.proname !~ '^(int[248]|bool|text|varchar|uuid|date|timestamp(tz)?)_?out$'
+                         or not c.collisdeterministic)
+            then ' and concat(o.%1$I) = concat(n.%1$I) collate "C"' else '' end, a.attname), ' and ')
         from pg_attribute a
         join pg_type t on t.oid = a.atttypid
         join pg_proc p on p.oid = t.typoutput  -- that of a domain is of the type it is made of
+        left join pg_collation c on c.oid = a.attcollation
         where a.attrelid = i_relid and a.attnum > 0 and a.attname = any (v_key));
 end;
 $$;
@@ -3051,6 +3053,10 @@ begin
                        'end it by alter table %s no inherit %1$s', i.inhparent::regclass, i_table)
          from pg_inherits i join pg_class c on c.oid = i.inhrelid
          where i.inhrelid = i_table and not c.relispartition limit 1),
+        (select format('has the partition %s, a foreign table, whose changes no trigger sees: leave it '
+                       'out by alter table %s detach partition %1$s', r, i_table)
+         from pgque.capture_relations(i_table) r
+         join pg_class c on c.oid = r and c.relkind = 'f' limit 1),
         (select format('gets rows of the subscription %s, whose worker fires no triggers of '
                        'statements: capture it in the database that publishes it', s.subname)
          from pgque.capture_relations(i_table) r
@@ -7384,7 +7390,14 @@ as $$
                where t.typtype = 'b' and t.typcategory <> 'A' and t.typname <> all (
                    '{bool,int2,int4,int8,numeric,money,text,varchar,bpchar,name,char,bytea,uuid,date,time,
                    timetz,timestamp,timestamptz,interval,oid,xid8,pg_lsn,inet,cidr,macaddr,macaddr8,bit,
-                   varbit,jsonb,citext,ltree}')),
+                   varbit,jsonb,citext,ltree}')
+                   -- Parts of a type have collations of their own.
+                   or exists (
+                       select from pg_collation l
+                       where not l.collisdeterministic and l.oid in (
+                           select r.rngcollation from pg_range r where w in (r.rngtypid, r.rngmultitypid)
+                           union all select a.attcollation from pg_attribute a
+                                     where a.attrelid = t.typrelid and not a.attisdropped))),
            col_description(i_table, b.attnum)
     from base b
     cross join lateral (

@@ -75,6 +75,8 @@ class SourceTable:
                 "select t.name, parse_ident(t.name), pgque.table_shape(to_regclass(t.name)), ("
                 " select case when c.relkind not in ('r', 'p') then 'is a view or the like'"
                 " when c.relpersistence = 'u' then 'is unlogged'"
+                " when exists (select from pgque.capture_relations(c.oid) r join pg_class p"
+                " on p.oid = r and p.relpersistence = 'u') then 'has an unlogged partition'"
                 " when c.relpersistence = 't' then 'is temporary'"
                 " when c.relkind = 'r' and exists (select from pg_inherits where inhparent = c.oid)"
                 " then 'has tables that inherit it' else pgque.capture_gap(c.oid) end"

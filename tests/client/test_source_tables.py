@@ -34,6 +34,16 @@ def test_only_tables_that_inherit_now_count(db: psycopg.Connection, database_url
         SourceTable.find(client, "t")
 
 
+def test_an_unlogged_partition_is_named(db: psycopg.Connection, database_url: str) -> None:
+    db.execute(f"{TABLE} partition by list (id)".encode())
+    db.execute("create unlogged table p2 partition of t for values in (2)")
+    with Client(database_url) as client:
+        with pytest.raises(InvalidArgument, match="because it has an unlogged partition"):
+            SourceTable.find(client, "t")
+        db.execute("alter table p2 set logged")
+        SourceTable.find(client, "t")
+
+
 def test_a_detached_partition_is_named(db: psycopg.Connection, database_url: str) -> None:
     db.execute(f"{TABLE} partition by list (id)".encode())
     db.execute("create table p2 partition of t for values in (2)")

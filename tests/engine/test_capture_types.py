@@ -183,15 +183,32 @@ def test_a_key_that_a_replica_could_miss_is_not_stable(db: Connection, kind: str
     assert [row[3] for row in columns(db)] == [False]
 
 
+BLIND = (
+    "create collation blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+    "create domain folded as text collate blind; create type held as (t text collate blind);"
+    "create type span as range (subtype = text, collation = blind)"
+)
+
+
 @pytest.mark.server(15)
-def test_a_key_of_a_nondeterministic_collation_is_not_stable(db: Connection) -> None:
-    run(
-        db,
-        "create collation blind (provider = icu, locale = 'und-u-ks-level2',"
-        " deterministic = false);"
-        "create table t (k text collate blind primary key)",
-    )
+@pytest.mark.parametrize(
+    "kind",
+    ["text collate blind", "folded", "held", "held[]", "span", "span[]", "text[] collate blind"],
+)
+def test_a_key_of_a_nondeterministic_collation_is_not_stable(db: Connection, kind: str) -> None:
+    run(db, f"{BLIND}; create table t (k {kind} primary key)")
     assert [row[3] for row in columns(db)] == [False]
+
+
+@pytest.mark.server(15)
+@pytest.mark.parametrize("kind", ["text", "varchar(9)", "text[]"])
+def test_a_key_that_becomes_an_equal_text_is_a_delete_and_an_update(
+    db: Connection, kind: str
+) -> None:
+    run(db, f"{BLIND}; create table t (k {kind} collate blind primary key)")
+    run(db, "select pgque.capture('t', 'q')")
+    run(db, "insert into t values ('{a}'); update t set k = '{A}'")
+    check(db)
 
 
 @pytest.mark.server(15)

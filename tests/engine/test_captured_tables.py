@@ -229,3 +229,30 @@ def test_a_table_of_a_subscription_is_not_captured(db: Connection) -> None:
         finally:
             run(db, UNSUBSCRIBED)
     assert {problem for _, problem in db.rows(LIST)} == {None}
+
+
+def test_a_partition_has_the_key_of_the_whole_table(db: Connection) -> None:
+    run(
+        db,
+        "create table t (a int not null, b int not null, c int) partition by list (a);"
+        "create unique index t_key on t (a, b); alter table t replica identity using index t_key;"
+        "create table t1 partition of t for values in (1); alter table t1 add primary key (c);"
+        "create table t2 partition of t for values in (2); select pgque.capture('t', 'q');"
+        "insert into t values (1, 1, 1), (2, 1, 2); truncate pgque.event",
+    )
+
+    run(db, "update t1 set b = 7; update t2 set b = 8")
+
+    events = db.rows("select ev_type, ev_data::json ->> 'b' from pgque.event order by ev_id")
+    assert events == [("delete", "1"), ("update", "7"), ("delete", "1"), ("update", "8")]
+
+
+def test_a_table_with_a_partition_that_has_no_such_triggers_is_not_captured(
+    db: Connection,
+) -> None:
+    run(db, "create table t (id int) partition by list (id); select pgque.capture('t', 'q', true)")
+    run(db, "create foreign data wrapper w; create server s foreign data wrapper w")
+    run(db, "create foreign table far partition of t for values in (1) server s")
+
+    with refused("PQ005", "has the partition public.far, a foreign table", "detach partition"):
+        run(db, "select pgque.capture('t', 'q', true)")

@@ -104,7 +104,14 @@ as $$
                where t.typtype = 'b' and t.typcategory <> 'A' and t.typname <> all (
                    '{bool,int2,int4,int8,numeric,money,text,varchar,bpchar,name,char,bytea,uuid,date,time,
                    timetz,timestamp,timestamptz,interval,oid,xid8,pg_lsn,inet,cidr,macaddr,macaddr8,bit,
-                   varbit,jsonb,citext,ltree}')),
+                   varbit,jsonb,citext,ltree}')
+                   -- Parts of a type have collations of their own.
+                   or exists (
+                       select from pg_collation l
+                       where not l.collisdeterministic and l.oid in (
+                           select r.rngcollation from pg_range r where w in (r.rngtypid, r.rngmultitypid)
+                           union all select a.attcollation from pg_attribute a
+                                     where a.attrelid = t.typrelid and not a.attisdropped))),
            col_description(i_table, b.attnum)
     from base b
     cross join lateral (
