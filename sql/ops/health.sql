@@ -260,7 +260,7 @@ with unticked as materialized (
     from pgque.queue_progress q
     cross join lateral (
         select case when clock_timestamp() - q.tick_time <= q.queue_rotation_period / 2 then q.tick_time
-                    else pgque.first_event_time(q.queue_id, q.tick_snapshot) end as since
+                    else pgque.first_event_time(q.queue_id, q.tick_snapshot, 0) end as since
     ) f
     where q.last_event_id > q.tick_event_seq and f.since is not null
 ), consumer as materialized (

@@ -19,10 +19,10 @@ $$;
 
 -- Returns when the first event that came after a tick with this snapshot was sent; null if there is none,
 -- or the queue was dropped meanwhile. First is the one with the lowest transaction id, which the index
--- knows. With an owner, only events count that were redelivered to it, else no such event. An empty table is not planned for. The block ends with an
+-- knows. With an owner that is not 0, only events count that were redelivered to it, else no such event. An empty table is not planned for. The block ends with an
 -- error, which gives its locks back, since those of a thousand queues fill the lock table.
 create or replace function pgque.first_event_time(
-    i_queue_id integer, i_after pg_snapshot, i_owner integer default 0)
+    i_queue_id integer, i_after pg_snapshot, i_owner integer)
 returns timestamptz strict
 as $$
 declare
@@ -55,7 +55,7 @@ create or replace function pgque.waiting_since(
 returns timestamptz
 as $$
 declare
-    v_since timestamptz := pgque.first_event_time(i_queue_id, i_snapshot);
+    v_since timestamptz := pgque.first_event_time(i_queue_id, i_snapshot, 0);
 begin
     if v_since is null and pgque.first_event_time(i_queue_id, i_snapshot, i_sub_id) is not null then
         select max(t.tick_time) into v_since
@@ -112,7 +112,7 @@ select q.queue_id, q.queue_name, q.queue_cur_table, q.queue_rotation_period, q.q
        q.queue_ticker_paused, q.tick_id, q.tick_time, q.last_event_id,
        coalesce(q.last_event_id - c.event_seq, 0) as depth,
        case when q.last_event_id > c.event_seq
-            then pgque.first_event_time(q.queue_id, oldest.tick_snapshot) end as oldest_time,
+            then pgque.first_event_time(q.queue_id, oldest.tick_snapshot, 0) end as oldest_time,
        coalesce(c.consumers, 0) as consumers,
        coalesce(c.finished, 0) as finished,
        coalesce(round((q.tick_event_seq - before.tick_event_seq)
@@ -191,7 +191,7 @@ begin
     -- An event of a transaction that ended after the tick may have begun before it.
     select q.queue_name, greatest(f.since, q.tick_time), q.last_event_id - q.tick_event_seq
     from pgque.queue_progress q
-    cross join lateral (select pgque.first_event_time(q.queue_id, q.tick_snapshot)) f (since)
+    cross join lateral (select pgque.first_event_time(q.queue_id, q.tick_snapshot, 0)) f (since)
     where (i_queue_name is null or q.queue_name = i_queue_name)
       and q.last_event_id > q.tick_event_seq
       and f.since is not null
