@@ -10,6 +10,7 @@ import dagster as dg
 from ..assets.decorators import pgque_multi_asset
 from ..checks.lag import build_consumer_lag_checks
 from ..client import Client, PgqueError
+from ..client.registrations import enter_deployment
 from ..client.replicas import postgres
 from ..client.replicas.deletes import MARKS
 from ..client.replicas.postgres import PostgresReplicas
@@ -18,6 +19,7 @@ from ..client.source_tables import SourceTable, capture_new
 from ..client.table_spec import TableSpec
 from ..jobs.table_jobs import build_table_maintenance_job
 from ..project.database import DEFAULT, Database
+from ..project.deployment import consuming_asset
 from ..project.keys import ROWS, TABLE, identifier
 from ..project.lineage import build_queue_assets
 from ..project.registration import capture_sensor_name, ensure_consumer, ensure_queue
@@ -162,7 +164,7 @@ def build_table_replicas(
         ],
         asset_checks=[*verifying, *on_queue],
         sensors=[
-            _capture_sensor(of, name, specs, target, status),
+            _capture_sensor(of, name, specs, target, status, replicas),
             build_pgque_sensor(
                 [replicas],
                 name=f"{prefix}_sensor",
@@ -183,6 +185,7 @@ def _capture_sensor(
     tables: Sequence[TableSpec],
     target: Target,
     status: dg.DefaultSensorStatus,
+    replicas: dg.AssetsDefinition,
 ) -> dg.SensorDefinition:
     names = ", ".join(table.source for table in tables)
 
@@ -199,6 +202,10 @@ def _capture_sensor(
                 ensure_queue(client, name, {})
                 # Before the first event, which the consumer would miss otherwise.
                 ensure_consumer(client, name, name)
+                # Before a copy of the project captures tables for replicas that are not its own.
+                deployment = pgque.deployment_of(context.instance)
+                asset = consuming_asset(context, deployment, replicas.keys)
+                client.run(enter_deployment(name, name, asset))
                 is_new = capture_new(client, name, tables, target.check)
                 requested = request_first_copies(client, name, name, is_new)
         except PgqueError as error:

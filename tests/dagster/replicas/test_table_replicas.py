@@ -161,6 +161,22 @@ def test_tables_that_their_owner_captured_are_copied_before_any_change(
     assert "all tables are captured" in reading.capture()
 
 
+def test_a_copy_of_the_project_captures_no_tables_for_the_replicas_of_another(
+    shop: Shop, spark: SparkSession, tmp_path: Path
+) -> None:
+    shop.capture()
+    with connect(shop.url) as db:
+        db.execute("create table public.more (id int primary key)")
+        laptop = Shop(shop.url, spark, tmp_path, [*TABLES, "public.more"])
+        laptop.resources["pgque"] = PgqueResource(url=shop.url, deployment="laptop")
+
+        told = laptop.capture()
+
+        assert 'this is deployment "laptop"' in told
+        captured = db.rows("select table_name from pgque.captured_tables('shop') order by 1")
+        assert captured == [("public.items",), ("public.orders",)]
+
+
 def test_a_run_of_a_batch_compares_no_table(shop: Shop) -> None:
     shop.capture()
     with Client(shop.url) as client:
