@@ -12,11 +12,11 @@ help:  ## Show this list
 demo dev screenshots test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 .PHONY: demo
-demo: archive  ## Replicate a bank under load into Delta, kill a run, and compare: a minute
+demo: java venv-demo  ## Replicate a bank under load into Delta, kill a run, and compare: a minute
 	@$(PYTHON) -m demo
 
 .PHONY: dev
-dev: archive  ## Run the demo with live load and the Dagster UI until Ctrl-C
+dev: java venv-demo  ## Run the demo with live load and the Dagster UI until Ctrl-C
 	@$(PYTHON) -m demo --interactive
 
 .PHONY: test
@@ -138,7 +138,11 @@ distclean: clean  ## Remove the environments as well
 
 .PHONY: venv
 venv:
-	@sh build/bootstrap.sh venv
+	@sh build/bootstrap.sh venv dev
+
+.PHONY: venv-demo
+venv-demo:
+	@sh build/bootstrap.sh venv demo
 
 # Of Spark's classes, so that Spark starts in half the time.
 .PHONY: archive

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Prepares what a make target needs, or says in one line what is missing.
 #
-#   build/bootstrap.sh venv    creates or updates .venv
-#   build/bootstrap.sh java    checks for Java 17 or newer
+#   build/bootstrap.sh venv demo    creates or updates .venv, with what the demo needs
+#   build/bootstrap.sh venv dev     the same, with what the tests and the linters need
+#   build/bootstrap.sh java         checks for Java 17 or newer
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -26,8 +27,14 @@ find_python() {
 }
 
 is_current() {
-    [ -f .venv/.installed ] &&
-        [ -z "$(find pyproject.toml setup.py constraints.txt -newer .venv/.installed)" ]
+    # Everything for the tests includes what the demo needs.
+    for installed in "$1" dev; do
+        if [ -f ".venv/.installed-$installed" ] &&
+            [ -z "$(find pyproject.toml setup.py constraints.txt -newer ".venv/.installed-$installed")" ]; then
+            return
+        fi
+    done
+    return 1
 }
 
 is_usable() {
@@ -35,8 +42,68 @@ is_usable() {
     [ "$(cat .venv/.location 2>/dev/null)" = "$PWD" ] && .venv/bin/python -c '' 2>/dev/null
 }
 
+# Prints a setting of pip. The environment wins over [install], and that over [global], as in pip.
+pip_setting() {
+    for section in :env: install global; do
+        value=$(sed -n "s/^$section\.$1=['\"]\(.*\)['\"]$/\1/p" .venv/.pip-settings)
+        if [ -n "$value" ]; then
+            printf '%s' "$value" | sed 's/\\n/ /g'
+            return
+        fi
+    done
+}
+
+# Exports a setting of pip as one of uv, unless the user has set it: in the environment, because an
+# address may contain a password, which a command line would show.
+hand_over() {
+    eval "given=\${$2:-}"
+    value=$(pip_setting "$1" | sed "s/  *$//; s/  */${3:- }/g")
+    if [ -z "$given" ] && [ -n "$value" ]; then
+        export "$2=$value"
+    fi
+}
+
+can_use_uv() {
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+        --constraint constraints.txt uv >.venv/install.log 2>&1 &&
+        .venv/bin/uv --version >/dev/null 2>&1
+}
+
+install_with_uv() {
+    .venv/bin/python -m pip config list >.venv/.pip-settings 2>/dev/null || :
+    hand_over index-url UV_DEFAULT_INDEX
+    hand_over extra-index-url UV_INDEX
+    hand_over find-links UV_FIND_LINKS ,
+    hand_over constraint UV_CONSTRAINT
+    hand_over trusted-host UV_INSECURE_HOST
+    hand_over cert SSL_CERT_FILE
+    [ -z "$(pip_setting no-index)" ] || export UV_NO_INDEX=1
+    rm -f .venv/.pip-settings
+    # As pip does: the best version of all indexes, not of the first that has the package.
+    export UV_INDEX_STRATEGY="${UV_INDEX_STRATEGY:-unsafe-best-match}"
+    .venv/bin/uv pip install --python .venv/bin/python --no-config \
+        --constraint constraints.txt --editable ".[$1]"
+}
+
+install_with_pip() {
+    .venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off \
+        --constraint constraints.txt --editable ".[$1]"
+}
+
+# Shows the lines of an installer as one line that changes, or only its last one without a terminal.
+show_progress() {
+    if [ -t 2 ]; then
+        while IFS= read -r line; do
+            printf '\r\033[K  %.76s' "$line" >&2
+        done
+        printf '\r\033[K' >&2
+    else
+        cat >/dev/null
+    fi
+}
+
 make_venv() {
-    if is_usable && is_current; then
+    if is_usable && is_current "$1"; then
         return
     fi
     if ! is_usable; then
@@ -47,11 +114,19 @@ make_venv() {
         "$python" -m venv --clear .venv
         pwd >.venv/.location
     fi
-    echo "Installing pgque-dagster and its tools, which takes some minutes the first time ..." >&2
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
-        --constraint constraints.txt --editable '.[dev]' ||
-        fail "the installation failed; see pip's error above. Then run the same make target again"
-    touch .venv/.installed
+    case $1 in
+    demo) echo "Installing what the demo needs, about 100 packages and 1.3 GB in .venv; a minute or more ..." >&2 ;;
+    dev) echo "Installing what the tests need, about 200 packages and 1.8 GB in .venv; a minute or more ..." >&2 ;;
+    esac
+    installer=install_with_pip
+    if can_use_uv; then
+        installer=install_with_uv
+    fi
+    { "$installer" "$1" 2>&1 && touch ".venv/.installed-$1"; } | tee .venv/install.log | show_progress
+    if ! is_current "$1"; then
+        grep -v '^ [+~-] ' .venv/install.log >&2 || :
+        fail "the installation failed, as said above. Then run the same make target again"
+    fi
 }
 
 check_java() {
@@ -71,10 +146,10 @@ case ${1:-} in
 venv)
     # Locked, because make -j or two shells may run it at the same time.
     if command -v flock >/dev/null 2>&1 && [ -z "${PGQUE_BOOTSTRAP_LOCKED:-}" ]; then
-        PGQUE_BOOTSTRAP_LOCKED=1 exec flock build/bootstrap.sh sh build/bootstrap.sh venv
+        PGQUE_BOOTSTRAP_LOCKED=1 exec flock build/bootstrap.sh sh build/bootstrap.sh venv "${2:-dev}"
     fi
-    make_venv
+    make_venv "${2:-dev}"
     ;;
 java) check_java ;;
-*) fail "usage: build/bootstrap.sh venv|java" ;;
+*) fail "usage: build/bootstrap.sh venv [demo|dev] | java" ;;
 esac

@@ -185,6 +185,8 @@ def _train(archive: Path) -> None:
 
 if __name__ == "__main__":
     if (found := _path()) is not None and not found.exists():
+        # The training session has a process group of its own, which ends only if this one unwinds.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         print(f"Making {found.name}, with which Spark starts in half the time ...", flush=True)
         if make() is None:
             print("It could not be made; Spark starts without it.", file=sys.stderr)
