@@ -13,6 +13,12 @@ from .interrupts import Interrupts
 from .place import Place
 from .play import Options, play
 
+_NEXT = (
+    "  make dev                            the same with Dagster's UI, until Ctrl-C",
+    "  . .venv/bin/activate && pgque init  a project of your own",
+    "  less docs/start.md                  your tables in the lake, or your events in an asset",
+)
+
 
 def main() -> int:
     """Runs the demo and returns the exit code."""
@@ -37,7 +43,7 @@ def main() -> int:
         print(*summary.failures, sep="\n", file=sys.stderr)
         print("demo: the replicas differ from the bank", file=sys.stderr)
         return 1
-    print("The replicas equal the bank, row by row. `make dev` keeps it running.")
+    print("The replicas equal the bank, row by row. Next:", *_NEXT, sep="\n")
     return 0
 
 

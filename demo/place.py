@@ -21,6 +21,7 @@ class Place:
         self.folder = folder
         self.postgres = folder / "postgres"
         self.dagster_home = folder / "dagster_home"
+        self.archive_log = folder / "archive.log"
         self.dagster_log = folder / "dagster.log"
         self.dagster_pid = folder / "dagster.pid"
         self.pgbench_log = folder / "pgbench.log"

@@ -1,5 +1,6 @@
 """The steps of the demo, from top to bottom."""
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ import psycopg
 from pgque_dagster import installer
 from pgque_dagster.client import Client, PgqueError, Ticker
 from pgque_dagster.embedded import EmbeddedPostgres
+from pgque_dagster.spark.cluster import class_archive
 from pgque_dagster.spark.cluster.java import check_java
 
+from . import processes
 from .bank import QUEUE, SCALE, Load, alter_branches, load, open_bank
 from .books import MONEY, compare
 from .chaos import Chaos
@@ -20,13 +23,18 @@ from .console import DemoError, elapsed, say
 from .dagster_dev import dagster_dev
 from .graphql import CheckResult, Dagster
 from .interrupts import Interrupts
-from .place import Place
+from .place import PROJECT, Place
 from .report import Summary
 from .watch import Watch
 
 _VERIFY_JOB = "bank_verify"
 _CHECK = "equals_source"
 _SENSORS = "bank_capture", "bank_sensor"
+_PLAN = (
+    "pgbench runs a bank, whose tables are replicated into Delta while one is altered and a run is"
+    " killed; then both are compared. This takes one to three minutes"
+)
+_INTERACTIVE = "pgbench runs a bank, whose tables are replicated into Delta until Ctrl-C"
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ def play(options: Options, place: Place, interrupts: Interrupts) -> Summary | No
     Returns:
         The summary; None for an interactive demo, which only a signal ends.
     """
+    say(_INTERACTIVE if options.interactive else _PLAN)
     say(f"found Java {check_java()}")
     with ExitStack() as stack:
         try:
@@ -73,6 +82,15 @@ def play(options: Options, place: Place, interrupts: Interrupts) -> Summary | No
 
 def set_up(options: Options, place: Place, interrupts: Interrupts, stack: ExitStack) -> Stage:
     """Starts the server, the load and Dagster, which the stack stops."""
+    # Made while the server and Dagster start, for the runs.
+    stack.enter_context(
+        processes.running(
+            [sys.executable, "-m", class_archive.__name__],
+            interrupts=interrupts,
+            log=place.archive_log,
+            cwd=PROJECT,
+        )
+    )
     say(f"starting PostgreSQL {options.postgres} in {place.postgres}")
     server = EmbeddedPostgres(place.postgres, version=options.postgres)
     with interrupts.deferred():
