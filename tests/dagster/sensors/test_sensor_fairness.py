@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
 import psycopg
@@ -78,9 +79,9 @@ def test_two_hundred_consumers_take_a_few_queries_when_nothing_is_due_and_get_th
     statements: list[str] = []
     execute = psycopg.Cursor.execute
 
-    def counted(self: psycopg.Cursor[object], query: str, *args: object) -> object:
+    def counted(self: Any, query: str, *args: Any, **options: Any) -> object:
         statements.append(query)
-        return execute(self, query, *args)  # type: ignore[arg-type]
+        return execute(self, query, *args, **options)
 
     monkeypatch.setattr(psycopg.Cursor, "execute", counted)
     findings = finder.find(consumers)
