@@ -30,6 +30,7 @@ TRIGGER_GROUP = Group(
         "engine/triggers/row_formats.sql",
         "engine/triggers/row_triggers.sql",
         "engine/triggers/capture.sql",
+        "engine/triggers/captured_tables.sql",
         "engine/triggers/replica.sql",
     ),
 )

@@ -3126,6 +3126,10 @@ as $$
     where c.oid = i_table;
 $$;
 
+-- ===== engine/triggers/captured_tables.sql =======================================================
+
+-- Which tables are captured (docs/capture.md).
+
 -- The tables that capture() has sent to a queue, or to all, and what is wrong with each: changes that
 -- it does not see, such as those of a partition that came later. problem is null if nothing is.
 create or replace function pgque.captured_tables(
