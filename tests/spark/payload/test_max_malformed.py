@@ -316,7 +316,7 @@ def test_the_error_says_how_to_set_single_events_aside(
 ) -> None:
     claimed = Claimed(client, database_url, spark, payloads(0, 1))
 
-    with pytest.raises(MalformedPayload, match=r"`pgque dead-letters add orders revenue EVENT"):
+    with pytest.raises(MalformedPayload, match=r"`pgque dead-letters add orders revenue 1`"):
         claimed.spark_batch.payload(SCHEMA)
 
 
