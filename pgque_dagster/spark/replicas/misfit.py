@@ -40,8 +40,8 @@ def misfit_error(
         return MalformedPayload(f"{where} does not fit the replica: {why}", _WAY_OUT)
     name = found[1]
     return MalformedPayload(
-        f"{where} has {_kind_of(row[name])} in column {name} of type {kinds[name]}, which the "
-        "lake cannot hold",
+        f"{where} has {_kind_of(row[name], kinds[name])} in column {name} of type {kinds[name]}, "
+        "which the lake cannot hold",
         _WAY_OUT,
     )
 
@@ -54,8 +54,10 @@ def _row(text: pa.Scalar) -> dict[str, Any]:
     return row if isinstance(row, dict) else {}
 
 
-def _kind_of(value: Any) -> str:
+def _kind_of(value: Any, data_type: str) -> str:
     if isinstance(value, str):
+        if data_type.endswith("[]"):
+            return "an array with several dimensions or another first index than 1"
         if _NO_NUMBER.fullmatch(value):
             return value
         return "a time outside the years 1 to 9999" if _FAR_TIME.fullmatch(value) else "a text"
