@@ -172,7 +172,7 @@ def try_wheel(project: Project, wheel: Path, work: Path) -> list[str]:
 
 def all_trials(project: Project, pythons: list[Path]) -> Iterator[Trial]:
     """Yields every environment."""
-    extras = sorted(set(project["optional-dependencies"]) - {"dev"})
+    extras = sorted(set(project["optional-dependencies"]) - {"demo", "dev"})
     for python in pythons:
         for extra in ("", *extras):
             yield Trial(python, extra)
