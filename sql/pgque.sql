@@ -1872,7 +1872,8 @@ $$;
 
 -- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
 -- Without force it refuses while the queue has registered consumers, dead letters, also those of former
--- consumers, or scheduled entries. The next compaction removes its ticks and positions, and maintenance its empty
+-- consumers, or scheduled entries. The next compaction removes its ticks and positions, and maintenance
+-- its empty
 -- event tables. It waits for transactions that use the queue for a minute, or the session's
 -- lock_timeout.
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
@@ -2926,7 +2927,8 @@ $$;
 -- triggers on the table and its partitions. Called again, it adds partitions that came later and
 -- follows a new name. Returns how many tables have the triggers. The role needs pgque_writer and the
 -- right to create triggers on the table. With i_append, it has no key, because rows are only inserted:
--- an update is the deletes of all old rows and the updates of all new ones. It waits for writers of the table for a second at most, ten
+-- an update is the deletes of all old rows and the updates of all new ones. It waits for writers of the
+-- table for a second at most, ten
 -- times.
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(
@@ -6043,7 +6045,8 @@ $$;
 
 -- Splits the events between two ticks into slices, as batch_read_plan does for a batch. Without a
 -- consumer, these are the events for everybody; with one, also those redelivered to that consumer, and
--- with a slot, only those with its keys. No position protects the range from rotation, so ticks before queue_first_tick are refused, and a slice
+-- with a slot, only those with its keys. No position protects the range from rotation, so ticks before
+-- queue_first_tick are refused, and a slice
 -- that is read too late fails with PQ008.
 -- locks: the queue's row, shared, so that rotation waits for the plan; none in a read-only transaction,
 -- such as a standby's. writes: nothing.

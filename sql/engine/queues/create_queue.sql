@@ -67,7 +67,8 @@ $$;
 
 -- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
 -- Without force it refuses while the queue has registered consumers, dead letters, also those of former
--- consumers, or scheduled entries. The next compaction removes its ticks and positions, and maintenance its empty
+-- consumers, or scheduled entries. The next compaction removes its ticks and positions, and maintenance
+-- its empty
 -- event tables. It waits for transactions that use the queue for a minute, or the session's
 -- lock_timeout.
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.

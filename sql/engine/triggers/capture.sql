@@ -163,7 +163,8 @@ $$;
 -- triggers on the table and its partitions. Called again, it adds partitions that came later and
 -- follows a new name. Returns how many tables have the triggers. The role needs pgque_writer and the
 -- right to create triggers on the table. With i_append, it has no key, because rows are only inserted:
--- an update is the deletes of all old rows and the updates of all new ones. It waits for writers of the table for a second at most, ten
+-- an update is the deletes of all old rows and the updates of all new ones. It waits for writers of the
+-- table for a second at most, ten
 -- times.
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(
