@@ -46,7 +46,9 @@ def kill_the_ticker(client: Client) -> None:
 
 
 def lag(client: Client) -> None:
+    publish(client, ["b"])
     age_ticks(client, "90 minutes")
+    run(client, "update pgque.event set ev_time = ev_time - interval '90 minutes'")
     tick(client)
 
 
@@ -58,7 +60,7 @@ STATES = {
     "well": (lambda client: None, set()),
     "ticker dead": (kill_the_ticker, {"PgqueTickerDead", "PgqueConsumerStands"}),
     "consumer stuck": (lambda client: publish(client, ["b"]), {"PgqueConsumerStands"}),
-    "consumer behind": (lag, {"PgqueConsumerLags"}),
+    "consumer behind": (lag, {"PgqueConsumerLags", "PgqueConsumerStands"}),
     "batch parked": (park_a_batch, {"PgqueCritical", "PgqueConsumerStands"}),
     "dead letters grow": (give_up, {"PgqueDeadLetters"}),
     "rotation held": (hold_rotation, {"PgqueCritical"}),
