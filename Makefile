@@ -3,6 +3,8 @@ PYTHON := .venv/bin/python
 PG ?= 18
 # For root, whose folders may be closed to the user who runs the embedded PostgreSQL.
 export PGQUE_OPEN_FOLDERS = 1
+# The installer compiles nothing, and hundreds of processes import the same modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help:  ## Show this list
