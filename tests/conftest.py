@@ -80,7 +80,8 @@ def server_version() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(ProcessorTime(config))
+    if Path("/proc/self/stat").exists():
+        config.pluginmanager.register(ProcessorTime(config))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

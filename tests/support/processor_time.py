@@ -23,7 +23,7 @@ RESULT = Path(".pytest_cache/processor_time.json")
 SHARED = "(shared by files)"
 MARK = "PGQUE_TESTS"  # in the environment of each process that the tests start
 
-_PIECE_SECONDS = 0.030  # of `_piece_of_work` on the machine of the limits
+_PIECE_SECONDS = 0.010  # of `_piece_of_work` on the machine of the limits
 _LOOK_SECONDS = 0.5  # how often to look at processes that may end without a parent
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -52,7 +52,7 @@ class Processes:
 
     def _look(self) -> None:
         before, self._ours = self._ours, {}
-        pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+        pids = sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
         self._others.intersection_update(pids)
         for pid in pids:
             if pid not in self._others and (found := _process(pid)):
@@ -103,7 +103,11 @@ class ProcessorTime:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self._result = config.rootpath / RESULT
+        self._result.parent.mkdir(exist_ok=True)
+        self._result.unlink(missing_ok=True)
+        self._of_workers: list[dict[str, dict[str, float]]] = []
+        self._spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._processes = Processes()
         self._charged = 0.0
         self._charge_to = [(SHARED, "collection")]
@@ -128,7 +132,7 @@ class ProcessorTime:
     def _charge(self) -> None:
         file, what = self._charge_to[-1]
         now = self._processes.seconds()
-        self._seconds[file][what] += now - self._charged
+        self._spent[file][what] += now - self._charged
         self._charged = now
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -154,21 +158,22 @@ class ProcessorTime:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Adds what a worker has spent."""
-        for file, spent in getattr(node, "workeroutput", {}).get("processor_time", {}).items():
-            for what, seconds in spent.items():
-                self._seconds[file][what] += seconds
+        self._of_workers.append(getattr(node, "workeroutput", {}).get("processor_time", {}))
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        speed = _PIECE_SECONDS / median(self._pieces)
+    def pytest_sessionfinish(self) -> None:
         self._charge()
+        speed = _PIECE_SECONDS / median(self._pieces)
+        total = {
+            file: {what: seconds * speed for what, seconds in spent.items()}
+            for file, spent in self._spent.items()
+        }
         if hasattr(self._config, "workeroutput"):
-            self._config.workeroutput["processor_time"] = {
-                file: {what: seconds * speed for what, seconds in spent.items()}
-                for file, spent in self._seconds.items()
-            }
+            self._config.workeroutput["processor_time"] = total
             return
-        found = self._config.rootpath / RESULT
-        found.parent.mkdir(exist_ok=True)
-        found.write_text(json.dumps(self._seconds, indent=1))
+        for worker in self._of_workers:
+            for file, spent in worker.items():
+                mine = total.setdefault(file, {})
+                for what, seconds in spent.items():
+                    mine[what] = mine.get(what, 0) + seconds
+        self._result.write_text(json.dumps(total, indent=1))
