@@ -25,6 +25,10 @@ dev: java venv-demo  ## Run the demo with live load and the Dagster UI until Ctr
 test: archive  ## Run the tests, four at a time (PG=16: version of PostgreSQL; ARGS=...: pytest options)
 	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest -n 4 --dist loadscope $(ARGS)
 
+.PHONY: test-seconds
+test-seconds: venv  ## Check that the last `make test` took no more processor time than allowed
+	@$(PYTHON) build/test_seconds.py $(ARGS)
+
 .PHONY: test-dagster-oldest
 test-dagster-oldest: java venv  ## Run the tests with the oldest supported Dagster, in .venv-dagster-oldest
 	@$(PYTHON) build/oldest.py dagster $(ARGS)

@@ -17,6 +17,7 @@ import pytest
 from pgque_dagster.embedded import EmbeddedPostgres
 from pgque_dagster.spark.cluster import class_archive
 from tests.support.debian import DEBIAN_VERSION, DebianPostgres
+from tests.support.processor_time import ProcessorTime
 from tests.support.programs import is_installed
 
 if TYPE_CHECKING:
@@ -76,6 +77,11 @@ class Server(Protocol):
 def server_version() -> int:
     """The PostgreSQL that `make test PG=…` asks for."""
     return int(os.environ.get("PGQUE_TEST_PG") or 18)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if Path("/proc/self/stat").exists():
+        config.pluginmanager.register(ProcessorTime(config))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
