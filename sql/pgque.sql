@@ -10055,10 +10055,10 @@ $$;
 -- How the replicas of tables stand: what the last batch stored, and what the last comparison found.
 
 -- Records a batch in the transaction of its ack. i_tables has an object for each table that the consumer
--- replicates: table_name, location, is_stored (whether the batch changed the replica), copied (its rows
--- after a copy), added (by how many rows it grew; null if nobody knows), and failure (why the table
--- stands apart). Tables that are not among them are replicated no longer. A table that the batch left
--- as it was is not written.
+-- replicates: table_name, location, is_stored (whether the batch changed the replica), is_copied and
+-- row_count (after a copy), added (by how many rows it grew; null if nobody knows, as of row_count), and
+-- failure (why the table stands apart). Tables that are not among them are replicated no longer. A table
+-- that the batch left as it was is not written.
 -- locks: none. writes: replica_status.
 create or replace function pgque.note_replicas(
     i_queue text, i_consumer text, i_tick bigint, i_tables jsonb)
@@ -10080,20 +10080,22 @@ begin
     on conflict (sub_id, table_name) do nothing;
     update pgque.replica_status r
     set location = t.location,
-        row_count = coalesce(t.copied, r.row_count
-                             + case when r.counted_tick is null then coalesce(t.added, 0) else 0 end),
-        counted_tick = case when t.copied is not null then null
-                            when t.added is null then coalesce(r.counted_tick, r.stored_tick)
+        row_count = case when t.is_copied then t.row_count
+                         when r.counted_tick is null then r.row_count + coalesce(t.added, 0)
+                         else r.row_count end,
+        counted_tick = case when t.is_copied then null
+                            when t.is_stored and t.added is null then coalesce(r.counted_tick, r.stored_tick)
                             else r.counted_tick end,
         stored_tick = case when t.is_stored then i_tick else r.stored_tick end,
         stored_at = case when t.is_stored then clock_timestamp() else r.stored_at end,
-        copied_tick = case when t.copied is null then r.copied_tick else i_tick end,
-        copied_at = case when t.copied is null then r.copied_at else clock_timestamp() end,
+        copied_tick = case when t.is_copied then i_tick else r.copied_tick end,
+        copied_at = case when t.is_copied then clock_timestamp() else r.copied_at end,
         batches = r.batches + t.is_stored::int,
         failure = t.failure,
         failed_at = case when t.failure is not null then coalesce(r.failed_at, clock_timestamp()) end
     from jsonb_to_recordset(i_tables) t (
-        table_name text, location text, is_stored boolean, copied bigint, added bigint, failure text)
+        table_name text, location text, is_stored boolean, is_copied boolean, row_count bigint,
+        added bigint, failure text)
     where r.sub_id = v_sub.sub_id and r.table_name = t.table_name
       and (t.is_stored or t.failure is distinct from r.failure);
 end;
@@ -10111,8 +10113,8 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
-    if i_table is null or i_why_not is null and (i_tick is null or i_rows is null) then
-        perform pgque.refuse_value('a comparison has a table, a tick and a number of rows', null,
+    if i_table is null or i_why_not is null and i_tick is null then
+        perform pgque.refuse_value('a comparison has a table and a tick', null,
                                    'Pass why_not if nothing was compared.');
     end if;
     insert into pgque.replica_status (sub_id, table_name)
@@ -10122,9 +10124,10 @@ begin
     set tried_at = clock_timestamp(), tried_copy = i_copy, unverified = i_why_not
     where r.sub_id = v_sub.sub_id and r.table_name = i_table;
     update pgque.replica_status r
-    set row_count = case when r.row_count is null or r.counted_tick is not null then i_rows
-                         else r.row_count end,
-        counted_tick = case when r.row_count is null or r.counted_tick is not null then i_tick end,
+    set row_count = case when r.counted_tick is null then coalesce(r.row_count, i_rows)
+                         else coalesce(i_rows, r.row_count) end,
+        counted_tick = case when i_rows is not null and (r.row_count is null or r.counted_tick is not null)
+                                then i_tick else r.counted_tick end,
         batches = 0, verified_tick = i_tick, verified_at = clock_timestamp(),
         verified_problem = i_problem
     where r.sub_id = v_sub.sub_id and r.table_name = i_table and i_why_not is null
