@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from ..client import Client
 from ..client.ranges import count_problem
 from ..project.database import DEFAULT, Database
 from ..project.queue_report import PURGE_JOB, REPLAY_JOB, Metadata, dead_letter_table
 from ..project.resource import PgqueResource, takes_resource
+
+CHECK = "dead_letters"
 
 
 def build_dead_letter_checks(
@@ -43,35 +46,51 @@ def build_dead_letter_checks(
     def build(queue: str) -> dg.AssetChecksDefinition:
         @dg.asset_check(
             asset=of.dead_letters_key(queue),
-            name="dead_letters",
+            name=CHECK,
             description=f"At most {max_dead_letters} dead letters in queue {queue}.",
             automation_condition=automation_condition,
         )
         @takes_resource(of)
         def dead_letters(pgque: PgqueResource) -> dg.AssetCheckResult:
             with pgque.client() as client:
-                counts = client.dead_letter_counts(queue)
-            number = sum(count.count for count in counts)
-            metadata: Metadata = {
-                "dead_letters": number,
-                "allowed": max_dead_letters,
-                "by_consumer_and_reason": dead_letter_table(counts),
-            }
-            if number <= max_dead_letters:
-                return dg.AssetCheckResult(passed=True, metadata=metadata)
-            most = max(counts, key=lambda each: each.count)
-            metadata["what_to_do"] = dg.MetadataValue.md(what_to_do_about(of, queue))
-            return dg.AssetCheckResult(
-                passed=False,
-                severity=severity,
-                description=f"{number} dead letters, {max_dead_letters} allowed; most of "
-                f"{most.consumer}: {most.reason or 'no reason'}",
-                metadata=metadata,
-            )
+                return dead_letter_result(client, of, queue, max_dead_letters, severity)
 
         return dead_letters
 
     return [build(queue) for queue in queues]
+
+
+def dead_letter_result(
+    client: Client,
+    database: Database,
+    queue: str,
+    max_dead_letters: int = 0,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+) -> dg.AssetCheckResult:
+    """Evaluates the check on the dead letters of a queue."""
+    counts = client.dead_letter_counts(queue)
+    number = sum(count.count for count in counts)
+    metadata: Metadata = {
+        "dead_letters": number,
+        "allowed": max_dead_letters,
+        "by_consumer_and_reason": dead_letter_table(counts),
+    }
+    description = None
+    if number > max_dead_letters:
+        most = max(counts, key=lambda each: each.count)
+        metadata["what_to_do"] = dg.MetadataValue.md(what_to_do_about(database, queue))
+        description = (
+            f"{number} dead letters, {max_dead_letters} allowed; most of {most.consumer}: "
+            f"{most.reason or 'no reason'}"
+        )
+    return dg.AssetCheckResult(
+        passed=description is None,
+        asset_key=database.dead_letters_key(queue),
+        check_name=CHECK,
+        severity=severity,
+        description=description,
+        metadata=metadata,
+    )
 
 
 def what_to_do_about(database: Database, queue: str) -> str:

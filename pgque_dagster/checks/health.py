@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import dagster as dg
 
-from ..client import HealthCheck
+from ..client import Client, HealthCheck
 from ..project.database import DEFAULT, Database
 from ..project.keys import identifier
 from ..project.queue_report import consumer_lag, markdown_table
@@ -75,19 +75,36 @@ def build_queue_health_checks(
     def queue_health(
         context: dg.AssetCheckExecutionContext, pgque: PgqueResource
     ) -> Iterator[dg.AssetCheckResult]:
+        keys = sorted(context.selected_asset_check_keys)
         with log_error_line(context.log), pgque.client() as client:
-            found = client.health()
-            consumers = client.consumers()
-        lags = {(info.queue, info.name): consumer_lag(info) for info in consumers}
-
-        def badness(row: HealthCheck) -> tuple[int, timedelta]:
-            consumer = (row.queue or "", row.check.partition(":")[2])
-            return _ORDER.index(row.status), lags.get(consumer, timedelta(0))
-
-        for key in sorted(context.selected_asset_check_keys):
-            yield _result(key, queue_of[key.asset_key], found, badness, of)
+            results = health_results(client, keys, queue_of, of)
+        yield from results
 
     return [queue_health] if queues else []
+
+
+def health_results(
+    client: Client,
+    keys: Iterable[dg.AssetCheckKey],
+    queue_of: Mapping[dg.AssetKey, str],
+    database: Database,
+) -> list[dg.AssetCheckResult]:
+    """Evaluates checks of `build_queue_health_checks`.
+
+    Args:
+        client: of the database.
+        keys: of the checks.
+        queue_of: the queues, by their assets.
+        database: which has the queues.
+    """
+    found, consumers = client.health(), client.consumers()
+    lags = {(info.queue, info.name): consumer_lag(info) for info in consumers}
+
+    def badness(row: HealthCheck) -> tuple[int, timedelta]:
+        consumer = (row.queue or "", row.check.partition(":")[2])
+        return _ORDER.index(row.status), lags.get(consumer, timedelta(0))
+
+    return [_result(key, queue_of[key.asset_key], found, badness, database) for key in keys]
 
 
 def _result(

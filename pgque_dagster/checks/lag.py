@@ -78,7 +78,7 @@ def _check(
         keys = sorted(context.selected_asset_check_keys)
         try:
             with pgque.client() as client:
-                results = [_result(client, key, consumer_of[key], max_lag) for key in keys]
+                results = [lag_result(client, key, consumer_of[key], max_lag) for key in keys]
         except ConnectionFailed as error:
             results = [
                 dg.AssetCheckResult(
@@ -105,9 +105,10 @@ def too_far_behind(lag: timedelta, max_lag: timedelta) -> str | None:
     )
 
 
-def _result(
+def lag_result(
     client: Client, key: dg.AssetCheckKey, consumer: AssetConsumer, max_lag: timedelta
 ) -> dg.AssetCheckResult:
+    """Evaluates the check on the lag of a consumer."""
     states = client.run(consumer_states([(consumer.queue, consumer.name)], Limits()))
     names = {Holder.of(state).name for state in states}
     infos = [info for info in client.consumers(consumer.queue) if info.name in names]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from .errors import DatabaseError, InvalidArgument, PermissionDenied, PgqueError
 from .operation import Call, nothing
@@ -17,6 +18,39 @@ from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = %s and c.relname like %s and c.relkind in ('r', 'p') and not c.relispartition
 order by 1
 """
+
+
+# Of a table that was never analyzed, the number of rows is -1.
+_ESTIMATES = r"""
+select t.name, e.rows, e.bytes, (
+    select substring(obj_description(g.oid, 'pg_trigger')
+                     from '^captured since (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)$')::timestamptz
+    from pg_trigger g
+    where g.tgrelid = to_regclass(t.name)
+      and g.tgname = 'pgque_capture_' || left(md5(%s), 12) || '_after_insert')
+from unnest(%s::text[]) t (name)
+cross join lateral (
+    select case when min(c.reltuples) >= 0 then sum(c.reltuples)::bigint end as rows,
+           sum(pg_total_relation_size(c.oid))::bigint as bytes
+    from pgque.capture_relations(to_regclass(t.name)) r
+    join pg_class c on c.oid = r and c.relkind = 'r') e
+where e.bytes is not null
+"""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What PostgreSQL knows of a table without reading it.
+
+    Attributes:
+        rows: about how many rows it has; None if nobody knows.
+        size: in bytes, with its indexes.
+        captured_since: None if it is not captured, or by a role that does not own it.
+    """
+
+    rows: int | None
+    size: int
+    captured_since: datetime | None
 
 
 @dataclass(frozen=True)
@@ -238,6 +272,20 @@ def captured_tables(session: Session, queue: str) -> dict[str, str | None]:
             f"Then {name} is copied again.",
         )
     return {name: problem for name, _, problem in rows}
+
+
+def estimates(queue: str, tables: Sequence[str]) -> Call[dict[str, Estimate]]:
+    """Asks what PostgreSQL knows of tables that are captured into a queue.
+
+    Args:
+        queue: the queue's name.
+        tables: their names. One that does not exist is left out.
+    """
+    return Call(
+        _ESTIMATES,
+        (queue, list(tables)),
+        lambda rows: {name: Estimate(*found) for name, *found in rows},
+    )
 
 
 def capture(session: Session, queue: str, source: SourceTable) -> None:

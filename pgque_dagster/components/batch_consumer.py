@@ -12,6 +12,7 @@ from ..project.database import Database
 from ..sensors.batch_schedule import build_pgque_schedule
 from ..sensors.batch_sensor import build_pgque_sensor
 from .computed import Computed, Dependencies
+from .consuming import Consuming
 from .options import built, mirror, option
 from .scaffolding import BatchConsumerScaffolder
 
@@ -45,7 +46,7 @@ class AssetOptions(mirror(pgque_asset, leave_out=["partitions_def", "leave_out_f
 
 
 @dg.scaffold_with(BatchConsumerScaffolder)
-class BatchConsumerComponent(AssetOptions, Computed, dg.Component):
+class BatchConsumerComponent(AssetOptions, Computed, Consuming, dg.Component):
     """A consumer of a queue: the asset that a function computes from its batches, and its sensor.
 
     The transform gets the payloads as a DataFrame, or the events if `payload` is left out. It may

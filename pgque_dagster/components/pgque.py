@@ -14,10 +14,11 @@ from ..project.consumers import refuse_shared
 from ..project.database import DEFAULT, Database
 from ..project.resource import PgqueResource
 from ..sensors.ticker_sensor import build_pgque_ticker_sensor
-from .batch_consumer import BatchConsumerComponent
+from .consuming import Consuming, all_components
 from .options import built, mirror, option
-from .queue import QueueComponent, all_components
+from .queue import QueueComponent
 from .scaffolding import PgqueScaffolder
+from .table_replica import TableReplicaComponent
 from .transforms import function_option
 from .window import WindowComponent
 
@@ -59,7 +60,7 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
     """A database with queues: its resource, the jobs on it, and the Spark session of consumers.
 
     A project has one for each of its databases. It creates the queues of the database's
-    QueueComponents that do not exist.
+    QueueComponents and TableReplicaComponents that do not exist.
 
     Example:
         .. code-block:: yaml
@@ -108,7 +109,7 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
     ] = TickerSensorOptions()
     alerts: Annotated[
         AlertOptions | None,
-        option("Alerts on problems with the queues; if left out, there are none."),
+        option("Alerts on problems with all queues that the project names; by default none."),
     ] = None
 
     @model_validator(mode="after")
@@ -123,8 +124,11 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the resources, the jobs, and the ticker and alert sensors."""
         of = Database(self.database)
-        components = all_components(context, QueueComponent)
-        named = [each.queue for each in components if each.database == self.database]
+        declaring: list[QueueComponent | TableReplicaComponent] = [
+            *all_components(context, QueueComponent),
+            *all_components(context, TableReplicaComponent),
+        ]
+        named = [each.queue for each in declaring if each.database == self.database]
         queues = list(dict.fromkeys([*self.queues, *self.queue_options, *named]))
         _check_consumers(context, of, queues)
         resources: dict[str, Any] = {
@@ -159,7 +163,7 @@ def _check_consumers(
     context: dg.ComponentLoadContext, database: Database, queues: list[str]
 ) -> None:
     """Refuses a queue that is not declared, and a consumer that two assets share."""
-    found = all_components(context, BatchConsumerComponent)
+    found = all_components(context, Consuming)
     consumers = [
         consumer
         for each in found

@@ -1,7 +1,7 @@
 """`QueueComponent`: one queue in the lineage, with its observation and checks."""
 
 import re
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import dagster as dg
 from pydantic import Field
@@ -11,11 +11,9 @@ from ..checks.health import build_queue_health_checks
 from ..project.database import Database
 from ..project.lineage import build_queue_assets
 from ..sensors.observation import build_pgque_observation_sensor
-from .batch_consumer import BatchConsumerComponent
+from .consuming import Consuming, all_components
 from .options import Options, built, mirror, option
 from .scaffolding import QueueScaffolder
-
-Found = TypeVar("Found", bound=dg.Component)
 
 # What the checks and the observation get from the component.
 _OF_QUEUE = ["queues", "database"]
@@ -46,13 +44,6 @@ class CheckScheduleOptions(Options):
     default_status: Annotated[
         dg.DefaultScheduleStatus, option("RUNNING, or STOPPED until it is switched on in the UI.")
     ] = dg.DefaultScheduleStatus.STOPPED
-
-
-def all_components(context: dg.ComponentLoadContext, of_type: type[Found]) -> list[Found]:
-    """Returns the project's components of a type; none if the component is loaded by itself."""
-    if context.component_path.instance_key is None:
-        return []
-    return context.component_tree.get_all_components(of_type)
 
 
 @dg.scaffold_with(QueueScaffolder)
@@ -114,13 +105,16 @@ class QueueComponent(mirror(build_queue_assets, leave_out=["consumers"]), dg.Com
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the assets, their observation and checks, and the job and schedule for these."""
         database, queues = Database(self.database), [self.queue]
-        consumers = [
-            consumer
-            for each in all_components(context, BatchConsumerComponent)
+        found = [
+            (each, consumer)
+            for each in all_components(context, Consuming)
             for consumer in each.asset_consumers
             if (consumer.database, consumer.queue) == (database, self.queue)
         ]
-        assets = build_queue_assets(**self.arguments(), consumers=consumers)
+        sending = [key for each, _ in found for key in each.sources]
+        producers = list(dict.fromkeys([*self.producers, *sending]))
+        options = {**self.arguments(), "producers": producers}
+        assets = build_queue_assets(**options, consumers=[consumer for _, consumer in found])
         checks = built(self.dead_letter_checks, queues, database=self.database)
         checks += built(self.queue_health_checks, queues, database=self.database)
         name = database.named(re.sub(r"\W", "_", self.queue))

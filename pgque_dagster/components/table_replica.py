@@ -13,6 +13,8 @@ from pydantic import Field, model_validator
 
 from ..client import Client, InvalidArgument
 from ..client.source_tables import expanded
+from ..project.consumers import AssetConsumer
+from ..project.database import Database
 from ..replicas import (
     DeltaReplicas,
     IcebergReplicas,
@@ -20,7 +22,10 @@ from ..replicas import (
     TableSpec,
     build_table_replicas,
 )
+from ..replicas.names import replica_key, source_key
+from .consuming import Consuming, all_components
 from .options import built, given_as, mirror, one_of, option
+from .queue import QueueComponent
 from .scaffolding import TableReplicaScaffolder
 
 _logger = logging.getLogger(__name__)
@@ -75,7 +80,9 @@ def _spec(context: dg.ResolutionContext, table: Any) -> str | TableSpec:
 
 @dg.scaffold_with(TableReplicaScaffolder)
 class TableReplicaComponent(
-    mirror(build_table_replicas, leave_out=["tables", "target", "names"]), dg.StateBackedComponent
+    mirror(build_table_replicas, leave_out=["tables", "target", "names", "queue_assets"]),
+    dg.StateBackedComponent,
+    Consuming,
 ):
     """Replicas of tables: their assets, sensors, checks and lineage.
 
@@ -145,7 +152,32 @@ class TableReplicaComponent(
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds what `build_table_replicas` builds."""
-        return super().build_defs(context) if self._has_patterns else self._build(self.tables)
+        if self._has_patterns:
+            return super().build_defs(context)
+        return self._build(context, self.tables)
+
+    @property
+    def queue(self) -> str:
+        """The queue of the changes."""
+        name: str = self.arguments()["name"]
+        return name
+
+    @property
+    def asset_consumers(self) -> list[AssetConsumer]:
+        """The consumer, with the replicas of the tables whose names have no `*`."""
+        of = Database(self.database)
+        keys = tuple(replica_key(of, self.queue, each) for each in self._named_tables)
+        return [AssetConsumer(self.queue, self.queue, keys, database=of)]
+
+    @property
+    def sources(self) -> list[dg.AssetKey]:
+        """The tables whose names have no `*`."""
+        of = Database(self.database)
+        return [source_key(of, self.queue, each) for each in self._named_tables]
+
+    @property
+    def _named_tables(self) -> list[TableSpec]:
+        return [each for each in map(TableSpec.of, self.tables) if not each.is_pattern]
 
     @property
     def defs_state_config(self) -> DefsStateConfig:
@@ -193,14 +225,24 @@ class TableReplicaComponent(
                 "nobody has asked the database which tables names with * stand for",
                 "Run dg utils refresh-defs-state, as for other components that keep a state.",
             )
-        return self._build([TableSpec(**each) for each in json.loads(state_path.read_text())])
+        tables = [TableSpec(**each) for each in json.loads(state_path.read_text())]
+        return self._build(context, tables)
 
     @property
     def _has_patterns(self) -> bool:
         return any(TableSpec.of(each).is_pattern for each in self.tables)
 
-    def _build(self, tables: Sequence[str | TableSpec]) -> dg.Definitions:
+    def _build(
+        self, context: dg.ComponentLoadContext, tables: Sequence[str | TableSpec]
+    ) -> dg.Definitions:
         (target,) = built(self.target)
         names = self.tables if self._has_patterns else ()
-        options = {**self.arguments(), "tables": tables, "target": target, "names": names}
+        declared = [(each.database, each.queue) for each in all_components(context, QueueComponent)]
+        options = {
+            **self.arguments(),
+            "tables": tables,
+            "target": target,
+            "names": names,
+            "queue_assets": (self.database, self.queue) not in declared,
+        }
         return build_table_replicas(**options).map_resolved_asset_specs(func=self.get_asset_spec)

@@ -4,6 +4,8 @@ import hashlib
 import re
 from uuid import uuid4
 
+import dagster as dg
+
 QUEUE = "pgque/queue"
 CONSUMER = "pgque/consumer"
 # The slot of a partitioned consumer and the number of its slots, such as 3/8.
@@ -27,13 +29,22 @@ WARM_PROCESS = "pgque/warm_process"
 DIED = "pgque/died"
 # Dagster's own key: the table that stores an asset.
 TABLE = "dagster/table_name"
+# Dagster's own key: the place that stores an asset, if it is no table with a name.
+URI = "dagster/uri"
+# Dagster's own key: the rows of the whole table.
+ROW_COUNT = "dagster/row_count"
 # The rows of a batch, since Dagster shows `dagster/row_count` as the rows of the whole table.
 ROWS = "pgque/rows"
 
-SWITCHING_ON = (
-    "Sensors are STOPPED until somebody switches them on: by Running on this page, by `dagster "
-    "sensor start`, or by default_status=RUNNING in the code."
-)
+
+def switching_on(default_status: dg.DefaultSensorStatus) -> str:
+    """Returns how a sensor that is off at first is switched on; nothing for one that is on."""
+    if default_status is dg.DefaultSensorStatus.RUNNING:
+        return ""
+    return (
+        " It is STOPPED until somebody switches it on: by Running on this page, by `dagster sensor "
+        "start`, or by default_status=RUNNING in the code."
+    )
 
 
 def of_shard(key: str, shard: str | None) -> str:

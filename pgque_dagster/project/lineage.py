@@ -124,15 +124,15 @@ def _queue_description(database: Database, queue: str, consumers: Sequence[str])
         f"**Consumers:** {f'{named}, and any other asset' if named else 'the assets'} downstream. "
         "`pgque/consumers` in the metadata lists all registered ones; so does "
         f"`{command} status {queue}`.\n\n"
-        "**The metadata is old or missing?** Press Observe, or switch the observation sensor on "
-        "under Automation.\n\n"
+        "**The metadata is old or missing?** Press Observe, or look under Automation whether the "
+        "sensor that observes the queue is on.\n\n"
         "**When a check is red:** `what_to_do` in its metadata, `pgque/what_is_wrong` here and "
         f"`{command} health` say what is wrong and what to run. Events wait in the queue "
         "meanwhile.\n\n"
         "**What mends what:** a parked batch: correct the cause, then Materialize on its asset's "
-        f"page. A paused queue: `{command} resume {queue}`. Dead letters: the job "
-        f"`{database.named(REPLAY_JOB)}`. A consumer that falls behind: switch its sensor on, and "
-        "look at its runs."
+        f"page. A paused queue: `{command} resume {queue}`. Dead letters: "
+        f"`{command} dead-letters replay {queue}`. A consumer that falls behind: switch its sensor "
+        "on, and look at its runs."
     )
 
 
@@ -144,7 +144,7 @@ def _dead_letters_description(database: Database, queue: str) -> str:
         "metadata counts them; none is the normal state.\n\n"
         f"**When a check is red:** see the reasons in its metadata, or run "
         f"`{command} list {queue}`. Correct the cause, then send the events again to the "
-        f"consumers that gave them up, with the job `{database.named(REPLAY_JOB)}` or "
-        f"`{command} replay {queue}`. To delete them instead, use the job "
-        f"`{database.named(PURGE_JOB)}` or `{command} purge {queue}`."
+        f"consumers that gave them up: `{command} replay {queue}`. To delete them instead, use "
+        f"`{command} purge {queue}`. In a project with `build_pgque_jobs` or a PgqueComponent, the "
+        f"jobs `{database.named(REPLAY_JOB)}` and `{database.named(PURGE_JOB)}` do the same."
     )

@@ -183,11 +183,12 @@ def _problem_list(stats: QueueStats, problems: Sequence[HealthCheck], database: 
     if stats.ticker_paused:
         found.insert(0, ("paused", f"resume the queue: {database.command} resume {stats.queue}"))
     if stats.dead_letters:
+        dead_letters = f"{database.command} dead-letters"
         found.append(
             (
                 f"{stats.dead_letters} dead letters",
-                f"correct the cause, then run the job {database.named(REPLAY_JOB)}; or delete them "
-                f"with {database.named(PURGE_JOB)}",
+                f"correct the cause, then run {dead_letters} replay {stats.queue}; or delete them "
+                f"with {dead_letters} purge {stats.queue}",
             )
         )
     return "\n".join(f"- **{_cell(name)}**: {_cell(text)}" for name, text in found) or "nothing"

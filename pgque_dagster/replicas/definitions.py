@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from ..assets.decorators import pgque_multi_asset
+from ..checks.dead_letters import build_dead_letter_checks
+from ..checks.health import build_queue_health_checks
 from ..checks.lag import build_consumer_lag_checks
 from ..client import Client, PgqueError
 from ..client.registrations import enter_deployment
@@ -22,7 +24,7 @@ from ..client.table_spec import TableSpec
 from ..jobs.table_jobs import build_table_maintenance_job
 from ..project.database import DEFAULT, Database
 from ..project.deployment import consuming_asset
-from ..project.keys import ROWS, TABLE, identifier
+from ..project.keys import ROWS, TABLE, URI, identifier
 from ..project.lineage import build_queue_assets
 from ..project.registration import capture_sensor_name, ensure_consumer, ensure_queue
 from ..project.resource import PgqueResource, takes_resource
@@ -38,6 +40,7 @@ from .names import (
 from .verified import check_key, recorded_check, recorded_metadata, repair_job_name
 from .verify_sensor import is_comparing, verify_sensor
 from .verifying import repair_job, verify_check
+from .watching import Evaluate, evaluate_lag, evaluate_queue, watch_sensor
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
@@ -58,14 +61,16 @@ def build_table_replicas(
     verify_cron: str | None = "0 */6 * * *",
     verify_timeout: timedelta = timedelta(hours=1),
     maintain_cron: str | None = "30 * * * *",
-    group_name: str = "replicas",
+    group_name: str | None = None,
     database: str = DEFAULT,
     running: bool = True,
     names: Sequence[str | TableSpec] = (),
+    queue_assets: bool = True,
 ) -> dg.Definitions:
     """Builds replicas of tables: their assets, sensors, checks and lineage.
 
-    A sensor captures the tables into the queue `name`, which it creates. The first batch copies
+    A sensor captures the tables into the queue `name`, which it creates. Another one watches the
+    queue: it observes it, and evaluates the checks on it each minute. The first batch copies
     each table in one snapshot, without a lock; each further batch applies the changes of all
     tables: in the lake by one commit for each table, in PostgreSQL in one transaction.
     docs/replicas.md says what has a table copied again.
@@ -77,7 +82,8 @@ def build_table_replicas(
         target: where the replicas are: `DeltaReplicas`, `IcebergReplicas`, or `PostgresReplicas`
             for tables of the same schema in another database, or of another schema.
         max_age: how long a change waits for others before a run applies it.
-        max_lag: beyond this lag, the check on the queue fails; None for no check.
+        max_lag: beyond this lag, the check `consumer_lag_<name>` on the queue fails; None for no
+            check.
         lease_ttl: how long the lease of a run that died lasts. Until then no other run may apply
             its batch.
         verify_cron: when each table is compared with its replica, row by row; None for no
@@ -85,13 +91,15 @@ def build_table_replicas(
         verify_timeout: how long comparing a table may take.
         maintain_cron: when small files of replicas in the lake are united, and files that nobody
             needs are deleted; None for a job that runs only by hand.
-        group_name: the group of the assets.
+        group_name: the group of the assets; by default the name.
         database: the key of the PgqueResource whose database has the tables and the queue. The
             keys of the assets begin with it, if it is not the default one.
         running: whether sensors and schedule are on from the start; else somebody switches them on
             in the UI.
         names: the names with `*` from which the tables were found, with those of other tables. A
             check fails if they stand for others now.
+        queue_assets: whether the queue's assets, and the checks on them but for that on the lag,
+            are defined here; False if `build_queue_assets` or a QueueComponent defines them.
 
     Returns:
         The definitions. They need the resources of the database and `pyspark`. Their
@@ -115,6 +123,7 @@ def build_table_replicas(
     check_tables(name, specs, target)
     of = Database(database)
     prefix = of.named(identifier(name))
+    group_name = group_name or identifier(name)
     replicas = _replicas(of, name, specs, target, group_name, lease_ttl, verify_cron)
     sources = [
         dg.AssetSpec(
@@ -129,12 +138,20 @@ def build_table_replicas(
     ]
     status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
     verifying = [verify_check(of, name, spec, target, verify_timeout) for spec in specs]
-    on_queue = [] if max_lag is None else build_consumer_lag_checks([replicas], max_lag=max_lag)
     if names:
-        on_queue = [*on_queue, wildcard_check(of, name, names, specs, target)]
+        verifying.append(wildcard_check(of, name, names, specs, target))
+    watched: list[dg.AssetChecksDefinition] = []
+    evaluations: list[Evaluate] = []
+    if max_lag is not None:
+        watched += build_consumer_lag_checks([replicas], max_lag=max_lag)
+        evaluations.append(evaluate_lag(replicas, watched[0], max_lag))
+    if queue_assets:
+        watched += build_queue_health_checks([name], database=database)
+        watched += build_dead_letter_checks([name], database=database)
+        evaluations.append(evaluate_queue(of, name))
     job = dg.define_asset_job(
         f"{prefix}_verify",
-        dg.AssetSelection.checks(*verifying, *on_queue),
+        dg.AssetSelection.checks(*verifying),
         description=f"Compares the tables of {name} with their replicas.",
     )
     longest = verify_timeout * len(specs)
@@ -157,19 +174,16 @@ def build_table_replicas(
         for each, cron in crons
         if cron is not None
     ]
+    of_queue = build_queue_assets(
+        name,
+        database=database,
+        group_name=group_name,
+        producers=[spec.key for spec in sources],
+        consumers=[replicas],
+    )
     return dg.Definitions(
-        assets=[
-            *sources,
-            *build_queue_assets(
-                name,
-                database=database,
-                group_name=group_name,
-                producers=[spec.key for spec in sources],
-                consumers=[replicas],
-            ),
-            replicas,
-        ],
-        asset_checks=[*verifying, *on_queue],
+        assets=[*sources, *(of_queue if queue_assets else ()), replicas],
+        asset_checks=[*verifying, *watched],
         sensors=[
             _capture_sensor(of, name, specs, target, status, replicas),
             build_pgque_sensor(
@@ -181,6 +195,14 @@ def build_table_replicas(
                 default_status=status,
             ),
             verify_sensor(of, name, specs, target, job.name, longest, status),
+            watch_sensor(
+                of,
+                name,
+                queue=name if queue_assets else None,
+                tables=specs,
+                evaluations=evaluations,
+                status=status,
+            ),
         ],
         jobs=[*(each for each, _ in crons), repair_job(of, name)],
         schedules=schedules,
@@ -248,7 +270,8 @@ def _replicas(
             description=f"The replica of the table {table.source}.",
             group_name=group_name,
             kinds={_KINDS[type(target)]},
-            metadata={TABLE: table.source},
+            metadata=_place(target, table),
+            deps=[source_key(database, name, table)],
         )
         for table in tables
     ]
@@ -306,6 +329,16 @@ def _stored_tables(
     return [replica.sink for replica in replicas if replica.state() is not None]
 
 
+def _place(target: Target, table: TableSpec) -> dict[str, str]:
+    """Returns where a replica is, before its first batch says it, as metadata."""
+    schema, relation = table.path
+    if isinstance(target, DeltaReplicas):
+        return {URI: "/".join((target.base_dir.rstrip("/"), schema, relation))}
+    if isinstance(target, PostgresReplicas):
+        schema = target.schema or schema
+    return {TABLE: f"{schema}.{relation}"}
+
+
 def _metadata(source: dg.AssetKey, replicated: Replicated, target: Target) -> dict[str, Any]:
     columns = [
         *(
@@ -322,7 +355,7 @@ def _metadata(source: dg.AssetKey, replicated: Replicated, target: Target) -> di
         for column in replicated.source.columns
     }
     stored: dict[str, Any] = {
-        "dagster/uri" if isinstance(target, DeltaReplicas) else TABLE: replicated.location,
+        URI if isinstance(target, DeltaReplicas) else TABLE: replicated.location,
         "dagster/column_schema": dg.TableSchema(columns),
         "dagster/column_lineage": dg.TableColumnLineage(lineage),
     }

@@ -73,8 +73,12 @@ def replica_key(database: Database, name: str, table: TableSpec) -> dg.AssetKey:
 
 
 def source_key(database: Database, name: str, table: TableSpec) -> dg.AssetKey:
-    """Returns the key of a table that is replicated."""
-    return dg.AssetKey([*database.prefix, name, "source", *_parts(table)])
+    """Returns the key of a table that is replicated, which is told from its replica's by its end.
+
+    Dagster's graph shows only the key's last part.
+    """
+    schema, relation = _parts(table)
+    return dg.AssetKey([*database.prefix, name, "source", schema, f"{relation}_source"])
 
 
 def _parts(table: TableSpec) -> list[str]:

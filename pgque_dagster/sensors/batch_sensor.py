@@ -16,7 +16,7 @@ from ..client import Client, PgqueError
 from ..client.ranges import DEFAULT_MAX_EVENTS, count_problem, duration_problem
 from ..project.consumers import AssetConsumer, consumers_of, database_of, repository_of
 from ..project.database import DEFAULT_DATABASE
-from ..project.keys import SWITCHING_ON
+from ..project.keys import switching_on
 from ..project.resource import PgqueResource, takes_resource, takes_resources
 from .batch_policy import BatchPolicy, OnExhausted
 from .run_requests import BatchFinder, Findings, without_step_process
@@ -87,14 +87,13 @@ def build_pgque_sensor(
         duration_problem("tick_wait", tick_wait, at_most=_LONGEST_WAIT),
         _problem_of_shards(assets, policy) if shards else None,
     )
-    selection = dg.AssetSelection.assets(*assets)
     as_sensor = partial(
         dg.sensor,
         name=name or database.named("pgque_sensor"),
-        target=selection if with_checks else selection.without_checks(),
+        target=dg.AssetSelection.assets(*assets),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description=_description(consumers, policy),
+        description=_description(consumers, policy, default_status),
         tags={WAITS: "true"} if tick_wait else None,
     )
 
@@ -199,7 +198,9 @@ def _find_within(
     return findings
 
 
-def _description(consumers: Sequence[AssetConsumer], policy: BatchPolicy) -> str:
+def _description(
+    consumers: Sequence[AssetConsumer], policy: BatchPolicy, status: dg.DefaultSensorStatus
+) -> str:
     """Describes the consumers and the options for the UI."""
     named = "; ".join(
         f"queue {each.queue}, consumer {each.name}, asset "
@@ -210,6 +211,6 @@ def _description(consumers: Sequence[AssetConsumer], policy: BatchPolicy) -> str
     options = ", ".join(f"{each.name}={getattr(policy, each.name)}" for each in fields(policy))
     return (
         f"Starts one run for each batch of: {named}. While this sensor is off, nothing is consumed "
-        f"unless a person does it, and the events wait in the queue. {SWITCHING_ON} "
+        f"unless a person does it, and the events wait in the queue.{switching_on(status)} "
         f"A skipped evaluation says what each consumer waits for. Options: {options}."
     )

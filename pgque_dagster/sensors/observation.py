@@ -9,7 +9,7 @@ from ..client import PgqueError
 from ..client.ranges import duration_problem
 from ..project.consumers import consumers_of_location
 from ..project.database import DEFAULT, Database
-from ..project.keys import SWITCHING_ON
+from ..project.keys import switching_on
 from ..project.queue_report import report_queues
 from ..project.resource import PgqueResource, takes_resource
 
@@ -60,7 +60,7 @@ def build_pgque_observation_sensor(
             f"Records depth, rate, lag and dead letters for each of {', '.join(queues)} every "
             f"{interval}, and who consumes, what is parked and what to do, as observations of the "
             "queue and of its dead letters. It only reads. While it is off, their pages show old "
-            f"numbers and the plots have a gap. {SWITCHING_ON}"
+            f"numbers and the plots have a gap.{switching_on(default_status)}"
         ),
     )
     @takes_resource(of)

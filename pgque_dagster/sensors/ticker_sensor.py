@@ -4,7 +4,7 @@ import dagster as dg
 
 from ..client import PgqueError
 from ..project.database import DEFAULT, Database
-from ..project.keys import SWITCHING_ON
+from ..project.keys import switching_on
 from ..project.resource import PgqueResource, takes_resource
 
 
@@ -38,8 +38,8 @@ def build_pgque_ticker_sensor(
             "Ticks all queues every 5 s, so that the events sent since then can be consumed, and "
             "maintains them. It acts only if "
             f"`ticking` of the resource {database} is sensor. While it is off, no event reaches a "
-            "consumer, unless pg_cron or `pgque ticker` ticks; events wait in their queue. "
-            f"{SWITCHING_ON}"
+            "consumer, unless pg_cron or `pgque ticker` ticks; events wait in their queue."
+            f"{switching_on(default_status)}"
         ),
     )
     @takes_resource(of)

@@ -221,6 +221,14 @@ begin
             perform pg_sleep(0.2 * v_attempt);
         end;
     end loop;
+    for v_new in  -- only the owner may comment
+        select t.tgname from pg_class c join pg_trigger t on t.tgrelid = c.oid
+        where c.oid = i_table and t.tgname = v_name || '_after_insert'
+          and pg_has_role(c.relowner, 'usage') and obj_description(t.oid, 'pg_trigger') is null
+    loop
+        execute format('comment on trigger %I on %s is %L', v_new.tgname, i_table,  -- quoted: regclass
+            to_char(now() at time zone 'UTC', '"captured since "YYYY-MM-DD"T"HH24:MI:SS"Z"'));
+    end loop;
     return (select count(distinct t) from unnest(v_tables) t);
 end;
 $$;

@@ -1,0 +1,109 @@
+"""Components of all kinds, in one project, in each pair."""
+
+from itertools import combinations
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pgque_dagster import queue_key
+from tests.support.dg_project import DgProject
+
+REPLICA = """\
+type: pgque_dagster.TableReplicaComponent
+attributes:
+  name: {name}
+  tables: [public.orders, public.items]
+  target: {{type: delta, base_dir: {name}}}
+"""
+# All on the queue of the replicas `shop`.
+COMPONENTS = {
+    "queue": "type: pgque_dagster.QueueComponent\nattributes:\n  queue: shop\n",
+    "revenue": "type: pgque_dagster.BatchConsumerComponent\nattributes:\n"
+    "  queue: shop\n  name: revenue\n  transform: math.sqrt\n"
+    "  sink: {base_dir: output}\n  consumer_lag_checks: {max_lag: 5m}\n",
+    "days": "type: pgque_dagster.WindowComponent\nattributes:\n"
+    "  queue: shop\n  name: days\n  transform: math.sqrt\n  sink: {base_dir: windows}\n"
+    "  partitions_def: \"{{ dg.DailyPartitionsDefinition(start_date='2026-01-01') }}\"\n",
+    "shop": REPLICA.format(name="shop"),
+    "bank": REPLICA.format(name="bank"),
+}
+PGQUE = """\
+type: pgque_dagster.PgqueComponent
+attributes:
+  url: postgresql://localhost/none
+  queues: [shop]
+  alerts: {notify: builtins.print}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DgProject:
+    project = DgProject(tmp_path)
+    monkeypatch.chdir(project.folder)
+    monkeypatch.syspath_prepend(project.folder)
+    return project
+
+
+def load(project: DgProject, *names: str, pgque: str = PGQUE) -> dg.Definitions:
+    """Loads a project with these components, as a code location does."""
+    project.write("pgque", pgque)
+    for name in names:
+        project.write(name, COMPONENTS[name])
+    definitions = project.load()
+    dg.Definitions.validate_loadable(definitions)
+    return definitions
+
+
+@pytest.mark.parametrize("pair", list(combinations(COMPONENTS, 2)), ids="-".join)
+def test_components_load_in_pairs(project: DgProject, pair: tuple[str, str]) -> None:
+    load(project, *pair)
+
+
+def test_all_components_load_together(project: DgProject) -> None:
+    definitions = load(project, *COMPONENTS)
+
+    graph = definitions.resolve_asset_graph()
+    source = dg.AssetKey(["shop", "source", "public", "orders_source"])
+    assert source in graph.get(queue_key("shop")).parent_keys
+    described = str(graph.get(queue_key("shop")).description)
+    assert "`shop`" in described and "`revenue`" in described
+    groups = {
+        graph.get(dg.AssetKey([name, "public", "orders"])).group_name for name in ("shop", "bank")
+    }
+    assert groups == {"shop", "bank"}
+
+
+def test_alerts_watch_the_queues_of_replicas_each_those_of_its_database(
+    project: DgProject,
+) -> None:
+    project.write("loans", REPLICA.format(name="loans") + "  database: billing\n")
+    project.write(
+        "billing",
+        PGQUE.replace("queues: [shop]", "database: billing\n  spark_config: null"),
+    )
+
+    definitions = load(project, "bank", pgque=PGQUE.replace("  queues: [shop]\n", ""))
+
+    watched = {
+        name: str(definitions.get_sensor_def(name).description)
+        .partition(" with ")[2]
+        .partition(" begins")[0]
+        for name in ("pgque_alerts", "billing__pgque_alerts")
+    }
+    assert watched == {"pgque_alerts": "bank", "billing__pgque_alerts": "loans"}
+
+
+def test_a_consumer_may_read_the_changes_of_replicas(project: DgProject) -> None:
+    load(project, "shop", "revenue", pgque=PGQUE.replace("  queues: [shop]\n", ""))
+
+
+def test_a_consumer_that_replicas_have_is_refused(project: DgProject) -> None:
+    project.write(
+        "other", COMPONENTS["revenue"].replace("name: revenue", "name: other\n  consumer: shop")
+    )
+
+    with pytest.raises(Exception, match="defs") as raised:
+        load(project, "shop")
+
+    assert "share the consumer shop/shop" in str(raised.value.__cause__)
