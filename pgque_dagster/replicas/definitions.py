@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from ..assets.decorators import pgque_multi_asset
+from ..assets.outputs import LeftOut
 from ..checks.lag import build_consumer_lag_checks
 from ..client import Client, PgqueError
 from ..client.registrations import enter_deployment
 from ..client.replicas import postgres
+from ..client.replicas.apart import Apart
 from ..client.replicas.deletes import MARKS
 from ..client.replicas.postgres import PostgresReplicas
 from ..client.replicas.standing import Log, Replicated, request_first_copies
@@ -33,7 +35,7 @@ from .names import (
     source_key,
     wildcard_check,
 )
-from .verifying import repair_job, verify_check
+from .verifying import failed_check, repair_job, verify_check
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
@@ -249,20 +251,22 @@ def _replicas(
     )
     def replicas(
         context: dg.AssetExecutionContext, batch: "SparkBatch"
-    ) -> Iterator[dg.MaterializeResult[Any]]:
-        done = _replicate(target, batch, tables, context.log.info)
-        for table, replicated in zip(tables, done, strict=True):
-            yield dg.MaterializeResult(
-                replica_key(database, name, table),
-                metadata=_metadata(source_key(database, name, table), replicated, target),
-            )
+    ) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckEvaluation | LeftOut]:
+        for done in _replicate(target, batch, tables, context.log.info):
+            key = replica_key(database, name, done.spec)
+            if isinstance(done, Apart):
+                yield failed_check(key, done)
+                yield LeftOut(key)
+                continue
+            found = _metadata(source_key(database, name, done.spec), done, target)
+            yield dg.MaterializeResult(key, metadata=found)
 
     return replicas
 
 
 def _replicate(
     target: Target, batch: "SparkBatch", tables: Sequence[TableSpec], log: Log
-) -> Iterable[Replicated]:
+) -> Iterable[Replicated | Apart]:
     if isinstance(target, PostgresReplicas):
         return postgres.replicate(batch.claim, tables, target, log)
     # Late, because it loads Spark.

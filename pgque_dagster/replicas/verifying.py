@@ -8,6 +8,7 @@ from pydantic import Field
 from ..assets.step import executors_address
 from ..client import InvalidArgument
 from ..client.replicas import postgres_verify
+from ..client.replicas.apart import Apart
 from ..client.replicas.postgres import PostgresReplicas
 from ..client.replicas.verification import Verification
 from ..client.source_tables import captured_tables, copy_again
@@ -18,6 +19,8 @@ from ..project.resource import PgqueResource, takes_resource
 from ..project.step_errors import log_error_line
 from ..spark.cluster.session import open_session
 from .names import Target, replica_key
+
+_CHECK = "equals_source"
 
 
 class RepairTables(dg.Config):
@@ -86,7 +89,7 @@ def verify_check(
 
     @dg.asset_check(
         asset=replica_key(database, name, table),
-        name="equals_source",
+        name=_CHECK,
         description=f"The replica has the rows of {table.source}, compared at one tick.",
     )
     @takes_resource(database)
@@ -107,6 +110,19 @@ def verify_check(
         return _result(found, _repair_job_name(database, name), config.show_rows)
 
     return equals_source
+
+
+def failed_check(replica: dg.AssetKey, table: Apart) -> dg.AssetCheckEvaluation:
+    """Returns the result of `equals_source` for a table that stands apart from a batch."""
+    return dg.AssetCheckEvaluation(
+        replica,
+        _CHECK,
+        passed=False,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=f"{table.name} stands apart from the other tables, which go on: its replica "
+        f"ends at tick {table.tick_id}. {table.reason}",
+        metadata={"tick": table.tick_id},
+    )
 
 
 def _result(found: Verification, job: str, show_rows: bool) -> dg.AssetCheckResult:
