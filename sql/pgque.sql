@@ -937,10 +937,22 @@ create table if not exists pgque.replica_status (
     tried_at          timestamptz,
     tried_copy        bigint,
     unverified        text,
-    failure           text,
-    failed_at         timestamptz,
     primary key (sub_id, table_name)
 ) with (fillfactor = 50);
+
+-- The tables of a consumer that stand apart from its batches, because something is wrong with each of them
+-- alone: a row while one does. Its replica has the changes up to tick_id, and the events after it are kept,
+-- unless the table is to be copied: then it has no row above.
+create table if not exists pgque.replica_apart (
+    sub_id       integer not null references pgque.subscription_base on delete cascade,
+    table_name   text not null,
+    tick_id      bigint not null,
+    apart_since  timestamptz not null default clock_timestamp(),
+    attempts     integer not null default 1,
+    retry_at     timestamptz not null default clock_timestamp() + interval '1 minute',
+    reason       text not null,
+    primary key (sub_id, table_name)
+);
 
 -- ===== schema/counters.sql =======================================================================
 
@@ -3159,6 +3171,17 @@ as $$
     select format('%I.%I', n.nspname, c.relname)
     from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where c.oid = i_table;
+$$;
+
+-- The same of a table that is named as in SQL, also if it is not there any more.
+create or replace function pgque.captured_name(i_name text)
+returns text
+language sql stable set search_path = pgque, pg_catalog, pg_temp
+set quote_all_identifiers = off
+as $$
+    select case when cardinality(p) = 2 then format('%I.%I', p[1], p[2])
+                else pgque.capture_table(to_regclass(i_name)) end
+    from parse_ident(i_name) p;
 $$;
 
 -- ===== engine/triggers/captured_tables.sql =======================================================
@@ -6567,8 +6590,28 @@ $$;
 
 -- ===== engine/rotation/rotation.sql ==============================================================
 
--- Returns the newest tick that every consumer of a queue has passed, or the last tick if no consumer is
--- registered. Nobody needs the events that its snapshot sees.
+-- The tables that stand apart and are not to be copied, each with the tick after which events are kept.
+create or replace view pgque.kept_for_table as
+select s.sub_queue as queue_id, s.sub_consumer, a.table_name, a.tick_id
+from pgque.replica_apart a
+join pgque.subscription_base s on s.sub_id = a.sub_id
+join pgque.replica_table r on (r.sub_id, r.table_name) = (a.sub_id, a.table_name)
+where r.incarnation = pgque.incarnation()::text;
+
+-- Returns the newest tick that every consumer of a queue has passed, with its tables that stand apart;
+-- null if no consumer is registered.
+create or replace function pgque.find_passed_tick(i_queue_id integer)
+returns bigint
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
+         (select min(k.tick_id) from pgque.kept_for_table k where k.queue_id = i_queue_id));
+end;
+$$;
+
+-- The same, or the last tick if no consumer is registered. Nobody needs the events that its snapshot sees.
 create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
 language plpgsql security definer
@@ -6576,7 +6619,7 @@ set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue_id, coalesce(
-    (select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
+    pgque.find_passed_tick(i_queue_id),
     (select max(t.tick_id) from pgque.tick t where t.tick_queue = i_queue_id)));
 end;
 $$;
@@ -6884,11 +6927,11 @@ exception
 end;
 $$;
 
--- The first tick of each queue that must stay: the position of its slowest consumer, the start of its
+-- The first tick of each queue that must stay: what its consumers have passed, the start of its
 -- retention, and always the last two ticks, which give the event rate.
 create or replace view pgque.needed_tick as
 select q.queue_id,
-       least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
+       least(pgque.find_passed_tick(q.queue_id),
              (select max(t.tick_id) - 1 from pgque.tick t where t.tick_queue = q.queue_id),
              case when q.queue_retention is not null then pgque.find_retention_tick(q) end)
        as first_tick
@@ -7349,7 +7392,7 @@ end;
 $$;
 
 -- Has a consumer copy a table again, at its next batch or the next attempt at an open one.
--- locks: none. writes: replica_table.
+-- locks: none. writes: replica_table, replica_apart.
 create or replace function pgque.forget_replicated(i_queue text, i_consumer text, i_table text)
 returns void
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
@@ -7361,6 +7404,59 @@ begin
                                    'pgque.replicated_tables() lists those that were copied.');
     end if;
     delete from pgque.replica_table r where r.sub_id = v_sub.sub_id and r.table_name = i_table;
+    update pgque.replica_apart a set retry_at = clock_timestamp()
+    where a.sub_id = v_sub.sub_id and a.table_name = i_table;
+end;
+$$;
+
+-- Notes that a table of a consumer stands apart from the batch after a tick on, or failed once more since
+-- then; without a reason, that it stands apart no longer. Called in the transaction of the ack. The pause
+-- before the next attempt is a minute at first, and ten at most.
+-- locks: none. writes: replica_apart.
+create or replace function pgque.set_apart(
+    i_queue text, i_consumer text, i_table text, i_tick bigint, i_reason text)
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    if i_reason is null then
+        delete from pgque.replica_apart a where a.sub_id = v_sub.sub_id and a.table_name = i_table;
+        return;
+    end if;
+    insert into pgque.replica_apart as a (sub_id, table_name, tick_id, reason)
+    values (v_sub.sub_id, i_table, i_tick, i_reason)
+    on conflict (sub_id, table_name) do update
+    set attempts = a.attempts + 1, reason = excluded.reason,
+        retry_at = clock_timestamp() + least(2 ^ least(a.attempts, 4), 10) * interval '1 minute';
+end;
+$$;
+
+-- The tables of a consumer that stand apart. is_kept says whether the events after tick_id are there,
+-- is_due whether the pause before the next attempt is over.
+create or replace function pgque.tables_apart(
+    i_queue text, i_consumer text,
+    out table_name text, out tick_id bigint, out is_kept boolean, out is_due boolean, out reason text)
+returns setof record
+language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+    select a.table_name, a.tick_id, a.tick_id >= q.queue_first_tick, a.retry_at <= clock_timestamp(),
+           a.reason
+    from pgque.find_subscription(i_queue, i_consumer) s
+    join pgque.queue q on q.queue_id = s.sub_queue
+    join pgque.replica_apart a on a.sub_id = s.sub_id
+    order by 1;
+$$;
+
+-- Whether a table that stands apart is due in an open batch, which then needs a run without events, too.
+create or replace function pgque.has_table_due(i_batch_id bigint)
+returns boolean
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (select exists (select from pgque.find_batch(i_batch_id) s
+                   join pgque.replica_apart a on a.sub_id = s.sub_id and a.retry_at <= clock_timestamp()));
 end;
 $$;
 
@@ -10064,9 +10160,9 @@ $$;
 
 -- Records a batch in the transaction of its ack. i_tables has an object for each table that the consumer
 -- replicates: table_name, location, is_stored (whether the batch changed the replica), is_copied and
--- row_count (after a copy), added (by how many rows it grew; null if nobody knows, as of row_count), and
--- failure (why the table stands apart). Tables that are not among them are replicated no longer. A table
--- that the batch left as it was is not written.
+-- row_count (after a copy), and added (by how many rows it grew; null if nobody knows, as of row_count).
+-- Tables that are not among them are replicated no longer. A table that the batch left as it was is not
+-- written.
 -- locks: none. writes: replica_status.
 create or replace function pgque.note_replicas(
     i_queue text, i_consumer text, i_tick bigint, i_tables jsonb)
@@ -10092,20 +10188,16 @@ begin
                          when r.counted_tick is null then r.row_count + coalesce(t.added, 0)
                          else r.row_count end,
         counted_tick = case when t.is_copied then null
-                            when t.is_stored and t.added is null then coalesce(r.counted_tick, r.stored_tick)
+                            when t.added is null then coalesce(r.counted_tick, r.stored_tick)
                             else r.counted_tick end,
-        stored_tick = case when t.is_stored then i_tick else r.stored_tick end,
-        stored_at = case when t.is_stored then clock_timestamp() else r.stored_at end,
+        stored_tick = i_tick, stored_at = clock_timestamp(),
         copied_tick = case when t.is_copied then i_tick else r.copied_tick end,
         copied_at = case when t.is_copied then clock_timestamp() else r.copied_at end,
-        batches = r.batches + t.is_stored::int,
-        failure = t.failure,
-        failed_at = case when t.failure is not null then coalesce(r.failed_at, clock_timestamp()) end
+        batches = r.batches + 1
     from jsonb_to_recordset(i_tables) t (
         table_name text, location text, is_stored boolean, is_copied boolean, row_count bigint,
-        added bigint, failure text)
-    where r.sub_id = v_sub.sub_id and r.table_name = t.table_name
-      and (t.is_stored or t.failure is distinct from r.failure);
+        added bigint)
+    where r.sub_id = v_sub.sub_id and r.table_name = t.table_name and t.is_stored;
 end;
 $$;
 
@@ -10149,9 +10241,11 @@ create or replace view pgque.replica_state as
 select q.queue_name, c.co_name as consumer_name, table_name, r.location, r.row_count, r.counted_tick,
        r.stored_tick, r.stored_at, r.copied_tick, r.copied_at, coalesce(r.batches, 0) as batches,
        r.verified_tick, r.verified_at, r.verified_problem, r.tried_at, r.tried_copy, r.unverified,
-       r.failure, r.failed_at, coalesce(t.incarnation = pgque.incarnation()::text, false) as is_copied
+       a.reason as failure, a.apart_since as failed_at, a.attempts, a.retry_at,
+       coalesce(t.incarnation = pgque.incarnation()::text, false) as is_copied
 from pgque.replica_status r
 full join pgque.replica_table t using (sub_id, table_name)
+full join pgque.replica_apart a using (sub_id, table_name)
 join pgque.subscription_base s using (sub_id)
 join pgque.queue q on q.queue_id = s.sub_queue
 join pgque.consumer c on c.co_id = s.sub_consumer;
@@ -10175,7 +10269,9 @@ select r.queue_name, format('replica:%s/%s', r.consumer_name, r.table_name),
                 then 'warning'
             else 'ok' end,
        concat_ws('; ',
-           'stands apart since ' || date_trunc('seconds', r.failed_at) || ': ' || r.failure,
+           format('stands apart since %s, while the other tables of "%s" go on; attempt %s failed, the '
+                  'next is due at %s: ', date_trunc('seconds', r.failed_at), r.consumer_name, r.attempts,
+                  date_trunc('seconds', r.retry_at)) || r.failure,
            case when r.verified_tick is null then 'was never compared with its table'
                 else format('%s at tick %s, %s ago', coalesce(
                          'differed from its table: ' || r.verified_problem, 'was equal to its table'),
@@ -10649,6 +10745,10 @@ select q.queue_name, 'rotation_health',
             then format(': consumer "%s" still needs old events; let it catch up, or end it with '
                         'select pgque.unregister_consumer(%L, %L);', slowest.co_name,
                         q.queue_name, slowest.co_name)
+            when kept.table_name is not null
+            then format(': the changes of table %s are kept, which stands apart: see replica:%s/%1$s; '
+                        'without them, it is copied again: select pgque.forget_replicated(%L, %2$L, %1$L);',
+                        kept.table_name, kept.co_name, q.queue_name)
             when q.queue_ticker_paused
             then format(': the ticker is paused, and events stay until a tick; resume it with '
                         'select pgque.resume_queue(%L);', q.queue_name)
@@ -10671,7 +10771,15 @@ left join lateral (
     where not t.is_fine and p.sub_queue = q.queue_id and p.sub_last_tick < p.newest_tick
     order by p.sub_last_tick, p.co_name
     limit 1
-) slowest on true;
+) slowest on true
+left join lateral (
+    select k.table_name, c.co_name
+    from pgque.kept_for_table k
+    join pgque.consumer c on c.co_id = k.sub_consumer
+    where not t.is_fine and k.queue_id = q.queue_id
+    order by k.tick_id
+    limit 1
+) kept on true;
 
 -- Checks for event tables that rotation skips because a writer still fills them: tables that are not
 -- current, have events from before the last four periods, although no consumer is behind, and got some
@@ -11360,7 +11468,7 @@ begin
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
              'capture capture_change capture_columns capture_condition
-             capture_gap capture_relations capture_settings capture_table capture_truncate
+             capture_gap capture_relations capture_settings capture_table captured_name capture_truncate
              captured_tables change_fragment change_type check_captured fill_fields
              check_change_key check_trigger describe_change is_changed_within jsontriga key_of_table
              logutriga read_arguments refuse_trigger row_as_text send_change split_row sqltriga
@@ -11370,17 +11478,18 @@ begin
              claim_coop claim_slot claim_ticks consumer_states consumer_stats dead_letter_batch
              dlq_export dlq_inspect dlq_summary enter_deployment error_rate event_retry finish_batch
              finished_before forget_replicated get_batch_events get_batch_info get_consumer_info
-             get_lease_info give_up_batch hold_batch in_flight incarnation lineage list_scheduled
+             get_lease_info give_up_batch has_table_due hold_batch in_flight incarnation lineage list_scheduled
              move_to_deployment nack nack_batch nack_partitioned next_batch next_batch_custom
              next_batch_info next_tick note_location note_replicas note_verified open_to_claim
              otel_metrics queue_health queue_stats receive receive_coop
              receive_partitioned register_consumer register_consumer_at register_subconsumer
              release_batch release_slot renew_batch repartition replicas replicated_tables retained_ticks
-             consumer_waits registration_losses seek set_aside_epoch set_events_aside set_partition_policy set_replicated
+             consumer_waits registration_losses seek set_apart set_aside_epoch set_events_aside
+             set_partition_policy set_replicated
              slot_of_key stuck_consumers subscribe subscribe_slot subscribe_slots
              subscribe_subconsumer throughput tick_fingerprint tick_range_read_plan touch_subconsumer
              unregister_consumer unregister_subconsumer unsubscribe unsubscribe_slot
-             unsubscribe_subconsumer unticked_events window_ticks'),
+             unsubscribe_subconsumer unticked_events tables_apart window_ticks'),
             ('pgque_admin',
              'adopt_restored_database batch_event_sql batch_event_tables batch_retry begin_slot
              create_queue dlq_purge drop_queue event_dead event_retry_raw find_tick_helper

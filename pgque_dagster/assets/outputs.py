@@ -7,6 +7,7 @@ the batch. The step calls `Outputs.failed_checks` before the ack.
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
@@ -33,6 +34,13 @@ _STORES_ITSELF = "If the function stores its results itself, annotate it with ->
 
 # The `value` of a MaterializeResult that was created without one.
 NO_VALUE = dg.MaterializeResult[Any]().value
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Says of an asset that it has no output for a batch, on purpose. For replicas."""
+
+    asset_key: dg.AssetKey
 
 
 class Outputs:
@@ -71,6 +79,10 @@ class Outputs:
             DagsterInvariantViolationError: if the result of a check matches no check.
         """
         for result in returned if inspect.isgenerator(returned) else (returned,):
+            if isinstance(result, LeftOut):
+                (name,) = (name for name, key in self.keys.items() if key == result.asset_key)
+                self._begin(name, self._asset(name))
+                continue
             for event in self._events(result):
                 self._admit(event)
                 yield event

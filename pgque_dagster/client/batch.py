@@ -155,10 +155,11 @@ def has_events(batch_id: int) -> Call[bool]:
 
 
 def needs_run(batch_id: int) -> Call[bool]:
-    """Returns whether an open batch has events, or had some that were set aside by hand."""
+    """Returns whether an open batch has events, had some that were set aside, or a table is due."""
     return Call(
-        "select pgque.batch_has_events(%s) or pgque.set_aside_epoch(%s) is not null",
-        (batch_id, batch_id),
+        "select pgque.batch_has_events(%s) or pgque.set_aside_epoch(%s) is not null"
+        " or pgque.has_table_due(%s)",
+        (batch_id, batch_id, batch_id),
         first,
     )
 

@@ -7,7 +7,8 @@ cannot create them twice.
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -173,6 +174,16 @@ class ReadBatch(ABC):
                 any further attempt to publish or to ack.
         """
         self._checks.append(check)
+
+    @contextmanager
+    def own_checks(self) -> Iterator[None]:
+        """Forgets what the block gave to `before_publishing`, if it fails. For replicas."""
+        before = list(self._checks)
+        try:
+            yield
+        except BaseException:
+            self._checks = before
+            raise
 
     def run_checks(self) -> None:
         """Runs what `before_publishing` was given. For sinks, not for users."""

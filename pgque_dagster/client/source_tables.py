@@ -246,32 +246,47 @@ def like_pattern(name: str) -> str:
     return literal.replace("*", "%")
 
 
-def captured_tables(session: Session, queue: str) -> dict[str, str | None]:
-    """Returns the tables that are captured into a queue, each with what is wrong with its triggers.
+@dataclass(frozen=True)
+class Captured:
+    """What is captured into a queue under the name of a table.
+
+    Attributes:
+        queue: the queue.
+        table: the name.
+        problem: what is wrong with its triggers.
+        senders: how many tables send their changes under this name.
+    """
+
+    queue: str
+    table: str
+    problem: str | None
+    senders: int
+
+    def check(self) -> None:
+        """Refuses, by `InvalidArgument`, changes of several tables, such as a former partition."""
+        if self.senders > 1:
+            raise InvalidArgument(
+                f"several tables send their changes to queue {self.queue} as {self.table}: "
+                f"{self.problem}",
+                f"Then {self.table} is copied again.",
+            )
+
+
+def captured_tables(session: Session, queue: str) -> dict[str, Captured]:
+    """Returns what is captured into a queue, by the names that events have.
 
     Args:
         session: of the database.
         queue: the queue's name.
-
-    Raises:
-        InvalidArgument: if another table sends its changes under the name of one, such as a
-            partition that was detached.
     """
-    rows = session.run(
+    return session.run(
         Call(
-            "select table_name, count(*), string_agg(problem, '; ') "
+            "select table_name, string_agg(problem, '; '), count(*) "
             "from pgque.captured_tables(%s) group by 1",
             (queue,),
-            list,
+            lambda rows: {name: Captured(queue, name, *rest) for name, *rest in rows},
         )
     )
-    if twice := [(name, problem) for name, count, problem in rows if count > 1]:
-        ((name, problem), *_) = twice
-        raise InvalidArgument(
-            f"several tables send their changes to queue {queue} as {name}: {problem}",
-            f"Then {name} is copied again.",
-        )
-    return {name: problem for name, _, problem in rows}
 
 
 def estimates(queue: str, tables: Sequence[str]) -> Call[dict[str, Estimate]]:
@@ -348,7 +363,8 @@ def capture_new(
         try:
             source = SourceTable.find(session, table)
             check(source)
-            if source.name in captured:
+            if found := captured.get(source.name):
+                found.check()
                 is_new[source.name] = False
             else:
                 with session.transaction():

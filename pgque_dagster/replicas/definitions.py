@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from ..assets.decorators import pgque_multi_asset
+from ..assets.outputs import LeftOut
 from ..checks.dead_letters import build_dead_letter_checks
 from ..checks.health import build_queue_health_checks
 from ..checks.lag import build_consumer_lag_checks
@@ -15,6 +16,7 @@ from ..client import Client, PgqueError
 from ..client.registrations import enter_deployment
 from ..client.replica_status import ReplicaStatus, replica_of_table
 from ..client.replicas import postgres
+from ..client.replicas.apart import Apart
 from ..client.replicas.deletes import MARKS
 from ..client.replicas.postgres import PostgresReplicas
 from ..client.replicas.recording import record_batch
@@ -37,7 +39,7 @@ from .names import (
     source_key,
     wildcard_check,
 )
-from .verified import check_key, recorded_check, recorded_metadata, repair_job_name
+from .verified import check_key, failed_check, recorded_check, recorded_metadata, repair_job_name
 from .verify_sensor import is_comparing, verify_sensor
 from .verifying import repair_job, verify_check
 from .watching import Evaluate, evaluate_lag, evaluate_queue, watch_sensor
@@ -286,30 +288,35 @@ def _replicas(
     )
     def replicas(
         context: dg.AssetExecutionContext, batch: "SparkBatch"
-    ) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckEvaluation]:
+    ) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckEvaluation | LeftOut]:
         claim, repair, done = acked(batch.claim), repair_job_name(database, name), []
-        found = _replicate(target, batch, tables, context.log.info)
-        for table, replicated in zip(tables, found, strict=True):
-            done.append(replicated)
-            before = claim.session.run(replica_of_table(name, name, replicated.source.name))
-            status = (before or ReplicaStatus(name, name, replicated.source.name)).after(
-                replicated, claim.lease.tick_id
+        apart = []
+        for each in _replicate(target, batch, tables, context.log.info):
+            key = check_key(database, name, each.spec)
+            if isinstance(each, Apart):
+                apart.append(each.name)
+                yield failed_check(key, each)
+                yield LeftOut(key.asset_key)
+                continue
+            done.append(each)
+            before = claim.session.run(replica_of_table(name, name, each.source.name))
+            status = (before or ReplicaStatus(name, name, each.source.name)).after(
+                each, claim.lease.tick_id
             )
             yield dg.MaterializeResult(
-                replica_key(database, name, table),
-                metadata=_metadata(source_key(database, name, table), replicated, target)
+                key.asset_key,
+                metadata=_metadata(source_key(database, name, each.spec), each, target)
                 | recorded_metadata(status),
             )
-            key = check_key(database, name, table)
             yield recorded_check(key, status, repair, verify_cron)
-        record_batch(claim, done)
+        record_batch(claim, done, apart)
 
     return replicas
 
 
 def _replicate(
     target: Target, batch: "SparkBatch", tables: Sequence[TableSpec], log: Log
-) -> Iterable[Replicated]:
+) -> Iterable[Replicated | Apart]:
     if isinstance(target, PostgresReplicas):
         return postgres.replicate(batch.claim, tables, target, log)
     # Late, because it loads Spark.

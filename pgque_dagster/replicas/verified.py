@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 
 from ..client.replica_status import ReplicaStatus
+from ..client.replicas.apart import Apart
 from ..client.table_spec import TableSpec
 from ..project.database import Database
 from ..project.keys import identifier
@@ -70,6 +71,19 @@ def recorded_check(
         recorded_metadata(status),
         severity=severity,
         description=f"{told[:1].upper()}{told[1:]}.",
+    )
+
+
+def failed_check(key: dg.AssetCheckKey, table: Apart) -> dg.AssetCheckEvaluation:
+    """Evaluates the check of a replica whose table stands apart from a batch."""
+    return dg.AssetCheckEvaluation(
+        key.asset_key,
+        key.name,
+        passed=False,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=f"{table.name} stands apart from the other tables, which go on: its replica "
+        f"ends at tick {table.tick_id}. {table.reason}",
+        metadata={"tick": table.tick_id},
     )
 
 

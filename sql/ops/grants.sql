@@ -43,7 +43,7 @@ begin
             -- The triggers run as the role that changes the row, and so do the functions they call.
             ('pgque_writer',
              'capture capture_change capture_columns capture_condition
-             capture_gap capture_relations capture_settings capture_table capture_truncate
+             capture_gap capture_relations capture_settings capture_table captured_name capture_truncate
              captured_tables change_fragment change_type check_captured fill_fields
              check_change_key check_trigger describe_change is_changed_within jsontriga key_of_table
              logutriga read_arguments refuse_trigger row_as_text send_change split_row sqltriga
@@ -53,17 +53,18 @@ begin
              claim_coop claim_slot claim_ticks consumer_states consumer_stats dead_letter_batch
              dlq_export dlq_inspect dlq_summary enter_deployment error_rate event_retry finish_batch
              finished_before forget_replicated get_batch_events get_batch_info get_consumer_info
-             get_lease_info give_up_batch hold_batch in_flight incarnation lineage list_scheduled
+             get_lease_info give_up_batch has_table_due hold_batch in_flight incarnation lineage list_scheduled
              move_to_deployment nack nack_batch nack_partitioned next_batch next_batch_custom
              next_batch_info next_tick note_location note_replicas note_verified open_to_claim
              otel_metrics queue_health queue_stats receive receive_coop
              receive_partitioned register_consumer register_consumer_at register_subconsumer
              release_batch release_slot renew_batch repartition replicas replicated_tables retained_ticks
-             consumer_waits registration_losses seek set_aside_epoch set_events_aside set_partition_policy set_replicated
+             consumer_waits registration_losses seek set_apart set_aside_epoch set_events_aside
+             set_partition_policy set_replicated
              slot_of_key stuck_consumers subscribe subscribe_slot subscribe_slots
              subscribe_subconsumer throughput tick_fingerprint tick_range_read_plan touch_subconsumer
              unregister_consumer unregister_subconsumer unsubscribe unsubscribe_slot
-             unsubscribe_subconsumer unticked_events window_ticks'),
+             unsubscribe_subconsumer unticked_events tables_apart window_ticks'),
             ('pgque_admin',
              'adopt_restored_database batch_event_sql batch_event_tables batch_retry begin_slot
              create_queue dlq_purge drop_queue event_dead event_retry_raw find_tick_helper

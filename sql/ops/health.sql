@@ -103,6 +103,10 @@ select q.queue_name, 'rotation_health',
             then format(': consumer "%s" still needs old events; let it catch up, or end it with '
                         'select pgque.unregister_consumer(%L, %L);', slowest.co_name,
                         q.queue_name, slowest.co_name)
+            when kept.table_name is not null
+            then format(': the changes of table %s are kept, which stands apart: see replica:%s/%1$s; '
+                        'without them, it is copied again: select pgque.forget_replicated(%L, %2$L, %1$L);',
+                        kept.table_name, kept.co_name, q.queue_name)
             when q.queue_ticker_paused
             then format(': the ticker is paused, and events stay until a tick; resume it with '
                         'select pgque.resume_queue(%L);', q.queue_name)
@@ -125,7 +129,15 @@ left join lateral (
     where not t.is_fine and p.sub_queue = q.queue_id and p.sub_last_tick < p.newest_tick
     order by p.sub_last_tick, p.co_name
     limit 1
-) slowest on true;
+) slowest on true
+left join lateral (
+    select k.table_name, c.co_name
+    from pgque.kept_for_table k
+    join pgque.consumer c on c.co_id = k.sub_consumer
+    where not t.is_fine and k.queue_id = q.queue_id
+    order by k.tick_id
+    limit 1
+) kept on true;
 
 -- Checks for event tables that rotation skips because a writer still fills them: tables that are not
 -- current, have events from before the last four periods, although no consumer is behind, and got some

@@ -2,9 +2,9 @@
 
 -- Records a batch in the transaction of its ack. i_tables has an object for each table that the consumer
 -- replicates: table_name, location, is_stored (whether the batch changed the replica), is_copied and
--- row_count (after a copy), added (by how many rows it grew; null if nobody knows, as of row_count), and
--- failure (why the table stands apart). Tables that are not among them are replicated no longer. A table
--- that the batch left as it was is not written.
+-- row_count (after a copy), and added (by how many rows it grew; null if nobody knows, as of row_count).
+-- Tables that are not among them are replicated no longer. A table that the batch left as it was is not
+-- written.
 -- locks: none. writes: replica_status.
 create or replace function pgque.note_replicas(
     i_queue text, i_consumer text, i_tick bigint, i_tables jsonb)
@@ -30,20 +30,16 @@ begin
                          when r.counted_tick is null then r.row_count + coalesce(t.added, 0)
                          else r.row_count end,
         counted_tick = case when t.is_copied then null
-                            when t.is_stored and t.added is null then coalesce(r.counted_tick, r.stored_tick)
+                            when t.added is null then coalesce(r.counted_tick, r.stored_tick)
                             else r.counted_tick end,
-        stored_tick = case when t.is_stored then i_tick else r.stored_tick end,
-        stored_at = case when t.is_stored then clock_timestamp() else r.stored_at end,
+        stored_tick = i_tick, stored_at = clock_timestamp(),
         copied_tick = case when t.is_copied then i_tick else r.copied_tick end,
         copied_at = case when t.is_copied then clock_timestamp() else r.copied_at end,
-        batches = r.batches + t.is_stored::int,
-        failure = t.failure,
-        failed_at = case when t.failure is not null then coalesce(r.failed_at, clock_timestamp()) end
+        batches = r.batches + 1
     from jsonb_to_recordset(i_tables) t (
         table_name text, location text, is_stored boolean, is_copied boolean, row_count bigint,
-        added bigint, failure text)
-    where r.sub_id = v_sub.sub_id and r.table_name = t.table_name
-      and (t.is_stored or t.failure is distinct from r.failure);
+        added bigint)
+    where r.sub_id = v_sub.sub_id and r.table_name = t.table_name and t.is_stored;
 end;
 $$;
 
@@ -87,9 +83,11 @@ create or replace view pgque.replica_state as
 select q.queue_name, c.co_name as consumer_name, table_name, r.location, r.row_count, r.counted_tick,
        r.stored_tick, r.stored_at, r.copied_tick, r.copied_at, coalesce(r.batches, 0) as batches,
        r.verified_tick, r.verified_at, r.verified_problem, r.tried_at, r.tried_copy, r.unverified,
-       r.failure, r.failed_at, coalesce(t.incarnation = pgque.incarnation()::text, false) as is_copied
+       a.reason as failure, a.apart_since as failed_at, a.attempts, a.retry_at,
+       coalesce(t.incarnation = pgque.incarnation()::text, false) as is_copied
 from pgque.replica_status r
 full join pgque.replica_table t using (sub_id, table_name)
+full join pgque.replica_apart a using (sub_id, table_name)
 join pgque.subscription_base s using (sub_id)
 join pgque.queue q on q.queue_id = s.sub_queue
 join pgque.consumer c on c.co_id = s.sub_consumer;
@@ -113,7 +111,9 @@ select r.queue_name, format('replica:%s/%s', r.consumer_name, r.table_name),
                 then 'warning'
             else 'ok' end,
        concat_ws('; ',
-           'stands apart since ' || date_trunc('seconds', r.failed_at) || ': ' || r.failure,
+           format('stands apart since %s, while the other tables of "%s" go on; attempt %s failed, the '
+                  'next is due at %s: ', date_trunc('seconds', r.failed_at), r.consumer_name, r.attempts,
+                  date_trunc('seconds', r.retry_at)) || r.failure,
            case when r.verified_tick is null then 'was never compared with its table'
                 else format('%s at tick %s, %s ago', coalesce(
                          'differed from its table: ' || r.verified_problem, 'was equal to its table'),

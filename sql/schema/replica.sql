@@ -29,7 +29,19 @@ create table if not exists pgque.replica_status (
     tried_at          timestamptz,
     tried_copy        bigint,
     unverified        text,
-    failure           text,
-    failed_at         timestamptz,
     primary key (sub_id, table_name)
 ) with (fillfactor = 50);
+
+-- The tables of a consumer that stand apart from its batches, because something is wrong with each of them
+-- alone: a row while one does. Its replica has the changes up to tick_id, and the events after it are kept,
+-- unless the table is to be copied: then it has no row above.
+create table if not exists pgque.replica_apart (
+    sub_id       integer not null references pgque.subscription_base on delete cascade,
+    table_name   text not null,
+    tick_id      bigint not null,
+    apart_since  timestamptz not null default clock_timestamp(),
+    attempts     integer not null default 1,
+    retry_at     timestamptz not null default clock_timestamp() + interval '1 minute',
+    reason       text not null,
+    primary key (sub_id, table_name)
+);

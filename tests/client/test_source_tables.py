@@ -50,10 +50,12 @@ def test_a_detached_partition_is_named(db: psycopg.Connection, database_url: str
     db.execute("select pgque.capture('t', 'q'); alter table t detach partition p2")
     with Client(database_url) as client:
         with pytest.raises(InvalidArgument) as refused:
-            captured_tables(client, "q")
+            captured_tables(client, "q")["public.t"].check()
         assert "select pgque.uncapture('public.p2', 'q')" in str(refused.value)
         db.execute("select pgque.uncapture('public.p2', 'q')")
-        assert captured_tables(client, "q") == {"public.t": None}
+        captured = captured_tables(client, "q")["public.t"]
+        captured.check()
+        assert captured.problem is None
 
 
 def test_a_policy_that_may_hide_rows_is_named_before_anything_is_read(

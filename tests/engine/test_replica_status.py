@@ -96,16 +96,16 @@ def test_a_replica_that_was_not_compared_is_a_warning(stored: Connection) -> Non
 
 
 def test_a_table_that_stands_apart_is_critical_since_it_does(stored: Connection) -> None:
-    batch(stored, 6, failure="no right")
-    since = state(stored, "failed_at")
-    batch(stored, 7, failure="still none")
+    for reason in ("no right", "still none"):
+        stored.execute("select pgque.set_apart('q', 'c', %s, 5, %s)", [TABLE, reason])
+        since = state(stored, "failed_at")
 
     assert state(stored, "failed_at, stored_tick") == (*since, 5)
     status, detail = health(stored)[f"replica:c/{TABLE}"]
     assert status == "critical"
     assert detail.startswith("stands apart since ")
     assert ": still none; was never compared" in detail
-    batch(stored, 8, is_stored=True, added=0)
+    stored.execute("select pgque.set_apart('q', 'c', %s, 5, null)", [TABLE])
     assert state(stored, "failure, failed_at") == (None, None)
 
 

@@ -19,6 +19,7 @@ set_aside_epoch set_events_aside set_partition_policy set_replicated slot_of_key
 subscribe subscribe_slot subscribe_slots subscribe_subconsumer throughput tick_fingerprint
 tick_range_read_plan touch_subconsumer unregister_consumer unregister_subconsumer unsubscribe
 unsubscribe_slot unsubscribe_subconsumer unticked_events window_ticks
+has_table_due set_apart tables_apart
 """
 WRITER = """
 abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all dlq_replay_matching
@@ -30,7 +31,7 @@ snapshot_tick staging_table
 TRIGGERS = """
 fill_fields
 capture capture_change capture_columns capture_condition capture_gap capture_relations
-capture_settings capture_table
+capture_settings capture_table captured_name
 capture_truncate captured_tables change_fragment change_type check_captured check_change_key
 check_trigger describe_change is_changed_within jsontriga key_of_table logutriga read_arguments
 refuse_trigger row_as_text send_change source_columns split_row sqltriga table_columns table_shape
@@ -62,6 +63,7 @@ check_tick check_tick_half close_batch commit_locally count_between count_dead_l
 count_move count_retries create_event_parent create_log cron_database cron_jobs cron_statements
 describe_batch drop_staging_table empty_event_table end_subconsumer event_bytes events_between
 find_batch find_cron find_dead_subconsumer find_deployed find_event_seq find_floor_tick
+find_passed_tick
 find_leased_batch find_leased_slot find_newest_tick find_next_tick find_oldest_tick find_origin
 find_position find_queue find_retained_tick find_retention_tick find_slot find_subconsumer
 find_subscription find_tick find_tick_before find_truncation_floor first_event_time follow_timeline

@@ -7,7 +7,7 @@ import pytest
 
 from pgque_dagster.client.batch import Batch
 from pgque_dagster.client.last_batch import LastBatch
-from pgque_dagster.client.replicas import postgres
+from pgque_dagster.client.replicas import apart, postgres
 from pgque_dagster.client.replicas.standing import Standing
 from pgque_dagster.client.replicas.target_table import TargetTable
 from pgque_dagster.spark.replicas import delta, iceberg, replica
@@ -19,7 +19,7 @@ _ALL: tuple[tuple[Any, str], ...] = (
     (Batch, "ack"),
 )
 _LAKE: tuple[tuple[Any, str], ...] = (
-    (replica, "find_standings"),
+    (apart, "find_standings"),
     (replica, "replica_of"),
     (replica, "rows_at"),
     (replica, "net_changes"),
@@ -35,8 +35,8 @@ _ICEBERG = (
 )
 _POSTGRES = (
     *_ALL,
-    (postgres, "find_standings"),
-    (postgres, "replicas_of"),
+    (apart, "find_standings"),
+    (postgres, "replica_of"),
     (postgres, "create_stages"),
     (postgres, "stage_events"),
     (postgres, "stage_rows"),

@@ -6,6 +6,7 @@ finds remembered by the ack. The lock on the record keeps a stale attempt from p
 is checked under the lock, and a later attempt waits for it, or ends the session that holds it.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,13 +19,14 @@ from ..batch import Batch, read_plan
 from ..connection import connect
 from ..consumer.dispatch import is_refusal
 from ..errors import InvalidArgument, TargetRefused, translated
-from ..last_batch import LastBatch, Span
+from ..last_batch import Applied, LastBatch, Span
 from ..models import Slice
 from ..read_batch import ReadBatch
 from ..rights import Connection
 from ..session import Session
 from ..source_tables import SourceTable
 from ..table_spec import TableSpec
+from .apart import Apart, BatchTables
 from .deletes import HARD, MARKS, Deletes, check_append, check_deletes
 from .snapshot import Snapshot, kept_columns, print_settings, row_queries
 from .standing import (
@@ -35,7 +37,6 @@ from .standing import (
     Standing,
     acked,
     check_known,
-    find_standings,
     remember,
 )
 from .target_table import CHANGES, COPIED, TargetTable, create_stages
@@ -83,36 +84,47 @@ class PostgresReplicas:
                 "Leave columns out: exclude.",
             )
 
+    def check_places(self, sources: Sequence[SourceTable]) -> None:
+        """Refuses tables of which two would have one replica, by `InvalidArgument`."""
+        places = [(self.schema or each.path[0], each.path[-1]) for each in sources]
+        for source, place in zip(sources, places, strict=True):
+            if places.count(place) > 1:
+                raise InvalidArgument(
+                    f"{source.name} and another table would have one replica: {'.'.join(place)}",
+                    "Replicate them by two replicas with two schemas.",
+                )
+
 
 def replicate(
     claim: ReadBatch,
-    tables: Sequence[str | TableSpec],
+    specs: Sequence[str | TableSpec],
     target: PostgresReplicas,
     log: Log = print,
-) -> list[Replicated]:
+) -> list[Replicated | Apart]:
     """Applies a batch to the replicas of tables, in one transaction.
+
+    A table that fails is rolled back to its savepoint. The transaction records which tables lack
+    the batch, and from which tick on.
 
     Args:
         claim: a batch of the queue into which the tables are captured.
-        tables: the names of the tables, or what of them is replicated.
+        specs: the names of the tables, or what of them is replicated.
         target: where the replicas are.
-        log: is told about copies.
+        log: is told about copies, and about tables that stand apart.
 
     Returns:
-        What happened to each table.
+        What happened to each table, and then those that stand apart.
 
     Raises:
-        InvalidArgument: if a table cannot be replicated, its replica would be somebody else's
-            table, or there are changes of another table.
+        InvalidArgument: if two replicas would be one table, or there are changes of another table.
         TargetOutOfStep: if the replicas are those of another incarnation of the database.
-        TargetRefused: if the target refuses the rows.
         LeaseLost: if another owner took the batch over.
+        Exception: what is wrong with the first table, if something is with all.
     """
     batch = acked(claim)
-    session = batch.session
-    standings = find_standings(session, batch.queue, batch.consumer, tables)
-    span = Span.of(session, batch.queue, batch.lease)
-    with connected_target(session, target) as there:
+    tables = BatchTables(batch, specs, log)
+    span = Span.of(batch.session, batch.queue, batch.lease)
+    with connected_target(batch.session, target) as there:
         ledger = LastBatch(there, batch.queue, batch.consumer)
         with there.transaction():
             last = ledger.take(batch.renew)
@@ -120,94 +132,130 @@ def replicate(
             batch.renew()
             if last.incarnation not in (None, span.incarnation):
                 raise ledger.of_another_life(span, last)
-            copied, done = _apply(
-                batch,
-                there,
-                standings,
-                target,
-                log,
-                has_batch=last.is_(span),
-                follows=last.tick_id is not None and last.precedes(span),
-            )
-            ledger.record(span, None)
-            for standing in copied:
-                standing.check_unchanged(session)
-            batch.run_checks()
+            done = _Apply(batch, there, tables, target, log, last, span).run()
+            apart = tables.settle()
+            lacking = {each.name: (each.tick_id, each.reason) for each in apart}
+            ledger.record(span, json.dumps(lacking) if lacking else None)
             batch.renew()
-    return done
+    return [*done, *apart]
 
 
-def _apply(
-    batch: Batch,
-    there: Connection,
-    standings: Sequence[Standing],
-    target: PostgresReplicas,
-    log: Log,
-    *,
-    has_batch: bool,
-    follows: bool,
-) -> tuple[list[Standing], list[Replicated]]:
-    """Applies a batch in a transaction of the target. Returns the tables that were copied, and all.
+@dataclass
+class _Work:
+    """A table, its replica, and why it is copied, if it is."""
 
-    Args:
-        batch: the batch.
-        there: the target.
-        standings: the tables.
-        target: where the replicas are.
-        log: is told about copies.
-        has_batch: whether the target has the batch.
-        follows: whether the target has all batches before it.
-    """
-    session, owner = batch.session, f"{batch.queue}/{batch.consumer}"
-    tables = replicas_of(there, target, [each.source for each in standings], owner)
-    create_stages(there)
-    stage_events(session, there, read_plan(batch, 1).slices, [each.source for each in standings])
-    kinds = staged_kinds(there)
-    check_known(batch, standings, set(kinds))
-    reasons = [
-        None
-        if has_batch and table.mark is not None
-        else _copy_reason(standing, table, kinds.get(standing.source.name, set()), follows)
-        for standing, table in zip(standings, tables, strict=True)
-    ]
-    copied, done = [], []
-    with ExitStack() as stack:
-        if any(reasons):
-            standings = [
-                each.mended(session) if reason else each
-                for each, reason in zip(standings, reasons, strict=True)
-            ]
-            tables = replicas_of(there, target, [each.source for each in standings], owner)
-            tick_id, snapshot = stack.enter_context(
-                Snapshot.of_copy(session.url, batch.queue, target.deletes)
-            )
-        for standing, table, reason in zip(standings, tables, reasons, strict=True):
-            source, last, rows, written = standing.source, standing.copied, 0, None
-            resumed: Literal["changed", "copied"] | None = None
-            if reason is not None:
-                log(f"copying {source.name}: {reason}")
-                stage_rows(session, snapshot, source, there)
-                with _refusing(table):
-                    rows, written = table.overwrite(snapshot.transactions, tick_id)
-                last = Copied(snapshot.transactions, source.shape)
-                copied.append(standing)
-            elif has_batch and table.mark is not None:
-                last = Copied(table.mark.copied, table.mark.shape)
-                if last != standing.copied:
-                    resumed = "copied"
-                elif source.name in kinds:
-                    resumed = "changed"
-            elif source.name in kinds and last is not None:
-                with _refusing(table):
-                    rows = table.apply(last.transactions, batch.lease.tick_id)
-            if last is not None and last != standing.copied:
-                remember(batch, source.name, last)
-            done.append(
-                Replicated(
-                    *(source, table.location, None, rows, reason, written, table.added, resumed)
-                )
-            )
-    return copied, done
+    standing: Standing
+    table: TargetTable
+    reason: str | None = None
+
+
+class _Apply:
+    """Applies a batch in a transaction of the target. `last` is what the target has of it."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        there: Connection,
+        tables: BatchTables,
+        target: PostgresReplicas,
+        log: Log,
+        last: Applied,
+        span: Span,
+    ) -> None:
+        self._batch, self._there, self._tables = batch, there, tables
+        self._target, self._log = target, log
+        self._has_batch = last.is_(span)
+        self._follows = last.tick_id is not None and last.precedes(span)
+        # The tables that lack what the target has, each with the tick that it ends at.
+        self._lacking: dict[str, tuple[int, str]] = json.loads(last.failed or "{}")
+        self._works: dict[str, _Work] = {}
+
+    def run(self) -> list[Replicated]:
+        """Applies the batch to each table, or copies it. Returns what happened to them."""
+        batch, session, tables = self._batch, self._batch.session, self._tables
+        for name in tables.tried:
+            with self._alone(name):
+                self._works[name] = self._work(tables.standing(name))
+        sources = [each.standing.source for each in self._works.values()]
+        self._target.check_places(sources)
+        create_stages(self._there)
+        stage_events(session, self._there, read_plan(batch, 1).slices, sources)
+        for name, work in self._works.items():
+            tick_id, source = tables.noted_tick(name), work.standing.source
+            if tick_id is not None and work.standing.why_unknown is None:
+                with self._alone(name):
+                    missed = tables.missed(source, tick_id)
+                    stage_events(session, self._there, missed, [source])
+        kinds = staged_kinds(self._there)
+        check_known(batch, tables.specs.keys(), set(kinds))
+        for name, work in self._works.items():
+            if not tables.has_failed(name):
+                with self._alone(name):
+                    self._find_reason(name, work, kinds.get(name, set()))
+        done = []
+        with ExitStack() as stack:
+            copy = None
+            if any(work.reason for work in self._works.values()):
+                deletes = self._target.deletes
+                copy = stack.enter_context(Snapshot.of_copy(session.url, batch.queue, deletes))
+            for name, work in self._works.items():
+                if not tables.has_failed(name):
+                    with self._alone(name):
+                        done.append(self._apply(work, kinds.get(name, set()), copy))
+        return done
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """Undoes the block if it fails, which then is the table's own trouble."""
+        with self._tables.alone(name), self._there.transaction():
+            yield
+
+    def _work(self, standing: Standing) -> _Work:
+        owner = f"{self._batch.queue}/{self._batch.consumer}"
+        return _Work(standing, replica_of(self._there, self._target, standing.source, owner))
+
+    def _find_reason(self, name: str, work: _Work, kinds: set[str]) -> None:
+        """Finds out whether a table is copied, and mends its triggers before."""
+        lacks_from, why = self._lacking.get(name, (None, ""))
+        if self._has_batch:
+            if lacks_from is not None:
+                raise TargetRefused(why)
+            if work.table.mark is not None:
+                return
+        follows = self._follows and self._tables.noted_tick(name) == lacks_from
+        work.reason = _copy_reason(work.standing, work.table, kinds, follows)
+        if work.reason is not None:
+            mended = self._work(work.standing.mended(self._batch.session))
+            work.standing, work.table = mended.standing, mended.table
+
+    def _apply(
+        self, work: _Work, kinds: set[str], copy: tuple[int | None, Snapshot] | None
+    ) -> Replicated:
+        standing, table, batch = work.standing, work.table, self._batch
+        source, last, rows, written = standing.source, standing.copied, 0, None
+        resumed: Literal["changed", "copied"] | None = None
+        if work.reason is not None and copy is not None:
+            tick_id, snapshot = copy
+            self._log(f"copying {source.name}: {work.reason}")
+            stage_rows(batch.session, snapshot, source, self._there)
+            with _refusing(table):
+                rows, written = table.overwrite(snapshot.transactions, tick_id)
+            standing.check_unchanged(batch.session)
+            last = Copied(snapshot.transactions, source.shape)
+        elif self._has_batch and table.mark is not None:
+            last = Copied(table.mark.copied, table.mark.shape)
+            if last != standing.copied:
+                resumed = "copied"
+            elif kinds:
+                resumed = "changed"
+        elif kinds and last is not None:
+            with _refusing(table):
+                rows = table.apply(last.transactions, batch.lease.tick_id)
+        if last is not None and last != standing.copied:
+            remember(batch, source.name, last)
+        return Replicated(
+            *(source, table.location, None, rows, work.reason, written, table.added, resumed)
+        )
 
 
 def _copy_reason(
@@ -239,34 +287,22 @@ def connected_target(session: Session, target: PostgresReplicas) -> Iterator[Con
         yield connection
 
 
-def replicas_of(
-    there: Connection, target: PostgresReplicas, sources: Sequence[SourceTable], owner: str
-) -> list[TargetTable]:
-    """Returns the replicas of tables.
+def replica_of(
+    there: Connection, target: PostgresReplicas, source: SourceTable, owner: str
+) -> TargetTable:
+    """Returns the replica of a table.
 
     Args:
         there: the target, in a transaction.
         target: where the replicas are.
-        sources: the tables.
+        source: the table.
         owner: the queue and the consumer.
 
     Raises:
-        InvalidArgument: if two tables would have one replica, a replica is another table, or a
-            table can have none.
+        InvalidArgument: if the replica is another table, or the table can have none.
     """
-    for source in sources:
-        target.check(source)
-    places = [(target.schema or each.path[0], each.path[-1]) for each in sources]
-    for source, place in zip(sources, places, strict=True):
-        if places.count(place) > 1:
-            raise InvalidArgument(
-                f"{source.name} and another table would have one replica: {'.'.join(place)}",
-                "Replicate them by two replicas with two schemas.",
-            )
-    return [
-        TargetTable(there, schema, source, owner, target.deletes)
-        for source, (schema, _) in zip(sources, places, strict=True)
-    ]
+    target.check(source)
+    return TargetTable(there, target.schema or source.path[0], source, owner, target.deletes)
 
 
 def stage_events(
@@ -334,7 +370,6 @@ def _refusing(table: TargetTable) -> Iterator[None]:
         if not is_refusal(error):
             raise
         raise TargetRefused(
-            f"{table.location} was refused its rows: {error.diag.message_primary or error}; "
-            "nothing of the batch was applied or acked",
+            f"{table.location} was refused its rows: {error.diag.message_primary or error}",
             error.diag.message_hint or "Correct the cause, and run the batch again.",
         ) from error

@@ -9,7 +9,7 @@ from ..last_batch import LastBatch
 from ..plans import tick_range_plan
 from ..session import Session
 from ..table_spec import TableSpec
-from .postgres import PostgresReplicas, connected_target, replicas_of, stage_events, stage_rows
+from .postgres import PostgresReplicas, connected_target, replica_of, stage_events, stage_rows
 from .snapshot import Snapshot
 from .standing import find_standings
 from .target_table import create_stages
@@ -36,21 +36,21 @@ def verify(
         InvalidArgument: if the table is not there, or the replica is somebody else's table.
         TransactionOutdated: if no tick could be made beside others.
     """
-    (standing,) = find_standings(session, queue, consumer, [table])
+    standing = find_standings(session, queue, consumer).of(table)
     source = standing.source
 
     def unknown(why: str, tick_id: int | None = None) -> Verification:
         return Verification(source.name, tick_id, None, why_not=why)
 
-    if standing.why_unknown is not None:
-        return unknown(standing.why_unknown)
+    if why_not := standing.why_unknown or standing.apart:
+        return unknown(why_not)
     acked = last_acked_tick(session, queue, consumer)
     with connected_target(session, target) as there:
         ledger = LastBatch(there, queue, consumer)
         with there.transaction(force_rollback=True):
             there.execute("set transaction isolation level repeatable read")
             last = ledger.read()
-            (replica,) = replicas_of(there, target, [source], f"{queue}/{consumer}")
+            replica = replica_of(there, target, source, f"{queue}/{consumer}")
             if replica.mark is None or not replica.fits or last.tick_id is None:
                 return unknown(REPLICA_GONE, acked)
             copied = replica.mark.copied

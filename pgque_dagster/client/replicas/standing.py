@@ -8,7 +8,7 @@ Whatever the triggers do not report is answered by another copy: a table that ha
 keys, partitions or files than at its last copy, that was truncated, or whose triggers were mended.
 """
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,6 +20,7 @@ from ..registrations import consumers
 from ..session import Session
 from ..source_tables import (
     COPY,
+    Captured,
     SourceTable,
     capture,
     capture_call,
@@ -75,6 +76,11 @@ class Replicated:
         """Whether the batch changed the replica."""
         return bool(self.is_copied or self.resumed or self.rows)
 
+    @property
+    def spec(self) -> TableSpec:
+        """What of the table is replicated."""
+        return self.source.spec
+
 
 @dataclass(frozen=True)
 class Copied:
@@ -94,6 +100,7 @@ class Standing:
         is_captured: whether it has triggers.
         problem: what is wrong with them.
         copied: its last copy, if the batch of that was acked.
+        apart: why it stands apart; None if it does not.
     """
 
     queue: str
@@ -101,6 +108,7 @@ class Standing:
     is_captured: bool
     problem: str | None
     copied: Copied | None
+    apart: str | None = None
 
     @property
     def why_unknown(self) -> str | None:
@@ -205,38 +213,80 @@ class Standing:
             )
 
 
-def find_standings(
-    session: Session, queue: str, consumer: str, tables: Sequence[str | TableSpec]
-) -> list[Standing]:
-    """Looks at the tables that a consumer replicates.
+@dataclass(frozen=True)
+class NotedApart:
+    """What the last acks noted of a table that stands apart.
+
+    Attributes:
+        tick_id: its replica lacks the events after this tick.
+        is_kept: whether they are there.
+        is_due: whether the pause before the next attempt is over.
+        reason: why the last attempt failed.
+    """
+
+    tick_id: int
+    is_kept: bool
+    is_due: bool
+    reason: str
+
+
+class Standings:
+    """How the tables that a consumer replicates stand, as `find_standings` found them.
+
+    Attributes:
+        apart: those that stand apart, by their names.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        queue: str,
+        captured: Mapping[str, Captured],
+        copies: Mapping[str, Copied],
+        apart: Mapping[str, NotedApart],
+    ) -> None:
+        self._session, self._queue = session, queue
+        self._captured, self._copies = captured, copies
+        self.apart = apart
+
+    def of(self, table: str | TableSpec) -> Standing:
+        """Looks at a table.
+
+        Raises:
+            InvalidArgument: if it cannot be replicated, or another one sends its changes, too.
+            PermissionDenied: if the role may not read it.
+        """
+        source = SourceTable.find(self._session, table)
+        captured, noted = self._captured.get(source.name), self.apart.get(source.name)
+        if captured is not None:
+            captured.check()
+        return Standing(
+            self._queue,
+            source,
+            captured is not None,
+            captured.problem if captured else None,
+            self._copies.get(source.name),
+            noted.reason if noted else None,
+        )
+
+
+def find_standings(session: Session, queue: str, consumer: str) -> Standings:
+    """Looks up what is known of the tables that a consumer replicates.
 
     Args:
         session: of their database.
         queue: the queue into which they are captured.
         consumer: the consumer.
-        tables: their names, or what of them is replicated.
-
-    Raises:
-        InvalidArgument: if a table cannot be replicated, or is named twice.
     """
-    sources = [SourceTable.find(session, table) for table in tables]
-    if len({source.name for source in sources}) < len(sources):
-        raise InvalidArgument(
-            f"two of the tables are one: {', '.join(source.name for source in sources)}",
-            "Name each once.",
+    apart = session.run(
+        Call(
+            "select table_name, tick_id, is_kept, is_due, reason from pgque.tables_apart(%s, %s)",
+            (queue, consumer),
+            lambda rows: {name: NotedApart(*rest) for name, *rest in rows},
         )
-    problems = captured_tables(session, queue)
+    )
     copies = _copies(session, queue, consumer)
-    return [
-        Standing(
-            queue,
-            source,
-            source.name in problems,
-            problems.get(source.name),
-            copies.get(source.name),
-        )
-        for source in sources
-    ]
+    return Standings(session, queue, captured_tables(session, queue), copies, apart)
 
 
 def _copies(session: Session, queue: str, consumer: str) -> dict[str, Copied]:
@@ -294,18 +344,18 @@ def remember(batch: Batch, table: str, copied: Copied) -> None:
     batch.before_ack(lambda connection: connection.execute(query, values))
 
 
-def check_known(batch: Batch, standings: Sequence[Standing], found: Set[str]) -> None:
+def check_known(batch: Batch, tables: Set[str], found: Set[str]) -> None:
     """Refuses a batch with changes of a table that is captured and not replicated.
 
     Args:
         batch: the batch.
-        standings: the tables to replicate.
+        tables: the names of the tables to replicate.
         found: the tables of its events.
 
     Raises:
         InvalidArgument: if it has such changes.
     """
-    queue, unknown = batch.queue, found - {each.source.name for each in standings}
+    queue, unknown = batch.queue, found - tables
     if lost := sorted(unknown & set(captured_tables(batch.session, queue)) if unknown else ()):
         raise InvalidArgument(
             f"batch {batch.batch_id} of {queue} has changes of {', '.join(lost)}, which is "

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from ...client.errors import PgqueError
+from ...client.replicas.apart import Apart, BatchTables
 from ...client.replicas.deletes import HARD
 from ...client.replicas.snapshot import Snapshot
 from ...client.replicas.standing import (
@@ -23,12 +24,12 @@ from ...client.replicas.standing import (
     Standing,
     acked,
     check_known,
-    find_standings,
     remember,
 )
 from ...client.table_spec import TableSpec
 from ..batch import DRIVER_SIDE_EVENTS, SparkBatch, attempt_of
 from ..cluster.executor_errors import clear_executor_errors
+from ..reading import arrow
 from ..sinks.files.storage import StorageFailed
 from .formats import replica_of
 from .lake import LakeReplica
@@ -39,27 +40,27 @@ from .target import LakeReplicas
 
 def replicate(
     batch: SparkBatch,
-    tables: Sequence[str | TableSpec],
+    specs: Sequence[str | TableSpec],
     target: LakeReplicas,
     log: Log = print,
-) -> Iterator[Replicated]:
+) -> Iterator[Replicated | Apart]:
     """Applies a batch to the replicas of tables, one after another.
 
     Args:
         batch: a batch of the queue into which the tables are captured.
-        tables: the names of the tables, or what of them is replicated.
+        specs: the names of the tables, or what of them is replicated.
         target: where the replicas are.
-        log: is told about copies.
+        log: is told about copies, and about tables that stand apart.
 
     Yields:
-        What happened to each table, when it is stored.
+        What happened to each table, when it is stored; at the end, those that stand apart.
 
     Raises:
-        InvalidArgument: if a table cannot be replicated, or there are changes of another one.
-        MalformedPayload: if a row has a value that the replica cannot hold.
+        InvalidArgument: if there are changes of another table.
+        Exception: what is wrong with the first table, if something is with all.
     """
     claim = acked(batch.claim)
-    standings = find_standings(claim.session, claim.queue, claim.consumer, tables)
+    tables = BatchTables(claim, specs, log)
     events = batch.events(CHANGE_COLUMNS)
     if batch.event_count <= DRIVER_SIDE_EVENTS:
         # One task sorts so few faster than Spark starts as many as its shuffles have.
@@ -67,36 +68,55 @@ def replicate(
     events = events.cache()
     try:
         kinds: dict[str, set[str]] = {}
-        kind = f.when(f.col("ev_retry").isNull(), f.col("ev_type")).otherwise(REDELIVERED)
-        for row in events.select("ev_extra1", kind.alias("kind")).distinct().collect():
+        for row in events.select("ev_extra1", _kind()).distinct().collect():
             kinds.setdefault(row.ev_extra1, set()).add(row.kind)
-        check_known(claim, standings, set(kinds))
-        replicas = [
-            replica_of(target, each.source, claim.queue, claim.session) for each in standings
-        ]
-        # Whatever is wrong with one of them is found before anything is written.
-        states = [replica.state() for replica in replicas]
-        for standing, replica, state in zip(standings, replicas, states, strict=True):
-            source, copied = standing.source, standing.copied
-            mine = events.where(f.col("ev_extra1") == source.name)
-            if copied is not None:
-                mine = mine.where(is_after(copied.transactions))
-            reason = standing.copy_reason(
-                state.copied if state else None,
-                kinds.get(source.name, set()),
-                partial(_kinds, mine),
-            )
-            if copied is None or reason is not None:
-                log(f"copying {source.name}: {reason}")
-                yield _copy(batch, standing, replica, str(reason), state, log)
-            elif source.name in kinds:
-                changes = net_changes(mine, source)
-                version, rows, added = replica.merge(batch, changes, copied.transactions)
-                yield Replicated(source, replica.location, version, rows, None, added=added)
-            else:
-                yield Replicated(source, replica.location, None, 0, None)
+        check_known(claim, tables.specs.keys(), set(kinds))
+        for name in tables.tried:
+            done = None
+            with tables.alone(name), clear_executor_errors():
+                mine = events.where(f.col("ev_extra1") == name)
+                done = _replicate_one(
+                    batch, tables, name, target, mine, kinds.get(name, set()), log
+                )
+            if done is not None:
+                yield done
+        yield from tables.settle()
     finally:
         events.unpersist()
+
+
+def _replicate_one(
+    batch: SparkBatch,
+    tables: BatchTables,
+    name: str,
+    target: LakeReplicas,
+    events: DataFrame,
+    kinds: set[str],
+    log: Log,
+) -> Replicated:
+    """Applies the events of one table, whose kinds are given, or copies it."""
+    claim, standing = acked(batch.claim), tables.standing(name)
+    source, copied = standing.source, standing.copied
+    replica = replica_of(target, source, claim.queue, claim.session)
+    state = replica.state()
+    noted_tick = tables.noted_tick(name)
+    if noted_tick is not None and state is not None and standing.why_unknown is None:
+        # An attempt whose ack is missing may have applied some of it, and append adds rows once.
+        missed = tables.missed(source, max(noted_tick, state.tick_id))
+        address = attempt_of(batch).address
+        events = events.unionByName(arrow.read_slices(batch.spark, address, missed, CHANGE_COLUMNS))
+        kinds = {row.kind for row in events.select(_kind()).distinct().collect()}
+    if copied is not None:
+        events = events.where(is_after(copied.transactions))
+    reason = standing.copy_reason(state.copied if state else None, kinds, partial(_kinds, events))
+    if copied is None or reason is not None:
+        log(f"copying {source.name}: {reason}")
+        return _copy(batch, standing, replica, str(reason), state, log)
+    if not kinds:
+        return Replicated(source, replica.location, None, 0, None)
+    changes = net_changes(events, source)
+    version, rows, added = replica.merge(batch, changes, copied.transactions)
+    return Replicated(source, replica.location, version, rows, None, added=added)
 
 
 @contextmanager
@@ -117,6 +137,11 @@ def _may_be_unreadable(replica: LakeReplica[Any], log: Log) -> Iterator[None]:
                 "only they kept: move it away, and the next batch makes it anew.",
             ) from error
         log(f"{told}. The replica is written as a whole")
+
+
+def _kind() -> Column:
+    kind = f.when(f.col("ev_retry").isNull(), f.col("ev_type")).otherwise(REDELIVERED)
+    return kind.alias("kind")
 
 
 def _kinds(events: DataFrame) -> set[str]:

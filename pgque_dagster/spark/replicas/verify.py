@@ -58,10 +58,10 @@ def verify(
         InvalidArgument: if the table or the replica is not there.
         TransactionOutdated: if no tick could be made beside others.
     """
-    (standing,) = find_standings(session, queue, consumer, [table])
+    standing = find_standings(session, queue, consumer).of(table)
     source = standing.source
-    if standing.why_unknown is not None:
-        return Verification(source.name, None, None, why_not=standing.why_unknown)
+    if why_not := standing.why_unknown or standing.apart:
+        return Verification(source.name, None, None, why_not=why_not)
     acked = last_acked_tick(session, queue, consumer)
     replica = replica_of(target, source, queue, session)
     state = replica.state()

@@ -87,11 +87,11 @@ exception
 end;
 $$;
 
--- The first tick of each queue that must stay: the position of its slowest consumer, the start of its
+-- The first tick of each queue that must stay: what its consumers have passed, the start of its
 -- retention, and always the last two ticks, which give the event rate.
 create or replace view pgque.needed_tick as
 select q.queue_id,
-       least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = q.queue_id),
+       least(pgque.find_passed_tick(q.queue_id),
              (select max(t.tick_id) - 1 from pgque.tick t where t.tick_queue = q.queue_id),
              case when q.queue_retention is not null then pgque.find_retention_tick(q) end)
        as first_tick

@@ -1,8 +1,21 @@
--- Returns the newest tick that every consumer of a queue has passed, or the last tick if no consumer is
--- registered. Nobody needs the events that its snapshot sees.
+-- The tables that stand apart and are not to be copied, each with the tick after which events are kept.
+create or replace view pgque.kept_for_table as
+select s.sub_queue as queue_id, s.sub_consumer, a.table_name, a.tick_id
+from pgque.replica_apart a
+join pgque.subscription_base s on s.sub_id = a.sub_id
+join pgque.replica_table r on (r.sub_id, r.table_name) = (a.sub_id, a.table_name)
+where r.incarnation = pgque.incarnation()::text;
+
+-- Returns the newest tick that every consumer of a queue has passed, with its tables that stand apart;
+-- null if no consumer is registered.
+forward pgque.find_passed_tick(i_queue_id integer) returns bigint
+as least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
+         (select min(k.tick_id) from pgque.kept_for_table k where k.queue_id = i_queue_id));
+
+-- The same, or the last tick if no consumer is registered. Nobody needs the events that its snapshot sees.
 forward pgque.find_floor_tick(i_queue_id integer) returns pgque.tick
 as pgque.find_tick(i_queue_id, coalesce(
-    (select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
+    pgque.find_passed_tick(i_queue_id),
     (select max(t.tick_id) from pgque.tick t where t.tick_queue = i_queue_id)));
 
 -- Returns the newest tick that is older than a queue's retention, or the first tick if none is, or null

@@ -371,3 +371,14 @@ as $$
     from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where c.oid = i_table;
 $$;
+
+-- The same of a table that is named as in SQL, also if it is not there any more.
+create or replace function pgque.captured_name(i_name text)
+returns text
+language sql stable
+set quote_all_identifiers = off
+as $$
+    select case when cardinality(p) = 2 then format('%I.%I', p[1], p[2])
+                else pgque.capture_table(to_regclass(i_name)) end
+    from parse_ident(i_name) p;
+$$;

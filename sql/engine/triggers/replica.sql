@@ -23,7 +23,7 @@ end;
 $$;
 
 -- Has a consumer copy a table again, at its next batch or the next attempt at an open one.
--- locks: none. writes: replica_table.
+-- locks: none. writes: replica_table, replica_apart.
 create or replace function pgque.forget_replicated(i_queue text, i_consumer text, i_table text)
 returns void security definer
 as $$
@@ -35,8 +35,54 @@ begin
                                    'pgque.replicated_tables() lists those that were copied.');
     end if;
     delete from pgque.replica_table r where r.sub_id = v_sub.sub_id and r.table_name = i_table;
+    update pgque.replica_apart a set retry_at = clock_timestamp()
+    where a.sub_id = v_sub.sub_id and a.table_name = i_table;
 end;
 $$;
+
+-- Notes that a table of a consumer stands apart from the batch after a tick on, or failed once more since
+-- then; without a reason, that it stands apart no longer. Called in the transaction of the ack. The pause
+-- before the next attempt is a minute at first, and ten at most.
+-- locks: none. writes: replica_apart.
+create or replace function pgque.set_apart(
+    i_queue text, i_consumer text, i_table text, i_tick bigint, i_reason text)
+returns void security definer
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    if i_reason is null then
+        delete from pgque.replica_apart a where a.sub_id = v_sub.sub_id and a.table_name = i_table;
+        return;
+    end if;
+    insert into pgque.replica_apart as a (sub_id, table_name, tick_id, reason)
+    values (v_sub.sub_id, i_table, i_tick, i_reason)
+    on conflict (sub_id, table_name) do update
+    set attempts = a.attempts + 1, reason = excluded.reason,
+        retry_at = clock_timestamp() + least(2 ^ least(a.attempts, 4), 10) * interval '1 minute';
+end;
+$$;
+
+-- The tables of a consumer that stand apart. is_kept says whether the events after tick_id are there,
+-- is_due whether the pause before the next attempt is over.
+create or replace function pgque.tables_apart(
+    i_queue text, i_consumer text,
+    out table_name text, out tick_id bigint, out is_kept boolean, out is_due boolean, out reason text)
+returns setof record
+language sql stable security definer
+as $$
+    select a.table_name, a.tick_id, a.tick_id >= q.queue_first_tick, a.retry_at <= clock_timestamp(),
+           a.reason
+    from pgque.find_subscription(i_queue, i_consumer) s
+    join pgque.queue q on q.queue_id = s.sub_queue
+    join pgque.replica_apart a on a.sub_id = s.sub_id
+    order by 1;
+$$;
+
+-- Whether a table that stands apart is due in an open batch, which then needs a run without events, too.
+forward pgque.has_table_due(i_batch_id bigint) returns boolean
+as (select exists (select from pgque.find_batch(i_batch_id) s
+                   join pgque.replica_apart a on a.sub_id = s.sub_id and a.retry_at <= clock_timestamp()));
 
 -- The tables that a consumer has copied, without those of an earlier life of the database, whose
 -- transaction ids mean nothing here.

@@ -1,0 +1,184 @@
+"""Tables that stand apart: what is wrong with one table of a consumer stops no other one.
+
+A batch is applied to each table by itself. A table that fails stands apart from then on: the ack of
+the batch notes at which tick, and the events after it are kept. After a pause, a run of a later
+batch applies all that the table missed and that batch in one commit, and its ack notes that the
+table stands apart no longer. docs/decisions/0015 says why nothing is lost or applied twice.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import psycopg
+from psycopg import sql
+
+from ..batch import Batch
+from ..consumer.dispatch import is_refusal
+from ..errors import (
+    BatchNotOpen,
+    ConnectionFailed,
+    InvalidArgument,
+    LeaseLost,
+    StaleReadPlan,
+    TargetOutOfStep,
+    told,
+)
+from ..models import Slice
+from ..operation import Call
+from ..plans import tick_range_plan
+from ..source_tables import SourceTable
+from ..table_spec import TableSpec
+from .standing import Log, Standing, find_standings
+
+# What concerns all tables, beside errors of a database that pass.
+_OF_ALL = (BatchNotOpen, ConnectionFailed, LeaseLost, StaleReadPlan, TargetOutOfStep)
+# Of events that a table missed, which the tasks of Spark read.
+_SLICES = 4
+# Of a reason, so many letters are kept.
+_SHOWN = 2000
+_NAMES = """
+select coalesce(pgque.captured_name(name), name)
+from unnest(%s::text[]) with ordinality t (name, number) order by number
+"""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A table that stands apart from a batch.
+
+    Attributes:
+        spec: what of the table is replicated.
+        name: the table, as events have it.
+        tick_id: its replica lacks the events after this tick.
+        reason: why it stands apart.
+    """
+
+    spec: TableSpec
+    name: str
+    tick_id: int
+    reason: str
+
+
+class BatchTables:
+    """The tables of a batch: those that it is applied to, and those that stand apart.
+
+    Args:
+        batch: the batch.
+        specs: the names of the tables, or what of them is replicated.
+        log: is told why tables stand apart.
+
+    Attributes:
+        specs: what of each table is replicated, by its name as events have it.
+        tried: the tables that the batch is applied to: those that stand apart are among them when
+            their pause is over.
+
+    Raises:
+        InvalidArgument: if a table is named twice.
+    """
+
+    def __init__(self, batch: Batch, specs: Sequence[str | TableSpec], log: Log) -> None:
+        self._batch, self._log = batch, log
+        found = [TableSpec.of(each) for each in specs]
+        names = batch.session.run(
+            Call(_NAMES, ([each.source for each in found],), lambda rows: [n for (n,) in rows])
+        )
+        if len(set(names)) < len(names):
+            raise InvalidArgument(
+                f"two of the tables are one: {', '.join(names)}", "Name each once."
+            )
+        self.specs = dict(zip(names, found, strict=True))
+        self._standings = find_standings(batch.session, batch.queue, batch.consumer)
+        self._noted = self._standings.apart
+        healthy = [name for name in names if name not in self._noted]
+        # If all stood apart, nothing would be tried, and nothing would fail.
+        self.tried = [
+            n for n in names if n not in self._noted or self._noted[n].is_due or not healthy
+        ]
+        self._failed: dict[str, Exception] = {}
+
+    def standing(self, name: str) -> Standing:
+        """Returns how a table stands. Raises as `Standings.of` does."""
+        standing, noted = self._standings.of(self.specs[name]), self._noted.get(name)
+        # What it missed is not there any more.
+        return replace(standing, copied=None) if noted and not noted.is_kept else standing
+
+    def noted_tick(self, name: str) -> int | None:
+        """Returns the tick after which a table lacks events; None if it does not stand apart."""
+        return self._noted[name].tick_id if name in self._noted else None
+
+    def missed(self, source: SourceTable, from_tick: int) -> tuple[Slice, ...]:
+        """Plans to read the events of a table between a tick and the batch."""
+        batch = self._batch
+        to_tick = batch.lease.prev_tick_id
+        if from_tick >= to_tick:
+            return ()
+        plan = batch.session.run(
+            tick_range_plan(batch.queue, from_tick, to_tick, 1, batch.consumer)
+        )
+        mine = sql.SQL(" pgque_missed where ev_extra1 = {}").format(source.name).as_string(None)
+        rows = [f"({part.sql}){mine}" for part in plan.slices]
+        return tuple(
+            Slice(f"select * from {each}", each, part.set_columns)
+            for each, part in zip(rows, plan.slices, strict=True)
+        )
+
+    @contextmanager
+    def alone(self, name: str) -> Iterator[None]:
+        """Has the block's error be that of one table, unless it concerns all of them."""
+        try:
+            with self._batch.own_checks():
+                yield
+        except Exception as error:
+            passes = isinstance(error, psycopg.Error) and not is_refusal(error)
+            if passes or isinstance(error, _OF_ALL):
+                raise
+            self._failed[name] = error
+
+    def has_failed(self, name: str) -> bool:
+        """Whether a table failed in this run."""
+        return name in self._failed
+
+    def settle(self) -> list[Apart]:
+        """Has the ack note which tables stand apart.
+
+        Returns:
+            Those that do.
+
+        Raises:
+            Exception: that of the first table that failed, if no table has the batch.
+        """
+        done = [name for name in self.tried if name not in self._failed]
+        if self._failed and not done:
+            raise next(iter(self._failed.values()))
+        apart = []
+        for name, spec in self.specs.items():
+            error, noted = self._failed.get(name), self._noted.get(name)
+            if error is None and noted is None:
+                continue
+            tick_id = self._batch.lease.prev_tick_id if noted is None else noted.tick_id
+            if name in done:
+                self._log(f"{name} stands apart no longer")
+                self._note(name, tick_id, None)
+                continue
+            reason = noted.reason if noted else ""
+            if error is not None:
+                reason = " ".join(told(error).split())[:_SHOWN]
+                self._note(name, tick_id, reason)
+            self._log(f"{name} stands apart from tick {tick_id} on: {reason}")
+            apart.append(Apart(spec, name, tick_id, reason))
+        for name in self._noted.keys() - self.specs.keys():
+            self._forget(name)
+        return apart
+
+    def _note(self, name: str, tick_id: int, reason: str | None) -> None:
+        values = (self._batch.queue, self._batch.consumer, name, tick_id, reason)
+        query = "select pgque.set_apart(%s, %s, %s, %s, %s)"
+        self._batch.before_ack(lambda connection: connection.execute(query, values))
+
+    def _forget(self, name: str) -> None:
+        """Has the ack forget a table that is replicated no longer, and what it missed with it."""
+        values = (self._batch.queue, self._batch.consumer, name)
+        query = "select pgque.forget_replicated(%s, %s, %s)"
+        self._batch.before_ack(lambda connection: connection.execute(query, values))
+        self._note(name, 0, None)
