@@ -36,6 +36,8 @@ from .standing import (
     check_known,
     find_standings,
     remember,
+    remember_stored,
+    stored_ticks,
 )
 from .target_table import CHANGES, COPIED, TargetTable, create_stages
 
@@ -111,6 +113,7 @@ def replicate(
     session = batch.session
     standings = find_standings(session, batch.queue, batch.consumer, tables)
     span = Span.of(session, batch.queue, batch.lease)
+    stored = stored_ticks(session, batch.queue, batch.consumer)
     with connected_target(session, target) as there:
         ledger = LastBatch(there, batch.queue, batch.consumer)
         with there.transaction():
@@ -126,13 +129,16 @@ def replicate(
                 target,
                 log,
                 has_batch=last.is_(span),
-                follows=last.tick_id is not None and last.precedes(span),
+                # Batches without events move the consumer and not the target.
+                follows=last.tick_id is not None
+                and (last.precedes(span) or stored == (last.tick_id, span.prev_tick_id)),
             )
             ledger.record(span, None)
             for standing in copied:
                 standing.check_unchanged(session)
             batch.run_checks()
             batch.renew()
+    remember_stored(batch)
     return done
 
 
