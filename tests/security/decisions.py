@@ -19,7 +19,7 @@ set_aside_epoch set_events_aside set_partition_policy set_replicated slot_of_key
 subscribe subscribe_slot subscribe_slots subscribe_subconsumer throughput tick_fingerprint
 tick_range_read_plan touch_subconsumer unregister_consumer unregister_subconsumer unsubscribe
 unsubscribe_slot unsubscribe_subconsumer unticked_events window_ticks
-has_table_due set_apart tables_apart
+has_table_due note_stored set_apart stored_ticks tables_apart
 """
 WRITER = """
 abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all dlq_replay_matching

@@ -38,6 +38,8 @@ from .standing import (
     acked,
     check_known,
     remember,
+    remember_stored,
+    stored_ticks,
 )
 from .target_table import CHANGES, COPIED, TargetTable, create_stages
 
@@ -124,6 +126,7 @@ def replicate(
     batch = acked(claim)
     tables = BatchTables(batch, specs, log)
     span = Span.of(batch.session, batch.queue, batch.lease)
+    stored = stored_ticks(batch.session, batch.queue, batch.consumer)
     with connected_target(batch.session, target) as there:
         ledger = LastBatch(there, batch.queue, batch.consumer)
         with there.transaction():
@@ -132,11 +135,17 @@ def replicate(
             batch.renew()
             if last.incarnation not in (None, span.incarnation):
                 raise ledger.of_another_life(span, last)
-            done = _Apply(batch, there, tables, target, log, last, span).run()
+            # Batches without events move the consumer and not the target.
+            follows = last.tick_id is not None and (
+                last.precedes(span) or stored == (last.tick_id, span.prev_tick_id)
+            )
+            done = _Apply(batch, there, tables, target, log, last, last.is_(span), follows).run()
             apart = tables.settle()
             lacking = {each.name: (each.tick_id, each.reason) for each in apart}
             ledger.record(span, json.dumps(lacking) if lacking else None)
+            batch.run_checks()
             batch.renew()
+    remember_stored(batch)
     return [*done, *apart]
 
 
@@ -150,7 +159,18 @@ class _Work:
 
 
 class _Apply:
-    """Applies a batch in a transaction of the target. `last` is what the target has of it."""
+    """Applies a batch in a transaction of the target.
+
+    Args:
+        batch: the batch.
+        there: the target.
+        tables: the tables of the batch.
+        target: where the replicas are.
+        log: is told about copies.
+        last: what the target has.
+        has_batch: whether that is the batch.
+        follows: whether it is all before the batch.
+    """
 
     def __init__(
         self,
@@ -160,12 +180,12 @@ class _Apply:
         target: PostgresReplicas,
         log: Log,
         last: Applied,
-        span: Span,
+        has_batch: bool,
+        follows: bool,
     ) -> None:
         self._batch, self._there, self._tables = batch, there, tables
         self._target, self._log = target, log
-        self._has_batch = last.is_(span)
-        self._follows = last.tick_id is not None and last.precedes(span)
+        self._has_batch, self._follows = has_batch, follows
         # The tables that lack what the target has, each with the tick that it ends at.
         self._lacking: dict[str, tuple[int, str]] = json.loads(last.failed or "{}")
         self._works: dict[str, _Work] = {}
