@@ -31,7 +31,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class _Process(NamedTuple):
     parent: int
     started: int
-    ticks: int  # of itself, and of its children that have ended
+    own: int  # in ticks
+    of_children: int  # of those that it has waited for, with theirs
 
 
 class Processes:
@@ -42,28 +43,33 @@ class Processes:
         os.environ[MARK] = str(os.getpid())
         self._ours: dict[int, _Process] = {}
         self._others: set[int] = set()
-        self._orphans = 0
+        self._lost = 0  # the ticks of processes that ended, and that none of ours waited for
         self._lock = threading.Lock()
 
     def seconds(self) -> float:
         with self._lock:
             self._look()
-            return (self._orphans + sum(found.ticks for found in self._ours.values())) / _TICKS
+            ticks = sum(found.own + found.of_children for found in self._ours.values())
+            return (self._lost + ticks) / _TICKS
 
     def _look(self) -> None:
         before, self._ours = self._ours, {}
         pids = sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
         self._others.intersection_update(pids)
+        waited_for = 0
         for pid in pids:
             if pid not in self._others and (found := _process(pid)):
-                known = pid in before and before[pid].started == found.started
-                if known or found.parent in self._ours or self._is_marked(pid):
+                earlier = before.get(pid)
+                if earlier and earlier.started == found.started:
+                    self._ours[pid] = found
+                    waited_for += found.of_children - earlier.of_children
+                    del before[pid]
+                elif found.parent in self._ours or self._is_marked(pid):
                     self._ours[pid] = found
                 else:
                     self._others.add(pid)
-        for pid, process in before.items():
-            if pid not in self._ours and not self._is_counted_by_a_parent(process, before):
-                self._orphans += process.ticks
+        ended = sum(process.own + process.of_children for process in before.values())
+        self._lost += max(0, ended - waited_for)
 
     def _is_marked(self, pid: int) -> bool:
         if pid == os.getpid():
@@ -73,13 +79,6 @@ class Processes:
         except OSError:
             return False
 
-    def _is_counted_by_a_parent(self, process: _Process, before: dict[int, _Process]) -> bool:
-        while process.parent not in self._ours:
-            if process.parent not in before:
-                return False
-            process = before[process.parent]
-        return True
-
 
 def _process(pid: int) -> _Process | None:
     try:
@@ -87,7 +86,8 @@ def _process(pid: int) -> _Process | None:
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()
-    return _Process(int(fields[1]), int(fields[19]), sum(map(int, fields[11:15])))
+    user, system, child_user, child_system = map(int, fields[11:15])
+    return _Process(int(fields[1]), int(fields[19]), user + system, child_user + child_system)
 
 
 def _piece_of_work() -> float:
