@@ -249,7 +249,9 @@ def _contents(groups: list[tuple[Group, list[Entry]]]) -> str:
 def _described(entry: Entry, codes: set[str]) -> str:
     roles = " or ".join(f"`{role}`" for role in entry.roles) or "only the owner of the schema"
     if entry.is_trigger:
-        roles = f"by CREATE TRIGGER; the role that changes the row needs {roles}"
+        of_capture = entry.name.startswith("capture_")
+        needing = ", which" if of_capture else "; the role that changes the row"
+        roles = f"by CREATE TRIGGER{needing} needs {roles}"
     errors = ", ".join(sorted(codes)) or "none of its own"
     return (
         f"```sql\n{entry.signature}\n```\n{entry.meaning}\n\n"
