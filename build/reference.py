@@ -333,7 +333,8 @@ def _split_arguments(text: str) -> list[str]:
 
 
 def _raised(entry: Entry) -> Iterator[str]:
-    for word in re.findall(r"errcode\s*=\s*'(\w+)'", entry.routine.body):
+    body = entry.routine.body
+    for word in re.findall(r"errcode\s*=\s*'(\w+)'", body) + re.findall(r"'(PQ\d+)' else '", body):
         code = _CONDITIONS.get(word, word)
         if len(code) != 5:
             raise ReferenceError(f"{entry.name} raises {word}: add it to build/reference.py")

@@ -21,6 +21,9 @@ begin
     loop
         execute format('select %I.uninstall($1)', v_addon) using i_force;
     end loop;
+    if i_force then  -- a writer has locked its table before it comes to ours
+        drop function pgque.capture_rows(), pgque.capture_change() cascade;
+    end if;
     perform pgque.lock_tables(true);
     if i_force is not true then
         perform pgque.check_adopted();
