@@ -249,7 +249,9 @@ def _contents(groups: list[tuple[Group, list[Entry]]]) -> str:
 def _described(entry: Entry, codes: set[str]) -> str:
     roles = " or ".join(f"`{role}`" for role in entry.roles) or "only the owner of the schema"
     if entry.is_trigger:
-        roles = f"by CREATE TRIGGER; the role that changes the row needs {roles}"
+        of_capture = entry.name.startswith("capture_")
+        needing = ", which" if of_capture else "; the role that changes the row"
+        roles = f"by CREATE TRIGGER{needing} needs {roles}"
     errors = ", ".join(sorted(codes)) or "none of its own"
     return (
         f"```sql\n{entry.signature}\n```\n{entry.meaning}\n\n"
@@ -331,7 +333,8 @@ def _split_arguments(text: str) -> list[str]:
 
 
 def _raised(entry: Entry) -> Iterator[str]:
-    for word in re.findall(r"errcode\s*=\s*'(\w+)'", entry.routine.body):
+    body = entry.routine.body
+    for word in re.findall(r"errcode\s*=\s*'(\w+)'", body) + re.findall(r"'(PQ\d+)' else '", body):
         code = _CONDITIONS.get(word, word)
         if len(code) != 5:
             raise ReferenceError(f"{entry.name} raises {word}: add it to build/reference.py")

@@ -40,12 +40,13 @@ begin
              'abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all
              dlq_replay_matching insert_event insert_event_bulk open_staging publish_staging send
              send_at send_batch send_idem snapshot_tick source_columns staging_table table_shape'),
-            -- The triggers run as the role that changes the row, and so do the functions they call.
+            -- The triggers, but for capture_change, run as the role that changes the row, and so do the
+            -- functions that they call.
             ('pgque_writer',
-             'capture capture_change capture_columns capture_condition
-             capture_gap capture_relations capture_settings capture_table captured_name capture_truncate
+             'capture capture_change capture_columns capture_gap capture_relations capture_rows
+             capture_settings capture_table captured_name
              captured_tables change_fragment change_type check_captured fill_fields
-             check_change_key check_trigger describe_change is_changed_within jsontriga key_of_table
+             check_change_key check_trigger describe_change jsontriga key_of_table
              logutriga read_arguments refuse_trigger row_as_text send_change split_row sqltriga
              table_columns trigger_expressions types_within uncapture url_encode'),
             ('pgque_reader',

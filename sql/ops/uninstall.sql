@@ -1,5 +1,5 @@
 -- Removes the add-ons, the jobs, their log and the schema, but not the roles, which belong to the
--- cluster. Refused while queues have unread events or dead letters, unless forced. Unread are events
+-- cluster. Refused while queues have unread events or dead letters, or tables are captured, unless forced. Unread are events
 -- that a consumer has not finished, that have no tick yet, that wait for a retry, or that are
 -- scheduled. Producers wait meanwhile.
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
@@ -21,9 +21,13 @@ begin
     loop
         execute format('select %I.uninstall($1)', v_addon) using i_force;
     end loop;
+    if i_force then  -- a writer has locked its table before it comes to ours
+        drop function pgque.capture_rows(), pgque.capture_change() cascade;
+    end if;
     perform pgque.lock_tables(true);
     if i_force is not true then
         perform pgque.check_adopted();
+        perform pgque.check_uncaptured(null, ' Or remove all with: select pgque.uninstall(true);');
         for v_queue in select q.* from pgque.queue q order by q.queue_name loop
             v_floor := pgque.find_floor_tick(v_queue.queue_id);
             execute format('select exists (select from %s where ev_txid >= $1 '  -- quoted: a number's

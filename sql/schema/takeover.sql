@@ -110,11 +110,11 @@ begin
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
               'append_slot', 'assert_dlq_empty', 'assert_empty', 'begin_slot_batch',
-              'capture', 'carry_over', 'check_captured', 'close_slot_batch', 'consumer_states',
+              'capture', 'capture_condition', 'capture_truncate', 'carry_over', 'check_captured', 'close_slot_batch', 'consumer_states',
               'count_unfinished', 'deliver_due', 'drop_expired_held', 'due_events', 'earlier_held',
               'enter_deployment', 'find_in_page',
               'find_leased_slot', 'find_slot', 'finish_page', 'follow_switch',
-              'has_expired_held', 'has_held_events', 'held_batch_events', 'hold_next_in_page',
+              'has_expired_held', 'has_held_events', 'held_batch_events', 'hold_next_in_page', 'is_changed_within',
               'latency_percentiles', 'maint_steps', 'move_event_tables', 'move_failures',
               'move_to_deployment',
               'open_page', 'plan_held', 'retention_cost', 'run_maintenance',

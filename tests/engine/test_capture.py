@@ -246,9 +246,9 @@ def test_a_key_that_changes_is_followed_and_a_name_by_a_second_call(db: Connecti
     run(db, 'alter table "S".u drop constraint "T, x_pkey"')
     assert "has no key" in db.value(problem)
     run(db, 'insert into "S".u values (9)')
-    with refused("PQ014", "has no key any more"):
-        run(db, 'update "S".u set "A b" = 8')
-    run(db, 'delete from "S".u where "A b" = 9')
+    run(db, 'update "S".u set "A b" = 8 where "A b" = 9')
+    assert kinds(db)[-2:] == ["delete", "update"]
+    run(db, 'delete from "S".u where "A b" = 8')
     run(db, 'alter table "S".u rename "A b" to "A"')
     run(
         db,
@@ -346,21 +346,6 @@ def test_a_table_may_go_to_several_queues_and_uncapture_ends_one(db: Connection)
     assert len(found(db, "other")) == 2
     assert db.rows("select queue_name from pgque.captured_tables()") == [("other",)]
     assert db.value("select pgque.uncapture('t', 'q')") == 0
-
-
-def test_a_role_without_the_right_cannot_change_the_table_unseen(db: Connection) -> None:
-    run(db, "create table t (id int primary key, a text)")
-    run(db, "select pgque.capture('t', 'q')")
-    run(db, "create role t_clerk; grant all on t to t_clerk; set role t_clerk")
-    try:
-        with refused("42501", "grant pgque_writer to t_clerk"):
-            run(db, "insert into t values (1, 'x')")
-        run(db, "reset role; grant pgque_writer to t_clerk; set role t_clerk")
-        run(db, "insert into t values (1, 'x'); update t set a = 'y'; delete from t; truncate t")
-    finally:
-        run(db, "reset role; drop owned by t_clerk; drop role t_clerk")
-
-    assert kinds(db) == ["insert", "update", "delete", "truncate"]
 
 
 def test_writers_hold_up_the_triggers_for_a_bounded_time(db: Connection) -> None:

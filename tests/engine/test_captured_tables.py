@@ -53,13 +53,22 @@ select pgque.capture('t', 'q'); alter table t drop constraint t_pkey
 """
 
 
-def test_a_nested_change_of_a_table_that_has_lost_its_key_is_refused(db: Connection) -> None:
+def test_a_nested_change_of_a_table_that_has_lost_its_key_goes_on(db: Connection) -> None:
     run(db, NEXT)
 
-    with refused("PQ014", "has no key any more"):
-        run(db, "insert into t values (1)")
-    run(db, "insert into t values (3)")
-    assert db.rows(EVENTS) == [("insert", "public.t")]
+    run(db, "insert into t values (1)")
+
+    assert db.rows(EVENTS) == [("insert", "public.t")] * 2
+
+
+def test_a_key_that_is_made_anew_is_another_shape(db: Connection) -> None:
+    shape = "select pgque.table_shape('t')"
+    run(db, "create table t (id int primary key)")
+    was = db.value(shape)
+
+    run(db, "alter table t drop constraint t_pkey; alter table t add primary key (id)")
+
+    assert db.value(shape) != was
 
 
 def test_a_partition_truncated_after_the_whole_table_sends_its_rows(db: Connection) -> None:

@@ -30,13 +30,14 @@ snapshot_tick staging_table
 # security definer, and none does what a writer could not do by himself.
 TRIGGERS = """
 fill_fields
-capture capture_change capture_columns capture_condition capture_gap capture_relations
-capture_settings capture_table captured_name
-capture_truncate captured_tables change_fragment change_type check_captured check_change_key
-check_trigger describe_change is_changed_within jsontriga key_of_table logutriga read_arguments
+capture capture_columns capture_gap capture_relations capture_rows capture_settings capture_table captured_name
+captured_tables change_fragment change_type check_captured check_change_key
+check_trigger describe_change jsontriga key_of_table logutriga read_arguments
 refuse_trigger row_as_text send_change source_columns split_row sqltriga table_columns table_shape
 trigger_expressions types_within uncapture url_encode
 """
+# A trigger function, whose creation needs the right. It runs as the owner, whoever changes the row.
+TRIGGER_OF_THE_OWNER = "capture_change"
 READER_AND_WRITER = "different_options get_queue_info version"
 ADMIN = """
 adopt_restored_database batch_event_sql batch_event_tables batch_retry begin_slot create_queue
@@ -55,11 +56,13 @@ OWNER = "uninstall"
 # Called by other functions only, which have checked what these trust.
 INTERNAL = """
 append_position apply_disable_insert are_ticks_obsolete asset_name attach_event_table batch_select
-begin_life begin_positions build_functions check_adopted check_batch_limits check_claimed
+begin_life begin_positions build_functions capture_condition capture_truncate captured_rows
+check_adopted check_batch_limits check_claimed
 check_lease
 check_lease_holder check_logs_visible check_may_settle check_options check_position
 check_positions_visible check_read_committed check_reasons check_slot_count check_staging_role
-check_tick check_tick_half close_batch commit_locally count_between count_dead_letters count_end
+check_tick check_tick_half check_uncaptured close_batch
+commit_locally count_between count_dead_letters count_end
 count_move count_retries create_event_parent create_log cron_database cron_jobs cron_statements
 describe_batch drop_staging_table empty_event_table end_subconsumer event_bytes events_between
 find_batch find_cron find_dead_subconsumer find_deployed find_event_seq find_floor_tick
@@ -87,6 +90,7 @@ DECISIONS: dict[str, frozenset[str]] = {
         (READER, ["pgque_reader"]),
         (WRITER, ["pgque_writer"]),
         (TRIGGERS, ["pgque_writer"]),
+        (TRIGGER_OF_THE_OWNER, ["pgque_writer"]),
         (READER_AND_WRITER, ["pgque_reader", "pgque_writer"]),
         (ADMIN, ["pgque_admin"]),
         (OWNER, []),

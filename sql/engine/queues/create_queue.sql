@@ -67,7 +67,7 @@ $$;
 
 -- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
 -- Without force it refuses while the queue has registered consumers, dead letters, also those of former
--- consumers, or scheduled entries. The next compaction removes its ticks and positions, and maintenance
+-- consumers, or scheduled entries; and in any case while tables are captured into it. The next compaction removes its ticks and positions, and maintenance
 -- its empty
 -- event tables. It waits for transactions that use the queue for a minute, or the session's
 -- lock_timeout.
@@ -112,11 +112,11 @@ begin
     delete from pgque.queue where queue_id = v_queue.queue_id;
     delete from pgque.snapshot_wait where wait_name = format('queue %s', v_queue.queue_id);
 
-    -- A producer that looked up the queue before, and waits for the lock, is refused by the
-    -- constraint. A dump that waits for it fails at the name, because its queues would lack their
-    -- events. The tables are dropped by maintenance (maint_event_tables).
+    -- A producer that looked up the queue before, and waits for the lock, is refused by the constraint.
+    -- A dump fails at the name, or it would lack the events. Maintenance drops the tables.
     v_table := format('event_%s', v_queue.queue_id);
     execute format('truncate pgque.%I', v_table);
+    perform pgque.check_uncaptured(x_queue_name, null);  -- after capture() calls that were running
     execute format('alter table pgque.%I add constraint queue_was_dropped check (false)', v_table);
     execute format('alter table pgque.%I rename to %I', v_table, format('%s_dropped', v_table));
     select string_agg(format('drop function %s', p.oid::regprocedure), '; ')  -- with that of 0.3

@@ -9,7 +9,7 @@ returns setof record
 language sql stable
 as $$
     with capturing as (
-        select t.tgname, t.tgenabled, t.tgrelid::regclass as captured, a.args
+        select t.tgname, t.tgenabled, t.tgtype, t.tgrelid::regclass as captured, a.args
         from pg_trigger t
         cross join lateral (  -- a zero byte ends each
             select array_agg(convert_from(decode(replace(part, ' ', ''), 'hex'), getdatabaseencoding())
@@ -30,6 +30,7 @@ as $$
             format('it is named %s now: call pgque.capture again', pgque.capture_table(c.captured))
         when c.tgenabled in ('D', 'R') then format('trigger %I on %s is disabled', c.tgname,
                                                    c.captured)
+        when gap.r = c.captured then 'it lacks triggers: call pgque.capture again'
         when gap.r is not null then format('partition %s has no triggers: call pgque.capture again',
                                            gap.r)
         when c.args[3] is null and pgque.key_of_table(c.captured) is null then
@@ -43,9 +44,33 @@ as $$
         select r from pgque.capture_relations(c.captured) r
         where not exists (select from capturing p
                           where p.captured = r and p.args[1] = c.args[1]
-                            and p.tgenabled not in ('D', 'R'))
+                            and p.tgenabled not in ('D', 'R')
+                            and (p.args[3] is not null or exists (
+                                select from pg_trigger o
+                                where (o.tgrelid, o.tgtype, o.tgenabled) = (r, p.tgtype, p.tgenabled)
+                                  and o.tgfoid = 'pgque.capture_rows()'::regprocedure)))
         limit 1) gap on c.tgenabled not in ('D', 'R')
     where (i_queue is null or c.args[1] = i_queue)
       and not (select r.relispartition from pg_class r where r.oid = c.captured)
     order by 1, 2;
+$$;
+
+-- Refuses to go on while tables are captured into a queue, or into any: without it, nobody could change
+-- them.
+create or replace function pgque.check_uncaptured(i_queue text, i_else text)
+returns void stable
+as $$
+declare
+    v_tables  text;
+    v_calls   text;
+begin
+    select string_agg(distinct c.table_name, ', '),
+           string_agg(format('select pgque.uncapture(%L, %L);', c.table_name, c.queue_name), ' ')
+    into v_tables, v_calls
+    from pgque.captured_tables(i_queue) c;
+    if v_tables is not null then
+        raise exception 'tables are captured: %', v_tables
+            using errcode = 'PQ007', hint = concat('Let their owners run: ', v_calls, i_else);
+    end if;
+end;
 $$;

@@ -167,7 +167,7 @@ as $$
 $$;
 
 -- A text that changes if anything happens to a table that its triggers do not report: other columns, or
--- columns that were altered or renamed and are as before, another key, other partitions, files that were
+-- columns that were altered or renamed and are as before, another key or one made anew, other partitions, files that were
 -- written anew (by ALTER TABLE, but also by TRUNCATE and VACUUM FULL), triggers of capture() that were
 -- made anew, disabled or enabled, or another definition of an enum or of a composite type.
 -- Null if there is no such table.
@@ -184,6 +184,7 @@ as $$
     )
     select md5(concat_ws(E'\n',
         pgque.key_of_table(i_table)::text,
+        (select c.oid from pg_constraint c where c.conrelid = i_table and c.contype = 'p'),
         (select string_agg(format('%s %s %s %s %s', a.attnum, a.attname, a.atttypid, a.atttypmod, a.xmin),
                            ',' order by a.attnum)
          from pg_attribute a
