@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from ...client.errors import PgqueError
+from ...client.errors import PgqueError, passes
 from ...client.replicas.deletes import HARD
 from ...client.replicas.snapshot import Snapshot
 from ...client.replicas.standing import (
@@ -30,6 +30,7 @@ from ...client.table_spec import TableSpec
 from ..batch import DRIVER_SIDE_EVENTS, SparkBatch, attempt_of
 from ..cluster.executor_errors import clear_executor_errors
 from ..sinks.files.storage import StorageFailed
+from ..sinks.publication import BatchIdentity
 from .formats import replica_of
 from .lake import LakeReplica
 from .output import ReplicaState
@@ -75,7 +76,10 @@ def replicate(
             replica_of(target, each.source, claim.queue, claim.session) for each in standings
         ]
         # Whatever is wrong with one of them is found before anything is written.
-        states = [replica.state() for replica in replicas]
+        states, name = [], BatchIdentity.of(claim)
+        for replica in replicas:
+            with replica.sink.errors(name):
+                states.append(replica.state())
         for standing, replica, state in zip(standings, replicas, states, strict=True):
             source, copied = standing.source, standing.copied
             mine = events.where(f.col("ev_extra1") == source.name)
@@ -115,6 +119,7 @@ def _may_be_unreadable(replica: LakeReplica[Any], log: Log) -> Iterator[None]:
                 told,
                 "Run the batch again. Only if files of the replica are gone, and so the rows that "
                 "only they kept: move it away, and the next batch makes it anew.",
+                passing=passes(error),
             ) from error
         log(f"{told}. The replica is written as a whole")
 
