@@ -14,7 +14,6 @@ import psycopg
 from psycopg import sql
 
 from ..batch import Batch
-from ..consumer.dispatch import is_refusal
 from ..errors import (
     BatchNotOpen,
     ConnectionFailed,
@@ -22,6 +21,7 @@ from ..errors import (
     LeaseLost,
     StaleReadPlan,
     TargetOutOfStep,
+    passes,
     told,
 )
 from ..models import Slice
@@ -130,8 +130,7 @@ class BatchTables:
             with self._batch.own_checks():
                 yield
         except Exception as error:
-            passes = isinstance(error, psycopg.Error) and not is_refusal(error)
-            if passes or isinstance(error, _OF_ALL):
+            if isinstance(error, _OF_ALL) or (passes(error) and not _lacks_right(error)):
                 raise
             self._failed[name] = error
 
@@ -182,3 +181,12 @@ class BatchTables:
         query = "select pgque.forget_replicated(%s, %s, %s)"
         self._batch.before_ack(lambda connection: connection.execute(query, values))
         self._note(name, 0, None)
+
+
+def _lacks_right(error: BaseException | None) -> bool:
+    """Whether an error, or what it was raised from, is a missing right, on something of a table."""
+    while error is not None:
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            return True
+        error = error.__cause__
+    return False

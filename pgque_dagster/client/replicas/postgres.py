@@ -17,8 +17,7 @@ from psycopg import sql
 
 from ..batch import Batch, read_plan
 from ..connection import connect
-from ..consumer.dispatch import is_refusal
-from ..errors import InvalidArgument, TargetRefused, translated
+from ..errors import InvalidArgument, TargetRefused, is_refusal, translated
 from ..last_batch import Applied, LastBatch, Span
 from ..models import Slice
 from ..read_batch import ReadBatch
