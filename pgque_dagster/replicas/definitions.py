@@ -13,16 +13,18 @@ from ..checks.health import build_queue_health_checks
 from ..checks.lag import build_consumer_lag_checks
 from ..client import Client, PgqueError
 from ..client.registrations import enter_deployment
+from ..client.replica_status import ReplicaStatus, replica_of_table
 from ..client.replicas import postgres
 from ..client.replicas.deletes import MARKS
 from ..client.replicas.postgres import PostgresReplicas
-from ..client.replicas.standing import Log, Replicated, request_first_copies
+from ..client.replicas.recording import record_batch
+from ..client.replicas.standing import Log, Replicated, acked, request_first_copies
 from ..client.source_tables import SourceTable, capture_new
 from ..client.table_spec import TableSpec
 from ..jobs.table_jobs import build_table_maintenance_job
 from ..project.database import DEFAULT, Database
 from ..project.deployment import consuming_asset
-from ..project.keys import ROW_COUNT, ROWS, TABLE, URI, identifier
+from ..project.keys import ROWS, TABLE, URI, identifier
 from ..project.lineage import build_queue_assets
 from ..project.registration import capture_sensor_name, ensure_consumer, ensure_queue
 from ..project.resource import PgqueResource, takes_resource
@@ -35,6 +37,8 @@ from .names import (
     source_key,
     wildcard_check,
 )
+from .verified import check_key, recorded_check, recorded_metadata, repair_job_name
+from .verify_sensor import is_comparing, verify_sensor
 from .verifying import repair_job, verify_check
 from .watching import Evaluate, evaluate_lag, evaluate_queue, watch_sensor
 
@@ -55,6 +59,7 @@ def build_table_replicas(
     max_lag: timedelta | None = timedelta(minutes=5),
     lease_ttl: timedelta = timedelta(minutes=1),
     verify_cron: str | None = "0 */6 * * *",
+    verify_timeout: timedelta = timedelta(hours=1),
     maintain_cron: str | None = "30 * * * *",
     group_name: str | None = None,
     database: str = DEFAULT,
@@ -81,8 +86,9 @@ def build_table_replicas(
             check.
         lease_ttl: how long the lease of a run that died lasts. Until then no other run may apply
             its batch.
-        verify_cron: when each table is compared with its replica, row by row; None for a check
-            that runs only by hand.
+        verify_cron: when each table is compared with its replica, row by row; None for no
+            schedule. A table that was copied is compared at once, and small ones more often.
+        verify_timeout: how long comparing a table may take.
         maintain_cron: when small files of replicas in the lake are united, and files that nobody
             needs are deleted; None for a job that runs only by hand.
         group_name: the group of the assets; by default the name.
@@ -118,7 +124,7 @@ def build_table_replicas(
     of = Database(database)
     prefix = of.named(identifier(name))
     group_name = group_name or identifier(name)
-    replicas = _replicas(of, name, specs, target, group_name, lease_ttl)
+    replicas = _replicas(of, name, specs, target, group_name, lease_ttl, verify_cron)
     sources = [
         dg.AssetSpec(
             source_key(of, name, spec),
@@ -131,7 +137,7 @@ def build_table_replicas(
         for spec in specs
     ]
     status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
-    verifying = [verify_check(of, name, spec, target) for spec in specs]
+    verifying = [verify_check(of, name, spec, target, verify_timeout) for spec in specs]
     if names:
         verifying.append(wildcard_check(of, name, names, specs, target))
     watched: list[dg.AssetChecksDefinition] = []
@@ -148,6 +154,7 @@ def build_table_replicas(
         dg.AssetSelection.checks(*verifying),
         description=f"Compares the tables of {name} with their replicas.",
     )
+    longest = verify_timeout * len(specs)
     crons: list[tuple[Any, str | None]] = [(job, verify_cron)]
     if not isinstance(target, PostgresReplicas):
         stored = partial(_stored_tables, target, name, tables=specs)
@@ -159,6 +166,7 @@ def build_table_replicas(
         dg.ScheduleDefinition(
             job=each,
             cron_schedule=cron,
+            should_execute=partial(_is_free, each.name, longest),
             default_status=dg.DefaultScheduleStatus.RUNNING
             if running
             else dg.DefaultScheduleStatus.STOPPED,
@@ -194,10 +202,16 @@ def build_table_replicas(
                 evaluations=evaluations,
                 status=status,
             ),
+            verify_sensor(of, name, specs, target, job.name, longest, status),
         ],
         jobs=[*(each for each, _ in crons), repair_job(of, name)],
         schedules=schedules,
     )
+
+
+def _is_free(job: str, longest: timedelta, context: dg.ScheduleEvaluationContext) -> bool:
+    """Whether the last run of a job is over, so that slow runs do not pile up."""
+    return not is_comparing(context.instance, job, longest)
 
 
 def _capture_sensor(
@@ -248,6 +262,7 @@ def _replicas(
     target: Target,
     group_name: str,
     lease_ttl: timedelta,
+    verify_cron: str | None,
 ) -> dg.AssetsDefinition:
     specs = [
         dg.AssetSpec(
@@ -271,13 +286,23 @@ def _replicas(
     )
     def replicas(
         context: dg.AssetExecutionContext, batch: "SparkBatch"
-    ) -> Iterator[dg.MaterializeResult[Any]]:
-        done = _replicate(target, batch, tables, context.log.info)
-        for table, replicated in zip(tables, done, strict=True):
+    ) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckEvaluation]:
+        claim, repair, done = acked(batch.claim), repair_job_name(database, name), []
+        found = _replicate(target, batch, tables, context.log.info)
+        for table, replicated in zip(tables, found, strict=True):
+            done.append(replicated)
+            before = claim.session.run(replica_of_table(name, name, replicated.source.name))
+            status = (before or ReplicaStatus(name, name, replicated.source.name)).after(
+                replicated, claim.lease.tick_id
+            )
             yield dg.MaterializeResult(
                 replica_key(database, name, table),
-                metadata=_metadata(source_key(database, name, table), replicated, target),
+                metadata=_metadata(source_key(database, name, table), replicated, target)
+                | recorded_metadata(status),
             )
+            key = check_key(database, name, table)
+            yield recorded_check(key, status, repair, verify_cron)
+        record_batch(claim, done)
 
     return replicas
 
@@ -338,5 +363,5 @@ def _metadata(source: dg.AssetKey, replicated: Replicated, target: Target) -> di
         stored["pgque/version"] = replicated.version
     if replicated.reason is None:
         return {**stored, ROWS: replicated.rows}
-    stored |= {ROW_COUNT: replicated.rows, "pgque/copied_because": replicated.reason}
+    stored |= {"pgque/copied_because": replicated.reason}
     return stored if replicated.written is None else {**stored, ROWS: replicated.written}

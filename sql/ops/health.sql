@@ -18,6 +18,7 @@ begin
         union all select * from pgque.consumer_health
         union all select * from pgque.capture_health
         union all select * from pgque.asset_health
+        union all select * from pgque.replica_health
     ) h
     order by h.queue_name nulls first, h.check_name;
 end;

@@ -9,6 +9,7 @@ is checked under the lock, and a later attempt waits for it, or ends the session
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import psycopg
 from psycopg import sql
@@ -182,6 +183,7 @@ def _apply(
             )
         for standing, table, reason in zip(standings, tables, reasons, strict=True):
             source, last, rows, written = standing.source, standing.copied, 0, None
+            resumed: Literal["changed", "copied"] | None = None
             if reason is not None:
                 log(f"copying {source.name}: {reason}")
                 stage_rows(session, snapshot, source, there)
@@ -191,12 +193,20 @@ def _apply(
                 copied.append(standing)
             elif has_batch and table.mark is not None:
                 last = Copied(table.mark.copied, table.mark.shape)
+                if last != standing.copied:
+                    resumed = "copied"
+                elif source.name in kinds:
+                    resumed = "changed"
             elif source.name in kinds and last is not None:
                 with _refusing(table):
                     rows = table.apply(last.transactions, batch.lease.tick_id)
             if last is not None and last != standing.copied:
                 remember(batch, source.name, last)
-            done.append(Replicated(source, table.location, None, rows, reason, written))
+            done.append(
+                Replicated(
+                    *(source, table.location, None, rows, reason, written, table.added, resumed)
+                )
+            )
     return copied, done
 
 

@@ -91,8 +91,8 @@ def replicate(
                 yield _copy(batch, standing, replica, str(reason), state, log)
             elif source.name in kinds:
                 changes = net_changes(mine, source)
-                version, rows = replica.merge(batch, changes, copied.transactions)
-                yield Replicated(source, replica.location, version, rows, None)
+                version, rows, added = replica.merge(batch, changes, copied.transactions)
+                yield Replicated(source, replica.location, version, rows, None, added=added)
             else:
                 yield Replicated(source, replica.location, None, 0, None)
     finally:
