@@ -23,7 +23,7 @@ from ..models import Slice
 from ..read_batch import ReadBatch
 from ..rights import Connection
 from ..session import Session
-from ..source_tables import SourceTable
+from ..source_tables import COPY, REQUEST, SourceTable, copy_request
 from ..table_spec import TableSpec
 from .deletes import HARD, MARKS, Deletes, check_append, check_deletes
 from .snapshot import Snapshot, kept_columns, print_settings, row_queries
@@ -161,7 +161,8 @@ def _apply(
     session, owner = batch.session, f"{batch.queue}/{batch.consumer}"
     tables = replicas_of(there, target, [each.source for each in standings], owner)
     create_stages(there)
-    stage_events(session, there, read_plan(batch, 1).slices, [each.source for each in standings])
+    sources = [each.source for each in standings]
+    stage_events(session, there, read_plan(batch, 1).slices, sources, batch.consumer)
     kinds = staged_kinds(there)
     check_known(batch, standings, set(kinds))
     reasons = [
@@ -274,8 +275,15 @@ def stage_events(
     there: Connection,
     slices: Sequence[Slice],
     sources: Sequence[SourceTable],
+    consumer: str,
 ) -> None:
-    """Copies events of tables into the temporary table for them, with what replicas may have."""
+    """Copies events of tables into the temporary table for them, with what replicas may have.
+
+    Those that have another consumer copy a table are left out.
+    """
+    mine = sql.SQL("not (ev_type = {} and starts_with(ev_data, {}) and ev_data <> {})").format(
+        COPY, REQUEST, copy_request(consumer)
+    )
     with connect(session.url) as here:
         cases = [
             sql.SQL("when ev_extra1 = {} then {}").format(each.name, kept_columns(each))
@@ -288,7 +296,8 @@ def stage_events(
             _pipe(
                 here,
                 "select ev_id, ev_txid, ev_retry, ev_type, ev_extra1, "
-                f"{data.as_string(here)} from ({part.sql}) pgque_slice",
+                f"{data.as_string(here)} from ({part.sql}) pgque_slice "
+                f"where {mine.as_string(here)}",
                 there,
                 CHANGES,
             )

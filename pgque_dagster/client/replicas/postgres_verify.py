@@ -61,7 +61,7 @@ def verify(
             with Snapshot.of_tick(session.url, queue) as (tick_id, snapshot):
                 create_stages(there)
                 plan = session.run(tick_range_plan(queue, last.tick_id, tick_id, 1))
-                stage_events(session, there, plan.slices, [source])
+                stage_events(session, there, plan.slices, [source], consumer)
                 if why := standing.why_copied(replica.later_kinds(copied)):
                     return unknown(why, tick_id)
                 stage_rows(session, snapshot, source, there)

@@ -30,10 +30,10 @@ from ...client.table_spec import TableSpec
 from ..batch import DRIVER_SIDE_EVENTS, SparkBatch, attempt_of
 from ..cluster.executor_errors import clear_executor_errors
 from ..sinks.files.storage import StorageFailed
-from .formats import replica_of
+from .formats import owner_of, replica_of
 from .lake import LakeReplica
 from .output import ReplicaState
-from .source import CHANGE_COLUMNS, is_after, net_changes, rows_at
+from .source import CHANGE_COLUMNS, is_after, is_for, net_changes, rows_at
 from .target import LakeReplicas
 
 
@@ -60,7 +60,7 @@ def replicate(
     """
     claim = acked(batch.claim)
     standings = find_standings(claim.session, claim.queue, claim.consumer, tables)
-    events = batch.events(CHANGE_COLUMNS)
+    events = batch.events(CHANGE_COLUMNS).where(is_for(claim.consumer))
     if batch.event_count <= DRIVER_SIDE_EVENTS:
         # One task sorts so few faster than Spark starts as many as its shuffles have.
         events = events.coalesce(1)
@@ -71,9 +71,8 @@ def replicate(
         for row in events.select("ev_extra1", kind.alias("kind")).distinct().collect():
             kinds.setdefault(row.ev_extra1, set()).add(row.kind)
         check_known(claim, standings, set(kinds))
-        replicas = [
-            replica_of(target, each.source, claim.queue, claim.session) for each in standings
-        ]
+        owner = owner_of(claim.queue, claim.consumer)
+        replicas = [replica_of(target, each.source, owner, claim.session) for each in standings]
         # Whatever is wrong with one of them is found before anything is written.
         states = [replica.state() for replica in replicas]
         for standing, replica, state in zip(standings, replicas, states, strict=True):
