@@ -164,6 +164,6 @@ def test_uncapture_says_who_replicates_the_table(
         db.add_notice_handler(lambda notice: told.append(str(notice.message_primary)))
         db.execute("select pgque.uncapture('t', 'changes')")
         db.execute("select pgque.uncapture('t', 'changes')")
-    assert told == [
-        'table public.t is replicated by consumers of queue "changes": target 0, target 1'
-    ]
+    (warning,) = told
+    assert "public.t is replicated by consumers" in warning
+    assert warning.endswith("target 0, target 1")
