@@ -275,7 +275,7 @@ begin
               'move_to_deployment',
               'open_page', 'plan_held', 'retention_cost', 'run_maintenance',
               'set_metadata_rotation_period', 'slot_backlog', 'slot_rows', 'slot_select',
-              'stop_slots', 'test_consume', 'test_send', 'tick_select', 'subscribe_slot_at',
+              'stop_slots', 'table_shape', 'test_consume', 'test_send', 'tick_select', 'subscribe_slot_at',
               'register_slots', 'write_position', 'xmin_health'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
@@ -3111,7 +3111,7 @@ end;
 $$;
 
 -- Ends what capture() began. Changes that are committed before stay in the queue. Returns how many
--- tables had the triggers. It needs the owner of the table.
+-- tables had the triggers, and warns of consumers that replicate the table. It needs its owner.
 -- locks: the tables (ACCESS EXCLUSIVE). writes: their triggers.
 create or replace function pgque.uncapture(i_table regclass, i_queue text)
 returns integer
@@ -3120,6 +3120,7 @@ declare
     v_name     constant text := 'pgque_capture_' || left(md5(i_queue), 12);
     v_trigger  record;
     v_tables   regclass[] := array[]::regclass[];
+    v_needing  constant text[] := pgque.replicated_by(i_queue, pgque.capture_table(i_table));
 begin
     for v_trigger in
         select t.tgrelid::regclass as captured, t.tgname
@@ -3130,6 +3131,11 @@ begin
                        v_trigger.tgname, v_trigger.captured);
         v_tables := v_tables || v_trigger.captured;
     end loop;
+    if v_needing is not null and v_tables <> '{}' then
+        raise warning 'table % is replicated by consumers of queue "%": %', i_table, i_queue,
+                      array_to_string(v_needing, ', ')
+            using hint = 'Their runs fail until it is captured again, or not among their tables.';
+    end if;
     return (select count(distinct t) from unnest(v_tables) t);
 end;
 $$;
@@ -7498,7 +7504,7 @@ declare
 begin
     if i_table is null or i_copied is null or i_shape is null then
         perform pgque.refuse_value('a copy has a table, a snapshot and a shape', null,
-                                   'Pass pg_current_snapshot() and pgque.table_shape(table).');
+                                   'Pass pg_current_snapshot() and pgque.table_shape(table, queue).');
     end if;
     insert into pgque.replica_table (sub_id, table_name, incarnation, copied, shape)
     values (v_sub.sub_id, i_table, pgque.incarnation()::text, i_copied, i_shape)
@@ -7659,11 +7665,12 @@ as $$
 $$;
 
 -- A text that changes if anything happens to a table that its triggers do not report: other columns, or
--- columns that were altered or renamed and are as before, another key or one made anew, other partitions, files that were
--- written anew (by ALTER TABLE, but also by TRUNCATE and VACUUM FULL), triggers of capture() that were
--- made anew, disabled or enabled, or another definition of an enum or of a composite type.
+-- columns that were altered or renamed and are as before, another key or one made anew, other partitions,
+-- files that were written anew (by ALTER TABLE, but also by TRUNCATE and VACUUM FULL), triggers of
+-- capture() into this queue that were made anew, disabled or enabled, or another definition of an enum or
+-- of a composite type.
 -- Null if there is no such table.
-create or replace function pgque.table_shape(i_table regclass)
+create or replace function pgque.table_shape(i_table regclass, i_queue text)
 returns text
 language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
@@ -7685,7 +7692,8 @@ as $$
          from pgque.capture_relations(i_table) r join pg_class c on c.oid = r),
         (select string_agg(format('%s %s', t.oid, t.xmin), ',' order by t.oid)
          from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
-         where t.tgfoid = 'pgque.capture_change()'::regprocedure),
+         where t.tgfoid = 'pgque.capture_change()'::regprocedure
+           and starts_with(t.tgname, 'pgque_capture_' || left(md5(i_queue), 12))),
         (select string_agg(format('%s %L', e.oid, e.enumlabel), ',' order by e.oid)
          from kind k join pg_enum e on e.enumtypid = k.type),
         (select string_agg(format('%s %s %s', a.attrelid, a.attnum, a.xmin), ','
@@ -10353,6 +10361,35 @@ begin
 end;
 $$;
 
+-- Notes which tables a consumer replicates, before its first batch says it.
+-- locks: none. writes: replica_status.
+create or replace function pgque.name_replicas(i_queue text, i_consumer text, i_tables text[])
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    delete from pgque.replica_status r
+    where r.sub_id = v_sub.sub_id and r.table_name <> all (i_tables);
+    insert into pgque.replica_status (sub_id, table_name)
+    select v_sub.sub_id, t from unnest(i_tables) t
+    on conflict (sub_id, table_name) do nothing;
+end;
+$$;
+
+-- The consumers of a queue that replicate a table.
+create or replace function pgque.replicated_by(i_queue text, i_table text)
+returns text[]
+language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+    select array_agg(c.co_name order by c.co_name)
+    from pgque.replica_status r
+    join pgque.subscription_base s using (sub_id)
+    join pgque.queue q on q.queue_id = s.sub_queue
+    join pgque.consumer c on c.co_id = s.sub_consumer
+    where q.queue_name = i_queue and r.table_name = i_table;
+$$;
+
 -- Records what comparing a replica with its table found: the tick and the rows of the table, and how the
 -- two differ, null if they are equal; or why they were not compared, which leaves what the last
 -- comparison found. So does a comparison of an earlier tick. i_copy is the copied_tick at its beginning.
@@ -11630,7 +11667,7 @@ begin
         select g.roles, p.oid::regprocedure as routine
         from (values
             ('pgque_reader, pgque_writer',
-             'different_options get_queue_info version'),
+             'different_options get_queue_info replicated_by version'),
             ('pgque_writer',
              'abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all
              dlq_replay_matching insert_event insert_event_bulk open_staging publish_staging send
@@ -11650,7 +11687,7 @@ begin
              dlq_export dlq_inspect dlq_summary enter_deployment error_rate event_retry finish_batch
              finished_before forget_replicated get_batch_events get_batch_info get_consumer_info
              get_lease_info give_up_batch has_table_due hold_batch in_flight incarnation lineage list_scheduled
-             move_to_deployment nack nack_batch nack_partitioned next_batch next_batch_custom
+             move_to_deployment nack name_replicas nack_batch nack_partitioned next_batch next_batch_custom
              next_batch_info next_tick note_location note_replicas note_stored note_verified open_to_claim
              otel_metrics queue_health queue_stats receive receive_coop
              receive_partitioned register_consumer register_consumer_at register_subconsumer

@@ -1,10 +1,11 @@
 """How replicas of tables stand, as the database of the tables records it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, LiteralString
 
-from .operation import Call, Row
+from .operation import Call, Row, nothing
 from .ranges import age
 
 if TYPE_CHECKING:
@@ -123,6 +124,16 @@ class ReplicaStatus:
 def replicas(queue: str | None = None) -> Call[list[ReplicaStatus]]:
     """Returns how the replicas of tables stand: of the consumers of a queue, or of all."""
     return Call(_COLUMNS, (queue,), _parse)
+
+
+def name_replicas(queue: str, consumer: str, tables: Sequence[str]) -> Call[None]:
+    """Notes which tables a consumer replicates, before its first batch says it."""
+    return Call(
+        "select pgque.name_replicas(%s, %s, (select array_agg(coalesce("
+        "pgque.capture_table(to_regclass(t)), t)) from unnest(%s::text[]) t))",
+        (queue, consumer, list(tables)),
+        nothing,
+    )
 
 
 def _parse(rows: list[Row]) -> list[ReplicaStatus]:

@@ -1,5 +1,6 @@
 """Tables whose changes are captured into a queue, as the source of replicas."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,6 +13,8 @@ from .table_spec import APPEND, TableSpec
 
 # The type of an event after which a table is copied again.
 COPY = "copy"
+# How its payload begins if one consumer is to copy it.
+REQUEST = '{"consumer":'
 _MATCHING = """
 select pgque.capture_table(c.oid)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -90,12 +93,13 @@ class SourceTable:
     spec: TableSpec
 
     @staticmethod
-    def find(session: Session, table: str | TableSpec) -> "SourceTable":
+    def find(session: Session, table: str | TableSpec, queue: str | None = None) -> "SourceTable":
         """Looks at a table.
 
         Args:
             session: of its database.
             table: its name, with a schema or without, or what of it is replicated.
+            queue: the queue whose triggers count for its shape; None for none.
 
         Raises:
             InvalidArgument: if there is no such table, it has no key, or a key by which rows of
@@ -106,7 +110,7 @@ class SourceTable:
         name = spec.source
         full, path, shape, why, grant = session.run(
             Call(
-                "select t.name, parse_ident(t.name), pgque.table_shape(to_regclass(t.name)), ("
+                "select t.name, parse_ident(t.name), pgque.table_shape(to_regclass(t.name), %s), ("
                 " select case when c.relkind not in ('r', 'p') then 'is a view or the like'"
                 " when c.relpersistence = 'u' then 'is unlogged'"
                 " when exists (select from pgque.capture_relations(c.oid) r join pg_class p"
@@ -121,7 +125,7 @@ class SourceTable:
                 "'alter role %%I bypassrls; by a superuser, or, if the role owns the table, "
                 "alter table %%s no force row level security;', current_user, t.name) end "
                 "from (select pgque.capture_table(to_regclass(%s)) as name) t",
-                (name,),
+                (queue, name),
                 lambda rows: rows[0],
             )
         )
@@ -392,15 +396,22 @@ def copy_again(session: Session, queue: str, consumer: str, table: str) -> None:
     session.run(
         Call("select pgque.forget_replicated(%s, %s, %s)", (queue, consumer, table), nothing)
     )
-    request_copy(session, queue, table)
+    request_copy(session, queue, table, consumer)
 
 
-def request_copy(session: Session, queue: str, table: str) -> None:
+def request_copy(session: Session, queue: str, table: str, consumer: str | None = None) -> None:
     """Has the next batch copy a table, whether or not it was copied before.
 
     Args:
         session: of the database.
         queue: the queue of its changes.
         table: schema and name.
+        consumer: the consumer that copies it; None for all.
     """
-    session.run(send(queue, "{}", type=COPY, partition_key=table))
+    data = "{}" if consumer is None else copy_request(consumer)
+    session.run(send(queue, data, type=COPY, partition_key=table))
+
+
+def copy_request(consumer: str) -> str:
+    """Returns the payload of an event that has a consumer copy a table."""
+    return REQUEST + json.dumps(consumer) + "}"

@@ -124,11 +124,14 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the resources, the jobs, and the ticker and alert sensors."""
         of = Database(self.database)
-        declaring: list[QueueComponent | TableReplicaComponent] = [
-            *all_components(context, QueueComponent),
-            *all_components(context, TableReplicaComponent),
+        declared = [
+            *((each.database, each.queue) for each in all_components(context, QueueComponent)),
+            *(
+                (each.database, each.queue_name)
+                for each in all_components(context, TableReplicaComponent)
+            ),
         ]
-        named = [each.queue for each in declaring if each.database == self.database]
+        named = [queue for database, queue in declared if database == self.database]
         queues = list(dict.fromkeys([*self.queues, *self.queue_options, *named]))
         _check_consumers(context, of, queues)
         resources: dict[str, Any] = {

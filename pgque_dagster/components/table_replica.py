@@ -157,23 +157,24 @@ class TableReplicaComponent(
         return self._build(context, self.tables)
 
     @property
-    def queue(self) -> str:
+    def queue_name(self) -> str:
         """The queue of the changes."""
-        name: str = self.arguments()["name"]
-        return name
+        named: str = self.queue or self.arguments()["name"]
+        return named
 
     @property
     def asset_consumers(self) -> list[AssetConsumer]:
         """The consumer, with the replicas of the tables whose names have no `*`."""
         of = Database(self.database)
-        keys = tuple(replica_key(of, self.queue, each) for each in self._named_tables)
-        return [AssetConsumer(self.queue, self.queue, keys, database=of)]
+        name = self.arguments()["name"]
+        keys = tuple(replica_key(of, name, each) for each in self._named_tables)
+        return [AssetConsumer(self.queue_name, name, keys, database=of)]
 
     @property
     def sources(self) -> list[dg.AssetKey]:
         """The tables whose names have no `*`."""
         of = Database(self.database)
-        return [source_key(of, self.queue, each) for each in self._named_tables]
+        return [source_key(of, self.queue_name, each) for each in self._named_tables]
 
     @property
     def _named_tables(self) -> list[TableSpec]:
@@ -243,6 +244,6 @@ class TableReplicaComponent(
             "tables": tables,
             "target": target,
             "names": names,
-            "queue_assets": (self.database, self.queue) not in declared,
+            "queue_assets": (self.database, self.queue_name) not in declared,
         }
         return build_table_replicas(**options).map_resolved_asset_specs(func=self.get_asset_spec)

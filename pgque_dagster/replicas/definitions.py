@@ -14,7 +14,7 @@ from ..checks.health import build_queue_health_checks
 from ..checks.lag import build_consumer_lag_checks
 from ..client import Client, PgqueError
 from ..client.registrations import enter_deployment
-from ..client.replica_status import ReplicaStatus, replica_of_table
+from ..client.replica_status import ReplicaStatus, name_replicas, replica_of_table
 from ..client.replicas import postgres
 from ..client.replicas.apart import Apart
 from ..client.replicas.deletes import MARKS
@@ -67,18 +67,20 @@ def build_table_replicas(
     database: str = DEFAULT,
     running: bool = True,
     names: Sequence[str | TableSpec] = (),
+    queue: str | None = None,
     queue_assets: bool = True,
 ) -> dg.Definitions:
     """Builds replicas of tables: their assets, sensors, checks and lineage.
 
-    A sensor captures the tables into the queue `name`, which it creates. Another one watches the
+    A sensor captures the tables into the queue, which it creates. Another one watches the
     queue: it observes it, and evaluates the checks on it each minute. The first batch copies
     each table in one snapshot, without a lock; each further batch applies the changes of all
     tables: in the lake by one commit for each table, in PostgreSQL in one transaction.
     docs/replicas.md says what has a table copied again.
 
     Args:
-        name: the name of the queue and of the consumer, and the first part of the assets' keys.
+        name: the name of the consumer and, without `queue`, of the queue, and the first part of
+            the keys of the replicas.
         tables: the tables, such as `public.orders`; each needs a primary key. A `TableSpec` leaves
             out columns, or masks them.
         target: where the replicas are: `DeltaReplicas`, `IcebergReplicas`, or `PostgresReplicas`
@@ -100,6 +102,9 @@ def build_table_replicas(
             in the UI.
         names: the names with `*` from which the tables were found, with those of other tables. A
             check fails if they stand for others now.
+        queue: the queue of other replicas, which are defined elsewhere, or one into which the
+            tables are captured by hand; None for one of their own. The consumer has a position of
+            its own there, and no table gets a second set of triggers.
         queue_assets: whether the queue's assets, and the checks on them but for that on the lag,
             are defined here; False if `build_queue_assets` or a QueueComponent defines them.
 
@@ -126,31 +131,34 @@ def build_table_replicas(
     of = Database(database)
     prefix = of.named(identifier(name))
     group_name = group_name or identifier(name)
-    replicas = _replicas(of, name, specs, target, group_name, lease_ttl, verify_cron)
+    owns_queue = queue in (None, name)
+    queue_assets = queue_assets and owns_queue
+    queue = queue or name
+    replicas = _replicas(of, name, queue, specs, target, group_name, lease_ttl, verify_cron)
     sources = [
         dg.AssetSpec(
-            source_key(of, name, spec),
-            description=f"The table {spec.source} of PostgreSQL, whose changes the queue {name} "
+            source_key(of, queue, spec),
+            description=f"The table {spec.source} of PostgreSQL, whose changes the queue {queue} "
             "gets.",
             group_name=group_name,
             kinds={"postgres", "table"},
             metadata={TABLE: spec.source},
         )
-        for spec in specs
+        for spec in (specs if owns_queue else ())
     ]
     status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
-    verifying = [verify_check(of, name, spec, target, verify_timeout) for spec in specs]
+    verifying = [verify_check(of, name, queue, spec, target, verify_timeout) for spec in specs]
     if names:
-        verifying.append(wildcard_check(of, name, names, specs, target))
+        verifying.append(wildcard_check(of, name, queue, names, specs, target))
     watched: list[dg.AssetChecksDefinition] = []
     evaluations: list[Evaluate] = []
     if max_lag is not None:
         watched += build_consumer_lag_checks([replicas], max_lag=max_lag)
         evaluations.append(evaluate_lag(replicas, watched[0], max_lag))
     if queue_assets:
-        watched += build_queue_health_checks([name], database=database)
-        watched += build_dead_letter_checks([name], database=database)
-        evaluations.append(evaluate_queue(of, name))
+        watched += build_queue_health_checks([queue], database=database)
+        watched += build_dead_letter_checks([queue], database=database)
+        evaluations.append(evaluate_queue(of, queue))
     job = dg.define_asset_job(
         f"{prefix}_verify",
         dg.AssetSelection.checks(*verifying),
@@ -159,7 +167,7 @@ def build_table_replicas(
     longest = verify_timeout * len(specs)
     crons: list[tuple[Any, str | None]] = [(job, verify_cron)]
     if not isinstance(target, PostgresReplicas):
-        stored = partial(_stored_tables, target, name, tables=specs)
+        stored = partial(_stored_tables, target, name, queue, tables=specs)
         maintenance = build_table_maintenance_job(
             stored, database=database, name=f"{prefix}_maintain"
         )
@@ -177,7 +185,7 @@ def build_table_replicas(
         if cron is not None
     ]
     of_queue = build_queue_assets(
-        name,
+        queue,
         database=database,
         group_name=group_name,
         producers=[spec.key for spec in sources],
@@ -187,7 +195,7 @@ def build_table_replicas(
         assets=[*sources, *(of_queue if queue_assets else ()), replicas],
         asset_checks=[*verifying, *watched],
         sensors=[
-            _capture_sensor(of, name, specs, target, status, replicas),
+            _capture_sensor(of, name, queue, specs, target, status, replicas),
             build_pgque_sensor(
                 [replicas],
                 name=f"{prefix}_sensor",
@@ -196,17 +204,17 @@ def build_table_replicas(
                 with_checks=False,
                 default_status=status,
             ),
-            verify_sensor(of, name, specs, target, job.name, longest, status),
             watch_sensor(
                 of,
                 name,
-                queue=name if queue_assets else None,
-                tables=specs,
+                queue=queue if queue_assets else None,
+                tables=specs if owns_queue else (),
                 evaluations=evaluations,
                 status=status,
             ),
+            verify_sensor(of, name, queue, specs, target, job.name, longest, status),
         ],
-        jobs=[*(each for each, _ in crons), repair_job(of, name)],
+        jobs=[*(each for each, _ in crons), repair_job(of, name, queue)],
         schedules=schedules,
     )
 
@@ -219,6 +227,7 @@ def _is_free(job: str, longest: timedelta, context: dg.ScheduleEvaluationContext
 def _capture_sensor(
     database: Database,
     name: str,
+    queue: str,
     tables: Sequence[TableSpec],
     target: Target,
     status: dg.DefaultSensorStatus,
@@ -230,21 +239,23 @@ def _capture_sensor(
         name=capture_sensor_name(name, database),
         minimum_interval_seconds=_CAPTURE_SECONDS,
         default_status=status,
-        description=f"Captures {names} into the queue {name}, once for each table.",
+        description=f"Captures {names} into the queue {queue}, once for each table.",
     )
     @takes_resource(database)
     def capture_sensor(context: dg.SensorEvaluationContext, pgque: PgqueResource) -> dg.SkipReason:
         try:
             with pgque.client() as client:
-                ensure_queue(client, name, {})
+                ensure_queue(client, queue, {})
                 # Before the first event, which the consumer would miss otherwise.
-                ensure_consumer(client, name, name)
+                ensure_consumer(client, queue, name)
                 # Before a copy of the project captures tables for replicas that are not its own.
                 deployment = pgque.deployment_of(context.instance)
                 asset = consuming_asset(context, deployment, replicas.keys)
-                client.run(enter_deployment(name, name, asset))
-                is_new = capture_new(client, name, tables, target.check)
-                requested = request_first_copies(client, name, name, is_new)
+                client.run(enter_deployment(queue, name, asset))
+                # Before the first change, which another consumer passes over then.
+                client.run(name_replicas(queue, name, [table.source for table in tables]))
+                is_new = capture_new(client, queue, tables, target.check)
+                requested = request_first_copies(client, queue, name, is_new)
         except PgqueError as error:
             context.log.warning(str(error))
             return dg.SkipReason(str(error))
@@ -260,6 +271,7 @@ def _capture_sensor(
 def _replicas(
     database: Database,
     name: str,
+    queue: str,
     tables: Sequence[TableSpec],
     target: Target,
     group_name: str,
@@ -273,13 +285,13 @@ def _replicas(
             group_name=group_name,
             kinds={_KINDS[type(target)]},
             metadata=_place(target, table),
-            deps=[source_key(database, name, table)],
+            deps=[source_key(database, queue, table)],
         )
         for table in tables
     ]
 
     @pgque_multi_asset(
-        queue=name,
+        queue=queue,
         database=database.name,
         consumer=name,
         specs=specs,
@@ -299,13 +311,13 @@ def _replicas(
                 yield LeftOut(key.asset_key)
                 continue
             done.append(each)
-            before = claim.session.run(replica_of_table(name, name, each.source.name))
-            status = (before or ReplicaStatus(name, name, each.source.name)).after(
+            before = claim.session.run(replica_of_table(queue, name, each.source.name))
+            status = (before or ReplicaStatus(queue, name, each.source.name)).after(
                 each, claim.lease.tick_id
             )
             yield dg.MaterializeResult(
                 key.asset_key,
-                metadata=_metadata(source_key(database, name, each.spec), each, target)
+                metadata=_metadata(source_key(database, queue, each.spec), each, target)
                 | recorded_metadata(status),
             )
             yield recorded_check(key, status, repair, verify_cron)
@@ -326,13 +338,14 @@ def _replicate(
 
 
 def _stored_tables(
-    target: LakeReplicas, queue: str, client: Client, tables: Sequence[TableSpec]
+    target: LakeReplicas, name: str, queue: str, client: Client, tables: Sequence[TableSpec]
 ) -> "list[TableSink]":
     """Returns the tables that the replicas are, as far as there are some yet."""
-    from ..spark.replicas.formats import replica_of
+    from ..spark.replicas.formats import owner_of, replica_of
 
     sources = [SourceTable.find(client, table) for table in tables]
-    replicas = [replica_of(target, source, queue, client) for source in sources]
+    owner = owner_of(queue, name)
+    replicas = [replica_of(target, source, owner, client) for source in sources]
     return [replica.sink for replica in replicas if replica.state() is not None]
 
 

@@ -72,13 +72,13 @@ def replica_key(database: Database, name: str, table: TableSpec) -> dg.AssetKey:
     return dg.AssetKey([*database.prefix, name, *_parts(table)])
 
 
-def source_key(database: Database, name: str, table: TableSpec) -> dg.AssetKey:
+def source_key(database: Database, queue: str, table: TableSpec) -> dg.AssetKey:
     """Returns the key of a table that is replicated, which is told from its replica's by its end.
 
     Dagster's graph shows only the key's last part.
     """
     schema, relation = _parts(table)
-    return dg.AssetKey([*database.prefix, name, "source", schema, f"{relation}_source"])
+    return dg.AssetKey([*database.prefix, queue, "source", schema, f"{relation}_source"])
 
 
 def _parts(table: TableSpec) -> list[str]:
@@ -88,15 +88,17 @@ def _parts(table: TableSpec) -> list[str]:
 
 def wildcard_check(
     database: Database,
+    name: str,
     queue: str,
     names: Sequence[str | TableSpec],
     tables: Sequence[TableSpec],
     target: Target,
 ) -> dg.AssetChecksDefinition:
-    """Returns the check `wildcard_tables` of a queue.
+    """Returns the check `wildcard_tables` of replicas, on their queue.
 
     Args:
         database: the tables' database.
+        name: of the replicas. Those that share the queue of others have it in the check's name.
         queue: the queue of their changes.
         names: the names, some of them with `*`.
         tables: the tables that are replicated.
@@ -106,7 +108,7 @@ def wildcard_check(
 
     @dg.asset_check(
         asset=database.queue_key(queue),
-        name="wildcard_tables",
+        name="wildcard_tables" if name == queue else f"wildcard_tables_{identifier(name)}",
         description=f"The tables that are replicated are those that {shown} stands for now.",
     )
     @takes_resource(database)

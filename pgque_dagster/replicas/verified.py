@@ -13,11 +13,10 @@ from ..client.replica_status import ReplicaStatus
 from ..client.replicas.apart import Apart
 from ..client.table_spec import TableSpec
 from ..project.database import Database
-from ..project.keys import identifier
+from ..project.keys import ROW_COUNT, identifier
 from .names import replica_key
 
 CHECK = "equals_source"
-_ROW_COUNT = "dagster/row_count"
 
 
 def check_key(database: Database, name: str, table: TableSpec) -> dg.AssetCheckKey:
@@ -37,7 +36,7 @@ def recorded_metadata(status: ReplicaStatus) -> dict[str, Any]:
         "pgque/batches_since_verified": status.batches,
     }
     if status.rows is not None:
-        found[_ROW_COUNT] = status.rows
+        found[ROW_COUNT] = status.rows
     if status.counted_tick is not None:
         found["pgque/row_count_at_tick"] = status.counted_tick
     if status.verified_tick is not None and status.verified_age is not None:

@@ -45,6 +45,7 @@ def is_comparing(instance: dg.DagsterInstance, job: str, longest: timedelta) -> 
 def verify_sensor(
     database: Database,
     name: str,
+    queue: str,
     tables: Sequence[TableSpec],
     target: Target,
     job_name: str,
@@ -59,7 +60,8 @@ def verify_sensor(
 
     Args:
         database: the database of the tables.
-        name: of the queue and the consumer.
+        name: of the consumer.
+        queue: the queue of the changes.
         tables: the tables.
         target: where the replicas are.
         job_name: the job that compares.
@@ -92,7 +94,7 @@ def verify_sensor(
             with pgque.client() as client:
                 found = [
                     each
-                    for each in client.replicas(name)
+                    for each in client.replicas(queue)
                     if each.consumer == name
                     and each.is_copied
                     and TableSpec.of(each.table).path in spec_of
@@ -108,7 +110,7 @@ def verify_sensor(
                     due = []
                 else:
                     context.update_cursor(f"{before}|{now}")
-                    due = _changed_by_others(client, name, target, found, spec_of)
+                    due = _changed_by_others(client, queue, name, target, found, spec_of)
         except PgqueError as error:
             context.log.warning(str(error))
             return dg.SkipReason(str(error))
@@ -131,6 +133,7 @@ def _small(found: Sequence[ReplicaStatus]) -> list[ReplicaStatus]:
 
 def _changed_by_others(
     client: Client,
+    queue: str,
     name: str,
     target: LakeReplicas,
     found: Sequence[ReplicaStatus],
@@ -138,12 +141,13 @@ def _changed_by_others(
 ) -> list[ReplicaStatus]:
     """Returns the replicas in the lake whose newest commit of rows is not ours."""
     # Late, because it loads Spark.
-    from ..spark.replicas.formats import replica_of
+    from ..spark.replicas.formats import owner_of, replica_of
 
+    owner = owner_of(queue, name)
     return [
         each
         for each in found
         if each.verified_problem is None
         for source in [SourceTable.find(client, spec_of[TableSpec.of(each.table).path])]
-        if replica_of(target, source, name, client).state() is None
+        if replica_of(target, source, owner, client).state() is None
     ]

@@ -29,12 +29,13 @@ class RepairTables(dg.Config):
     tables: list[str] = Field(description="The tables, such as public.orders.")
 
 
-def repair_job(database: Database, name: str) -> dg.JobDefinition:
+def repair_job(database: Database, name: str, queue: str) -> dg.JobDefinition:
     """Returns the job that has tables read again, and the rows written that differ.
 
     Args:
         database: the database of the tables.
-        name: of the queue and the consumer.
+        name: of the consumer.
+        queue: the queue of the changes.
     """
 
     @dg.op(name=f"{repair_job_name(database, name)}_tables")
@@ -43,14 +44,14 @@ def repair_job(database: Database, name: str) -> dg.JobDefinition:
         with log_error_line(context.log), pgque.client() as client:
             if not config.tables:
                 raise InvalidArgument("no table is named", "Name one: tables: [public.orders].")
-            captured = captured_tables(client, name)
+            captured = captured_tables(client, queue)
             if unknown := sorted(set(config.tables) - set(captured)):
                 raise InvalidArgument(
-                    f"{', '.join(unknown)} is not captured into queue {name}",
+                    f"{', '.join(unknown)} is not captured into queue {queue}",
                     f"Captured are: {', '.join(captured) or 'none'}.",
                 )
             for table in config.tables:
-                copy_again(client, name, name, table)
+                copy_again(client, queue, name, table)
 
     @dg.job(
         name=repair_job_name(database, name),
@@ -72,13 +73,19 @@ class VerifiedTable(dg.Config):
 
 
 def verify_check(
-    database: Database, name: str, table: TableSpec, target: Target, timeout: timedelta
+    database: Database,
+    name: str,
+    queue: str,
+    table: TableSpec,
+    target: Target,
+    timeout: timedelta,
 ) -> dg.AssetChecksDefinition:
     """Returns the check that a replica has the rows of its table at one tick.
 
     Args:
         database: the database of the table.
-        name: of the queue and the consumer.
+        name: of the consumer.
+        queue: the queue of the changes.
         table: the table.
         target: where the replica is.
         timeout: how long comparing them may take.
@@ -100,15 +107,15 @@ def verify_check(
         def compare() -> Verification:
             with pgque.client() as client:
                 if isinstance(target, PostgresReplicas):
-                    return postgres_verify.verify(client, name, name, table, target)
+                    return postgres_verify.verify(client, queue, name, table, target)
                 from ..spark.replicas import verify
 
                 spark, address = open_session(pyspark), executors_address(pgque, client.url)
-                return verify.verify(spark, client, name, name, table, target, address)
+                return verify.verify(spark, client, queue, name, table, target, address)
 
         with log_error_line(context.log), pgque.client() as client:
-            found = compare_and_record(client, name, name, table, compare, timeout)
-            status = client.run(replica_of_table(name, name, table.source))
+            found = compare_and_record(client, queue, name, table, compare, timeout)
+            status = client.run(replica_of_table(queue, name, table.source))
         result = _result(found, status, repair_job_name(database, name), config.show_rows)
         _show_as_newest(context, key, result)
         return result

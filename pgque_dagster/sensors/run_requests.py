@@ -38,6 +38,7 @@ from ..project.resource import PgqueResource
 from .attempts import Exhausted, next_attempt, why_failing
 from .batch_opening import open_batches
 from .batch_policy import BatchPolicy
+from .failures import why_failed
 
 # After this time the next evaluation handles the remaining consumers. Dagster's limit is 60 s.
 _TIME_LIMIT = timedelta(seconds=25)
@@ -283,10 +284,12 @@ class BatchFinder:
             lease = self._claim(state).lease
             events = self.client.run(give_up(lease, f"batch given up {attempts}"))
             return f"{name_batch(state)}: given up {attempts}; its {events} events are dead letters"
-        reason = f"{attempts}; {what_to_do}"
-        if state.parked_reason is None:
+        reason = state.parked_reason
+        if reason is None:
+            why = why_failed(self.instance, exhausted.last_run_id)
+            reason = f"{attempts}: {why}; {what_to_do}"
             self.client.run(park(state.batch_id, state.epoch, reason))
-        return f"{name_batch(state)}: parked {state.parked_reason or reason}"
+        return f"{name_batch(state)}: parked {reason}"
 
     def _claim(self, state: ConsumerState) -> Batch:
         batch = Holder.of(state).claim(

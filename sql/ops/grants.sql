@@ -35,7 +35,7 @@ begin
         select g.roles, p.oid::regprocedure as routine
         from (values
             ('pgque_reader, pgque_writer',
-             'different_options get_queue_info version'),
+             'different_options get_queue_info replicated_by version'),
             ('pgque_writer',
              'abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all
              dlq_replay_matching insert_event insert_event_bulk open_staging publish_staging send
@@ -55,7 +55,7 @@ begin
              dlq_export dlq_inspect dlq_summary enter_deployment error_rate event_retry finish_batch
              finished_before forget_replicated get_batch_events get_batch_info get_consumer_info
              get_lease_info give_up_batch has_table_due hold_batch in_flight incarnation lineage list_scheduled
-             move_to_deployment nack nack_batch nack_partitioned next_batch next_batch_custom
+             move_to_deployment nack name_replicas nack_batch nack_partitioned next_batch next_batch_custom
              next_batch_info next_tick note_location note_replicas note_stored note_verified open_to_claim
              otel_metrics queue_health queue_stats receive receive_coop
              receive_partitioned register_consumer register_consumer_at register_subconsumer

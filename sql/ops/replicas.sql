@@ -43,6 +43,35 @@ begin
 end;
 $$;
 
+-- Notes which tables a consumer replicates, before its first batch says it.
+-- locks: none. writes: replica_status.
+create or replace function pgque.name_replicas(i_queue text, i_consumer text, i_tables text[])
+returns void security definer
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    delete from pgque.replica_status r
+    where r.sub_id = v_sub.sub_id and r.table_name <> all (i_tables);
+    insert into pgque.replica_status (sub_id, table_name)
+    select v_sub.sub_id, t from unnest(i_tables) t
+    on conflict (sub_id, table_name) do nothing;
+end;
+$$;
+
+-- The consumers of a queue that replicate a table.
+create or replace function pgque.replicated_by(i_queue text, i_table text)
+returns text[]
+language sql stable security definer
+as $$
+    select array_agg(c.co_name order by c.co_name)
+    from pgque.replica_status r
+    join pgque.subscription_base s using (sub_id)
+    join pgque.queue q on q.queue_id = s.sub_queue
+    join pgque.consumer c on c.co_id = s.sub_consumer
+    where q.queue_name = i_queue and r.table_name = i_table;
+$$;
+
 -- Records what comparing a replica with its table found: the tick and the rows of the table, and how the
 -- two differ, null if they are equal; or why they were not compared, which leaves what the last
 -- comparison found. So does a comparison of an earlier tick. i_copy is the copied_tick at its beginning.

@@ -120,7 +120,7 @@ begin
               'move_to_deployment',
               'open_page', 'plan_held', 'retention_cost', 'run_maintenance',
               'set_metadata_rotation_period', 'slot_backlog', 'slot_rows', 'slot_select',
-              'stop_slots', 'test_consume', 'test_send', 'tick_select', 'subscribe_slot_at',
+              'stop_slots', 'table_shape', 'test_consume', 'test_send', 'tick_select', 'subscribe_slot_at',
               'register_slots', 'write_position', 'xmin_health'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure

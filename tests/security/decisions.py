@@ -9,7 +9,8 @@ ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode cl
 claim_slot claim_ticks consumer_states consumer_stats dead_letter_batch dlq_export dlq_inspect
 dlq_summary enter_deployment error_rate event_retry finish_batch finished_before forget_replicated
 get_batch_events get_batch_info get_consumer_info get_lease_info give_up_batch hold_batch in_flight
-incarnation lineage list_scheduled move_to_deployment nack nack_batch nack_partitioned next_batch
+incarnation lineage list_scheduled move_to_deployment nack name_replicas nack_batch
+nack_partitioned next_batch
 next_batch_custom next_batch_info next_tick note_location note_replicas note_verified open_to_claim
 otel_metrics queue_health queue_stats receive receive_coop receive_partitioned
 register_consumer register_consumer_at
@@ -38,7 +39,7 @@ trigger_expressions types_within uncapture url_encode
 """
 # A trigger function, whose creation needs the right. It runs as the owner, whoever changes the row.
 TRIGGER_OF_THE_OWNER = "capture_change"
-READER_AND_WRITER = "different_options get_queue_info version"
+READER_AND_WRITER = "different_options get_queue_info replicated_by version"
 ADMIN = """
 adopt_restored_database batch_event_sql batch_event_tables batch_retry begin_slot create_queue
 dlq_purge drop_queue event_dead event_retry_raw find_tick_helper force_next_tick force_tick

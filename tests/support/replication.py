@@ -22,7 +22,7 @@ from pgque_dagster.client.replicas.verification import Verification, last_acked_
 from pgque_dagster.client.source_tables import SourceTable, capture_new
 from pgque_dagster.client.table_spec import TableSpec
 from pgque_dagster.spark import DatabaseAddress, SparkBatch
-from pgque_dagster.spark.replicas.formats import replica_of
+from pgque_dagster.spark.replicas.formats import owner_of, replica_of
 from pgque_dagster.spark.replicas.replica import replicate
 from pgque_dagster.spark.replicas.target import DeltaReplicas, IcebergReplicas, LakeReplicas
 from pgque_dagster.spark.replicas.verify import verify
@@ -40,6 +40,7 @@ class Replication:
     """A consumer that replicates tables."""
 
     target: LakeReplicas | PostgresReplicas
+    consumer = CONSUMER
 
     def __init__(self, url: str, spark: SparkSession) -> None:
         self.url, self.spark = url, spark
@@ -76,7 +77,7 @@ class Replication:
     def last_tick(self) -> int:
         """The tick up to which batches are acked."""
         with Client(self.url) as client:
-            return last_acked_tick(client, QUEUE, CONSUMER)
+            return last_acked_tick(client, QUEUE, self.consumer)
 
     @contextmanager
     def connect(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
@@ -96,7 +97,7 @@ class Replication:
         self.sql("select pgque.force_next_tick('changes'); select pgque.ticker('changes')")
 
     def claim(self, client: Client) -> SparkBatch | None:
-        batch = client.claim(QUEUE, CONSUMER, owner="a test")
+        batch = client.claim(QUEUE, self.consumer, owner="a test")
         return None if batch is None else SparkBatch(self.spark, batch, self.url)
 
     def run(self, *, ack: bool = True) -> list[Replicated]:
@@ -142,7 +143,7 @@ class LakeReplication(Replication):
     def verify(self, table: str | TableSpec = "public.t") -> Verification:
         with Client(self.url) as client:
             address = DatabaseAddress(self.url)
-            return verify(self.spark, client, QUEUE, CONSUMER, table, self.target, address)
+            return verify(self.spark, client, QUEUE, self.consumer, table, self.target, address)
 
     def arrow(self, table: str) -> pa.Table:
         raise NotImplementedError
@@ -169,7 +170,8 @@ class LakeReplication(Replication):
 
     def sink(self, table: str) -> TableSink:
         with Client(self.url) as client:
-            return replica_of(self.target, SourceTable.find(client, table), QUEUE, client).sink
+            owner = owner_of(QUEUE, self.consumer)
+            return replica_of(self.target, SourceTable.find(client, table), owner, client).sink
 
     def replica(self, table: str) -> list[Row]:
         rows = self.arrow(table).to_pylist()
@@ -259,7 +261,7 @@ class PostgresReplication(Replication):
 
     def verify(self, table: str | TableSpec = "public.t") -> Verification:
         with Client(self.url) as client:
-            return postgres_verify.verify(client, QUEUE, CONSUMER, table, self.target)
+            return postgres_verify.verify(client, QUEUE, self.consumer, table, self.target)
 
     def there(self, script: str) -> list[tuple[Any, ...]]:
         """Runs a script in the target. Returns the rows of its last statement."""

@@ -23,7 +23,7 @@ from ..models import Slice
 from ..read_batch import ReadBatch
 from ..rights import Connection
 from ..session import Session
-from ..source_tables import SourceTable
+from ..source_tables import COPY, REQUEST, SourceTable, copy_request
 from ..table_spec import TableSpec
 from .apart import Apart, BatchTables
 from .deletes import HARD, MARKS, Deletes, check_append, check_deletes
@@ -198,13 +198,14 @@ class _Apply:
         sources = [each.standing.source for each in self._works.values()]
         self._target.check_places(sources)
         create_stages(self._there)
-        stage_events(session, self._there, read_plan(batch, 1).slices, sources)
+        slices = read_plan(batch, 1).slices
+        stage_events(session, self._there, slices, sources, batch.consumer)
         for name, work in self._works.items():
             tick_id, source = tables.noted_tick(name), work.standing.source
             if tick_id is not None and work.standing.why_unknown is None:
                 with self._alone(name):
                     missed = tables.missed(source, tick_id)
-                    stage_events(session, self._there, missed, [source])
+                    stage_events(session, self._there, missed, [source], batch.consumer)
         kinds = staged_kinds(self._there)
         check_known(batch, tables.specs.keys(), set(kinds))
         for name, work in self._works.items():
@@ -329,8 +330,15 @@ def stage_events(
     there: Connection,
     slices: Sequence[Slice],
     sources: Sequence[SourceTable],
+    consumer: str,
 ) -> None:
-    """Copies events of tables into the temporary table for them, with what replicas may have."""
+    """Copies events of tables into the temporary table for them, with what replicas may have.
+
+    Those that have another consumer copy a table are left out.
+    """
+    mine = sql.SQL("not (ev_type = {} and starts_with(ev_data, {}) and ev_data <> {})").format(
+        COPY, REQUEST, copy_request(consumer)
+    )
     with connect(session.url) as here:
         cases = [
             sql.SQL("when ev_extra1 = {} then {}").format(each.name, kept_columns(each))
@@ -343,7 +351,8 @@ def stage_events(
             _pipe(
                 here,
                 "select ev_id, ev_txid, ev_retry, ev_type, ev_extra1, "
-                f"{data.as_string(here)} from ({part.sql}) pgque_slice",
+                f"{data.as_string(here)} from ({part.sql}) pgque_slice "
+                f"where {mine.as_string(here)}",
                 there,
                 CHANGES,
             )

@@ -65,7 +65,7 @@ def verify(
                 create_stages(there)
                 from_tick = max(acked, last.tick_id)
                 plan = session.run(tick_range_plan(queue, from_tick, tick_id, 1))
-                stage_events(session, there, plan.slices, [source])
+                stage_events(session, there, plan.slices, [source], consumer)
                 if why := standing.why_copied(replica.later_kinds(copied)):
                     return unknown(why, tick_id)
                 stage_rows(session, snapshot, source, there)

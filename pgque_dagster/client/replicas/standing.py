@@ -10,6 +10,7 @@ keys, partitions or files than at its last copy, that was truncated, or whose tr
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from ..batch import Batch
@@ -17,6 +18,7 @@ from ..errors import InvalidArgument
 from ..operation import Call
 from ..read_batch import ReadBatch
 from ..registrations import consumers
+from ..rights import Connection
 from ..session import Session
 from ..source_tables import (
     COPY,
@@ -192,11 +194,14 @@ class Standing:
         if self.problem is None:
             return self
         capture(session, self.queue, self.source)
-        return replace(self, source=SourceTable.find(session, self.source.spec), problem=None)
+        return replace(self, source=self._now(session), problem=None)
 
     def has_changed(self, session: Session) -> bool:
         """Whether the table was altered meanwhile."""
-        return SourceTable.find(session, self.source.spec).shape != self.source.shape
+        return self._now(session).shape != self.source.shape
+
+    def _now(self, session: Session) -> SourceTable:
+        return SourceTable.find(session, self.source.spec, self.queue)
 
     def check_unchanged(self, session: Session) -> None:
         """Checks, before a copy is published, that the table was not altered meanwhile.
@@ -256,7 +261,7 @@ class Standings:
             InvalidArgument: if it cannot be replicated, or another one sends its changes, too.
             PermissionDenied: if the role may not read it.
         """
-        source = SourceTable.find(self._session, table)
+        source = SourceTable.find(self._session, table, self._queue)
         captured, noted = self._captured.get(source.name), self.apart.get(source.name)
         if captured is not None:
             captured.check()
@@ -322,7 +327,7 @@ def request_first_copies(
     copies = _copies(session, queue, consumer)
     names = [name for name in tables if name not in copies]
     for name in names:
-        request_copy(session, queue, name)
+        request_copy(session, queue, name, consumer)
     return names
 
 
@@ -368,6 +373,9 @@ def remember(batch: Batch, table: str, copied: Copied) -> None:
 def check_known(batch: Batch, tables: Set[str], found: Set[str]) -> None:
     """Refuses a batch with changes of a table that is captured and not replicated.
 
+    Changes of a table that another consumer replicates are passed over. If the consumer replicates
+    it again, it copies it.
+
     Args:
         batch: the batch.
         tables: the names of the tables to replicate.
@@ -377,10 +385,26 @@ def check_known(batch: Batch, tables: Set[str], found: Set[str]) -> None:
         InvalidArgument: if it has such changes.
     """
     queue, unknown = batch.queue, found - tables
-    if lost := sorted(unknown & set(captured_tables(batch.session, queue)) if unknown else ()):
+    captured = unknown & set(captured_tables(batch.session, queue)) if unknown else set()
+    others = batch.session.run(
+        Call(
+            "select t from unnest(%s::text[]) t where pgque.replicated_by(%s, t) <> %s::text[]",
+            (sorted(captured), queue, [batch.consumer]),
+            lambda rows: {table for (table,) in rows},
+        )
+    )
+    for table in sorted(others):
+        values = (queue, batch.consumer, table)
+        batch.before_ack(partial(_forget, values))
+    if lost := sorted(captured - others):
         raise InvalidArgument(
             f"batch {batch.batch_id} of {queue} has changes of {', '.join(lost)}, which is "
             "captured and not among the tables to replicate",
             "Add it to the tables, or end its capture: select "
-            f"pgque.uncapture('{lost[0]}', '{queue}');",
+            f"pgque.uncapture('{lost[0]}', '{queue}'); another consumer than replicas gets it by a "
+            "queue of its own.",
         )
+
+
+def _forget(values: tuple[str, ...], connection: Connection) -> None:
+    connection.execute("select pgque.forget_replicated(%s, %s, %s)", values)

@@ -41,7 +41,7 @@ class DeltaReplica(LakeReplica[DeltaTable]):
     Args:
         target: where replicas are.
         source: the table.
-        queue: the queue of its changes.
+        owner: who replicates it.
 
     Raises:
         InvalidArgument: if nothing can open the URL.
@@ -49,10 +49,10 @@ class DeltaReplica(LakeReplica[DeltaTable]):
 
     sink: DeltaSink
 
-    def __init__(self, target: DeltaReplicas, source: SourceTable, queue: str) -> None:
+    def __init__(self, target: DeltaReplicas, source: SourceTable, owner: str) -> None:
         location = "/".join((target.base_dir.rstrip("/"), *source.path))
         sink = DeltaSink(location, storage_options=dict(target.storage_options or {}))
-        super().__init__(source, sink, queue, target.deletes)
+        super().__init__(source, sink, owner, target.deletes)
         self.location = sink.location
 
     def newest(self) -> tuple[int | None, dict[str, Any] | None] | None:

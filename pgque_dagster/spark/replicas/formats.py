@@ -8,15 +8,20 @@ from .lake import LakeReplica
 from .target import IcebergReplicas, LakeReplicas
 
 
+def owner_of(queue: str, consumer: str) -> str:
+    """Returns how a table of the lake names the consumer of a queue whose replica it is."""
+    return queue if consumer == queue else f"{queue}/{consumer}"
+
+
 def replica_of(
-    target: LakeReplicas, source: SourceTable, queue: str, session: Session
+    target: LakeReplicas, source: SourceTable, owner: str, session: Session
 ) -> LakeReplica[Any]:
     """Returns the replica of a table.
 
     Args:
         target: where replicas are.
         source: the table.
-        queue: the queue of its changes.
+        owner: who replicates it, as `owner_of` says.
         session: of its database.
 
     Raises:
@@ -26,7 +31,7 @@ def replica_of(
     if isinstance(target, IcebergReplicas):
         from .iceberg import IcebergReplica
 
-        return IcebergReplica(target, source, queue, session.url)
+        return IcebergReplica(target, source, owner, session.url)
     from .delta import DeltaReplica
 
-    return DeltaReplica(target, source, queue)
+    return DeltaReplica(target, source, owner)

@@ -54,7 +54,7 @@ class IcebergReplica(LakeReplica[Table]):
     Args:
         target: where replicas are.
         source: the table.
-        queue: the queue of its changes.
+        owner: who replicates it.
         url: the database of the table, which has the catalog.
 
     Raises:
@@ -63,7 +63,7 @@ class IcebergReplica(LakeReplica[Table]):
 
     sink: IcebergSink
 
-    def __init__(self, target: IcebergReplicas, source: SourceTable, queue: str, url: str) -> None:
+    def __init__(self, target: IcebergReplicas, source: SourceTable, owner: str, url: str) -> None:
         self.location = ".".join(source.path)
         self._url = url
         sink = IcebergSink(
@@ -73,7 +73,7 @@ class IcebergReplica(LakeReplica[Table]):
             catalog_schema=target.catalog_schema,
             storage_options=target.storage_options,
         )
-        super().__init__(source, sink, queue, target.deletes)
+        super().__init__(source, sink, owner, target.deletes)
 
     def newest(self) -> tuple[int | None, dict[str, Any] | None] | None:
         """Returns the newest version, and the record of the last commit that changed rows."""

@@ -43,7 +43,7 @@ class LakeReplica(ABC, Generic[Table]):
     Args:
         source: the table.
         sink: the table of the lake.
-        queue: the queue of the source's changes.
+        owner: who replicates it.
         deletes: what becomes of rows that the source has no longer.
 
     Attributes:
@@ -52,13 +52,13 @@ class LakeReplica(ABC, Generic[Table]):
 
     location: str
 
-    def __init__(self, source: SourceTable, sink: TableSink, queue: str, deletes: Deletes) -> None:
+    def __init__(self, source: SourceTable, sink: TableSink, owner: str, deletes: Deletes) -> None:
         self.source = source
         self.sink = sink
         self.deletes = deletes
         # The properties of its table, which say whose it is, and what it keeps.
         self.properties = {
-            _SOURCE: f"{queue}/{source.name}",
+            _SOURCE: f"{owner}/{source.name}",
             _KEPT_BY: kept_by(deletes, source.key),
         }
 

@@ -32,10 +32,10 @@ from ..cluster.executor_errors import clear_executor_errors
 from ..reading import arrow
 from ..sinks.files.storage import StorageFailed
 from ..sinks.publication import BatchIdentity
-from .formats import replica_of
+from .formats import owner_of, replica_of
 from .lake import LakeReplica
 from .output import ReplicaState
-from .source import CHANGE_COLUMNS, is_after, net_changes, rows_at
+from .source import CHANGE_COLUMNS, is_after, is_for, net_changes, rows_at
 from .target import LakeReplicas
 
 
@@ -62,7 +62,7 @@ def replicate(
     """
     claim = acked(batch.claim)
     tables = BatchTables(claim, specs, log)
-    events = batch.events(CHANGE_COLUMNS)
+    events = batch.events(CHANGE_COLUMNS).where(is_for(claim.consumer))
     if batch.event_count <= DRIVER_SIDE_EVENTS:
         # One task sorts so few faster than Spark starts as many as its shuffles have.
         events = events.coalesce(1)
@@ -98,7 +98,8 @@ def _replicate_one(
     """Applies the events of one table, whose kinds are given, or copies it."""
     claim, standing = acked(batch.claim), tables.standing(name)
     source, copied = standing.source, standing.copied
-    replica = replica_of(target, source, claim.queue, claim.session)
+    owner = owner_of(claim.queue, claim.consumer)
+    replica = replica_of(target, source, owner, claim.session)
     with replica.sink.errors(BatchIdentity.of(claim)):
         state = replica.state()
     noted_tick = tables.noted_tick(name)
@@ -106,7 +107,8 @@ def _replicate_one(
         # An attempt whose ack is missing may have applied some of it, and append adds rows once.
         missed = tables.missed(source, max(noted_tick, state.tick_id))
         address = attempt_of(batch).address
-        events = events.unionByName(arrow.read_slices(batch.spark, address, missed, CHANGE_COLUMNS))
+        earlier = arrow.read_slices(batch.spark, address, missed, CHANGE_COLUMNS)
+        events = events.unionByName(earlier.where(is_for(claim.consumer)))
         kinds = {row.kind for row in events.select(_kind()).distinct().collect()}
     if copied is not None:
         events = events.where(is_after(copied.transactions))

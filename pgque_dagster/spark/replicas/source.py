@@ -17,7 +17,7 @@ from pyspark.sql.window import Window
 from ...client.operation import Call
 from ...client.replicas.snapshot import Snapshot, print_settings, row_queries
 from ...client.session import Session
-from ...client.source_tables import SourceTable
+from ...client.source_tables import COPY, REQUEST, SourceTable, copy_request
 from ...client.table_spec import LIST
 from ..address import DatabaseAddress
 from ..payload.changes import EVENT_COLUMNS, ChangeFormat
@@ -56,6 +56,13 @@ def is_after(transactions: str) -> Column:
     later = f.col("ev_txid") >= int(xmax)
     in_progress = [int(each) for each in running.split(",") if each]
     return later | f.col("ev_txid").isin(in_progress) if in_progress else later
+
+
+def is_for(consumer: str) -> Column:
+    """Returns the condition that an event does not have another consumer copy a table."""
+    data = f.col("ev_data")
+    is_request = (f.col("ev_type") == COPY) & data.startswith(REQUEST)
+    return ~is_request | (data == copy_request(consumer))
 
 
 def spark_columns(source: SourceTable) -> t.StructType:

@@ -26,8 +26,8 @@ from ..cluster.executor_errors import clear_executor_errors
 from ..options import DEFAULT_SLICES
 from ..reading import arrow
 from .compare import compare
-from .formats import replica_of
-from .source import CHANGE_COLUMNS, DELETED, is_after, net_changes, rows_at
+from .formats import owner_of, replica_of
+from .source import CHANGE_COLUMNS, DELETED, is_after, is_for, net_changes, rows_at
 from .target import LakeReplicas
 
 # Of the changes that wait, which are few compared with the table.
@@ -63,7 +63,7 @@ def verify(
     if why_not := standing.why_unknown or standing.apart:
         return Verification(source.name, None, None, why_not=why_not)
     acked = last_acked_tick(session, queue, consumer)
-    replica = replica_of(target, source, queue, session)
+    replica = replica_of(target, source, owner_of(queue, consumer), session)
     state = replica.state()
     if state is None:
         return Verification(source.name, acked, None, why_not=REPLICA_GONE)
@@ -73,7 +73,7 @@ def verify(
         events = (
             arrow.read_slices(spark, address, plan.slices, CHANGE_COLUMNS)
             .where(f.col("ev_extra1") == source.name)
-            .where(is_after(state.copied))
+            .where(is_after(state.copied) & is_for(consumer))
             .coalesce(_PARTITIONS)
             .cache()
         )

@@ -300,7 +300,7 @@ end;
 $$;
 
 -- Ends what capture() began. Changes that are committed before stay in the queue. Returns how many
--- tables had the triggers. It needs the owner of the table.
+-- tables had the triggers, and warns of consumers that replicate the table. It needs its owner.
 -- locks: the tables (ACCESS EXCLUSIVE). writes: their triggers.
 create or replace function pgque.uncapture(i_table regclass, i_queue text)
 returns integer
@@ -309,6 +309,7 @@ declare
     v_name     constant text := 'pgque_capture_' || left(md5(i_queue), 12);
     v_trigger  record;
     v_tables   regclass[] := array[]::regclass[];
+    v_needing  constant text[] := pgque.replicated_by(i_queue, pgque.capture_table(i_table));
 begin
     for v_trigger in
         select t.tgrelid::regclass as captured, t.tgname
@@ -319,6 +320,11 @@ begin
                        v_trigger.tgname, v_trigger.captured);
         v_tables := v_tables || v_trigger.captured;
     end loop;
+    if v_needing is not null and v_tables <> '{}' then
+        raise warning 'table % is replicated by consumers of queue "%": %', i_table, i_queue,
+                      array_to_string(v_needing, ', ')
+            using hint = 'Their runs fail until it is captured again, or not among their tables.';
+    end if;
     return (select count(distinct t) from unnest(v_tables) t);
 end;
 $$;

@@ -13,7 +13,7 @@ declare
 begin
     if i_table is null or i_copied is null or i_shape is null then
         perform pgque.refuse_value('a copy has a table, a snapshot and a shape', null,
-                                   'Pass pg_current_snapshot() and pgque.table_shape(table).');
+                                   'Pass pg_current_snapshot() and pgque.table_shape(table, queue).');
     end if;
     insert into pgque.replica_table (sub_id, table_name, incarnation, copied, shape)
     values (v_sub.sub_id, i_table, pgque.incarnation()::text, i_copied, i_shape)
@@ -167,11 +167,12 @@ as $$
 $$;
 
 -- A text that changes if anything happens to a table that its triggers do not report: other columns, or
--- columns that were altered or renamed and are as before, another key or one made anew, other partitions, files that were
--- written anew (by ALTER TABLE, but also by TRUNCATE and VACUUM FULL), triggers of capture() that were
--- made anew, disabled or enabled, or another definition of an enum or of a composite type.
+-- columns that were altered or renamed and are as before, another key or one made anew, other partitions,
+-- files that were written anew (by ALTER TABLE, but also by TRUNCATE and VACUUM FULL), triggers of
+-- capture() into this queue that were made anew, disabled or enabled, or another definition of an enum or
+-- of a composite type.
 -- Null if there is no such table.
-create or replace function pgque.table_shape(i_table regclass)
+create or replace function pgque.table_shape(i_table regclass, i_queue text)
 returns text
 language sql stable
 as $$
@@ -193,7 +194,8 @@ as $$
          from pgque.capture_relations(i_table) r join pg_class c on c.oid = r),
         (select string_agg(format('%s %s', t.oid, t.xmin), ',' order by t.oid)
          from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
-         where t.tgfoid = 'pgque.capture_change()'::regprocedure),
+         where t.tgfoid = 'pgque.capture_change()'::regprocedure
+           and starts_with(t.tgname, 'pgque_capture_' || left(md5(i_queue), 12))),
         (select string_agg(format('%s %L', e.oid, e.enumlabel), ',' order by e.oid)
          from kind k join pg_enum e on e.enumtypid = k.type),
         (select string_agg(format('%s %s %s', a.attrelid, a.attnum, a.xmin), ','

@@ -27,6 +27,7 @@ COMPONENTS = {
     "  partitions_def: \"{{ dg.DailyPartitionsDefinition(start_date='2026-01-01') }}\"\n",
     "shop": REPLICA.format(name="shop"),
     "bank": REPLICA.format(name="bank"),
+    "warehouse": REPLICA.format(name="warehouse") + "  queue: shop\n",
 }
 PGQUE = """\
 type: pgque_dagster.PgqueComponent

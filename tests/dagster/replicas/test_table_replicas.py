@@ -36,13 +36,15 @@ class Shop:
         spark: SparkSession,
         folder: Path,
         tables: Sequence[str] = TABLES,
+        name: str = "shop",
         **options: Any,
     ) -> None:
+        self.name, self.queue = name, options.get("queue", name)
         self.url, self.folder = url, folder
         self.resources = {"pgque": PgqueResource(url=url), "pyspark": SessionHolder(spark)}
-        target = options.pop("target", DeltaReplicas(str(folder)))
-        self.is_iceberg = isinstance(target, IcebergReplicas)
-        self.defs = build_table_replicas("shop", tables, target=target, **options)
+        self.target = options.pop("target", DeltaReplicas(str(folder)))
+        self.is_iceberg = isinstance(self.target, IcebergReplicas)
+        self.defs = build_table_replicas(name, tables, target=self.target, **options)
         self.instance = dg.DagsterInstance.ephemeral()
         bound = dg.Definitions.merge(self.defs, dg.Definitions(resources=self.resources))
         self.repository = bound.get_repository_def()
@@ -51,22 +53,22 @@ class Shop:
         context = dg.build_sensor_context(
             instance=self.instance, resources={"pgque": self.resources["pgque"]}
         )
-        sensor = self.repository.get_sensor_def("shop_capture")
+        sensor = self.repository.get_sensor_def(f"{self.name}_capture")
         result = sensor.evaluate_tick(context)
         return str(result.skip_message)
 
     def run(self) -> dg.ExecuteInProcessResult:
         with Client(self.url) as client:
-            client.force_next_tick("shop")
+            client.force_next_tick(self.queue)
             client.ticker()
         job = self.repository.get_implicit_global_asset_job_def()
-        (replicas,) = [x for x in self.defs.assets or () if is_replica(x)]
+        (replicas,) = [x for x in self.defs.assets or () if is_replica(x, self.name)]
         return job.execute_in_process(
             instance=self.instance, asset_selection=list(replicas.keys), raise_on_error=False
         )
 
     def verify(self, config: dict[str, Any] | None = None) -> list[dg.AssetCheckEvaluation]:
-        job = self.repository.get_job("shop_verify")
+        job = self.repository.get_job(f"{self.name}_verify")
         done = job.execute_in_process(instance=self.instance, run_config=config)
         return done.get_asset_check_evaluations()
 
@@ -83,8 +85,8 @@ class Shop:
         return len(DeltaTable(str(self.folder / table.replace(".", "/"))).file_uris())
 
 
-def is_replica(asset: Any) -> bool:
-    return isinstance(asset, dg.AssetsDefinition) and asset.op.name == "shop_replicas"
+def is_replica(asset: Any, name: str) -> bool:
+    return isinstance(asset, dg.AssetsDefinition) and asset.op.name == f"{name}_replicas"
 
 
 @pytest.fixture
@@ -385,3 +387,60 @@ def test_a_table_that_comes_or_goes_under_a_wildcard_fails_a_check(database_url:
         assert "s.c cannot be replicated: table s.c has no key" in told
         db.execute("alter table s.a set schema public; drop table s.c")
         assert "s.a has that name no longer" in found()[1]
+
+
+def test_replicas_for_two_targets_share_a_queue_and_the_capture(
+    shop: Shop, spark: SparkSession, tmp_path: Path
+) -> None:
+    target = PostgresReplicas(schema="copies")
+    second = Shop(
+        shop.url,
+        spark,
+        tmp_path,
+        [*TABLES, "public.more"],
+        target=target,
+        name="second",
+        queue="shop",
+    )
+    both = dg.Definitions.merge(shop.defs, second.defs, dg.Definitions(resources=shop.resources))
+    graph = both.resolve_asset_graph()
+    replica = graph.get(dg.AssetKey(["second", "public", "orders"]))
+    source = dg.AssetKey(["shop", "source", "public", "orders_source"])
+    assert replica.parent_keys == {source, queue_key("shop")}
+    with connect(shop.url) as db:
+        db.execute("create table more (id int primary key)")
+        shop.capture()
+        assert shop.run().success
+        assert "captured public.more" in second.capture()
+        assert "the next batch copies public.orders, public.items" in second.capture()
+        triggers = "select count(*) from pg_trigger where tgrelid = 'orders'::regclass"
+        assert db.rows(triggers) == [(4,)]
+        db.execute("insert into orders values (2, 1); insert into more values (1)")
+        followed = shop.run()
+        assert followed.success, "changes of a table of another target are none of its business"
+        for each in followed.get_asset_materialization_events():
+            assert "pgque/copied_because" not in each.materialization.metadata
+        assert second.run().success
+        assert db.rows("select id from copies.orders order by 1") == [(1,), (2,)]
+        assert db.rows("select id from copies.more") == [(1,)]
+    for each in (shop, second):
+        assert all(found.passed for found in each.verify())
+
+
+def test_replicas_of_a_queue_that_somebody_else_consumes_are_kept(
+    shop: Shop, spark: SparkSession, tmp_path: Path
+) -> None:
+    with connect(shop.url) as db:
+        db.execute("select pgque.create_queue('events'); select pgque.capture('orders', 'events')")
+        db.execute("select pgque.register_consumer('events', 'somebody')")
+        kept = Shop(
+            shop.url, spark, tmp_path, ["public.orders"], target=shop.target, queue="events"
+        )
+        assert "the next batch copies public.orders" in kept.capture()
+        assert kept.run().success
+        assert kept.rows("public.orders")
+        db.execute("select pgque.capture('items', 'events'); insert into items values (2, 'salt')")
+        failed = kept.run()
+    (error,) = [event.step_failure_data.error for event in failed.get_step_failure_events()]
+    assert "changes of public.items, which is captured and not among" in str(error)
+    assert "a queue of its own" in str(error)

@@ -124,6 +124,7 @@ def test_a_failed_batch_is_tried_again_under_a_new_key_then_parked_and_mended_by
     held = evaluate(sensor, client.url, instance)
     assert keys == [":1", ":2"]
     assert "parked after 2 attempts" in held
+    assert ": boom; correct the cause" in held, "the reason of the last run is told"
     assert "materialize failing by hand" in held
     assert client.lease_info("orders", "revenue") is not None
     mended = pgque_asset(queue="orders", consumer="revenue", name="failing")(count)
@@ -189,6 +190,7 @@ def test_a_held_batch_is_recorded_once_and_again_after_a_run_by_hand_that_failed
             written += db.execute("select xmin::text from pgque.held_batch").fetchall()
 
     assert "parked after 1 attempt," in reasons[0]
+    assert "its process ended without a word" in reasons[0]
     assert reasons[0] == reasons[1]
     assert len(written) == 2 and written[0] == written[1]
     assert held()[0] == "critical"
