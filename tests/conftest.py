@@ -48,7 +48,6 @@ do $$ begin
 end $$
 """
 
-_HAS_PROCESSES = Path("/proc/self/stat").exists()
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES = 4 * 2**30  # of temporary files, more than all tests need at a time
 
@@ -56,26 +55,15 @@ _numbers = itertools.count(1)
 _SPARK_TIMER = pytest.StashKey[threading.Timer]()
 
 
-def _make_temporary_folder() -> Path | None:
-    """Makes a folder for all temporary files: in memory, as most of a small test is files.
-
-    Returns:
-        The folder, in the process that starts the others.
-    """
-    if not _HAS_PROCESSES or leftovers.RUN in os.environ:
-        return None
-    place = Path(tempfile.gettempdir())
-    if "TMPDIR" not in os.environ and _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK):
-        place = _MEMORY if shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES else place
-    # What a test that failed leaves is kept.
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(place))
-    folder = Path(tempfile.mkdtemp(prefix="pgque-tests-", dir=place))
-    folder.chmod(0o1777)
-    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-    return folder
+def _use_memory_for_temporary_files() -> None:
+    """Puts temporary files in memory, unless TMPDIR is set: most of a small test is files."""
+    if "TMPDIR" in os.environ or not _MEMORY.is_dir():
+        return
+    if shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES and os.access(_MEMORY, os.W_OK):
+        os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
 
-_temporary_folder = _make_temporary_folder()
+_use_memory_for_temporary_files()
 
 
 class Server(Protocol):
@@ -93,10 +81,21 @@ def server_version() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if _HAS_PROCESSES:
-        if not hasattr(config, "workerinput"):
-            leftovers.end_with_this_process(_temporary_folder)
-        config.pluginmanager.register(ProcessorTime(config))
+    if not Path("/proc/self/stat").exists():
+        return
+    if not hasattr(config, "workerinput"):
+        leftovers.end_with_this_process(_temporary_folder())
+    config.pluginmanager.register(ProcessorTime(config))
+
+
+def _temporary_folder() -> Path:
+    """A new folder for all temporary files, save those that pytest keeps of tests that failed."""
+    place = tempfile.gettempdir()
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", place)
+    folder = Path(tempfile.mkdtemp(prefix="pgque-tests-", dir=place))
+    folder.chmod(0o1777)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    return folder
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -33,11 +33,10 @@ def test_a_signal_to_the_group_leaves_no_process_and_no_file(
     (tmp_path / "conftest.py").write_text(CONFIGURATION)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_it.py").write_text(TEST)
-    environment = {name: text for name, text in os.environ.items() if name not in (RUN, "TMPDIR")}
     with subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n1", tmp_path],
         cwd=tmp_path,
-        env=environment | {"PYTHONPATH": str(ROOT), "PYTEST_DEBUG_TEMPROOT": str(tmp_path)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DEBUG_TEMPROOT": str(tmp_path)},
         start_new_session=True,
     ) as tests:
         wait_until(lambda: tests.poll() is not None or any(tmp_path.rglob("started")))

@@ -4,7 +4,7 @@ Servers, JVMs and `dagster dev` have sessions of their own, which the signal tha
 does not reach. Each has a mark in its environment; a program that the signal does not reach either
 looks for them when the process of the tests is gone.
 
-python tests/support/leftovers.py <process of the tests> <mark> [<folder>]
+python tests/support/leftovers.py <process of the tests> <mark> <folder>
 """
 
 import os
@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.5
 _PATIENCE_SECONDS = 5
 
 
-def end_with_this_process(folder: Path | None = None) -> None:
+def end_with_this_process(folder: Path) -> None:
     """Marks what this process starts from now on, and has it end with this process.
 
     Args:
@@ -33,7 +33,7 @@ def end_with_this_process(folder: Path | None = None) -> None:
     subprocess.Popen(
         [
             *(sys.executable, "-I", __file__, str(os.getpid()), f"{RUN}={os.getpid()}"),
-            *([] if folder is None else [folder]),
+            folder,
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -60,7 +60,7 @@ def _send(number: signal.Signals, processes: Iterable[int]) -> None:
             os.kill(process, number)
 
 
-def main(parent: int, mark: str, *folders: str) -> None:
+def main(parent: int, mark: str, folder: str) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
     # Servers and JVMs remove shared memory and files if they may end by themselves.
@@ -73,9 +73,8 @@ def main(parent: int, mark: str, *folders: str) -> None:
         _send(signal.SIGKILL, left)
         time.sleep(0.1)
         left = marked(mark)
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
