@@ -104,7 +104,7 @@ def shard_urls(
         yield databases
 
 
-@pytest.fixture(params=["parquet", "delta"])
+@pytest.fixture
 def sharded(
     request: pytest.FixtureRequest,
     shard_urls: dict[str, str],
@@ -112,11 +112,15 @@ def sharded(
     tmp_path: Path,
     spark: "SparkSession",
 ) -> "Sharded":
-    """An asset over two of the databases; what it stores that is no file, is in a further one."""
+    """An asset over two of the databases, stored in Delta unless the parameter is another kind.
+
+    What it stores that is no file, is in a further database.
+    """
     from tests.support.sharding import TABLE, Sharded
 
+    kind = getattr(request, "param", "delta")
     two = {shard: shard_urls[shard] for shard in ("eu", "us")}
-    if request.param == "postgres":
+    if kind == "postgres":
         with connect(database_url) as db:
             db.execute(TABLE)
-    return Sharded(two, request.param, tmp_path / "lake", spark, database_url)
+    return Sharded(two, kind, tmp_path / "lake", spark, database_url)

@@ -14,7 +14,6 @@ from tests.dagster.orders import error_of
 from tests.support.sharding import LEASE, POINTS, Sharded, shards_of, watched
 
 REFUSED = "as an asset of one database"
-ONE_KIND = pytest.mark.parametrize("sharded", ["delta"], indirect=True)
 
 
 class Died(Exception):
@@ -85,7 +84,6 @@ def test_what_a_run_of_one_database_stored_and_did_not_ack_is_not_stored_again(
     assert sharded.left() == []
 
 
-@ONE_KIND
 @pytest.mark.parametrize("point", [POINTS[1], POINTS[3]])
 def test_a_batch_of_a_run_that_failed_is_refused_if_the_sensor_of_one_database_requested_it(
     sharded: Sharded, alone: Alone, point: str
@@ -111,7 +109,6 @@ def test_a_batch_of_a_run_that_failed_is_refused_if_the_sensor_of_one_database_r
     assert sharded.rows() == [("eu", 2)]
 
 
-@ONE_KIND
 def test_a_batch_that_no_run_of_one_database_had_is_stored(
     sharded: Sharded, alone: Alone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +139,6 @@ def _raise(reached: str) -> None:
     raise Died
 
 
-@ONE_KIND
 def test_a_batch_that_a_vector_has_is_acked_whoever_had_it(
     sharded: Sharded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,6 @@ from tests.support.windows import send_at_hours
 HOURLY = dg.HourlyPartitionsDefinition(start_date="2026-01-01-00:00", end_date="2026-01-02-00:00")
 FIRST, SECOND = "2026-01-01-00:00", "2026-01-01-01:00"
 EVERY_KIND = pytest.mark.parametrize("sharded", ["parquet", "delta", "iceberg"], indirect=True)
-ONE_KIND = pytest.mark.parametrize("sharded", ["delta"], indirect=True)
 
 
 @dataclass
@@ -181,7 +180,6 @@ def test_a_run_that_dies_is_repeated_and_nothing_is_stored_twice(
     ("why", "words"),
     [("down", "connect"), ("not over", "is not over"), ("gone", "is gone")],
 )
-@ONE_KIND
 def test_a_window_that_one_shard_lacks_is_red_and_nothing_of_it_is_stored(
     windows: Windows, why: str, words: str
 ) -> None:
@@ -201,7 +199,6 @@ def test_a_window_that_one_shard_lacks_is_red_and_nothing_of_it_is_stored(
 
 
 @pytest.mark.parametrize("is_large", [False, True])
-@ONE_KIND
 def test_what_is_left_out_is_named_and_counted_by_shard(
     windows: Windows, is_large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,7 +305,6 @@ def test_a_table_has_windows_of_shards_or_of_one_database(windows: Windows) -> N
     assert "was not created for a queue over several" in error_of(windows.window())
 
 
-@ONE_KIND
 def test_the_order_of_databases_means_nothing(windows: Windows) -> None:
     with new_cluster(INSTALL_SQL.read_bytes()) as other, connect(windows.urls["eu"]) as db:
         use_ids(db)
@@ -327,7 +323,6 @@ def test_the_order_of_databases_means_nothing(windows: Windows) -> None:
         assert windows.rows() == [("us", 2)]
 
 
-@ONE_KIND
 def test_two_shards_that_are_one_database_are_refused(windows: Windows) -> None:
     windows.send_hours(eu=[[1]])
     windows.urls["us"] = windows.urls["eu"]
@@ -335,7 +330,6 @@ def test_two_shards_that_are_one_database_are_refused(windows: Windows) -> None:
     assert not windows.folder.exists()
 
 
-@ONE_KIND
 def test_what_cannot_replace_a_window_is_refused_and_what_nobody_acks_is_not(
     windows: Windows,
 ) -> None:
@@ -382,7 +376,6 @@ def numbers(orders):
 """
 
 
-@ONE_KIND
 def test_windows_of_shards_in_yaml(
     windows: Windows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
 ) -> None:

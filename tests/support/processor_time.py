@@ -171,6 +171,9 @@ class ProcessorTime:
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput["processor_time"] = total
             return
+        if self._of_workers:
+            # In this process, theirs is counted again.
+            total = {}
         for worker in self._of_workers:
             for file, spent in worker.items():
                 mine = total.setdefault(file, {})

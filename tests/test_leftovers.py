@@ -1,0 +1,47 @@
+"""Nothing is left of tests that a signal ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.leftovers import RUN, marked
+from tests.support.signals import wait_until
+
+ROOT = Path(__file__).parents[1]
+CONFIGURATION = "from tests.conftest import pytest_configure\n"
+TEST = """
+import subprocess, time
+from tests.conftest import new_server
+
+def test_it(tmp_path_factory):
+    with new_server() as server:
+        program = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        started = tmp_path_factory.getbasetemp() / "started"
+        started.write_text(f"{server.data_dir} {server.pid} {program.pid}")
+        time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_the_group_leaves_no_process_and_no_file(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "conftest.py").write_text(CONFIGURATION)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_it.py").write_text(TEST)
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n1", tmp_path],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DEBUG_TEMPROOT": str(tmp_path)},
+        start_new_session=True,
+    ) as tests:
+        wait_until(lambda: tests.poll() is not None or any(tmp_path.rglob("started")))
+        (started,) = tmp_path.rglob("started")
+        data, *processes = started.read_text().split()
+        assert set(map(int, processes)) <= set(marked(f"{RUN}={tests.pid}"))
+        os.killpg(tests.pid, number)
+    wait_until(lambda: not marked(f"{RUN}={tests.pid}") and not Path(data).exists())
