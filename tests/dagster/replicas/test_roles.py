@@ -1,4 +1,4 @@
-"""The roles that the page has as statements are enough: at the source and the target, and to write."""
+"""The roles that the page has as statements suffice: at the source, at the target, and to write."""
 
 import re
 from collections.abc import Iterator
