@@ -38,6 +38,7 @@ ELSEWHERE = {
     ("migrating.md", "sql"): "tests/addons/pgq/test_migrating.py",
     ("movers.md", "python"): "tests/client/target/test_movers_docs.py",
     ("observability.md", "yaml"): "tests/engine/test_metrics.py",
+    ("replicas.md", "sql"): "tests/dagster/replicas/test_roles.py",
 }
 _CONSUMED = (
     "select pgque.create_queue('orders'); select pgque.register_consumer('orders', 'revenue')"

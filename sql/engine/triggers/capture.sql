@@ -2,7 +2,7 @@
 -- changed (docs/capture.md). Who changes the table needs no right on the queue: it runs as the schema's
 -- owner, and only its creation needs EXECUTE. So it reads nothing of the table but its transition
 -- tables, since a query of the table runs code of the table's owner, such as the expressions of an index
--- (docs/decisions/0015-capture-as-the-owner.md). The arguments are the queue, the table as events name
+-- (docs/decisions/0016-capture-as-the-owner.md). The arguments are the queue, the table as events name
 -- it, and 'append' for one without a key. Its settings are all that change how a type prints; whatever
 -- else prints values takes them from capture_settings(). `pgque_row.*` is the row even where a column of
 -- the table is named pgque_row.
@@ -67,8 +67,10 @@ begin
             v_written := format(c_events, lower(tg_op), v_columns, 'new_table');
         end if;
     end if;
-    execute format('insert into %s (ev_type, ev_data, ev_extra1) %s',  -- quoted: above
-                   pgque.current_event_table(tg_argv[0]), concat_ws(' union all ', v_gone, v_written))
+    execute format('insert into %s (ev_type, ev_data, ev_extra1) %s', coalesce(  -- quoted: above
+        (select format('%s_%s', q.queue_data_pfx, q.queue_cur_table) from pgque.queue q
+         where q.queue_name = tg_argv[0] and not q.queue_disable_insert),
+        pgque.current_event_table(tg_argv[0])), concat_ws(' union all ', v_gone, v_written))
     using tg_argv[1], v_now;
     if pg_trigger_depth() > greatest(1, c_within) then
         perform set_config(c_depth, pg_trigger_depth()::text, true);
