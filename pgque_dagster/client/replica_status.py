@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, LiteralString
 
-from .operation import Call, Row
+from .operation import Call, Steps
+from .queues import check_queue
 from .ranges import age
 
 if TYPE_CHECKING:
@@ -120,13 +121,14 @@ class ReplicaStatus:
         )
 
 
-def replicas(queue: str | None = None) -> Call[list[ReplicaStatus]]:
+def replicas(queue: str | None = None) -> Steps[list[ReplicaStatus]]:
     """Returns how the replicas of tables stand: of the consumers of a queue, or of all."""
-    return Call(_COLUMNS, (queue,), _parse)
-
-
-def _parse(rows: list[Row]) -> list[ReplicaStatus]:
-    return [ReplicaStatus(*row) for row in rows]
+    if queue is not None:
+        yield check_queue(queue)
+    found: list[ReplicaStatus] = yield Call(
+        _COLUMNS, (queue,), lambda rows: [ReplicaStatus(*row) for row in rows]
+    )
+    return found
 
 
 def replica_of_table(queue: str, consumer: str, table: str) -> Call[ReplicaStatus | None]:
