@@ -34,7 +34,7 @@ from ..sinks.files.storage import StorageFailed
 from .formats import replica_of
 from .lake import LakeReplica
 from .output import ReplicaState
-from .source import CHANGE_COLUMNS, is_after, net_changes, rows_at
+from .source import CHANGE_COLUMNS, is_after, late_changes, net_changes, rows_at
 from .target import LakeReplicas
 
 
@@ -114,7 +114,11 @@ def _replicate_one(
         return _copy(batch, standing, replica, str(reason), state, log)
     if not kinds:
         return Replicated(source, replica.location, None, 0, None)
-    version, rows = replica.merge(batch, net_changes(events, source), copied.transactions)
+    if noted_tick is None:
+        changes = net_changes(events, source)
+    else:
+        changes = late_changes(events, source, replica.deletes)
+    version, rows = replica.merge(batch, changes, copied.transactions)
     return Replicated(source, replica.location, version, rows, None)
 
 
