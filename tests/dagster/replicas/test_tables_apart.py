@@ -1,5 +1,6 @@
 """A table that stands apart in Dagster: no materialization, a red check, and a run when it is due."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -19,7 +20,7 @@ def shop(database_url: str, spark: SparkSession, tmp_path: Path) -> Shop:
             "create table items (id int primary key, day date);"
             "insert into orders values (1); insert into items values (1)"
         )
-    shop = Shop(database_url, spark, tmp_path)
+    shop = Shop(database_url, spark, tmp_path, max_age=timedelta(0))
     shop.capture()
     assert shop.run().success
     return shop
