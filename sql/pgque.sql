@@ -906,6 +906,14 @@ create table if not exists pgque.code_location (
 
 -- ===== schema/replica.sql ========================================================================
 
+-- How far a consumer's replicas are: a run left them at stored_tick, and no event lies between that and
+-- empty_to, where the next batch begins. Otherwise batches were finished without a run.
+create table if not exists pgque.replica_position (
+    sub_id       integer primary key references pgque.subscription_base on delete cascade,
+    stored_tick  bigint not null,
+    empty_to     bigint not null
+) with (fillfactor = 10);
+
 -- The tables that a consumer copies into other tables, each as its last copy found it. Written by a
 -- copy, and not by the batches that follow, so it holds no dead tuples to speak of.
 create table if not exists pgque.replica_table (
@@ -1370,9 +1378,8 @@ $$;
 -- ===== engine/positions/counters.sql =============================================================
 
 -- Records that a consumer moved from one tick to another without finishing the events between them
--- (counter_log); i_from_tick is null for a new consumer. Tables that it replicates are then copied
--- again.
--- locks: none. writes: counter_log, replica_table.
+-- (counter_log); i_from_tick is null for a new consumer.
+-- locks: none. writes: counter_log.
 create or replace function pgque.count_move(
     i_queue_id integer, i_sub_id integer, i_from_tick bigint, i_to_tick bigint)
 returns void
@@ -1386,7 +1393,6 @@ begin
     end if;
     insert into pgque.counter_log (queue_id, sub_id, acked)
     values (i_queue_id, i_sub_id, v_from - v_to.tick_event_seq);
-    delete from pgque.replica_table r where r.sub_id = i_sub_id;
 end;
 $$;
 
@@ -3922,10 +3928,11 @@ $$;
 -- Moves a registered consumer to a position (see above) and returns the tick at which it now stands.
 -- Moving forward passes over events, which the consumer then never gets: skipped_events is their
 -- number, and if there are any, the call is refused unless i_skip is true. Moving back repeats events:
--- repeated_events. Scheduled retries and dead letters stay. Refuses while a batch of the consumer is
--- open.
+-- repeated_events. In both cases, tables that it replicates are copied again. Scheduled retries and dead
+-- letters stay. Refuses while a batch of the consumer is open.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit; waits for a
--- concurrent move of the consumer. writes: position_log, counter_log, rotation_floor.
+-- concurrent move of the consumer. writes: position_log, counter_log, rotation_floor, replica_position,
+-- replica_table.
 create or replace function pgque.seek(
     i_queue text, i_consumer text, i_position text, i_skip boolean default false,
     out tick_id bigint, out skipped_events bigint, out repeated_events bigint)
@@ -3973,6 +3980,10 @@ begin
         exit when pgque.append_position(v_sub);
     end loop;
     perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, tick_id);
+    update pgque.replica_position r set empty_to = tick_id
+    where r.sub_id = v_sub.sub_id and r.empty_to = v_from and skipped_events + repeated_events = 0;
+    delete from pgque.replica_table r
+    where r.sub_id = v_sub.sub_id and skipped_events + repeated_events > 0;
 end;
 $$;
 
@@ -4043,10 +4054,11 @@ $$;
 
 -- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null means
 -- the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick moves it
--- there and cancels its open batch, unless that is leased.
+-- there and cancels its open batch, unless that is leased, and tables that it replicates are copied
+-- again.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit; waits for a
 -- concurrent move of the consumer. writes: consumer, subscription_base, position_log, counter_log,
--- rotation_floor.
+-- rotation_floor, replica_table.
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
@@ -4074,6 +4086,7 @@ begin
         exit when pgque.append_position(v_sub);
     end loop;
     perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, x_tick_pos);
+    delete from pgque.replica_table r where r.sub_id = v_sub.sub_id;
     return 0;
 end;
 $$;
@@ -7566,6 +7579,41 @@ begin
 end;
 $$;
 
+-- Records, in the transaction of a batch's ack, that its run left the replicas at i_tick, its end; or that
+-- no run was needed, because it has no event after i_empty_after, its start.
+-- locks: the consumer's row in replica_position. writes: replica_position.
+create or replace function pgque.note_stored(
+    i_queue text, i_consumer text, i_tick bigint, i_empty_after bigint default null)
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    if i_empty_after is not null then
+        update pgque.replica_position r set empty_to = i_tick
+        where r.sub_id = v_sub.sub_id and r.empty_to = i_empty_after;
+        return;
+    end if;
+    insert into pgque.replica_position (sub_id, stored_tick, empty_to)
+    values (v_sub.sub_id, i_tick, i_tick)
+    on conflict (sub_id) do update set stored_tick = i_tick, empty_to = i_tick;
+end;
+$$;
+
+-- Returns how far a consumer's replicas are (schema/replica.sql); no row before a run has recorded it.
+create or replace function pgque.stored_ticks(
+    i_queue text, i_consumer text, out stored_tick bigint, out empty_to bigint)
+returns setof record
+language plpgsql security definer
+set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query select r.stored_tick, r.empty_to
+   from pgque.find_subscription(i_queue, i_consumer) s
+   join pgque.replica_position r on r.sub_id = s.sub_id;
+end;
+$$;
+
 -- ===== engine/addon.sql ==========================================================================
 
 -- The add-ons that have maintenance, which is their function maint().
@@ -7719,7 +7767,7 @@ begin
     select format('pgque.%I', t)
     from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request,'
                       'tick_state,delayed_events,idem,staging,held_batch,'
-                      'set_aside,counter_log,history}'::text[]) t;
+                      'set_aside,counter_log,history,replica_position}'::text[]) t;
 end;
 $$;
 
@@ -11316,11 +11364,11 @@ begin
              finished_before forget_replicated get_batch_events get_batch_info get_consumer_info
              get_lease_info give_up_batch has_table_due hold_batch in_flight incarnation lineage list_scheduled
              move_to_deployment nack nack_batch nack_partitioned next_batch next_batch_custom
-             next_batch_info next_tick note_location open_to_claim otel_metrics queue_health queue_stats receive receive_coop
+             next_batch_info next_tick note_location note_stored open_to_claim otel_metrics queue_health queue_stats receive receive_coop
              receive_partitioned register_consumer register_consumer_at register_subconsumer
              release_batch release_slot renew_batch repartition replicated_tables retained_ticks
              consumer_waits registration_losses seek set_apart set_aside_epoch set_events_aside set_partition_policy set_replicated
-             slot_of_key stuck_consumers subscribe subscribe_slot subscribe_slots
+             slot_of_key stored_ticks stuck_consumers subscribe subscribe_slot subscribe_slots
              subscribe_subconsumer throughput tick_fingerprint tick_range_read_plan touch_subconsumer
              unregister_consumer unregister_subconsumer unsubscribe unsubscribe_slot
              unsubscribe_subconsumer unticked_events tables_apart window_ticks'),

@@ -6,7 +6,7 @@ from contextlib import suppress
 import dagster as dg
 
 from ..client import Batch, BatchLeased, BatchNotOpen, Client, Limits
-from ..client.batch import needs_run
+from ..client.batch import ack_empty, needs_run
 from ..client.holder import ConsumerState, Holder, consumer_states
 from ..client.ranges import DEFAULT_MAX_EVENTS
 from ..project.batch_run import BatchRun
@@ -73,7 +73,7 @@ def _next(
         batch = _of_any(slots, consumption, claim) if is_partitioned else claim(holder)
         if batch is None or client.run(needs_run(batch.batch_id)):
             return batch
-        batch.ack()
+        ack_empty(batch)
 
 
 def _of_any(

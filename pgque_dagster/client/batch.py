@@ -352,6 +352,16 @@ class AsyncBatch(_Claimed, AsyncFace):
         return self._kept(self.session.find_url())
 
 
+def ack_empty(batch: Batch) -> None:
+    """Acks a batch without events that nobody stores, so that replicas know that they lack none."""
+    if batch.slot is None:
+        lease = batch.lease
+        values = (batch.queue, batch.consumer, lease.tick_id, lease.prev_tick_id)
+        query = "select pgque.note_stored(%s, %s, %s, %s)"
+        batch.before_ack(lambda connection: connection.execute(query, values))
+    batch.ack()
+
+
 def read_plan(batch: ReadBatch, max_slices: int) -> ReadPlan:
     """Splits a batch into slices that can be read in parallel. For readers, not for users."""
     plan: ReadPlan = batch.session.run(batch.plan_call(max_slices))

@@ -15,7 +15,7 @@ from typing import Any, Self
 import dagster as dg
 
 from ..client import Batch, Client, ConnectionFailed, ConsumerInfo, PgqueError
-from ..client.batch import give_up, needs_run, park, release, set_aside_epoch
+from ..client.batch import ack_empty, give_up, needs_run, park, release, set_aside_epoch
 from ..client.holder import ConsumerState, Holder, consumer_states
 from ..client.models import ConsumingAsset
 from ..client.registrations import enter_deployment
@@ -215,7 +215,7 @@ class BatchFinder:
         # A batch that already had a run has events.
         is_new = isinstance(decision, int) and not runs
         if is_new and not self.client.run(needs_run(state.batch_id)):
-            self._claim(state).ack()
+            ack_empty(self._claim(state))
             return f"{consumer}: no batch yet, its ticks had no event"
         return decision
 

@@ -1,3 +1,11 @@
+-- How far a consumer's replicas are: a run left them at stored_tick, and no event lies between that and
+-- empty_to, where the next batch begins. Otherwise batches were finished without a run.
+create table if not exists pgque.replica_position (
+    sub_id       integer primary key references pgque.subscription_base on delete cascade,
+    stored_tick  bigint not null,
+    empty_to     bigint not null
+) with (fillfactor = 10);
+
 -- The tables that a consumer copies into other tables, each as its last copy found it. Written by a
 -- copy, and not by the batches that follow, so it holds no dead tuples to speak of.
 create table if not exists pgque.replica_table (

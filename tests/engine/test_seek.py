@@ -270,3 +270,35 @@ def test_who_reads_the_newest_events_gets_no_tick_that_is_rotated_away(q: Connec
     first = q.value("select queue_first_tick from pgque.queue")
     assert first > 1
     assert q.value("select from_tick from pgque.retained_ticks('q')") == first
+
+
+def test_only_a_move_over_events_has_replicated_tables_copied_again(db: Connection) -> None:
+    db.make_queue(retention="1 day")
+    start = db.rows("select max(tick_id) from pgque.tick")[0][0]
+    quiet = [db.tick(), db.tick()]
+    db.send("a")
+    last = db.tick()
+    copied = "select table_name from pgque.replicated_tables('q', 'c')"
+    db.value("select pgque.set_replicated('q', 'c', 'public.t', pg_current_snapshot(), 'shape')")
+    for tick in (quiet[1], quiet[0]):
+        assert seek(db, str(tick)) == (tick, 0, 0)
+        assert db.rows(copied) == [("public.t",)]
+    seek(db, str(last), skip=True)
+    assert db.rows(copied) == []
+    db.value("select pgque.set_replicated('q', 'c', 'public.t', pg_current_snapshot(), 'shape')")
+    seek(db, str(start))
+    assert db.rows(copied) == []
+
+
+def test_a_move_over_nothing_moves_what_is_known_of_replicas(db: Connection) -> None:
+    db.make_queue()
+    first, second = db.tick(), db.tick()
+    stored = "select stored_tick, empty_to from pgque.stored_ticks('q', 'c')"
+    assert db.rows(stored) == []
+    seek(db, str(first))
+    db.value("select pgque.note_stored('q', 'c', %s)", first)
+    seek(db, str(second))
+    assert db.rows(stored) == [(first, second)]
+    db.send("a")
+    seek(db, str(db.tick()), skip=True)
+    assert db.rows(stored) == [(first, second)], "what was passed over is missing"

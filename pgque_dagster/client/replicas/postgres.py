@@ -37,6 +37,8 @@ from .standing import (
     acked,
     check_known,
     remember,
+    remember_stored,
+    stored_ticks,
 )
 from .target_table import CHANGES, COPIED, TargetTable, create_stages
 
@@ -123,6 +125,7 @@ def replicate(
     batch = acked(claim)
     tables = BatchTables(batch, specs, log)
     span = Span.of(batch.session, batch.queue, batch.lease)
+    stored = stored_ticks(batch.session, batch.queue, batch.consumer)
     with connected_target(batch.session, target) as there:
         ledger = LastBatch(there, batch.queue, batch.consumer)
         with there.transaction():
@@ -131,11 +134,14 @@ def replicate(
             batch.renew()
             if last.incarnation not in (None, span.incarnation):
                 raise ledger.of_another_life(span, last)
-            done = _Apply(batch, there, tables, target, log, last, span).run()
+            # Batches without events move the consumer and not the target.
+            follows = last.precedes(span) or stored == (last.tick_id, span.prev_tick_id)
+            done = _Apply(batch, there, tables, target, log, last, span, follows=follows).run()
             apart = tables.settle()
             lacking = {each.name: (each.tick_id, each.reason) for each in apart}
             ledger.record(span, json.dumps(lacking) if lacking else None)
             batch.renew()
+    remember_stored(batch)
     return [*done, *apart]
 
 
@@ -160,11 +166,13 @@ class _Apply:
         log: Log,
         last: Applied,
         span: Span,
+        *,
+        follows: bool,
     ) -> None:
         self._batch, self._there, self._tables = batch, there, tables
         self._target, self._log = target, log
         self._has_batch = last.is_(span)
-        self._follows = last.tick_id is not None and last.precedes(span)
+        self._follows = follows and last.tick_id is not None
         # The tables that lack what the target has, each with the tick that it ends at.
         self._lacking: dict[str, tuple[int, str]] = json.loads(last.failed or "{}")
         self._works: dict[str, _Work] = {}

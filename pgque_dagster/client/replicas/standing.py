@@ -310,6 +310,27 @@ def request_first_copies(
     return names
 
 
+def stored_ticks(session: Session, queue: str, consumer: str) -> tuple[int, int] | None:
+    """Returns the tick at which the last acked run left all replicas, and one without events since.
+
+    None if no run has recorded it yet.
+    """
+    return session.run(
+        Call(
+            "select stored_tick, empty_to from pgque.stored_ticks(%s, %s)",
+            (queue, consumer),
+            lambda rows: (int(rows[0][0]), int(rows[0][1])) if rows else None,
+        )
+    )
+
+
+def remember_stored(batch: Batch) -> None:
+    """Has the ack of a batch record that all replicas have it."""
+    values = (batch.queue, batch.consumer, batch.lease.tick_id)
+    query = "select pgque.note_stored(%s, %s, %s)"
+    batch.before_ack(lambda connection: connection.execute(query, values))
+
+
 def acked(batch: ReadBatch) -> Batch:
     """Returns a batch that is acked, and refuses a window.
 

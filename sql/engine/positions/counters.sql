@@ -1,7 +1,6 @@
 -- Records that a consumer moved from one tick to another without finishing the events between them
--- (counter_log); i_from_tick is null for a new consumer. Tables that it replicates are then copied
--- again.
--- locks: none. writes: counter_log, replica_table.
+-- (counter_log); i_from_tick is null for a new consumer.
+-- locks: none. writes: counter_log.
 create or replace function pgque.count_move(
     i_queue_id integer, i_sub_id integer, i_from_tick bigint, i_to_tick bigint)
 returns void
@@ -15,7 +14,6 @@ begin
     end if;
     insert into pgque.counter_log (queue_id, sub_id, acked)
     values (i_queue_id, i_sub_id, v_from - v_to.tick_event_seq);
-    delete from pgque.replica_table r where r.sub_id = i_sub_id;
 end;
 $$;
 

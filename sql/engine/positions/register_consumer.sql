@@ -1,9 +1,10 @@
 -- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null means
 -- the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick moves it
--- there and cancels its open batch, unless that is leased.
+-- there and cancels its open batch, unless that is leased, and tables that it replicates are copied
+-- again.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit; waits for a
 -- concurrent move of the consumer. writes: consumer, subscription_base, position_log, counter_log,
--- rotation_floor.
+-- rotation_floor, replica_table.
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer security definer
@@ -31,6 +32,7 @@ begin
         exit when pgque.append_position(v_sub);
     end loop;
     perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, x_tick_pos);
+    delete from pgque.replica_table r where r.sub_id = v_sub.sub_id;
     return 0;
 end;
 $$;

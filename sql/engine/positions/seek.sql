@@ -143,10 +143,11 @@ $$;
 -- Moves a registered consumer to a position (see above) and returns the tick at which it now stands.
 -- Moving forward passes over events, which the consumer then never gets: skipped_events is their
 -- number, and if there are any, the call is refused unless i_skip is true. Moving back repeats events:
--- repeated_events. Scheduled retries and dead letters stay. Refuses while a batch of the consumer is
--- open.
+-- repeated_events. In both cases, tables that it replicates are copied again. Scheduled retries and dead
+-- letters stay. Refuses while a batch of the consumer is open.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit; waits for a
--- concurrent move of the consumer. writes: position_log, counter_log, rotation_floor.
+-- concurrent move of the consumer. writes: position_log, counter_log, rotation_floor, replica_position,
+-- replica_table.
 create or replace function pgque.seek(
     i_queue text, i_consumer text, i_position text, i_skip boolean default false,
     out tick_id bigint, out skipped_events bigint, out repeated_events bigint) security definer
@@ -194,5 +195,9 @@ begin
         exit when pgque.append_position(v_sub);
     end loop;
     perform pgque.count_move(v_sub.sub_queue, v_sub.sub_id, v_from, tick_id);
+    update pgque.replica_position r set empty_to = tick_id
+    where r.sub_id = v_sub.sub_id and r.empty_to = v_from and skipped_events + repeated_events = 0;
+    delete from pgque.replica_table r
+    where r.sub_id = v_sub.sub_id and skipped_events + repeated_events > 0;
 end;
 $$;

@@ -81,7 +81,7 @@ begin
     select format('pgque.%I', t)
     from unnest('{queue,config,consumer,subscription_base,retry_queue,dead_letter,tick_request,'
                       'tick_state,delayed_events,idem,staging,held_batch,'
-                      'set_aside,counter_log,history}'::text[]) t;
+                      'set_aside,counter_log,history,replica_position}'::text[]) t;
 end;
 $$;
 

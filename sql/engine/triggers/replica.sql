@@ -220,3 +220,31 @@ begin
     return pgque.ticker(i_queue);
 end;
 $$;
+
+-- Records, in the transaction of a batch's ack, that its run left the replicas at i_tick, its end; or that
+-- no run was needed, because it has no event after i_empty_after, its start.
+-- locks: the consumer's row in replica_position. writes: replica_position.
+create or replace function pgque.note_stored(
+    i_queue text, i_consumer text, i_tick bigint, i_empty_after bigint default null)
+returns void security definer
+as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    if i_empty_after is not null then
+        update pgque.replica_position r set empty_to = i_tick
+        where r.sub_id = v_sub.sub_id and r.empty_to = i_empty_after;
+        return;
+    end if;
+    insert into pgque.replica_position (sub_id, stored_tick, empty_to)
+    values (v_sub.sub_id, i_tick, i_tick)
+    on conflict (sub_id) do update set stored_tick = i_tick, empty_to = i_tick;
+end;
+$$;
+
+-- Returns how far a consumer's replicas are (schema/replica.sql); no row before a run has recorded it.
+forward pgque.stored_ticks(
+    i_queue text, i_consumer text, out stored_tick bigint, out empty_to bigint) returns setof record
+as select r.stored_tick, r.empty_to
+   from pgque.find_subscription(i_queue, i_consumer) s
+   join pgque.replica_position r on r.sub_id = s.sub_id;

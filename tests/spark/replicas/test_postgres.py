@@ -8,6 +8,8 @@ from threading import Event
 import psycopg
 import pytest
 
+from pgque_dagster.client import Client
+from pgque_dagster.client.batch import ack_empty
 from pgque_dagster.client.errors import (
     InvalidArgument,
     PgqueError,
@@ -17,7 +19,7 @@ from pgque_dagster.client.errors import (
 from pgque_dagster.client.replicas.postgres import PostgresReplicas
 from tests.client.consumer.support import expire_leases
 from tests.support.replica_faults import Faults, Killed
-from tests.support.replication import PostgresReplication
+from tests.support.replication import CONSUMER, QUEUE, PostgresReplication
 
 ROOT = Path(__file__).parents[3]
 TYPES = (
@@ -297,6 +299,73 @@ def test_a_target_that_lost_batches_gets_another_copy(postgres: PostgresReplicat
     postgres.catch_up()
     postgres.check()
     assert "does not end where the batch begins" in postgres.copied[-1]
+
+
+def pass_quietly(postgres: PostgresReplication, times: int = 3) -> None:
+    """Finishes batches without events, as the sensor does."""
+    with Client(postgres.url) as client:
+        for _ in range(times):
+            postgres.tick()
+            batch = client.claim(QUEUE, CONSUMER, owner="the sensor")
+            assert batch is not None
+            ack_empty(batch)
+
+
+def test_a_target_that_lost_batches_before_a_quiet_time_gets_another_copy(
+    postgres: PostgresReplication,
+) -> None:
+    postgres.sql("create table t (id int primary key); insert into t values (1)")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    lose_a_batch(postgres)
+    pass_quietly(postgres)
+    assert "lost its last batches" in (postgres.verify().why_not or "")
+    postgres.sql("insert into t values (3)")
+    postgres.catch_up()
+    postgres.check()
+    assert "does not end where the batch begins" in postgres.copied[-1]
+    pass_quietly(postgres)
+    assert postgres.verify().is_equal
+
+
+def test_a_batch_that_is_acked_without_a_run_has_the_tables_copied_however_quiet_it_is_then(
+    postgres: PostgresReplication,
+) -> None:
+    postgres.sql("create table t (id int primary key); insert into t values (1)")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    pass_quietly(postgres)
+    postgres.sql("insert into t values (2)")
+    postgres.tick()
+    with Client(postgres.url) as client:
+        batch = client.claim(QUEUE, CONSUMER, owner="somebody")
+        assert batch is not None
+        batch.ack()
+    pass_quietly(postgres)
+    assert "lost its last batches" in (postgres.verify().why_not or "")
+    postgres.sql("insert into t values (3)")
+    postgres.catch_up()
+    postgres.check()
+    assert "does not end where the batch begins" in postgres.copied[-1]
+
+
+def test_a_run_that_dies_before_its_ack_after_a_quiet_time_copies_nothing(
+    postgres: PostgresReplication,
+) -> None:
+    postgres.sql("create table t (id int primary key); insert into t values (1)")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    pass_quietly(postgres)
+    postgres.sql("insert into t values (2)")
+    postgres.tick()
+    postgres.run(ack=False)
+    assert postgres.verify().is_equal
+    postgres.run()
+    pass_quietly(postgres)
+    postgres.sql("insert into t values (3)")
+    postgres.catch_up()
+    postgres.check()
+    assert len(postgres.copied) == 1
 
 
 @pytest.mark.parametrize(
