@@ -32,6 +32,7 @@ TRIGGER_GROUP = Group(
         "engine/triggers/capture.sql",
         "engine/triggers/captured_tables.sql",
         "engine/triggers/replica.sql",
+        "ops/replicas.sql",
     ),
 )
 

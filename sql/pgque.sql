@@ -939,6 +939,32 @@ create table if not exists pgque.replica_apart (
     primary key (sub_id, table_name)
 );
 
+-- How the replica of each table of a consumer stands. Written with the ack of each batch that changes
+-- the replica, and by each comparison with the table. counted_tick is the tick at which row_count was
+-- so; null if it follows each batch. batches counts those stored since the last comparison. tried_copy is
+-- the copied_tick that the last attempt to compare found.
+create table if not exists pgque.replica_status (
+    sub_id            integer not null references pgque.subscription_base on delete cascade,
+    table_name        text not null,
+    location          text,
+    row_count         bigint,
+    counted_tick      bigint,
+    stored_tick       bigint,
+    stored_at         timestamptz,
+    copied_tick       bigint,
+    copied_at         timestamptz,
+    batches           bigint not null default 0,
+    verified_tick     bigint,
+    verified_at       timestamptz,
+    verified_problem  text,
+    tried_at          timestamptz,
+    tried_copy        bigint,
+    unverified        text,
+    failure           text,
+    failed_at         timestamptz,
+    primary key (sub_id, table_name)
+) with (fillfactor = 50);
+
 -- ===== schema/counters.sql =======================================================================
 
 -- Counts that cannot be derived from other tables; the sums are the counts. A position that moves
@@ -10171,6 +10197,149 @@ begin
 end;
 $$;
 
+-- ===== ops/replicas.sql ==========================================================================
+
+-- How the replicas of tables stand: what the last batch stored, and what the last comparison found.
+
+-- Records a batch in the transaction of its ack. i_tables has an object for each table that the consumer
+-- replicates: table_name, location, is_stored (whether the batch changed the replica), is_copied and
+-- row_count (after a copy), added (by how many rows it grew; null if nobody knows, as of row_count), and
+-- failure (why the table stands apart). Tables that are not among them are replicated no longer. A table
+-- that the batch left as it was is not written.
+-- locks: none. writes: replica_status.
+create or replace function pgque.note_replicas(
+    i_queue text, i_consumer text, i_tick bigint, i_tables jsonb)
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    if i_tick is null or jsonb_typeof(i_tables) is distinct from 'array' then
+        perform pgque.refuse_value('a batch of replicas has a tick and an array of tables', null,
+                                   'Pass the tick that ends the batch.');
+    end if;
+    delete from pgque.replica_status r
+    where r.sub_id = v_sub.sub_id
+      and r.table_name not in (select t ->> 'table_name' from jsonb_array_elements(i_tables) t);
+    insert into pgque.replica_status (sub_id, table_name, location)
+    select v_sub.sub_id, t ->> 'table_name', t ->> 'location'
+    from jsonb_array_elements(i_tables) t
+    on conflict (sub_id, table_name) do nothing;
+    update pgque.replica_status r
+    set location = coalesce(t.location, r.location),
+        row_count = case when t.is_copied then t.row_count
+                         when r.counted_tick is null then r.row_count + coalesce(t.added, 0)
+                         else r.row_count end,
+        counted_tick = case when t.is_copied then null
+                            when t.is_stored and t.added is null then coalesce(r.counted_tick, r.stored_tick)
+                            else r.counted_tick end,
+        stored_tick = case when t.is_stored then i_tick else r.stored_tick end,
+        stored_at = case when t.is_stored then clock_timestamp() else r.stored_at end,
+        copied_tick = case when t.is_copied then i_tick else r.copied_tick end,
+        copied_at = case when t.is_copied then clock_timestamp() else r.copied_at end,
+        batches = r.batches + t.is_stored::int,
+        failure = t.failure,
+        failed_at = case when t.failure is not null then coalesce(r.failed_at, clock_timestamp()) end
+    from jsonb_to_recordset(i_tables) t (
+        table_name text, location text, is_stored boolean, is_copied boolean, row_count bigint,
+        added bigint, failure text)
+    where r.sub_id = v_sub.sub_id and r.table_name = t.table_name
+      and (t.is_stored or t.failure is distinct from r.failure);
+end;
+$$;
+
+-- Records what comparing a replica with its table found: the tick and the rows of the table, and how the
+-- two differ, null if they are equal; or why they were not compared, which leaves what the last
+-- comparison found. So does a comparison of an earlier tick. i_copy is the copied_tick at its beginning.
+-- locks: none. writes: replica_status.
+create or replace function pgque.note_verified(
+    i_queue text, i_consumer text, i_table text, i_copy bigint, i_tick bigint, i_rows bigint,
+    i_problem text, i_why_not text)
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
+declare
+    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+begin
+    if i_table is null or i_why_not is null and i_tick is null then
+        perform pgque.refuse_value('a comparison has a table and a tick', null,
+                                   'Pass why_not if nothing was compared.');
+    end if;
+    insert into pgque.replica_status (sub_id, table_name)
+    values (v_sub.sub_id, i_table)
+    on conflict (sub_id, table_name) do nothing;
+    update pgque.replica_status r
+    set tried_at = clock_timestamp(), tried_copy = i_copy, unverified = i_why_not
+    where r.sub_id = v_sub.sub_id and r.table_name = i_table;
+    update pgque.replica_status r
+    set row_count = case when r.counted_tick is null then coalesce(r.row_count, i_rows)
+                         else coalesce(i_rows, r.row_count) end,
+        counted_tick = case when i_rows is not null and (r.row_count is null or r.counted_tick is not null)
+                                then i_tick else r.counted_tick end,
+        batches = 0, verified_tick = i_tick, verified_at = clock_timestamp(),
+        verified_problem = i_problem
+    where r.sub_id = v_sub.sub_id and r.table_name = i_table and i_why_not is null
+      and coalesce(r.verified_tick, 0) <= i_tick;
+end;
+$$;
+
+-- The replicas of all consumers, also those that were copied before there was a record of them.
+-- is_copied says whether the last copy counts.
+create or replace view pgque.replica_state as
+select q.queue_name, c.co_name as consumer_name, table_name, r.location, r.row_count, r.counted_tick,
+       r.stored_tick, r.stored_at, r.copied_tick, r.copied_at, coalesce(r.batches, 0) as batches,
+       r.verified_tick, r.verified_at, r.verified_problem, r.tried_at, r.tried_copy, r.unverified,
+       r.failure, r.failed_at, coalesce(t.incarnation = pgque.incarnation()::text, false) as is_copied
+from pgque.replica_status r
+full join pgque.replica_table t using (sub_id, table_name)
+join pgque.subscription_base s using (sub_id)
+join pgque.queue q on q.queue_id = s.sub_queue
+join pgque.consumer c on c.co_id = s.sub_consumer;
+
+-- Returns how the replicas of the consumers of a queue stand, or of all queues.
+create or replace function pgque.replicas(i_queue text default null)
+returns setof pgque.replica_state
+language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+    select * from pgque.replica_state s
+    where s.queue_name = i_queue or i_queue is null
+    order by s.queue_name, s.consumer_name, s.table_name;
+$$;
+
+-- A replica that differs is critical until a later comparison finds it equal, whatever is copied or
+-- applied meanwhile.
+create or replace view pgque.replica_health (queue_name, check_name, status, detail) as
+select r.queue_name, format('replica:%s/%s', r.consumer_name, r.table_name),
+       case when coalesce(r.failure, r.verified_problem) is not null then 'critical'
+            when coalesce(r.unverified, case when r.verified_tick is null then '' end) is not null
+                then 'warning'
+            else 'ok' end,
+       concat_ws('; ',
+           'stands apart since ' || date_trunc('seconds', r.failed_at) || ': ' || r.failure,
+           case when r.verified_tick is null then 'was never compared with its table'
+                else format('%s at tick %s, %s ago', coalesce(
+                         'differed from its table: ' || r.verified_problem, 'was equal to its table'),
+                         r.verified_tick,
+                         date_trunc('seconds', clock_timestamp() - r.verified_at)) end,
+           'the last attempt compared nothing: ' || r.unverified,
+           case when r.verified_problem is not null
+                then 'let the replica''s repair job write the rows that differ; this stays until a '
+                     'later comparison finds none' end)
+from pgque.replica_state r;
+
+-- The age of a replica that was never compared is that of its copy.
+create or replace view pgque.replica_metric as
+select m.metric_name, 'gauge' as metric_type, m.value::numeric,
+       jsonb_build_object('queue', r.queue_name, 'consumer', r.consumer_name, 'table', r.table_name)
+       as labels
+from pgque.replica_state r
+cross join lateral (values
+    ('pgque.replica.verified_tick', r.verified_tick),
+    ('pgque.replica.verified_age_seconds',
+     extract(epoch from clock_timestamp() - coalesce(r.verified_at, r.copied_at))),
+    ('pgque.replica.problem', (coalesce(r.failure, r.verified_problem) is not null)::int)
+) m (metric_name, value)
+where m.value is not null;
+
 -- ===== ops/throughput.sql ========================================================================
 
 -- Returns the buckets that cover a period up to now, the first one completely. They begin at multiples
@@ -10439,6 +10608,7 @@ begin
     return query select * from pgque.queue_metric;
     return query select * from pgque.consumer_metric;
     return query select * from pgque.batch_metric;
+    return query select * from pgque.replica_metric;
     return query
     select 'pgque.health', 'gauge',
            array_position('{ok,unknown,warning,critical}', h.status)::numeric - 1,
@@ -10532,8 +10702,8 @@ begin
         union all select * from pgque.failure_health
         union all select * from pgque.consumer_health
         union all select * from pgque.capture_health
-        union all select * from pgque.apart_health
         union all select * from pgque.asset_health
+        union all select * from pgque.replica_health
     ) h
     order by h.queue_name nulls first, h.check_name;
 end;
@@ -10619,8 +10789,9 @@ select q.queue_name, 'rotation_health',
                         'select pgque.unregister_consumer(%L, %L);', slowest.co_name,
                         q.queue_name, slowest.co_name)
             when kept.table_name is not null
-            then format(': the changes of table %s are kept, which stands apart: see replica_table:%s:%1$s; '
-                        'without them, it is copied again: select pgque.forget_replicated(%L, %2$L, %1$L);',
+            then format(': the changes of table %1$s are kept, which stands apart: see replica:%2$s/%1$s; '
+                        'to have it copied without them: '
+                        'select pgque.forget_replicated(%3$L, %2$L, %1$L);',
                         kept.table_name, kept.co_name, q.queue_name)
             when q.queue_ticker_paused
             then format(': the ticker is paused, and events stay until a tick; resume it with '
@@ -10702,17 +10873,6 @@ select c.queue_name, 'captured_table:' || c.table_name, 'critical',
        format('%s; the queue may lack changes until its owner mends that', c.problem)
 from pgque.captured_tables() c
 where c.problem is not null;
-
--- Returns the tables that stand apart from the batches of their consumers.
-create or replace view pgque.apart_health (queue_name, check_name, status, detail) as
-select q.queue_name, format('replica_table:%s:%s', c.co_name, a.table_name), 'critical',
-       format('stands apart since %s, while the other tables of "%s" go on; attempt %s failed, the next is '
-              'due at %s: %s', date_trunc('seconds', a.apart_since), c.co_name, a.attempts,
-              date_trunc('seconds', a.retry_at), a.reason)
-from pgque.replica_apart a
-join pgque.subscription_base s on s.sub_id = a.sub_id
-join pgque.queue q on q.queue_id = s.sub_queue
-join pgque.consumer c on c.co_id = s.sub_consumer;
 
 -- Returns the consumers of assets that their code location has no longer, and of code locations that were
 -- not seen, although they are noted every two minutes while one of their sensors is on. A consumer that
@@ -11364,9 +11524,10 @@ begin
              finished_before forget_replicated get_batch_events get_batch_info get_consumer_info
              get_lease_info give_up_batch has_table_due hold_batch in_flight incarnation lineage list_scheduled
              move_to_deployment nack nack_batch nack_partitioned next_batch next_batch_custom
-             next_batch_info next_tick note_location note_stored open_to_claim otel_metrics queue_health queue_stats receive receive_coop
+             next_batch_info next_tick note_location note_replicas note_stored note_verified open_to_claim
+             otel_metrics queue_health queue_stats receive receive_coop
              receive_partitioned register_consumer register_consumer_at register_subconsumer
-             release_batch release_slot renew_batch repartition replicated_tables retained_ticks
+             release_batch release_slot renew_batch repartition replicas replicated_tables retained_ticks
              consumer_waits registration_losses seek set_apart set_aside_epoch set_events_aside set_partition_policy set_replicated
              slot_of_key stored_ticks stuck_consumers subscribe subscribe_slot subscribe_slots
              subscribe_subconsumer throughput tick_fingerprint tick_range_read_plan touch_subconsumer

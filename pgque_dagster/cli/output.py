@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from ..client.ranges import age
+
 Row = Mapping[str, object]
 """Values by column. The column's name, with spaces, is the header; with underscores, the key."""
 
@@ -108,19 +110,6 @@ def _as_text(value: object) -> str:
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value)
     )
-
-
-def age(value: timedelta) -> str:
-    """Writes a duration with its two largest units: `3.2s`, `5m 7s`, `2h 0m`, `4d 6h`."""
-    seconds = max(value.total_seconds(), 0)
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days}d {hours}h"
-    return f"{hours}h {minutes}m" if hours else f"{minutes}m {seconds}s"
 
 
 @contextmanager

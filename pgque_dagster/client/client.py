@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from . import batch, installation, producing, queues, registrations
+from . import batch, installation, producing, queues, registrations, replica_status
 from . import dead_letters as letters
 from .batch import DEFAULT_TTL, NO_LIMITS, AsyncBatch, Batch
 from .models import Limits
@@ -60,6 +60,7 @@ class _Operations(Generic[B]):
     status = method(installation.status)
     health = method(installation.health)
     metrics = method(installation.metrics)
+    replicas = method(replica_status.replicas)
 
     @operation
     def claim(

@@ -119,3 +119,16 @@ def _refused(position: object) -> InvalidArgument:
         f"{position!r} is no position in a queue",
         "Pass earliest, latest, the number of a tick, or a time such as 2026-05-24T18:00+00:00.",
     )
+
+
+def age(value: timedelta) -> str:
+    """Writes a duration with its two largest units: `3.2s`, `5m 7s`, `2h 0m`, `4d 6h`."""
+    seconds = max(value.total_seconds(), 0)
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d {hours}h"
+    return f"{hours}h {minutes}m" if hours else f"{minutes}m {seconds}s"

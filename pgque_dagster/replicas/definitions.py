@@ -12,11 +12,13 @@ from ..assets.outputs import LeftOut
 from ..checks.lag import build_consumer_lag_checks
 from ..client import Client, PgqueError
 from ..client.registrations import enter_deployment
+from ..client.replica_status import ReplicaStatus, replica_of_table
 from ..client.replicas import postgres
 from ..client.replicas.apart import Apart
 from ..client.replicas.deletes import MARKS
 from ..client.replicas.postgres import PostgresReplicas
-from ..client.replicas.standing import Log, Replicated, request_first_copies
+from ..client.replicas.recording import record_batch
+from ..client.replicas.standing import Log, Replicated, acked, request_first_copies
 from ..client.source_tables import SourceTable, capture_new
 from ..client.table_spec import TableSpec
 from ..jobs.table_jobs import build_table_maintenance_job
@@ -35,7 +37,9 @@ from .names import (
     source_key,
     wildcard_check,
 )
-from .verifying import failed_check, repair_job, verify_check
+from .verified import apart_check, check_key, recorded_check, recorded_metadata, repair_job_name
+from .verify_sensor import is_comparing, verify_sensor
+from .verifying import repair_job, verify_check
 
 if TYPE_CHECKING:
     from ..spark import SparkBatch
@@ -43,7 +47,6 @@ if TYPE_CHECKING:
 
 _KINDS = {DeltaReplicas: "deltalake", IcebergReplicas: "iceberg", PostgresReplicas: "postgres"}
 _CAPTURE_SECONDS = 30
-_ROW_COUNT = "dagster/row_count"
 
 
 def build_table_replicas(
@@ -55,6 +58,7 @@ def build_table_replicas(
     max_lag: timedelta | None = timedelta(minutes=5),
     lease_ttl: timedelta = timedelta(minutes=1),
     verify_cron: str | None = "0 */6 * * *",
+    verify_timeout: timedelta = timedelta(hours=1),
     maintain_cron: str | None = "30 * * * *",
     group_name: str = "replicas",
     database: str = DEFAULT,
@@ -78,8 +82,9 @@ def build_table_replicas(
         max_lag: beyond this lag, the check on the queue fails; None for no check.
         lease_ttl: how long the lease of a run that died lasts. Until then no other run may apply
             its batch.
-        verify_cron: when each table is compared with its replica, row by row; None for a check
-            that runs only by hand.
+        verify_cron: when each table is compared with its replica, row by row; None for no
+            schedule. A table that was copied is compared at once, and small ones more often.
+        verify_timeout: how long comparing a table may take.
         maintain_cron: when small files of replicas in the lake are united, and files that nobody
             needs are deleted; None for a job that runs only by hand.
         group_name: the group of the assets.
@@ -112,7 +117,7 @@ def build_table_replicas(
     check_tables(name, specs, target)
     of = Database(database)
     prefix = of.named(identifier(name))
-    replicas = _replicas(of, name, specs, target, group_name, lease_ttl)
+    replicas = _replicas(of, name, specs, target, group_name, lease_ttl, verify_cron)
     sources = [
         dg.AssetSpec(
             source_key(of, name, spec),
@@ -125,7 +130,7 @@ def build_table_replicas(
         for spec in specs
     ]
     status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
-    verifying = [verify_check(of, name, spec, target) for spec in specs]
+    verifying = [verify_check(of, name, spec, target, verify_timeout) for spec in specs]
     on_queue = [] if max_lag is None else build_consumer_lag_checks([replicas], max_lag=max_lag)
     if names:
         on_queue = [*on_queue, wildcard_check(of, name, names, specs, target)]
@@ -134,6 +139,7 @@ def build_table_replicas(
         dg.AssetSelection.checks(*verifying, *on_queue),
         description=f"Compares the tables of {name} with their replicas.",
     )
+    longest = verify_timeout * len(specs)
     crons: list[tuple[Any, str | None]] = [(job, verify_cron)]
     if not isinstance(target, PostgresReplicas):
         stored = partial(_stored_tables, target, name, tables=specs)
@@ -145,6 +151,7 @@ def build_table_replicas(
         dg.ScheduleDefinition(
             job=each,
             cron_schedule=cron,
+            should_execute=partial(_is_free, each.name, longest),
             default_status=dg.DefaultScheduleStatus.RUNNING
             if running
             else dg.DefaultScheduleStatus.STOPPED,
@@ -175,10 +182,16 @@ def build_table_replicas(
                 with_checks=False,
                 default_status=status,
             ),
+            verify_sensor(of, name, specs, target, job.name, longest, status),
         ],
         jobs=[*(each for each, _ in crons), repair_job(of, name)],
         schedules=schedules,
     )
+
+
+def _is_free(job: str, longest: timedelta, context: dg.ScheduleEvaluationContext) -> bool:
+    """Whether the last run of a job is over, so that slow runs do not pile up."""
+    return not is_comparing(context.instance, job, longest)
 
 
 def _capture_sensor(
@@ -229,6 +242,7 @@ def _replicas(
     target: Target,
     group_name: str,
     lease_ttl: timedelta,
+    verify_cron: str | None,
 ) -> dg.AssetsDefinition:
     specs = [
         dg.AssetSpec(
@@ -252,14 +266,25 @@ def _replicas(
     def replicas(
         context: dg.AssetExecutionContext, batch: "SparkBatch"
     ) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckEvaluation | LeftOut]:
-        for done in _replicate(target, batch, tables, context.log.info):
-            key = replica_key(database, name, done.spec)
-            if isinstance(done, Apart):
-                yield failed_check(key, done)
-                yield LeftOut(key)
+        claim, repair, done = acked(batch.claim), repair_job_name(database, name), []
+        for found in _replicate(target, batch, tables, context.log.info):
+            done.append(found)
+            key = check_key(database, name, found.spec)
+            if isinstance(found, Apart):
+                yield apart_check(key, found)
+                yield LeftOut(key.asset_key)
                 continue
-            found = _metadata(source_key(database, name, done.spec), done, target)
-            yield dg.MaterializeResult(key, metadata=found)
+            before = claim.session.run(replica_of_table(name, name, found.source.name))
+            status = (before or ReplicaStatus(name, name, found.source.name)).after(
+                found, claim.lease.tick_id
+            )
+            yield dg.MaterializeResult(
+                key.asset_key,
+                metadata=_metadata(source_key(database, name, found.spec), found, target)
+                | recorded_metadata(status),
+            )
+            yield recorded_check(key, status, repair, verify_cron)
+        record_batch(claim, done)
 
     return replicas
 
@@ -310,5 +335,5 @@ def _metadata(source: dg.AssetKey, replicated: Replicated, target: Target) -> di
         stored["pgque/version"] = replicated.version
     if replicated.reason is None:
         return {**stored, ROWS: replicated.rows}
-    stored |= {_ROW_COUNT: replicated.rows, "pgque/copied_because": replicated.reason}
+    stored |= {"pgque/copied_because": replicated.reason}
     return stored if replicated.written is None else {**stored, ROWS: replicated.written}

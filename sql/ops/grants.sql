@@ -55,9 +55,10 @@ begin
              finished_before forget_replicated get_batch_events get_batch_info get_consumer_info
              get_lease_info give_up_batch has_table_due hold_batch in_flight incarnation lineage list_scheduled
              move_to_deployment nack nack_batch nack_partitioned next_batch next_batch_custom
-             next_batch_info next_tick note_location note_stored open_to_claim otel_metrics queue_health queue_stats receive receive_coop
+             next_batch_info next_tick note_location note_replicas note_stored note_verified open_to_claim
+             otel_metrics queue_health queue_stats receive receive_coop
              receive_partitioned register_consumer register_consumer_at register_subconsumer
-             release_batch release_slot renew_batch repartition replicated_tables retained_ticks
+             release_batch release_slot renew_batch repartition replicas replicated_tables retained_ticks
              consumer_waits registration_losses seek set_apart set_aside_epoch set_events_aside set_partition_policy set_replicated
              slot_of_key stored_ticks stuck_consumers subscribe subscribe_slot subscribe_slots
              subscribe_subconsumer throughput tick_fingerprint tick_range_read_plan touch_subconsumer

@@ -17,8 +17,8 @@ begin
         union all select * from pgque.failure_health
         union all select * from pgque.consumer_health
         union all select * from pgque.capture_health
-        union all select * from pgque.apart_health
         union all select * from pgque.asset_health
+        union all select * from pgque.replica_health
     ) h
     order by h.queue_name nulls first, h.check_name;
 end;
@@ -104,8 +104,9 @@ select q.queue_name, 'rotation_health',
                         'select pgque.unregister_consumer(%L, %L);', slowest.co_name,
                         q.queue_name, slowest.co_name)
             when kept.table_name is not null
-            then format(': the changes of table %s are kept, which stands apart: see replica_table:%s:%1$s; '
-                        'without them, it is copied again: select pgque.forget_replicated(%L, %2$L, %1$L);',
+            then format(': the changes of table %1$s are kept, which stands apart: see replica:%2$s/%1$s; '
+                        'to have it copied without them: '
+                        'select pgque.forget_replicated(%3$L, %2$L, %1$L);',
                         kept.table_name, kept.co_name, q.queue_name)
             when q.queue_ticker_paused
             then format(': the ticker is paused, and events stay until a tick; resume it with '
@@ -187,17 +188,6 @@ select c.queue_name, 'captured_table:' || c.table_name, 'critical',
        format('%s; the queue may lack changes until its owner mends that', c.problem)
 from pgque.captured_tables() c
 where c.problem is not null;
-
--- Returns the tables that stand apart from the batches of their consumers.
-create or replace view pgque.apart_health (queue_name, check_name, status, detail) as
-select q.queue_name, format('replica_table:%s:%s', c.co_name, a.table_name), 'critical',
-       format('stands apart since %s, while the other tables of "%s" go on; attempt %s failed, the next is '
-              'due at %s: %s', date_trunc('seconds', a.apart_since), c.co_name, a.attempts,
-              date_trunc('seconds', a.retry_at), a.reason)
-from pgque.replica_apart a
-join pgque.subscription_base s on s.sub_id = a.sub_id
-join pgque.queue q on q.queue_id = s.sub_queue
-join pgque.consumer c on c.co_id = s.sub_consumer;
 
 -- Returns the consumers of assets that their code location has no longer, and of code locations that were
 -- not seen, although they are noted every two minutes while one of their sensors is on. A consumer that

@@ -148,6 +148,7 @@ begin
     return query select * from pgque.queue_metric;
     return query select * from pgque.consumer_metric;
     return query select * from pgque.batch_metric;
+    return query select * from pgque.replica_metric;
     return query
     select 'pgque.health', 'gauge',
            array_position('{ok,unknown,warning,critical}', h.status)::numeric - 1,

@@ -30,3 +30,29 @@ create table if not exists pgque.replica_apart (
     reason       text not null,
     primary key (sub_id, table_name)
 );
+
+-- How the replica of each table of a consumer stands. Written with the ack of each batch that changes
+-- the replica, and by each comparison with the table. counted_tick is the tick at which row_count was
+-- so; null if it follows each batch. batches counts those stored since the last comparison. tried_copy is
+-- the copied_tick that the last attempt to compare found.
+create table if not exists pgque.replica_status (
+    sub_id            integer not null references pgque.subscription_base on delete cascade,
+    table_name        text not null,
+    location          text,
+    row_count         bigint,
+    counted_tick      bigint,
+    stored_tick       bigint,
+    stored_at         timestamptz,
+    copied_tick       bigint,
+    copied_at         timestamptz,
+    batches           bigint not null default 0,
+    verified_tick     bigint,
+    verified_at       timestamptz,
+    verified_problem  text,
+    tried_at          timestamptz,
+    tried_copy        bigint,
+    unverified        text,
+    failure           text,
+    failed_at         timestamptz,
+    primary key (sub_id, table_name)
+) with (fillfactor = 50);

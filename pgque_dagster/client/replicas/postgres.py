@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import psycopg
 from psycopg import sql
@@ -242,6 +243,7 @@ class _Apply:
     ) -> Replicated:
         standing, table, batch = work.standing, work.table, self._batch
         source, last, rows, written = standing.source, standing.copied, 0, None
+        resumed: Literal["changed", "copied"] | None = None
         if work.reason is not None and copy is not None:
             tick_id, snapshot = copy
             self._log(f"copying {source.name}: {work.reason}")
@@ -252,12 +254,18 @@ class _Apply:
             last = Copied(snapshot.transactions, source.shape)
         elif self._has_batch and table.mark is not None:
             last = Copied(table.mark.copied, table.mark.shape)
+            if last != standing.copied:
+                resumed = "copied"
+            elif kinds:
+                resumed = "changed"
         elif kinds and last is not None:
             with _refusing(table):
                 rows = table.apply(last.transactions, batch.lease.tick_id)
         if last is not None and last != standing.copied:
             remember(batch, source.name, last)
-        return Replicated(source, table.location, None, rows, work.reason, written)
+        return Replicated(
+            *(source, table.location, None, rows, work.reason, written, table.added, resumed)
+        )
 
 
 def _copy_reason(

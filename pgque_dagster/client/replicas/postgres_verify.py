@@ -53,7 +53,7 @@ def verify(
             last = ledger.read()
             replica = replica_of(there, target, source, f"{queue}/{consumer}")
             if replica.mark is None or not replica.fits or last.tick_id is None:
-                return unknown(REPLICA_GONE)
+                return unknown(REPLICA_GONE, acked)
             copied = replica.mark.copied
             if standing.copied is None or copied != standing.copied.transactions:
                 return unknown(NEXT_COPIES)

@@ -10,6 +10,7 @@ keys, partitions or files than at its last copy, that was truncated, or whose tr
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from ..batch import Batch
 from ..errors import InvalidArgument
@@ -51,6 +52,9 @@ class Replicated:
         rows: how many rows were copied, or how many keys changed.
         reason: why the table was copied; None if changes were applied.
         written: how many rows of the replica a copy changed; None if it wrote all of them anew.
+        added: by how many rows the replica grew; None if nobody counts them.
+        resumed: what an earlier attempt did that was not acked, `changed` or `copied`, so that
+            nobody knows the figures; None if there was none.
     """
 
     source: SourceTable
@@ -59,6 +63,18 @@ class Replicated:
     rows: int
     reason: str | None
     written: int | None = None
+    added: int | None = None
+    resumed: Literal["changed", "copied"] | None = None
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the replica has another copy than before the batch."""
+        return self.reason is not None or self.resumed == "copied"
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the batch changed the replica."""
+        return bool(self.is_copied or self.resumed or self.rows)
 
     @property
     def spec(self) -> TableSpec:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from psycopg import sql
 
 from ..rights import Connection
-from .deletes import FROM_TICK, HISTORY, MARKS, SOFT, TO_TICK, end_mark
+from .deletes import FROM_TICK, HARD, HISTORY, MARKS, SOFT, TO_TICK, end_mark
 from .target_definition import TargetDefinition, listed
 from .verification import SHOWN, Difference
 
@@ -26,7 +26,13 @@ _CHANGE_COLUMNS = (
 
 
 class TargetTable(TargetDefinition):
-    """The replica of a table. Its arguments and attributes are those of its definition."""
+    """The replica of a table. Its other arguments and attributes are those of its definition.
+
+    Attributes:
+        added: by how many rows `apply` made it grow; None if nobody counts them.
+    """
+
+    added: int | None = None
 
     def later_kinds(self, copied: str) -> set[str]:
         """Returns the types of the staged events of the table that are not in a copy."""
@@ -44,10 +50,12 @@ class TargetTable(TargetDefinition):
         """
         count = self._read_changes(copied)
         if not self._row_key:
-            return self._append()
+            self.added = self._append()
+            return self.added
         gone = sql.SQL("exists (select from {} s where s.{} and {})")
-        self._end(gone.format(_ROWS, _DELETED, self._matches("t", "s")), tick_id)
-        self._store(tick_id)
+        ended = self._end(gone.format(_ROWS, _DELETED, self._matches("t", "s")), tick_id)
+        _, inserted = self._store(tick_id)
+        self.added = inserted - ended if self._deletes == HARD else None
         return count
 
     def overwrite(self, copied: str, tick_id: int | None) -> tuple[int, int]:
@@ -71,7 +79,7 @@ class TargetTable(TargetDefinition):
             return count, self._append()
         gone = sql.SQL("not exists (select from {} s where {})")
         written = self._end(gone.format(_ROWS, self._matches("t", "s")), tick_id)
-        written += self._store(tick_id)
+        written += self._store(tick_id)[0]
         self._set_mark(copied)
         return count, written
 
@@ -240,10 +248,15 @@ class TargetTable(TargetDefinition):
         # A database that went back in time has ticks anew: a version lasts a tick at least.
         return sql.SQL("greatest({}, t.{} + 1)").format(tick_id, sql.Identifier(FROM_TICK))
 
-    def _store(self, tick_id: int | None) -> int:
-        """Stores the rows that differ from those of the table. Returns how many."""
+    def _store(self, tick_id: int | None) -> tuple[int, int]:
+        """Stores the rows that differ from those of the table.
+
+        Returns:
+            How many, and how many of them have a new key.
+        """
         if self._deletes == HISTORY:
-            return self._store_versions(tick_id)
+            begun = self._store_versions(tick_id)
+            return begun, begun
         is_soft = self._deletes == SOFT
         names = [*self._types, *MARKS[self._deletes]]
         mark = sql.SQL(", case when {} then {} end").format(_DELETED, tick_id)
@@ -256,9 +269,13 @@ class TargetTable(TargetDefinition):
             ),
             self._differs("t", "excluded", names),
         )
-        stored = self._db.execute(
+        ((stored, inserted),) = self._db.execute(
             sql.SQL(
-                "insert into {} as t ({}) select {}{} from {} where {} on conflict ({}) {}"
+                "with stored as ("
+                " insert into {} as t ({}) select {}{} from {} where {} on conflict ({}) {}"
+                # Of an updated row, it is this transaction, which has locked the row before.
+                " returning t.xmax = 0 as is_new)"
+                " select count(*), count(*) filter (where is_new) from stored"
             ).format(
                 self._table,
                 listed(names),
@@ -269,8 +286,8 @@ class TargetTable(TargetDefinition):
                 self._key,
                 action,
             )
-        )
-        return stored.rowcount
+        ).fetchall()
+        return stored, inserted
 
     def _store_versions(self, tick_id: int | None) -> int:
         """Ends versions that differ from the rows, and begins those that the table lacks.

@@ -53,6 +53,16 @@ class Verification:
     why_not: str | None = None
 
     @property
+    def problem(self) -> str | None:
+        """How the replica differs from its table; None if it does not, or nobody knows."""
+        if self.why_not == REPLICA_GONE:
+            return REPLICA_GONE
+        if self.why_not is not None or not self.differences:
+            return None
+        shown = "; ".join(f"{each.kind} {each.key}" for each in self.examples)
+        return f"{self.differences} of {self.rows} rows differ: {shown}"
+
+    @property
     def is_equal(self) -> bool:
         """Whether the rows are proven to be the same."""
         return self.why_not is None and not self.differences

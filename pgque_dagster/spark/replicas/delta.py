@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from ...client.errors import InvalidArgument
+from ...client.replicas.deletes import HARD
 from ...client.source_tables import SourceTable
 from ..batch import SparkBatch
 from ..sinks.delta.merge import Rows, merge
@@ -147,12 +148,14 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
         newest = state.version()
         if self.changes is not None and self._row_key:
             rows = Rows(self.storage, self.files)
-            merge(state, rows, self._row_key, properties, DELETED)
+            added = merge(state, rows, self._row_key, properties, DELETED)
+            self.grew_by = added if self._replica.deletes == HARD else None
         else:
             mode = "overwrite" if self.changes is None else "append"
             state.create_write_transaction(
                 self.added(), mode, delta_schema(self.fields), commit_properties=properties
             )
+            self.grew_by = self.rows
         self.version = newest + 1
         return True
 

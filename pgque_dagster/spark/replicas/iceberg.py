@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from ...client.replicas.deletes import HARD
 from ...client.source_tables import SourceTable
 from ..batch import SparkBatch
 from ..cluster.executor_errors import clear_executor_errors
@@ -177,6 +178,8 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
             for new in entries_of(change, state.location(), self.files):
                 overwrite.append_data_file(new)
         self.version = committed_snapshot(change)
+        if self._replica.deletes == HARD:
+            self.grew_by = self.rows - sum(old.record_count for old in files)
         return True
 
     def _write_merged(self, state: Table, files: list[Entry], changes: DataFrame) -> list[Entry]:

@@ -135,7 +135,9 @@ class LakeReplica(ABC, Generic[Table]):
         finally:
             marked.unpersist()
 
-    def merge(self, batch: SparkBatch, changes: DataFrame, copied: str) -> tuple[int | None, int]:
+    def merge(
+        self, batch: SparkBatch, changes: DataFrame, copied: str
+    ) -> tuple[int | None, int, int | None]:
         """Applies changes by one commit.
 
         Args:
@@ -144,8 +146,8 @@ class LakeReplica(ABC, Generic[Table]):
             copied: the snapshot of the last copy.
 
         Returns:
-            The version of the table, and the number of rows that were changed; the version is None
-            if there was nothing to change.
+            The version of the table, the number of rows that were changed, and by how many the
+            table grew, if somebody counts them; the version is None if there was nothing to change.
 
         Raises:
             As for `overwrite`.
@@ -153,9 +155,9 @@ class LakeReplica(ABC, Generic[Table]):
         old = self._rows(batch.spark) if self.deletes == HISTORY else None
         with self._staged(batch, changes, copied, old, batch.claim.lease.tick_id) as output:
             if not output.changes:
-                return None, 0
+                return None, 0, None
             output.publish()
-        return output.version, output.changes
+        return output.version, output.changes, output.grew_by
 
     @contextmanager
     def _staged(

@@ -43,8 +43,11 @@ class ReplicaOutput(TableOutput[Table]):
     Attributes:
         changes: how many rows of a copy it changes; None if it has all rows.
         repairs: the replica that it was compared with; None if it follows the copy that it changes.
+        grew_by: by how many rows its commit made the replica grow; None if nobody counts them, also
+            of a commit that an earlier attempt made.
     """
 
+    grew_by: int | None = None
     changes: int | None = None
     repairs: ReplicaState | None = None
 

@@ -118,8 +118,8 @@ def _replicate_one(
         changes = net_changes(events, source)
     else:
         changes = late_changes(events, source, replica.deletes)
-    version, rows = replica.merge(batch, changes, copied.transactions)
-    return Replicated(source, replica.location, version, rows, None)
+    version, rows, added = replica.merge(batch, changes, copied.transactions)
+    return Replicated(source, replica.location, version, rows, None, added=added)
 
 
 @contextmanager

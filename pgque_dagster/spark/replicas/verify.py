@@ -66,7 +66,7 @@ def verify(
     replica = replica_of(target, source, queue, session)
     state = replica.state()
     if state is None:
-        return Verification(source.name, None, None, why_not=REPLICA_GONE)
+        return Verification(source.name, acked, None, why_not=REPLICA_GONE)
     from_tick = max(acked, state.tick_id)
     with Snapshot.of_tick(session.url, queue) as (tick_id, snapshot):
         plan = session.run(tick_range_plan(queue, from_tick, tick_id, DEFAULT_SLICES))

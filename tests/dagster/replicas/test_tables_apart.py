@@ -1,4 +1,4 @@
-"""A table that stands apart in Dagster: no materialization, a red check, and a run when it is due."""
+"""A table that stands apart in Dagster: a red check, and a run when it is due."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_a_table_that_fails_is_not_materialized_and_its_check_is_red(shop: Shop)
         assert "infinity in column day" in str(check.description)
         (status, detail) = db.rows(
             "select status, detail from pgque.queue_health()"
-            " where check_name = 'replica_table:shop:public.items'"
+            " where check_name = 'replica:shop/public.items'"
         )[0]
         assert (status, "with id 7" in detail) == ("critical", True)
 

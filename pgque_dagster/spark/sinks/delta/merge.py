@@ -43,8 +43,10 @@ def merge(
     key: Sequence[str],
     properties: CommitProperties,
     deleted: str | None = None,
-) -> None:
+) -> int:
     """Replaces the row of each key, or inserts or deletes it, in one commit.
+
+    Returns by how many rows the table grows.
 
     Args:
         table: the version of the table to merge into.
@@ -55,7 +57,7 @@ def merge(
     """
     if not rows.files:
         table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
-        return
+        return 0
     values = {_quoted(field.name): "null" for field in table.schema().fields}
     values |= {_quoted(x): f"source.{_quoted(x)}" for x in rows.schema.names if x != deleted}
     merger = table.merge(
@@ -69,7 +71,9 @@ def merge(
     if deleted is not None:
         stays = f"not source.{_quoted(deleted)}"
         merger = merger.when_matched_delete(f"source.{_quoted(deleted)}")
-    merger.when_matched_update(values, stays).when_not_matched_insert(values, stays).execute()
+    merger = merger.when_matched_update(values, stays).when_not_matched_insert(values, stays)
+    found = merger.execute()
+    return int(found["num_target_rows_inserted"]) - int(found["num_target_rows_deleted"])
 
 
 class Rows:

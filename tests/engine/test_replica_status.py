@@ -1,0 +1,145 @@
+"""The record of how replicas stand: what batches stored, and what comparisons found."""
+
+import json
+
+import pytest
+
+from tests.support.metrics import health
+from tests.support.queues import Connection, refused
+
+TABLE = "public.t"
+
+
+@pytest.fixture
+def stored(q: Connection) -> Connection:
+    """A queue with a consumer that has copied a table of ten rows with the batch of tick 5."""
+    batch(q, 5, is_copied=True, row_count=10, is_stored=True)
+    return q
+
+
+def batch(db: Connection, tick: int, table: str = TABLE, **found: object) -> None:
+    about = {"table_name": table, "location": "lake/t", "is_stored": False, **found}
+    db.value("select pgque.note_replicas('q', 'c', %s, %s)", tick, json.dumps([about]))
+
+
+def compared(
+    db: Connection, tick: int, problem: str | None = None, *, rows: int = 7, why: str | None = None
+) -> None:
+    note = "select pgque.note_verified('q', 'c', %s, 5, %s, %s, %s, %s)"
+    db.value(note, TABLE, tick, rows, problem, why)
+
+
+def state(db: Connection, columns: str) -> tuple[object, ...]:
+    (row,) = db.rows(f"select {columns} from pgque.replicas('q')")
+    return row
+
+
+def test_the_rows_are_those_of_the_copy_and_what_batches_added(stored: Connection) -> None:
+    batch(stored, 6, is_stored=True, added=3)
+    batch(stored, 7, is_stored=True, added=-1)
+    counted = "row_count, counted_tick, stored_tick, copied_tick, batches"
+    assert state(stored, counted) == (12, None, 7, 5, 3)
+
+    batch(stored, 8, is_stored=True)  # By nobody knows how many.
+    batch(stored, 9, is_stored=True, added=1)
+    assert state(stored, counted) == (12, 7, 9, 5, 5)
+    compared(stored, 10)
+    assert state(stored, counted) == (7, 10, 9, 5, 0)
+    batch(stored, 11, is_copied=True, row_count=4, is_stored=True)
+    assert state(stored, counted) == (4, None, 11, 11, 1)
+
+
+def test_a_batch_that_leaves_a_table_as_it_is_writes_nothing(stored: Connection) -> None:
+    before = stored.rows("select ctid::text, xmin::text from pgque.replica_status")
+
+    batch(stored, 6)
+
+    assert stored.rows("select ctid::text, xmin::text from pgque.replica_status") == before
+
+
+def test_a_table_that_is_replicated_no_longer_has_no_record(stored: Connection) -> None:
+    batch(stored, 6, "public.other")
+
+    assert state(stored, "table_name, stored_tick") == ("public.other", None)
+
+
+def test_a_difference_stays_until_a_later_comparison_is_equal(stored: Connection) -> None:
+    compared(stored, 6, "2 of 7 rows differ")
+    batch(stored, 7, is_copied=True, row_count=7, is_stored=True)
+    compared(stored, 8, why="it took too long")
+
+    found = "verified_tick, verified_problem, unverified, row_count"
+    assert state(stored, found) == (6, "2 of 7 rows differ", "it took too long", 7)
+    status, detail = health(stored)[f"replica:c/{TABLE}"]
+    assert status == "critical"
+    assert "2 of 7 rows differ at tick 6" in detail
+    assert "compared nothing: it took too long" in detail
+
+    compared(stored, 9)
+    assert state(stored, found) == (9, None, None, 7)
+    status, detail = health(stored)[f"replica:c/{TABLE}"]
+    assert (status, detail.split(",")[0]) == ("ok", "was equal to its table at tick 9")
+
+
+def test_an_earlier_comparison_that_ends_later_does_not_count(stored: Connection) -> None:
+    compared(stored, 9, "it differs")
+    compared(stored, 8)
+    assert state(stored, "verified_tick, verified_problem") == (9, "it differs")
+
+
+def test_a_replica_that_was_not_compared_is_a_warning(stored: Connection) -> None:
+    status, detail = health(stored)[f"replica:c/{TABLE}"]
+    assert (status, detail) == ("warning", "was never compared with its table")
+    compared(stored, 6)
+    compared(stored, 7, why="it took too long")
+    assert health(stored)[f"replica:c/{TABLE}"][0] == "warning"
+
+
+def test_a_table_that_stands_apart_is_critical_since_it_does(stored: Connection) -> None:
+    batch(stored, 6, failure="no right")
+    since = state(stored, "failed_at")
+    batch(stored, 7, failure="still none")
+
+    assert state(stored, "failed_at, stored_tick") == (*since, 5)
+    status, detail = health(stored)[f"replica:c/{TABLE}"]
+    assert status == "critical"
+    assert detail.startswith("stands apart since ")
+    assert ": still none; was never compared" in detail
+    batch(stored, 8, is_stored=True, added=0)
+    assert state(stored, "failure, failed_at") == (None, None)
+
+
+def test_the_metrics_say_when_it_was_compared_and_whether_it_is_wrong(stored: Connection) -> None:
+    def figures() -> dict[str, float]:
+        return {
+            name.removeprefix("pgque.replica."): value
+            for name, value in stored.rows(
+                "select metric_name, value::float8 from pgque.otel_metrics() where labels ="
+                """ '{"queue": "q", "consumer": "c", "table": "public.t"}'"""
+            )
+        }
+
+    assert figures().keys() == {"verified_age_seconds", "problem"}
+    assert figures()["problem"] == 0
+    compared(stored, 6, "it differs")
+    assert figures()["verified_tick"] == 6
+    assert figures()["problem"] == 1
+
+
+def test_a_copy_from_before_there_was_a_record_is_listed(q: Connection) -> None:
+    q.value("select pgque.set_replicated('q', 'c', 't', pg_current_snapshot(), 'shape')")
+
+    assert state(q, "table_name, is_copied, location, batches") == ("t", True, None, 0)
+    assert q.rows("select * from pgque.replicas('other')") == []
+
+
+def test_what_is_recorded_is_complete(stored: Connection) -> None:
+    with refused("PQ005", "an array of tables"):
+        stored.value("select pgque.note_replicas('q', 'c', 6, '{}')")
+    with refused("PQ005", "a table and a tick"):
+        stored.value("select pgque.note_verified('q', 'c', 't', 5, null, 1, null, null)")
+
+
+def test_the_record_ends_with_the_consumer(stored: Connection) -> None:
+    stored.value("select pgque.unregister_consumer('q', 'c')")
+    assert stored.rows("select * from pgque.replica_status") == []
