@@ -1,18 +1,15 @@
-"""Tables that stand apart from the batches of their consumer: what is kept for them, and how long."""
+"""Tables that stand apart from the batches of their consumer: what is kept for them."""
 
 import pytest
 
-from tests.engine.conftest import Connection
+from tests.support.queues import Connection
 
-PAUSE = (
-    "select round(extract(epoch from retry_at - clock_timestamp()) / 60) from pgque.replica_apart"
-)
+MINUTES = "round(extract(epoch from retry_at - clock_timestamp()) / 60)"
 
 
 @pytest.fixture
 def copied(q: Connection) -> Connection:
     """A queue whose consumer has copied two tables, and stands at its third tick."""
-    q.execute("select pgque.register_consumer('q', 'c')")
     for table in ("a", "b"):
         q.execute(
             "select pgque.set_replicated('q', 'c', %s, pg_current_snapshot(), 'shape')", (table,)
@@ -58,7 +55,7 @@ def test_events_are_kept_for_the_table_that_stands_apart_longest(copied: Connect
     kept = copied.value(events)
     assert kept >= 2
     plan = "select max(batch_events) from pgque.tick_range_read_plan('q', %s, %s, 1)"
-    assert copied.value(plan, (first, last)) == 2
+    assert copied.value(plan, first, last) == 2
     assert copied.rows("select first_tick from pgque.needed_tick") == [(first,)]
     part(copied, first, why=None)
     assert passed(copied) == second
@@ -72,7 +69,7 @@ def test_pauses_grow_up_to_ten_minutes(copied: Connection) -> None:
     tick, pauses = event(copied), []
     for _ in range(6):
         part(copied, tick)
-        pauses.append(int(copied.value(PAUSE)))
+        pauses.append(int(copied.value(f"select {MINUTES} from pgque.replica_apart")))
     assert pauses == [1, 2, 4, 8, 10, 10]
     found = "select tick_id, is_kept, is_due, reason from pgque.tables_apart('q', 'c')"
     assert copied.rows(found) == [(tick, True, False, "why")]
@@ -94,9 +91,9 @@ def test_a_batch_without_events_needs_a_run_while_a_table_is_due(copied: Connect
     copied.execute("select pgque.force_next_tick('q'); select pgque.ticker('q')")
     batch = copied.value("select pgque.next_batch('q', 'c')")
     due = "select pgque.has_table_due(%s)"
-    assert not copied.value(due, (batch,))
+    assert not copied.value(due, batch)
     copied.execute("update pgque.replica_apart set retry_at = clock_timestamp()")
-    assert copied.value(due, (batch,))
+    assert copied.value(due, batch)
 
 
 def test_held_up_rotation_names_the_table_and_the_way_out(copied: Connection) -> None:
@@ -131,4 +128,4 @@ def test_a_table_that_is_gone_has_the_name_that_its_events_have(
     q: Connection, written: str, name: str | None
 ) -> None:
     q.execute("set quote_all_identifiers = on")
-    assert q.value("select pgque.captured_name(%s)", (written,)) == name
+    assert q.value("select pgque.captured_name(%s)", written) == name
