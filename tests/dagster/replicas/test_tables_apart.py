@@ -65,6 +65,8 @@ def test_a_table_that_fails_is_not_materialized_and_its_check_is_red(shop: Shop)
         )[0]
         assert (status, "with id 7" in detail) == ("critical", True)
 
+        (compared,) = [each for each in shop.verify() if each.asset_key == check.asset_key]
+        assert (compared.passed, compared.severity) == (False, dg.AssetCheckSeverity.ERROR)
         assert requested(shop) == 0, "its pause is not over, and the batch has no events"
         db.execute("update items set day = null")
         assert materialized(shop.run()) == ["orders"]
