@@ -269,7 +269,8 @@ begin
               'count_unfinished', 'deliver_due', 'drop_expired_held', 'due_events', 'earlier_held',
               'enter_deployment', 'find_in_page',
               'find_leased_slot', 'find_slot', 'finish_page', 'follow_switch',
-              'has_expired_held', 'has_held_events', 'held_batch_events', 'hold_next_in_page',
+              'has_expired_held', 'has_held_events', 'held_batch_events', 'hold_batch',
+              'hold_next_in_page',
               'latency_percentiles', 'maint_steps', 'move_event_tables', 'move_failures',
               'move_to_deployment',
               'open_page', 'plan_held', 'retention_cost', 'run_maintenance',
@@ -856,14 +857,17 @@ create table if not exists pgque.staging (
 -- ===== schema/hold.sql ===========================================================================
 
 -- Batches that are not retried automatically, with the reason and the way out. A row counts only while
--- its batch is open under its epoch, so a claim or an ack ends this and writes nothing here.
+-- its batch is open under its epoch, so a claim or an ack ends this and writes nothing here. Those that
+-- are retried without end (is_retried) fail since then, and count until they are finished.
 create table if not exists pgque.held_batch (
     sub_id      integer primary key references pgque.subscription_base on delete cascade,
     batch_id    bigint not null,
     epoch       bigint not null,
     held_since  timestamptz not null default clock_timestamp(),
-    reason      text not null
+    reason      text not null,
+    is_retried  boolean not null default false
 );
+alter table pgque.held_batch add column if not exists is_retried boolean not null default false;
 
 -- Events of open batches that are dead letters before their batch is finished: every read of the batch
 -- leaves them out (engine/batches/set_aside.sql). A row counts only while its batch is open, so an ack
@@ -5407,8 +5411,11 @@ $$;
 -- into it. consumer_states() and queue_health() show it with the reason until the batch is claimed
 -- again or finished. i_epoch is the epoch at which the attempts were counted; a batch that was claimed
 -- since then is refused. Returns 1, or 0 if the batch was parked under this epoch before.
+-- With i_is_retried, it is not parked: its attempts fail by what passes, and go on without end. The
+-- reason is shown until the batch is finished.
 -- locks: waits for a concurrent call for the same consumer. writes: held_batch.
-create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text)
+create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text,
+                                            i_is_retried boolean default false)
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
@@ -5419,7 +5426,8 @@ begin
                                    'Say what failed and what to do: whoever is on call reads it.');
     end if;
     perform pgque.refuse_slot(v_sub, true);
-    if v_sub.lease_epoch is distinct from i_epoch or v_sub.lease_until > clock_timestamp() then
+    if not i_is_retried and (v_sub.lease_epoch is distinct from i_epoch
+                             or v_sub.lease_until > clock_timestamp()) then
         raise exception using
             errcode = 'PQ012',
             message = format('batch %s is not parked: %s', i_batch_id,
@@ -5431,12 +5439,15 @@ begin
             hint = 'It was claimed since its attempts were counted: count them again.';
     end if;
 
-    insert into pgque.held_batch as h (sub_id, batch_id, epoch, reason)
-    values (v_sub.sub_id, i_batch_id, i_epoch, i_reason)
+    insert into pgque.held_batch as h (sub_id, batch_id, epoch, reason, is_retried)
+    values (v_sub.sub_id, i_batch_id, i_epoch, i_reason, i_is_retried)
     on conflict (sub_id) do update
-    set batch_id = excluded.batch_id, epoch = excluded.epoch, held_since = excluded.held_since,
-        reason = excluded.reason
-    where (h.batch_id, h.epoch) <> (excluded.batch_id, excluded.epoch);
+    set batch_id = excluded.batch_id, epoch = excluded.epoch,
+        held_since = case when h.batch_id = i_batch_id and h.is_retried and i_is_retried
+                          then h.held_since else excluded.held_since end,
+        reason = excluded.reason, is_retried = excluded.is_retried
+    where (h.batch_id, h.epoch, h.is_retried)
+          <> (excluded.batch_id, excluded.epoch, excluded.is_retried);
     return found::integer;
 end;
 $$;
@@ -5719,6 +5730,7 @@ begin
     left join pgque.subscription s on s.sub_id = m.sub_id
     left join pgque.held_batch h
         on h.sub_id = s.sub_id and h.batch_id = s.sub_batch and h.epoch = s.lease_epoch
+            and not h.is_retried
     left join pgque.consumer_deployment d on d.sub_id = coalesce(s.sub_main, s.sub_id, (
         select min(other.sub_id)
         from pgque.partition_slot_base b
@@ -10684,7 +10696,7 @@ select null, 'log_rotation', l.status, l.detail from pgque.log_health() l;
 -- ===== ops/health.sql ============================================================================
 
 -- Returns what is wrong and what to do about it: a row for each queue and check, and for each consumer
--- the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no queue. The
+-- the rows consumer_lag:<name>, held_batch:<name> and failing_batch:<name>. Checks of the whole database have no queue. The
 -- status is ok, warning or critical.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -10950,7 +10962,7 @@ left join (
 -- The lag of a consumer is compared with the queue's rotation period, because a longer lag holds up
 -- rotation. It is the age of the first event that waits, with or without a tick: at most that of the tick
 -- before it, and exactly where that is long ago, because finding the first event takes time. A parked batch is critical, because later
--- events wait. A lease that expired longer ago than the idle period is a warning, because no worker has
+-- events wait; so is one that fails for 2 minutes by what passes. A lease that expired longer ago than the idle period is a warning, because no worker has
 -- the batch.
 create or replace view pgque.consumer_health (queue_name, check_name, status, detail) as
 with unticked as materialized (
@@ -11008,6 +11020,19 @@ select c.queue_name, format('held_batch:%s', c.co_name),
 from consumer c
 left join pgque.held_batch h
     on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.epoch = c.lease_epoch
+       and not h.is_retried
+union all
+select c.queue_name, format('failing_batch:%s', c.co_name),
+       case when h.batch_id is null then 'ok'
+            when h.held_since > clock_timestamp() - interval '2 minutes' then 'warning'
+            else 'critical' end,
+       case when h.batch_id is null then 'no batch waits for a failure to pass'
+            else format('batch %s of "%s" fails since %s and is tried again until it succeeds; what '
+                        'follows it waits: %s', h.batch_id, c.co_name,
+                        date_trunc('seconds', h.held_since), h.reason) end
+from consumer c
+left join pgque.held_batch h
+    on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.is_retried
 union all
 select q.queue_name, 'lease_health',
        case when l.expired is null then 'ok'
@@ -11026,6 +11051,7 @@ left join (
     from consumer c
     left join pgque.held_batch h
         on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.epoch = c.lease_epoch
+           and not h.is_retried
     where c.sub_batch is not null
       and h.batch_id is null
       and c.lease_until < clock_timestamp() - c.queue_ticker_idle_period

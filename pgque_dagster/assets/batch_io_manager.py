@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from .. import spark
 from ..client import InvalidArgument
 from ..project.keys import TABLE
-from ..project.step_errors import log_error_line
+from ..project.step_errors import log_error_line, noting_what_passes
 from ..spark.cluster.executor_errors import clear_executor_errors
 from .current_batch import current_batch
 from .metadata import set_aside
@@ -37,7 +37,8 @@ class BatchIOManager(dg.ConfigurableIOManager):
                 does not fit what is stored there.
         """
         # Dagster calls an IO manager outside the block of the step that logs errors.
-        with log_error_line(context.log):
+        instance = context.step_context.instance
+        with log_error_line(context.log), noting_what_passes(instance, context.run_id):
             batch = current_batch(context)
             if not isinstance(obj, DataFrame):
                 raise InvalidArgument(

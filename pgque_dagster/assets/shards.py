@@ -17,6 +17,7 @@ from ..project.batch_run import BatchRun
 from ..project.database import Database
 from ..project.keys import BATCH_ID, CONSUMER, QUEUE, SHARDS
 from ..project.resource import PgqueResource
+from ..project.step_errors import noting_what_passes
 from .batch_io_manager import BatchIOManager
 from .claims import claim_batch
 from .consumption import Consumption
@@ -58,6 +59,8 @@ def consume_shards(
                 errors.append(error)
                 continue
             if batch is not None:
+                if not claims:
+                    stack.enter_context(noting_what_passes(context.instance, context.run.run_id))
                 claims[database.name] = batch
                 stack.enter_context(batch.keep_alive())
                 stack.callback(_release, batch)

@@ -21,6 +21,7 @@ from ..project.consumers import repository_of
 from ..project.deployment import consuming_asset
 from ..project.registration import ensure_consumer, how_to_register_again
 from ..project.resource import PgqueResource
+from ..project.step_errors import noting_what_passes
 from ..spark.address import DatabaseAddress
 from ..spark.cluster.executor_errors import clear_executor_errors
 from ..spark.cluster.session import open_session
@@ -59,7 +60,10 @@ class Step:
         name = f"batch {batch.batch_id} of {self.consumption}"
         # BaseException, because Dagster raises GeneratorExit when storing the output failed.
         try:
-            with batch.keep_alive() as keeper:
+            with (
+                noting_what_passes(self.context.instance, self.context.run.run_id),
+                batch.keep_alive() as keeper,
+            ):
                 outputs = yield from self.compute(batch)
                 if failed := outputs.failed_checks():
                     # Dagster itself fails the step because of these checks.

@@ -25,12 +25,13 @@ CHECKS: Mapping[str, str] = {
     "consumer_lag": "No consumer delays rotation.",
     "consumer_asset": "Each consumer of an asset has one, in a code location that lives.",
     "held_batch": "No batch is parked after its last attempt.",
+    "failing_batch": "No batch fails by what passes, such as a target that is away.",
     "restored_database": "The database is not a restored dump that still has to be adopted.",
     "log_rotation": "The logs of ticks and positions are compacted.",
 }
 
 _ORDER = ("ok", "warning", "critical")
-_OF_CONSUMERS = ("consumer_asset", "consumer_lag", "held_batch")
+_OF_CONSUMERS = ("consumer_asset", "consumer_lag", "held_batch", "failing_batch")
 
 # How bad a row is: its status, then the lag of its consumer.
 Badness = Callable[[HealthCheck], tuple[int, timedelta]]

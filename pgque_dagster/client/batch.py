@@ -107,6 +107,11 @@ def park(batch_id: int, epoch: int, reason: str) -> Call[None]:
     return Call("select pgque.hold_batch(%s, %s, %s)", (batch_id, epoch, reason), nothing)
 
 
+def note_failing(batch_id: int, epoch: int | None, reason: str) -> Call[None]:
+    """Notes why an open batch fails that is tried again until it succeeds."""
+    return Call("select pgque.hold_batch(%s, %s, %s, true)", (batch_id, epoch, reason), nothing)
+
+
 def finish_batch(batch_id: int) -> Call[None]:
     """Finishes a batch that was opened without a lease."""
     return Call("select pgque.finish_batch(%s)", (batch_id,), nothing)

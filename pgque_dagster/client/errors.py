@@ -46,7 +46,11 @@ class PgqueError(Exception):
 
     Attributes:
         hint: what to do about it, or an empty string.
+        passing: whether it passes by itself or by an administrator, whatever the events are. Of
+            other classes, `passes` asks the cause.
     """
+
+    passing = False
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -60,12 +64,20 @@ class PgqueError(Exception):
 class ConnectionFailed(PgqueError):
     """The database cannot be reached, or the connection broke."""
 
+    passing = True
+
 
 class DatabaseError(PgqueError):
     """The database refused a statement for a reason that no other class names.
 
     `__cause__` is psycopg's own error.
     """
+
+
+class DatabaseUnready(DatabaseError):
+    """The database refused a statement for now: a lock, its disk, its memory, a standby."""
+
+    passing = True
 
 
 class SchemaMissing(PgqueError):
@@ -82,6 +94,8 @@ class UnsupportedServer(PgqueError):
 
 class PermissionDenied(PgqueError):
     """The role lacks pgque_reader, pgque_writer or pgque_admin."""
+
+    passing = True
 
 
 class QueueNotFound(PgqueError):
@@ -133,6 +147,8 @@ class EventNotInBatch(PgqueError):
 
 class TransactionOutdated(PgqueError):
     """The transaction's snapshot is too old. Repeat the work in a new transaction."""
+
+    passing = True
 
 
 class UnreadEvents(PgqueError):
@@ -211,6 +227,11 @@ _BY_CODE: dict[str, type[PgqueError]] = {
 }
 
 
+_LACKS_RIGHT = "42501"
+# Connections, logins, rollbacks by the server, rights, a read-only server, resources such as disk
+# and connections, locks, administrators and shutdowns, and the server's own files.
+_PASSING = ("08", "25006", "28", "40", _LACKS_RIGHT, "53", "55006", "55P03", "57", "58")
+
 # By an administrator or a shutdown, after a crash, after idle_session_timeout, and found later.
 _SESSION_ENDED = ("57P01", "57P02", "57P05", "the connection is closed", "the connection is lost")
 # The server's function that raises the error, whose name is not translated.
@@ -271,7 +292,7 @@ def error_from(error: psycopg.Error | UnicodeEncodeError) -> PgqueError:
             hint or "Grant pgque_reader (to consume), pgque_writer (to send) or pgque_admin (all).",
         )
     if isinstance(error, pg.ReadOnlySqlTransaction):
-        return DatabaseError(
+        return DatabaseUnready(
             message,
             "On a standby: connect to the primary, such as with target_session_attrs=read-write. "
             "On a primary: turn default_transaction_read_only off.",
@@ -297,7 +318,30 @@ def error_from(error: psycopg.Error | UnicodeEncodeError) -> PgqueError:
             if "authentication failed" in message
             else "Check that the server runs and the connection string names it.",
         )
-    return DatabaseError(message, hint)
+    return (DatabaseUnready if passes(error) else DatabaseError)(message, hint)
+
+
+def passes(error: BaseException | None) -> bool:
+    """Whether an error, or what it was raised from, passes by itself or by an administrator.
+
+    What meets it is tried again without end. Anything else may depend on the events.
+    """
+    while error is not None:
+        if isinstance(error, psycopg.Error):
+            if error.sqlstate is not None:
+                return error.sqlstate.startswith(_PASSING)
+            return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        if isinstance(error, PgqueError) and error.passing:
+            return True
+        error = error.__cause__
+    return False
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether it is a psycopg error for what statements do, which is not ours, nor the server's."""
+    if not isinstance(error, psycopg.Error) or (error.sqlstate or "").startswith("PQ"):
+        return False
+    return error.sqlstate == _LACKS_RIGHT or not passes(error)
 
 
 def _is_about_connection(sqlstate: str | None) -> bool:

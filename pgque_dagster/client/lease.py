@@ -39,6 +39,7 @@ class LeaseKeeper:
         self._lease = lease
         self._ttl = ttl
         self._lost: LeaseLost | BatchNotOpen | None = None
+        self._why_late: PgqueError | None = None
         self._valid_until = time.monotonic() + ttl.total_seconds()
         self._period = ttl.total_seconds() / 3
         self._done = threading.Event()
@@ -68,7 +69,7 @@ class LeaseKeeper:
             raise LeaseLost(
                 f"the lease on batch {self._lease.batch_id} could not be renewed in time",
                 "Another owner may have the batch; discard this attempt.",
-            )
+            ) from self._why_late
 
     @property
     def lost(self) -> LeaseLost | BatchNotOpen | None:
@@ -89,8 +90,9 @@ class LeaseKeeper:
                 self._renew()
             except (LeaseLost, BatchNotOpen) as error:
                 self._lost = error
-            except PgqueError:
+            except PgqueError as error:
                 # The database may be reachable again before the lease ends.
+                self._why_late = error
                 wait = min(1.0, wait)
 
     def _renew(self) -> None:
@@ -99,3 +101,4 @@ class LeaseKeeper:
             renewal = renew_batch(self._lease, self._ttl)
             connection.execute(renewal.sql, renewal.params)
         self._valid_until = started_at + self._ttl.total_seconds()
+        self._why_late = None

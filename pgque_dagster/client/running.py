@@ -15,7 +15,8 @@ from .installation import tick_period
 
 logger = logging.getLogger("pgque_dagster.client.ticker")
 
-PASSING = (ConnectionFailed, DatabaseError, TransactionOutdated)
+# Of the ticker, for which a missing right is an error of whoever starts it.
+_PASSING = (ConnectionFailed, DatabaseError, TransactionOutdated)
 _SHORTEST = 0.1
 _LONGEST = 30.0
 _MAINT_SECONDS = 10.0
@@ -60,7 +61,7 @@ def stopping_on_signals(
 def keep_running(
     work: Callable[[], Iterator[object]],
     stopped: threading.Event,
-    passing: tuple[type[Exception], ...],
+    passes: Callable[[Exception], bool],
     log: Callable[[Exception, str], None],
 ) -> None:
     """Works until `stopped` is set; begins again 0.1 s, 0.2 s, up to 30 s after errors that pass.
@@ -68,7 +69,7 @@ def keep_running(
     Args:
         work: yields after each step that succeeded, from which on waits are short again.
         stopped: ends the waits, and has to end `work`.
-        passing: the errors that pass.
+        passes: says which errors pass.
         log: is called with such an error, and a sentence about the wait.
     """
     wait = _SHORTEST
@@ -76,7 +77,9 @@ def keep_running(
         try:
             for _ in work():
                 wait = _SHORTEST
-        except passing as error:
+        except Exception as error:
+            if not passes(error):
+                raise
             log(error, f"Trying again in {wait:.1f} s.")
             stopped.wait(wait)
             wait = min(wait * 2, _LONGEST)
@@ -107,7 +110,8 @@ class Ticker:
         Raises:
             PgqueError: for an error that a retry cannot fix, such as a missing schema or role.
         """
-        keep_running(self._ticks, self._stopped, PASSING, partial(logger.warning, "%s %s"))
+        log = partial(logger.warning, "%s %s")
+        keep_running(self._ticks, self._stopped, lambda error: isinstance(error, _PASSING), log)
 
     def _ticks(self) -> Iterator[None]:
         with Client(self._url) as client:

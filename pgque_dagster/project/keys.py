@@ -25,6 +25,8 @@ WARM = "pgque/warm"
 WARM_PROCESS = "pgque/warm_process"
 # The id of a run whose process is known to be dead. A re-execution has that of the earlier run.
 DIED = "pgque/died"
+# The id of a run that claimed its batch and failed by what passes, and the error.
+PASSES = "pgque/passes"
 # Dagster's own key: the table that stores an asset.
 TABLE = "dagster/table_name"
 # The rows of a batch, since Dagster shows `dagster/row_count` as the rows of the whole table.

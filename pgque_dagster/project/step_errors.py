@@ -1,12 +1,13 @@
-"""Logs errors of a step in one line, before the traceback."""
+"""Logs errors of a step in one line, before the traceback, and notes those that pass."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import dagster as dg
 
 from ..client import PgqueError
-from ..client.errors import told
+from ..client.errors import passes, told
+from .keys import PASSES
 
 # Of an error that this package did not raise.
 _LONGEST_LINE = 500
@@ -31,4 +32,26 @@ def log_error_line(log: dg.DagsterLogManager) -> Iterator[None]:
     except Exception as error:
         first_line = told(error).partition("\n")[0]
         log.error(first_line[:_LONGEST_LINE])
+        raise
+
+
+@contextmanager
+def noting_what_passes(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
+    """Tags a run that fails by what passes, so that it is no attempt at the batch that it claimed.
+
+    Args:
+        instance: records the run.
+        run_id: of the run.
+    """
+    try:
+        yield
+    except Exception as error:
+        line = " ".join(told(error).split())[:_LONGEST_LINE]
+        noted = f"{run_id} {line}" if passes(error) else ""
+        # Without the tag, it is an attempt.
+        with suppress(Exception):
+            run = instance.get_run_by_id(run_id)
+            # A RetryPolicy has the step executed again, which the last error ends.
+            if run is not None and noted != run.tags.get(PASSES, ""):
+                instance.add_run_tags(run_id, {PASSES: noted})
         raise

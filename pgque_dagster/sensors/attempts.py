@@ -1,7 +1,9 @@
 """Decides whether a batch gets its next attempt, from its runs and its lease; does no I/O.
 
-An attempt is a run that claimed the batch. Each claim raises the consumer's epoch, and a run is
-tagged with the epoch at its request. If the epoch is higher now, the batch was claimed since.
+An attempt is a run that claimed the batch, unless it failed by what passes (`client/errors.py`),
+such as a target that is away: after that, the batch is tried again without end. Each claim raises
+the consumer's epoch, and a run is tagged with the epoch at its request. If the epoch is higher now,
+the batch was claimed since.
 
 Whether a run that has not claimed is alive is for Dagster to say: it is waited for until Dagster
 ends it. Of a run that claimed, the lease says whether it is alive. All waits are measured by the
@@ -16,7 +18,7 @@ import dagster as dg
 
 from ..client.holder import ConsumerState
 from ..project.batch_run import BatchRun
-from ..project.keys import DIED, run_of_owner
+from ..project.keys import DIED, PASSES, run_of_owner
 from ..project.queue_report import name_batch, short
 from .batch_policy import BatchPolicy
 
@@ -71,11 +73,10 @@ def next_attempt(
     if not runs:
         return 1
 
-    newest = max(
-        runs, key=lambda record: (_request(record, shard).attempt, record.create_timestamp)
-    )
+    newest = _newest(runs, shard)
     counted = [each for each in runs if (_request(each, shard).epoch or 0) >= since]
     attempts = _count_claims(counted, state, shard)
+    passed = [each for each in counted if _what_passes(each)]
     if attempts >= policy.max_attempts:
         lost = unfinished[0].dagster_run.run_id if unfinished else None
         return Exhausted(attempts, newest.dagster_run.run_id, lost)
@@ -85,13 +86,32 @@ def next_attempt(
     if counted and newest not in unfinished and not is_first_death:
         again_at = _last_active(newest, state, shard) + policy.wait_after(len(counted))
         if state.read_at < again_at:
+            run = f"{batch}: run {newest.dagster_run.run_id[:8]}"
+            if newest in passed:
+                passing = _what_passes(newest)
+                return f"{run} failed, which does not count, again at {_clock(again_at)}: {passing}"
             return (
-                f"{batch}: run {newest.dagster_run.run_id[:8]} "
-                f"{_ended(newest.dagster_run.status)}, attempt {attempts + 1} of "
+                f"{run} {_ended(newest.dagster_run.status)}, attempt {attempts + 1} of "
                 f"{policy.max_attempts} at {_clock(again_at)}"
-                f"{_unclaimed(len(counted) - attempts)}"
+                f"{_unclaimed(len(counted) - len(passed) - attempts)}"
             )
     return 1 + _request(newest, shard).attempt
+
+
+def why_failing(runs: Sequence[dg.RunRecord], shard: str | None = None) -> str | None:
+    """Returns the error that passes by which the newest run failed; None if it did not."""
+    return _what_passes(_newest(runs, shard)) if runs else None
+
+
+def _newest(runs: Sequence[dg.RunRecord], shard: str | None) -> dg.RunRecord:
+    return max(runs, key=lambda record: (_request(record, shard).attempt, record.create_timestamp))
+
+
+def _what_passes(record: dg.RunRecord) -> str | None:
+    run = record.dagster_run
+    run_id, _, reason = run.tags.get(PASSES, "").partition(" ")
+    is_failed = run.status == dg.DagsterRunStatus.FAILURE
+    return reason if is_failed and run_id == run.run_id else None
 
 
 def _last_active(newest: dg.RunRecord, state: ConsumerState, shard: str | None) -> datetime:
@@ -118,14 +138,17 @@ def _request(record: dg.RunRecord, shard: str | None) -> BatchRun:
 
 
 def _count_claims(runs: Iterable[dg.RunRecord], state: ConsumerState, shard: str | None) -> int:
-    """Returns how many of the runs claimed the batch. A run without an epoch counts as a claim.
+    """Returns how many of the runs are attempts. A run without an epoch counts as a claim.
 
     Runs requested at the same epoch count once, because the earlier one had not claimed the batch
-    when the later one was requested.
+    when the later one was requested; and not at all, if the one that claimed it failed by what
+    passes.
     """
-    epochs = [_request(record, shard).epoch for record in runs]
+    passed = [record for record in runs if _what_passes(record)]
+    epochs = [_request(record, shard).epoch for record in runs if record not in passed]
     assert state.epoch is not None
     claimed_at = {each for each in epochs if each is not None and each < state.epoch}
+    claimed_at -= {_request(record, shard).epoch for record in passed}
     return epochs.count(None) + len(claimed_at)
 
 

@@ -7,6 +7,7 @@ next batch is due needs queries of its own.
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
@@ -14,8 +15,16 @@ from typing import Any, Self
 
 import dagster as dg
 
-from ..client import Batch, Client, ConnectionFailed, ConsumerInfo, PgqueError
-from ..client.batch import ack_empty, give_up, needs_run, park, release, set_aside_epoch
+from ..client import Batch, BatchNotOpen, Client, ConnectionFailed, ConsumerInfo, PgqueError
+from ..client.batch import (
+    ack_empty,
+    give_up,
+    needs_run,
+    note_failing,
+    park,
+    release,
+    set_aside_epoch,
+)
 from ..client.holder import ConsumerState, Holder, consumer_states
 from ..client.models import ConsumingAsset
 from ..client.registrations import enter_deployment
@@ -26,7 +35,7 @@ from ..project.deployment import consuming_asset, key_names, note_consumers
 from ..project.keys import BATCH_ID, DIED, INCARNATION, WARM, of_shard, run_of_owner
 from ..project.queue_report import name_batch
 from ..project.resource import PgqueResource
-from .attempts import Exhausted, next_attempt
+from .attempts import Exhausted, next_attempt, why_failing
 from .batch_opening import open_batches
 from .batch_policy import BatchPolicy
 
@@ -212,6 +221,9 @@ class BatchFinder:
                 decision = next_attempt(state, runs, self.policy, since=since, shard=shard)
         if isinstance(decision, Exhausted):
             return self._end_attempts(consumer, state, decision)
+        if (why := why_failing(runs, shard)) and not state.is_live:
+            with suppress(BatchNotOpen):
+                self.client.run(note_failing(state.batch_id, state.epoch, why))
         # A batch that already had a run has events.
         is_new = isinstance(decision, int) and not runs
         if is_new and not self.client.run(needs_run(state.batch_id)):

@@ -1,5 +1,5 @@
 -- Returns what is wrong and what to do about it: a row for each queue and check, and for each consumer
--- the rows consumer_lag:<name> and held_batch:<name>. Checks of the whole database have no queue. The
+-- the rows consumer_lag:<name>, held_batch:<name> and failing_batch:<name>. Checks of the whole database have no queue. The
 -- status is ok, warning or critical.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text) security definer
@@ -265,7 +265,7 @@ left join (
 -- The lag of a consumer is compared with the queue's rotation period, because a longer lag holds up
 -- rotation. It is the age of the first event that waits, with or without a tick: at most that of the tick
 -- before it, and exactly where that is long ago, because finding the first event takes time. A parked batch is critical, because later
--- events wait. A lease that expired longer ago than the idle period is a warning, because no worker has
+-- events wait; so is one that fails for 2 minutes by what passes. A lease that expired longer ago than the idle period is a warning, because no worker has
 -- the batch.
 create or replace view pgque.consumer_health (queue_name, check_name, status, detail) as
 with unticked as materialized (
@@ -323,6 +323,19 @@ select c.queue_name, format('held_batch:%s', c.co_name),
 from consumer c
 left join pgque.held_batch h
     on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.epoch = c.lease_epoch
+       and not h.is_retried
+union all
+select c.queue_name, format('failing_batch:%s', c.co_name),
+       case when h.batch_id is null then 'ok'
+            when h.held_since > clock_timestamp() - interval '2 minutes' then 'warning'
+            else 'critical' end,
+       case when h.batch_id is null then 'no batch waits for a failure to pass'
+            else format('batch %s of "%s" fails since %s and is tried again until it succeeds; what '
+                        'follows it waits: %s', h.batch_id, c.co_name,
+                        date_trunc('seconds', h.held_since), h.reason) end
+from consumer c
+left join pgque.held_batch h
+    on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.is_retried
 union all
 select q.queue_name, 'lease_health',
        case when l.expired is null then 'ok'
@@ -341,6 +354,7 @@ left join (
     from consumer c
     left join pgque.held_batch h
         on h.sub_id = c.sub_id and h.batch_id = c.sub_batch and h.epoch = c.lease_epoch
+           and not h.is_retried
     where c.sub_batch is not null
       and h.batch_id is null
       and c.lease_until < clock_timestamp() - c.queue_ticker_idle_period

@@ -1,12 +1,15 @@
 -- Batches that are not retried automatically, with the reason and the way out. A row counts only while
--- its batch is open under its epoch, so a claim or an ack ends this and writes nothing here.
+-- its batch is open under its epoch, so a claim or an ack ends this and writes nothing here. Those that
+-- are retried without end (is_retried) fail since then, and count until they are finished.
 create table if not exists pgque.held_batch (
     sub_id      integer primary key references pgque.subscription_base on delete cascade,
     batch_id    bigint not null,
     epoch       bigint not null,
     held_since  timestamptz not null default clock_timestamp(),
-    reason      text not null
+    reason      text not null,
+    is_retried  boolean not null default false
 );
+alter table pgque.held_batch add column if not exists is_retried boolean not null default false;
 
 -- Events of open batches that are dead letters before their batch is finished: every read of the batch
 -- leaves them out (engine/batches/set_aside.sql). A row counts only while its batch is open, so an ack

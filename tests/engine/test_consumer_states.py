@@ -244,6 +244,50 @@ class TestAHeldBatch:
         assert db.rows("select * from pgque.held_batch") == []
 
 
+class TestABatchThatIsTriedAgainWithoutEnd:
+    """Its attempts fail by what passes; health says since when and why, and it is not parked."""
+
+    RETRIED = "select pgque.hold_batch(%s, 0, %s, true)"
+
+    def failing(self, db: Connection) -> tuple[str, str]:
+        found: tuple[str, str] = health(db)["failing_batch:c"]
+        return found
+
+    def begin_before(self, db: Connection, age: str) -> None:
+        db.execute(f"update pgque.held_batch set held_since = now() - interval '{age}'")
+
+    def test_is_critical_after_two_minutes_until_it_is_finished(self, queue: Connection) -> None:
+        batch = queue.next_batch()
+        assert queue.value(self.RETRIED, batch, "the target is away") == 1
+        assert self.failing(queue)[0] == "warning"
+        self.begin_before(queue, "3 minutes")
+        claim(queue)
+        assert queue.value(self.RETRIED, batch, "the target is away") == 0
+        status, detail = self.failing(queue)
+        assert status == "critical", "also while an attempt works on it"
+        assert detail.startswith(f'batch {batch} of "c" fails since 20')
+        assert detail.endswith("what follows it waits: the target is away")
+        assert health(queue)["held_batch:c"][0] == "ok"
+        assert state(queue, "held_reason") == (None,)
+        queue.value("select pgque.ack_batch(%s, 'me', 1)", batch)
+        assert self.failing(queue)[0] == "ok"
+
+    def test_keeps_its_beginning_and_has_the_newest_reason(self, queue: Connection) -> None:
+        batch = queue.next_batch()
+        queue.value(self.RETRIED, batch, "the target is away")
+        self.begin_before(queue, "1 day")
+        again = "select pgque.hold_batch(%s, 1, 'no right', true)"
+        assert queue.value(again, batch) == 1
+        assert self.failing(queue)[1].endswith("no right")
+        assert self.failing(queue)[0] == "critical"
+
+    def test_is_parked_when_its_attempts_are_used_up(self, queue: Connection) -> None:
+        batch = queue.next_batch()
+        queue.value(self.RETRIED, batch, "the target is away")
+        assert hold(queue, batch) == 1
+        assert (self.failing(queue)[0], health(queue)["held_batch:c"][0]) == ("ok", "critical")
+
+
 ENTER = "select pgque.enter_deployment('q', 'c', %s)"
 MOVE = "select pgque.move_to_deployment('q', 'c', %s)"
 DEPLOYMENTS = "select deployment from pgque.consumer_states(%s::text[], %s::text[])"

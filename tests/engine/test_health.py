@@ -30,6 +30,7 @@ def test_an_empty_database_and_new_queues_are_well(db: Connection) -> None:
     assert {name: status for name, (status, _) in health(db).items()} == {
         "consumer_lag:c": "ok",
         "dlq_health": "ok",
+        "failing_batch:c": "ok",
         "held_batch:c": "ok",
         "lease_health": "ok",
         "retry_backlog": "ok",

@@ -39,6 +39,7 @@ class S3:
     endpoint: str
     secret: str = "for-the-bucket-6pLw"
     key: str = "a-key"
+    user: str = ""
     options: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,15 +76,21 @@ class S3:
     def login(self, *actions: str) -> "S3":
         """The server for a new login that has the rights to these actions."""
         iam, name = self._client("iam"), uuid.uuid4().hex
-        allowed = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
         iam.create_user(UserName=name)
-        iam.put_user_policy(
-            UserName=name,
-            PolicyName="rights",
-            PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [allowed]}),
-        )
         made = iam.create_access_key(UserName=name)["AccessKey"]
-        return S3(self.endpoint, made["SecretAccessKey"], made["AccessKeyId"])
+        login = S3(self.endpoint, made["SecretAccessKey"], made["AccessKeyId"], name)
+        self.allow(login, *actions)
+        return login
+
+    def allow(self, login: "S3", *actions: str) -> None:
+        """Gives a login the rights to these actions and no others."""
+        effect = "Allow" if actions else "Deny"
+        rights = {"Effect": effect, "Action": list(actions) or "*", "Resource": "*"}
+        self._client("iam").put_user_policy(
+            UserName=login.user,
+            PolicyName="rights",
+            PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [rights]}),
+        )
 
     def check_access(self) -> None:
         """Has the server refuse requests of unknown logins, and those that a login may not make."""

@@ -24,9 +24,12 @@ from ..errors import (
     BatchLeased,
     BatchNotOpen,
     CallRefused,
+    DatabaseError,
     InvalidArgument,
     LeaseLost,
     PgqueError,
+    is_refusal,
+    passes,
     translated,
 )
 from ..holder import Holder, consumer_states
@@ -35,9 +38,9 @@ from ..models import Limits
 from ..ranges import Position, check_interval
 from ..registrations import check_consumer
 from ..rights import Connection
-from ..running import PASSING, keep_running, stopping_on_signals
+from ..running import keep_running, stopping_on_signals
 from .delivery import Delivery, Failed, Pages
-from .dispatch import Dispatch, is_refusal
+from .dispatch import Dispatch
 from .handlers import Function, Handlers, check_types
 from .target import Target, open_throughout, refusing
 
@@ -48,8 +51,8 @@ F = TypeVar("F", bound=Function)
 # Applies all events of a batch on a connection.
 Apply = Callable[[Sequence[Delivery], Connection], object]
 
-# Errors that pass: the batch stays as it is, and is claimed again on a new connection.
-_PASSING = (*PASSING, LeaseLost, BatchNotOpen)
+# After these, too, the batch stays as it is, and is claimed again on a new connection.
+_PASSING = (DatabaseError, LeaseLost, BatchNotOpen)
 _PAGE = 10_000
 # Each wait for NOTIFY is this short, so that `stop` takes effect soon.
 _STEP = 0.5
@@ -172,7 +175,8 @@ class Consumer:
     def run(self) -> None:
         """Handles batches until `stop`, SIGTERM or SIGINT; a second signal ends it at once.
 
-        If the connection breaks later, it reconnects after a wait that grows up to 30 seconds.
+        What passes by itself or by an administrator, such as a server that is away, a lock or a
+        missing right, is tried again without end, after a wait that grows up to 30 seconds.
 
         Raises:
             HandlerMissing: if a batch has events of a type without a handler.
@@ -181,8 +185,8 @@ class Consumer:
             TargetRefused: if the target refuses what is applied, or the database what `apply` does.
             InvalidArgument: if a handler returned a coroutine or a generator, which nothing runs.
             CallRefused: if the consumer belongs to an asset of Dagster.
-            PgqueError: for errors that do not pass, such as a missing schema, role or consumer, and
-                if a database cannot be reached at the start.
+            PgqueError: for errors that do not pass, such as a missing schema or consumer; at the
+                start also for a missing role, and if a database cannot be reached.
         """
         self._check_handlers()
         try:
@@ -191,7 +195,7 @@ class Consumer:
                     self._target.connect()
                 with Client(self._url) as client:
                     self._register(client)
-                keep_running(self._batches, self._stopped, _PASSING, self._log_error)
+                keep_running(self._batches, self._stopped, _passes, self._log_error)
         finally:
             if self._target is not None:
                 self._target.disconnect()
@@ -363,3 +367,7 @@ class Consumer:
     def _fields(self) -> dict[str, object]:
         """Returns the fields of a structured log record."""
         return {"queue": self.queue, "consumer": self.name}
+
+
+def _passes(error: Exception) -> bool:
+    return isinstance(error, _PASSING) or passes(error)

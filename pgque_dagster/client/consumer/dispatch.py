@@ -1,6 +1,7 @@
 """Calls the handlers for the messages of one batch, in order.
 
-A transactional handler is called in a savepoint of the transaction that acks the batch.
+A transactional handler is called in a savepoint of the transaction that acks the batch. If it fails
+by something that passes, such as a lock or a missing right, the whole batch is tried again later.
 """
 
 import logging
@@ -10,7 +11,14 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from ..errors import ConnectionFailed, InvalidArgument, TransactionEnded, can_tell, told
+from ..errors import (
+    ConnectionFailed,
+    InvalidArgument,
+    TransactionEnded,
+    can_tell,
+    passes,
+    told,
+)
 from .delivery import Delivery, Failed
 from .handlers import Handler, Handlers
 
@@ -27,9 +35,6 @@ do $$ begin
          where c.condeferred and c.conparentid = 0
            and pg_catalog.has_schema_privilege(n.oid, 'usage')), 'select');
 end $$"""
-# A limit of the program, and an object that is not in the state that is needed: psycopg counts
-# them as operational, but the same statement fails again.
-_LASTING = ("54", "55000")
 
 
 class Dispatch:
@@ -74,6 +79,8 @@ class Dispatch:
         except Exception as error:
             if handler.transactional:
                 _check_transaction(handler, connection)
+                if passes(error):  # It is no fault of the message, and nothing is written yet.
+                    raise
             self._note_failure(message, error)
         if result is not None:
             handler.refuse(result)
@@ -125,15 +132,6 @@ class Dispatch:
                 "retry_count": message.retry_count,
             },
         )
-
-
-def is_refusal(error: BaseException | None) -> bool:
-    """Whether it is a psycopg error that the same statements, or their COMMIT, cause again."""
-    if not isinstance(error, psycopg.Error):
-        return False
-    state = error.sqlstate or ""
-    is_operational = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return state.startswith(_LASTING) or not (is_operational or state.startswith("PQ"))
 
 
 def _check_transaction(handler: Handler, connection: Any) -> None:

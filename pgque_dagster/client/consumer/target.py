@@ -14,13 +14,13 @@ from ..errors import (
     TargetRefused,
     TicksUnavailable,
     TransactionEnded,
+    is_refusal,
     translated,
 )
 from ..last_batch import LastBatch, Span
 from ..rights import Connection
 from ..ticks import tick_fingerprint
 from .delivery import Failed
-from .dispatch import is_refusal
 
 
 class Target:
@@ -119,7 +119,7 @@ class Target:
 
 @contextmanager
 def refusing(batch: str) -> Iterator[None]:
-    """Raises psycopg errors that do not pass as `TargetRefused`."""
+    """Raises refusals as `TargetRefused`."""
     try:
         yield
     except (psycopg.Error, DatabaseError) as error:

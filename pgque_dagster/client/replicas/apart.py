@@ -14,7 +14,6 @@ import psycopg
 from psycopg import sql
 
 from ..batch import Batch
-from ..consumer.dispatch import is_refusal
 from ..errors import (
     BatchNotOpen,
     ConnectionFailed,
@@ -22,6 +21,7 @@ from ..errors import (
     LeaseLost,
     StaleReadPlan,
     TargetOutOfStep,
+    is_refusal,
     told,
 )
 from ..models import Slice

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from ...client.errors import PgqueError
+from ...client.errors import PgqueError, passes
 from ...client.replicas.apart import Apart, BatchTables
 from ...client.replicas.deletes import HARD
 from ...client.replicas.snapshot import Snapshot
@@ -31,6 +31,7 @@ from ..batch import DRIVER_SIDE_EVENTS, SparkBatch, attempt_of
 from ..cluster.executor_errors import clear_executor_errors
 from ..reading import arrow
 from ..sinks.files.storage import StorageFailed
+from ..sinks.publication import BatchIdentity
 from .formats import replica_of
 from .lake import LakeReplica
 from .output import ReplicaState
@@ -98,7 +99,8 @@ def _replicate_one(
     claim, standing = acked(batch.claim), tables.standing(name)
     source, copied = standing.source, standing.copied
     replica = replica_of(target, source, claim.queue, claim.session)
-    state = replica.state()
+    with replica.sink.errors(BatchIdentity.of(claim)):
+        state = replica.state()
     noted_tick = tables.noted_tick(name)
     if noted_tick is not None and state is not None and standing.why_unknown is None:
         # An attempt whose ack is missing may have applied some of it, and append adds rows once.
@@ -138,6 +140,7 @@ def _may_be_unreadable(replica: LakeReplica[Any], log: Log) -> Iterator[None]:
                 told,
                 "Run the batch again. Only if files of the replica are gone, and so the rows that "
                 "only they kept: move it away, and the next batch makes it anew.",
+                passing=passes(error),
             ) from error
         log(f"{told}. The replica is written as a whole")
 

@@ -26,7 +26,7 @@ from ...client.window import ShardedWindow
 from ..batch import SparkBatch
 from ..cluster.lost_lease import cancelled_without_lease
 from .files.data_files import DataFile, with_batch_id, write_files
-from .files.storage import Storage, StorageFailed, way_out, written_for
+from .files.storage import Storage, StorageFailed, is_away, way_out, written_for
 from .files.vectors import ids_of, recorded
 from .modes import Maintained, SchemaEvolution
 from .publication import BatchIdentity, WriteAttempt, publish
@@ -149,7 +149,9 @@ class TableSink(VectorTable):
                 raise
             told = self.storage.without_secrets(error)
             raise StorageFailed(
-                f"{self.name} did not take {batch}: {told}", way_out(told)
+                f"{self.name} did not take {batch}: {told}",
+                way_out(told),
+                passing=is_away(error, told),
             ) from None
 
 

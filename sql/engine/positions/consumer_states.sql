@@ -64,6 +64,7 @@ begin
     left join pgque.subscription s on s.sub_id = m.sub_id
     left join pgque.held_batch h
         on h.sub_id = s.sub_id and h.batch_id = s.sub_batch and h.epoch = s.lease_epoch
+            and not h.is_retried
     left join pgque.consumer_deployment d on d.sub_id = coalesce(s.sub_main, s.sub_id, (
         select min(other.sub_id)
         from pgque.partition_slot_base b

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from ....client.errors import InvalidArgument, PgqueError
+from ....client.errors import InvalidArgument, PgqueError, passes
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 # What obstore opens. The schemes of one store are interchangeable, except for Iceberg.
@@ -35,11 +35,20 @@ _REFUSED = re.compile(
     r"\b40[13]\b|Access ?Denied|ACCESS_DENIED|SignatureDoesNotMatch|InvalidAccessKeyId|Forbidden"
     r"|Unauthorized|necessary privileges"
 )
+# What libraries with one error for all that can happen say of a store that is away or throttles.
+_AWAY = re.compile(
+    r"Generic \w+ error|error sending request|Connection ?(?:refused|reset|aborted)|timed? ?out"
+    r"|SlowDown|\b(?:429|50[0234])\b|ServiceUnavailable|ServerError|No space left"
+)
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class StorageFailed(PgqueError):
     """A file could not be read or written: no access, no space, or the store is away."""
+
+    def __init__(self, message: str, hint: str = "", *, passing: bool = True) -> None:
+        super().__init__(message, hint)
+        self.passing = passing
 
 
 class ExtraMissing(PgqueError):
@@ -53,7 +62,7 @@ def written_for(table: str, batch: object) -> Iterator[None]:
         yield
     except StorageFailed as error:
         told = f"{table} did not take {batch}: {error.args[0]}"
-        raise StorageFailed(told, error.hint) from None
+        raise StorageFailed(told, error.hint, passing=error.passing) from None
 
 
 @contextmanager
@@ -281,6 +290,18 @@ def sync(*paths: Path) -> None:
                     raise
             finally:
                 os.close(descriptor)
+
+
+def is_away(error: Exception, told: str) -> bool:
+    """Whether an error of a library is one of the store, and not of what is stored.
+
+    Args:
+        error: the error.
+        told: its text without secrets.
+    """
+    text = f"{type(error).__name__} {told}"
+    is_of_store = _AWAY.search(text) or _REFUSED.search(text)
+    return isinstance(error, OSError) or passes(error) or is_of_store is not None
 
 
 def way_out(told: str) -> str:
