@@ -32,7 +32,6 @@ TRIGGER_GROUP = Group(
         "engine/triggers/capture.sql",
         "engine/triggers/captured_tables.sql",
         "engine/triggers/replica.sql",
-        "ops/replicas.sql",
     ),
 )
 
@@ -154,6 +153,7 @@ GROUPS = (
         (
             "engine/queues/info.sql",
             "ops/stats.sql",
+            "ops/replicas.sql",
             "ops/throughput.sql",
             "ops/metrics.sql",
             "ops/health.sql",

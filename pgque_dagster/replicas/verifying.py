@@ -85,17 +85,11 @@ def verify_check(
     """
     key = check_key(database, name, table)
 
-    @dg.asset_check(
-        asset=key.asset_key,
-        name=key.name,
-        description=f"The replica has the rows of {table.source}, compared at one tick.",
-    )
-    @takes_resource(database)
-    def equals_source(
+    def evaluate(
         context: dg.AssetCheckExecutionContext,
         config: VerifiedTable,
         pgque: PgqueResource,
-        pyspark: dg.ResourceParam[Any],
+        pyspark: Any = None,
     ) -> dg.AssetCheckResult:
         def compare() -> Verification:
             with pgque.client() as client:
@@ -113,7 +107,27 @@ def verify_check(
         _show_as_newest(context, key, result)
         return result
 
-    return equals_source
+    def without_spark(
+        context: dg.AssetCheckExecutionContext, config: VerifiedTable, pgque: PgqueResource
+    ) -> dg.AssetCheckResult:
+        return evaluate(context, config, pgque)
+
+    def with_spark(
+        context: dg.AssetCheckExecutionContext,
+        config: VerifiedTable,
+        pgque: PgqueResource,
+        pyspark: dg.ResourceParam[Any],
+    ) -> dg.AssetCheckResult:
+        return evaluate(context, config, pgque, pyspark)
+
+    # Dagster starts a session for whoever has the parameter.
+    function = without_spark if isinstance(target, PostgresReplicas) else with_spark
+    declare = dg.asset_check(
+        asset=key.asset_key,
+        name=key.name,
+        description=f"The replica has the rows of {table.source}, compared at one tick.",
+    )
+    return declare(takes_resource(database)(function))
 
 
 def _show_as_newest(

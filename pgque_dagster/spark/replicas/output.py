@@ -43,8 +43,8 @@ class ReplicaOutput(TableOutput[Table]):
     Attributes:
         changes: how many rows of a copy it changes; None if it has all rows.
         repairs: the replica that it was compared with; None if it follows the copy that it changes.
-        grew_by: by how many rows its commit made the replica grow; None if nobody counts them, also
-            of a commit that an earlier attempt made.
+        grew_by: by how many rows the batch made the replica grow; None if nobody counts them, as
+            after an earlier attempt.
     """
 
     grew_by: int | None = None
@@ -65,6 +65,7 @@ class ReplicaOutput(TableOutput[Table]):
         self._app_id = f"pgque/{name.incarnation}/{name.queue}/{name.consumer}"
         self._tick_id = batch.claim.lease.tick_id
         self._copied = copied
+        self._is_again = False
 
     @property
     def properties(self) -> dict[str, str]:
@@ -124,7 +125,7 @@ class ReplicaOutput(TableOutput[Table]):
             for version, record in self.records(state):
                 if record["app_id"] == self._app_id:
                     if record["batch_id"] == self.batch.batch_id:
-                        self.version = version
+                        self.version, self._is_again = version, True
                         return WriteAttempt(record["epoch"], record["attempt"])
                     break
         raise InvalidArgument(
@@ -138,7 +139,10 @@ class ReplicaOutput(TableOutput[Table]):
         is_append = self.changes is not None and not self._row_key
         if is_append and self.published(state) is not None:
             return True
-        return super().replace(state)
+        is_done = super().replace(state)
+        if self._is_again:
+            self.grew_by = None
+        return is_done
 
     def _follows(self, state: Table) -> bool:
         """Whether the changes fit the replica in this state."""
