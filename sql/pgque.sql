@@ -928,6 +928,21 @@ create table if not exists pgque.replica_table (
     shape        text not null,
     primary key (sub_id, table_name)
 );
+
+-- The tables of a consumer that stand apart from its batches, because something is wrong with each of them
+-- alone: a row while one does. Its replica has the changes up to tick_id, and the events after it are kept,
+-- unless the table is to be copied: then it has no row above.
+create table if not exists pgque.replica_apart (
+    sub_id       integer not null references pgque.subscription_base on delete cascade,
+    table_name   text not null,
+    tick_id      bigint not null,
+    apart_since  timestamptz not null default clock_timestamp(),
+    attempts     integer not null default 1,
+    retry_at     timestamptz not null default clock_timestamp() + interval '1 minute',
+    reason       text not null,
+    primary key (sub_id, table_name)
+);
+
 -- How the replica of each table of a consumer stands. Written with the ack of each batch that changes
 -- the replica, and by each comparison with the table. counted_tick is the tick at which row_count was
 -- so; null if it follows each batch. batches counts those stored since the last comparison. tried_copy is
@@ -951,20 +966,6 @@ create table if not exists pgque.replica_status (
     unverified        text,
     primary key (sub_id, table_name)
 ) with (fillfactor = 50);
-
--- The tables of a consumer that stand apart from its batches, because something is wrong with each of them
--- alone: a row while one does. Its replica has the changes up to tick_id, and the events after it are kept,
--- unless the table is to be copied: then it has no row above.
-create table if not exists pgque.replica_apart (
-    sub_id       integer not null references pgque.subscription_base on delete cascade,
-    table_name   text not null,
-    tick_id      bigint not null,
-    apart_since  timestamptz not null default clock_timestamp(),
-    attempts     integer not null default 1,
-    retry_at     timestamptz not null default clock_timestamp() + interval '1 minute',
-    reason       text not null,
-    primary key (sub_id, table_name)
-);
 
 -- ===== schema/counters.sql =======================================================================
 
@@ -3052,7 +3053,6 @@ begin
     -- The lock has drop_queue() wait for this transaction, and then see the triggers.
     execute format('insert into %s (ev_type) select null where false',  -- quoted: by the function
                    pgque.current_event_table(i_queue));
-    perform pgque.current_event_table(i_queue);
     perform pgque.check_captured(i_table, i_append);
     for v_attempt in 1 .. c_attempts loop
         begin
@@ -3100,15 +3100,24 @@ begin
             perform pg_sleep(0.2 * v_attempt);
         end;
     end loop;
-    for v_new in  -- only the owner may comment
-        select t.tgname from pg_class c join pg_trigger t on t.tgrelid = c.oid
-        where c.oid = i_table and t.tgname = v_name || '_after_insert'
-          and pg_has_role(c.relowner, 'usage') and obj_description(t.oid, 'pg_trigger') is null
-    loop
-        execute format('comment on trigger %I on %s is %L', v_new.tgname, i_table,  -- quoted: regclass
-            to_char(now() at time zone 'UTC', '"captured since "YYYY-MM-DD"T"HH24:MI:SS"Z"'));
-    end loop;
+    perform pgque.note_captured(i_table, v_name || '_after_insert');
     return (select count(distinct t) from unnest(v_tables) t);
+end;
+$$;
+
+-- Notes in the comment of a trigger since when a table is captured. Only the table's owner may.
+-- locks: none that lasts. writes: the comment.
+create or replace function pgque.note_captured(i_table regclass, i_trigger text)
+returns void
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
+begin
+    if exists (
+        select from pg_class c join pg_trigger t on t.tgrelid = c.oid
+        where c.oid = i_table and t.tgname = i_trigger and pg_has_role(c.relowner, 'usage')
+          and obj_description(t.oid, 'pg_trigger') is null) then
+        execute format('comment on trigger %I on %s is %L', i_trigger, i_table,  -- quoted: regclass
+            to_char(now() at time zone 'UTC', '"captured since "YYYY-MM-DD"T"HH24:MI:SS"Z"'));
+    end if;
 end;
 $$;
 
@@ -7551,7 +7560,7 @@ begin
     insert into pgque.replica_apart as a (sub_id, table_name, tick_id, reason)
     values (v_sub.sub_id, i_table, i_tick, i_reason)
     on conflict (sub_id, table_name) do update
-    set attempts = a.attempts + 1, reason = excluded.reason,
+    set tick_id = excluded.tick_id, attempts = a.attempts + 1, reason = excluded.reason,
         retry_at = clock_timestamp() + least(2 ^ least(a.attempts, 4), 10) * interval '1 minute';
 end;
 $$;
@@ -10345,7 +10354,7 @@ begin
     from jsonb_array_elements(i_tables) t
     on conflict (sub_id, table_name) do nothing;
     update pgque.replica_status r
-    set location = t.location,
+    set location = coalesce(t.location, r.location),
         row_count = case when t.is_copied then t.row_count
                          when r.counted_tick is null then r.row_count + coalesce(t.added, 0)
                          else r.row_count end,
@@ -10937,8 +10946,9 @@ select q.queue_name, 'rotation_health',
                         'select pgque.unregister_consumer(%L, %L);', slowest.co_name,
                         q.queue_name, slowest.co_name)
             when kept.table_name is not null
-            then format(': the changes of table %s are kept, which stands apart: see replica:%s/%1$s; '
-                        'without them, it is copied again: select pgque.forget_replicated(%L, %2$L, %1$L);',
+            then format(': the changes of table %1$s are kept, which stands apart: see replica:%2$s/%1$s; '
+                        'to have it copied without them: '
+                        'select pgque.forget_replicated(%3$L, %2$L, %1$L);',
                         kept.table_name, kept.co_name, q.queue_name)
             when q.queue_ticker_paused
             then format(': the ticker is paused, and events stay until a tick; resume it with '
@@ -11678,7 +11688,7 @@ begin
             -- functions that they call.
             ('pgque_writer',
              'capture capture_change capture_columns capture_gap capture_relations capture_rows
-             capture_settings capture_table captured_name
+             capture_settings capture_table captured_name note_captured
              captured_tables change_fragment change_type check_captured fill_fields
              check_change_key check_trigger describe_change jsontriga key_of_table
              logutriga read_arguments refuse_trigger row_as_text send_change split_row sqltriga

@@ -39,7 +39,7 @@ from .names import (
     source_key,
     wildcard_check,
 )
-from .verified import check_key, failed_check, recorded_check, recorded_metadata, repair_job_name
+from .verified import apart_check, check_key, recorded_check, recorded_metadata, repair_job_name
 from .verify_sensor import is_comparing, verify_sensor
 from .verifying import repair_job, verify_check
 from .watching import Evaluate, evaluate_lag, evaluate_queue, watch_sensor
@@ -302,26 +302,24 @@ def _replicas(
         context: dg.AssetExecutionContext, batch: "SparkBatch"
     ) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckEvaluation | LeftOut]:
         claim, repair, done = acked(batch.claim), repair_job_name(database, name), []
-        apart = []
-        for each in _replicate(target, batch, tables, context.log.info):
-            key = check_key(database, name, each.spec)
-            if isinstance(each, Apart):
-                apart.append(each.name)
-                yield failed_check(key, each)
+        for found in _replicate(target, batch, tables, context.log.info):
+            done.append(found)
+            key = check_key(database, name, found.spec)
+            if isinstance(found, Apart):
+                yield apart_check(key, found)
                 yield LeftOut(key.asset_key)
                 continue
-            done.append(each)
-            before = claim.session.run(replica_of_table(queue, name, each.source.name))
-            status = (before or ReplicaStatus(queue, name, each.source.name)).after(
-                each, claim.lease.tick_id
+            before = claim.session.run(replica_of_table(queue, name, found.source.name))
+            status = (before or ReplicaStatus(queue, name, found.source.name)).after(
+                found, claim.lease.tick_id
             )
             yield dg.MaterializeResult(
                 key.asset_key,
-                metadata=_metadata(source_key(database, queue, each.spec), each, target)
+                metadata=_metadata(source_key(database, queue, found.spec), found, target)
                 | recorded_metadata(status),
             )
             yield recorded_check(key, status, repair, verify_cron)
-        record_batch(claim, done, apart)
+        record_batch(claim, done)
 
     return replicas
 

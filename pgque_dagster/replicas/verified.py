@@ -73,16 +73,16 @@ def recorded_check(
     )
 
 
-def failed_check(key: dg.AssetCheckKey, table: Apart) -> dg.AssetCheckEvaluation:
+def apart_check(key: dg.AssetCheckKey, table: Apart) -> dg.AssetCheckEvaluation:
     """Evaluates the check of a replica whose table stands apart from a batch."""
     return dg.AssetCheckEvaluation(
         key.asset_key,
         key.name,
         passed=False,
+        metadata={"tick": table.tick_id},
         severity=dg.AssetCheckSeverity.ERROR,
         description=f"{table.name} stands apart from the other tables, which go on: its replica "
         f"ends at tick {table.tick_id}. {table.reason}",
-        metadata={"tick": table.tick_id},
     )
 
 

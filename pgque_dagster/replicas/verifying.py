@@ -183,10 +183,10 @@ def _result(
         told = f"At tick {found.tick_id}, {found.problem}. {how_to_mend(job)}."
     elif found.why_not is not None:
         told = f"Not compared: {found.why_not.rstrip('.')}."
-        if status is None or status.verified_problem is None:
-            severity = dg.AssetCheckSeverity.WARN
-        else:
+        if status is not None and status.verified_problem is not None:
             told += f" The last comparison counts: {status.verdict}."
+        elif status is None or status.failure is None:
+            severity = dg.AssetCheckSeverity.WARN
     else:
         told = f"{found.rows} rows are equal at tick {found.tick_id}."
     return dg.AssetCheckResult(

@@ -44,7 +44,7 @@ begin
             -- functions that they call.
             ('pgque_writer',
              'capture capture_change capture_columns capture_gap capture_relations capture_rows
-             capture_settings capture_table captured_name
+             capture_settings capture_table captured_name note_captured
              captured_tables change_fragment change_type check_captured fill_fields
              check_change_key check_trigger describe_change jsontriga key_of_table
              logutriga read_arguments refuse_trigger row_as_text send_change split_row sqltriga

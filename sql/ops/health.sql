@@ -104,8 +104,9 @@ select q.queue_name, 'rotation_health',
                         'select pgque.unregister_consumer(%L, %L);', slowest.co_name,
                         q.queue_name, slowest.co_name)
             when kept.table_name is not null
-            then format(': the changes of table %s are kept, which stands apart: see replica:%s/%1$s; '
-                        'without them, it is copied again: select pgque.forget_replicated(%L, %2$L, %1$L);',
+            then format(': the changes of table %1$s are kept, which stands apart: see replica:%2$s/%1$s; '
+                        'to have it copied without them: '
+                        'select pgque.forget_replicated(%3$L, %2$L, %1$L);',
                         kept.table_name, kept.co_name, q.queue_name)
             when q.queue_ticker_paused
             then format(': the ticker is paused, and events stay until a tick; resume it with '

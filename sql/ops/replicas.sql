@@ -25,7 +25,7 @@ begin
     from jsonb_array_elements(i_tables) t
     on conflict (sub_id, table_name) do nothing;
     update pgque.replica_status r
-    set location = t.location,
+    set location = coalesce(t.location, r.location),
         row_count = case when t.is_copied then t.row_count
                          when r.counted_tick is null then r.row_count + coalesce(t.added, 0)
                          else r.row_count end,

@@ -16,6 +16,21 @@ create table if not exists pgque.replica_table (
     shape        text not null,
     primary key (sub_id, table_name)
 );
+
+-- The tables of a consumer that stand apart from its batches, because something is wrong with each of them
+-- alone: a row while one does. Its replica has the changes up to tick_id, and the events after it are kept,
+-- unless the table is to be copied: then it has no row above.
+create table if not exists pgque.replica_apart (
+    sub_id       integer not null references pgque.subscription_base on delete cascade,
+    table_name   text not null,
+    tick_id      bigint not null,
+    apart_since  timestamptz not null default clock_timestamp(),
+    attempts     integer not null default 1,
+    retry_at     timestamptz not null default clock_timestamp() + interval '1 minute',
+    reason       text not null,
+    primary key (sub_id, table_name)
+);
+
 -- How the replica of each table of a consumer stands. Written with the ack of each batch that changes
 -- the replica, and by each comparison with the table. counted_tick is the tick at which row_count was
 -- so; null if it follows each batch. batches counts those stored since the last comparison. tried_copy is
@@ -39,17 +54,3 @@ create table if not exists pgque.replica_status (
     unverified        text,
     primary key (sub_id, table_name)
 ) with (fillfactor = 50);
-
--- The tables of a consumer that stand apart from its batches, because something is wrong with each of them
--- alone: a row while one does. Its replica has the changes up to tick_id, and the events after it are kept,
--- unless the table is to be copied: then it has no row above.
-create table if not exists pgque.replica_apart (
-    sub_id       integer not null references pgque.subscription_base on delete cascade,
-    table_name   text not null,
-    tick_id      bigint not null,
-    apart_since  timestamptz not null default clock_timestamp(),
-    attempts     integer not null default 1,
-    retry_at     timestamptz not null default clock_timestamp() + interval '1 minute',
-    reason       text not null,
-    primary key (sub_id, table_name)
-);

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
 from pgque_dagster.client.replicas import postgres, postgres_verify
+from pgque_dagster.client.replicas.apart import Apart
 from pgque_dagster.client.replicas.deletes import FROM_TICK, HISTORY, TO_TICK, Deletes, end_mark
 from pgque_dagster.client.replicas.postgres import PostgresReplicas
 from pgque_dagster.client.replicas.standing import Replicated
@@ -47,7 +48,9 @@ class Replication:
         self.tables: list[str | TableSpec] = []
         self.copied: list[str] = []
 
-    def replicate(self, batch: SparkBatch, tables: Sequence[str | TableSpec]) -> list[Replicated]:
+    def replicate(
+        self, batch: SparkBatch, tables: Sequence[str | TableSpec]
+    ) -> list[Replicated | Apart]:
         raise NotImplementedError
 
     def verify(self, table: str | TableSpec = "public.t") -> Verification:
@@ -100,7 +103,7 @@ class Replication:
         batch = client.claim(QUEUE, self.consumer, owner="a test")
         return None if batch is None else SparkBatch(self.spark, batch, self.url)
 
-    def run(self, *, ack: bool = True) -> list[Replicated]:
+    def run(self, *, ack: bool = True) -> list[Replicated | Apart]:
         """Applies the next batch."""
         with Client(self.url) as client:
             batch = self.claim(client)
@@ -137,7 +140,9 @@ class LakeReplication(Replication):
         super().__init__(url, spark)
         self.folder = folder
 
-    def replicate(self, batch: SparkBatch, tables: Sequence[str | TableSpec]) -> list[Replicated]:
+    def replicate(
+        self, batch: SparkBatch, tables: Sequence[str | TableSpec]
+    ) -> list[Replicated | Apart]:
         return list(replicate(batch, tables, self.target, log=self.copied.append))
 
     def verify(self, table: str | TableSpec = "public.t") -> Verification:
@@ -256,7 +261,9 @@ class PostgresReplication(Replication):
         super().__init__(url, spark)
         self.target = PostgresReplicas(target_url)
 
-    def replicate(self, batch: SparkBatch, tables: Sequence[str | TableSpec]) -> list[Replicated]:
+    def replicate(
+        self, batch: SparkBatch, tables: Sequence[str | TableSpec]
+    ) -> list[Replicated | Apart]:
         return postgres.replicate(batch.claim, tables, self.target, self.copied.append)
 
     def verify(self, table: str | TableSpec = "public.t") -> Verification:

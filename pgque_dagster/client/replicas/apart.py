@@ -72,6 +72,8 @@ class BatchTables:
         specs: what of each table is replicated, by its name as events have it.
         tried: the tables that the batch is applied to: those that stand apart are among them when
             their pause is over.
+        stored: the tables that the target has up to the end of the batch already, by an attempt
+            that was not acked.
 
     Raises:
         InvalidArgument: if a table is named twice.
@@ -96,6 +98,7 @@ class BatchTables:
             n for n in names if n not in self._noted or self._noted[n].is_due or not healthy
         ]
         self._failed: dict[str, Exception] = {}
+        self.stored: set[str] = set()
 
     def standing(self, name: str) -> Standing:
         """Returns how a table stands. Raises as `Standings.of` does."""
@@ -117,10 +120,13 @@ class BatchTables:
             tick_range_plan(batch.queue, from_tick, to_tick, 1, batch.consumer)
         )
         mine = sql.SQL(" pgque_missed where ev_extra1 = {}").format(source.name).as_string(None)
-        rows = [f"({part.sql}){mine}" for part in plan.slices]
         return tuple(
-            Slice(f"select * from {each}", each, part.set_columns)
-            for each, part in zip(rows, plan.slices, strict=True)
+            Slice(
+                f"select * from ({part.sql}){mine}",
+                f"(select * from {part.rows}){mine}",
+                part.set_columns,
+            )
+            for part in plan.slices
         )
 
     @contextmanager
@@ -156,6 +162,8 @@ class BatchTables:
             if error is None and noted is None:
                 continue
             tick_id = self._batch.lease.prev_tick_id if noted is None else noted.tick_id
+            if name in self.stored:
+                tick_id = self._batch.lease.tick_id
             if name in done:
                 self._log(f"{name} stands apart no longer")
                 self._note(name, tick_id, None)

@@ -188,6 +188,8 @@ class _Apply:
         # The tables that lack what the target has, each with the tick that it ends at.
         self._lacking: dict[str, tuple[int, str]] = json.loads(last.failed or "{}")
         self._works: dict[str, _Work] = {}
+        if self._has_batch:
+            tables.stored = tables.specs.keys() - self._lacking.keys()
 
     def run(self) -> list[Replicated]:
         """Applies the batch to each table, or copies it. Returns what happened to them."""

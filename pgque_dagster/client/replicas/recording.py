@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any, LiteralString
+from typing import LiteralString
 
 from ..batch import Batch
 from ..encoding import encode
@@ -17,21 +17,17 @@ from ..ranges import age
 from ..replica_status import replica_of_table
 from ..session import Session
 from ..table_spec import TableSpec
+from .apart import Apart
 from .standing import Replicated
 from .verification import Verification
 
 
-def record_batch(batch: Batch, done: Sequence[Replicated], apart: Sequence[str]) -> None:
-    """Has the ack of a batch record what it did to each replica of its consumer.
-
-    Args:
-        batch: the batch.
-        done: what it did to those that it was applied to.
-        apart: the names of the tables that stand apart.
-    """
-    tables: list[dict[str, Any]] = [{"table_name": each, "is_stored": False} for each in apart]
-    tables += [
-        {
+def record_batch(batch: Batch, done: Sequence[Replicated | Apart]) -> None:
+    """Has the ack of a batch record what it did to each replica of its consumer."""
+    tables = [
+        {"table_name": each.name, "is_stored": False}
+        if isinstance(each, Apart)
+        else {
             "table_name": each.source.name,
             "location": each.location,
             "is_stored": each.is_stored,

@@ -35,7 +35,7 @@ from ..sinks.publication import BatchIdentity
 from .formats import owner_of, replica_of
 from .lake import LakeReplica
 from .output import ReplicaState
-from .source import CHANGE_COLUMNS, is_after, is_for, net_changes, rows_at
+from .source import CHANGE_COLUMNS, is_after, is_for, late_changes, net_changes, rows_at
 from .target import LakeReplicas
 
 
@@ -118,7 +118,10 @@ def _replicate_one(
         return _copy(batch, standing, replica, str(reason), state, log)
     if not kinds:
         return Replicated(source, replica.location, None, 0, None)
-    changes = net_changes(events, source)
+    if noted_tick is None:
+        changes = net_changes(events, source)
+    else:
+        changes = late_changes(events, source, replica.deletes)
     version, rows, added = replica.merge(batch, changes, copied.transactions)
     return Replicated(source, replica.location, version, rows, None, added=added)
 

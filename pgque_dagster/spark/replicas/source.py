@@ -15,6 +15,7 @@ from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
 from ...client.operation import Call
+from ...client.replicas.deletes import SOFT, Deletes
 from ...client.replicas.snapshot import Snapshot, print_settings, row_queries
 from ...client.session import Session
 from ...client.source_tables import COPY, REQUEST, SourceTable, copy_request
@@ -115,6 +116,28 @@ def net_changes(events: DataFrame, source: SourceTable) -> DataFrame:
         "__pgque_place = 1"
     )
     return _masked(last.select("row.*", (f.col("operation") == "delete").alias(DELETED)), source)
+
+
+def late_changes(events: DataFrame, source: SourceTable, deletes: Deletes) -> DataFrame:
+    """Returns what `net_changes` does, of events that a table missed because one does not fit it.
+
+    Only the last event of each key has to fit, and a delete of it only where its row is kept. It
+    reads all keys before, which `net_changes` saves.
+    """
+    if not source.key:
+        return net_changes(events, source)
+    columns = spark_columns(source)
+    form = ChangeFormat(t.StructType([columns[name] for name in source.key]), source.key, "null")
+    error = partial(misfit_error, source=source)
+    keyed = parse_events(events, form, keep=EVENT_COLUMNS, error=error)
+    latest = Window.partitionBy("key").orderBy(f.col("ev_id").desc())
+    last = keyed.withColumn("__pgque_place", f.row_number().over(latest)).where("__pgque_place = 1")
+    if deletes == SOFT:
+        return net_changes(last.select(*EVENT_COLUMNS), source)
+    is_gone = f.col("ev_type") == "delete"
+    there = net_changes(last.where(~is_gone).select(*EVENT_COLUMNS), source)
+    gone = last.where(is_gone).select("key.*", f.lit(True).alias(DELETED))
+    return there.unionByName(gone, allowMissingColumns=True)
 
 
 def rows_at(

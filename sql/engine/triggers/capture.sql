@@ -241,7 +241,6 @@ begin
     -- The lock has drop_queue() wait for this transaction, and then see the triggers.
     execute format('insert into %s (ev_type) select null where false',  -- quoted: by the function
                    pgque.current_event_table(i_queue));
-    perform pgque.current_event_table(i_queue);
     perform pgque.check_captured(i_table, i_append);
     for v_attempt in 1 .. c_attempts loop
         begin
@@ -289,15 +288,24 @@ begin
             perform pg_sleep(0.2 * v_attempt);
         end;
     end loop;
-    for v_new in  -- only the owner may comment
-        select t.tgname from pg_class c join pg_trigger t on t.tgrelid = c.oid
-        where c.oid = i_table and t.tgname = v_name || '_after_insert'
-          and pg_has_role(c.relowner, 'usage') and obj_description(t.oid, 'pg_trigger') is null
-    loop
-        execute format('comment on trigger %I on %s is %L', v_new.tgname, i_table,  -- quoted: regclass
-            to_char(now() at time zone 'UTC', '"captured since "YYYY-MM-DD"T"HH24:MI:SS"Z"'));
-    end loop;
+    perform pgque.note_captured(i_table, v_name || '_after_insert');
     return (select count(distinct t) from unnest(v_tables) t);
+end;
+$$;
+
+-- Notes in the comment of a trigger since when a table is captured. Only the table's owner may.
+-- locks: none that lasts. writes: the comment.
+create or replace function pgque.note_captured(i_table regclass, i_trigger text)
+returns void
+as $$
+begin
+    if exists (
+        select from pg_class c join pg_trigger t on t.tgrelid = c.oid
+        where c.oid = i_table and t.tgname = i_trigger and pg_has_role(c.relowner, 'usage')
+          and obj_description(t.oid, 'pg_trigger') is null) then
+        execute format('comment on trigger %I on %s is %L', i_trigger, i_table,  -- quoted: regclass
+            to_char(now() at time zone 'UTC', '"captured since "YYYY-MM-DD"T"HH24:MI:SS"Z"'));
+    end if;
 end;
 $$;
 

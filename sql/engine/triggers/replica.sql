@@ -58,7 +58,7 @@ begin
     insert into pgque.replica_apart as a (sub_id, table_name, tick_id, reason)
     values (v_sub.sub_id, i_table, i_tick, i_reason)
     on conflict (sub_id, table_name) do update
-    set attempts = a.attempts + 1, reason = excluded.reason,
+    set tick_id = excluded.tick_id, attempts = a.attempts + 1, reason = excluded.reason,
         retry_at = clock_timestamp() + least(2 ^ least(a.attempts, 4), 10) * interval '1 minute';
 end;
 $$;
