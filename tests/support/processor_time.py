@@ -46,6 +46,8 @@ class Processes:
         self._others: set[int] = set()
         self._lost = 0  # the ticks of processes that ended, and that none of ours waited for
         self._lock = threading.Lock()
+        # A process that is forked may get it locked.
+        os.register_at_fork(after_in_child=lambda: setattr(self, "_lock", threading.Lock()))
 
     def seconds(self) -> float:
         with self._lock:
