@@ -106,6 +106,7 @@ def pair(orders: Orders, instance: dg.DagsterInstance) -> Pair:
     return Pair(orders, instance)
 
 
+@pytest.mark.parametrize("manager", ["delta"], indirect=True)
 def test_an_eager_asset_gets_each_batch_once_also_if_its_runs_are_fewer(
     orders: Orders, manager: Any, instance: dg.DagsterInstance
 ) -> None:

@@ -28,6 +28,9 @@ from tests.support.replication import (
     Row,
 )
 
+# What is kept is decided in one place for both formats of the lake.
+ONE_FORMAT = pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
+
 
 @pytest.fixture
 def soft(replication: Replication) -> Replication:
@@ -98,6 +101,7 @@ def test_a_deleted_row_stays_with_the_tick_and_comes_again(soft: Replication) ->
     assert len(soft.copied) == 1
 
 
+@ONE_FORMAT
 def test_a_copy_marks_the_rows_that_are_gone_and_forgets_none(soft: Replication) -> None:
     start(soft, TABLE)
     first = follow(soft, "delete from t where id = 1")
@@ -118,6 +122,7 @@ def test_a_copy_marks_the_rows_that_are_gone_and_forgets_none(soft: Replication)
     assert len(soft.copied) == 3
 
 
+@ONE_FORMAT
 def test_values_of_a_column_that_is_dropped_stay_until_the_row_changes(soft: Replication) -> None:
     start(soft, "create table t (id int primary key, v text, w int)")
     follow(soft, "insert into t values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
@@ -129,6 +134,7 @@ def test_values_of_a_column_that_is_dropped_stay_until_the_row_changes(soft: Rep
     assert (values[1], values[2]) == (None, None)
 
 
+@ONE_FORMAT
 def test_the_table_at_any_tick_can_be_asked_for(history: Replication) -> None:
     start(history, TABLE)
     seen = {}
@@ -183,6 +189,7 @@ def test_a_batch_that_is_applied_again_changes_nothing(
     assert replication.verify().is_equal
 
 
+@ONE_FORMAT
 def test_copies_that_find_nothing_else_make_no_version(history: Replication) -> None:
     start(history, TABLE)
     follow(history, "delete from t where id = 2")
@@ -226,6 +233,7 @@ def test_another_way_or_key_is_refused_and_changes_nothing(
     assert history.replica("public.t") == before
 
 
+@ONE_FORMAT
 @pytest.mark.parametrize("deletes", ["soft", "history"])
 def test_a_type_that_cannot_hold_what_is_kept_is_refused(
     replication: Replication, deletes: Deletes
@@ -245,6 +253,7 @@ def test_a_type_that_cannot_hold_what_is_kept_is_refused(
     assert replication.replica("public.t") == before
 
 
+@ONE_FORMAT
 @pytest.mark.parametrize("to", ["timestamp", "text"])
 def test_kept_times_are_not_converted_by_a_guessed_time_zone(soft: Replication, to: str) -> None:
     convert = f"alter table t alter v type {to} using v at time zone 'America/New_York'"

@@ -15,10 +15,10 @@ from tests.support.replication import QUEUE, PostgresReplication, Replication
 
 # Words of SQL and of our queries, of events, of Spark, of Delta and of Parquet.
 WORDS = (
-    "select order user pgque_row pgque_text pgque_change t s e o r n d stored excluded key row"
-    " operation table ev_id ev_type ev_data ev_extra1 ev_txid ev_retry hash count value element"
-    " kind found source target index col f0 _pgque_0 _pgque_id _pgque_reason _metadata _change_type"
-    " _commit_version __index_level_0__ 1 null true"
+    "select order user pgque_row pgque_row2 ours pgque_text pgque_change t s e o r n d stored"
+    " excluded key row operation table ev_id ev_type ev_data ev_extra1 ev_txid ev_retry hash"
+    " count value element kind found source target index col f0 _pgque_0 _pgque_id _pgque_reason"
+    " _metadata _change_type _commit_version __index_level_0__ 1 null true"
 )
 ODD = (
     " ", " a", "a b", "a*", "a,b", "a;b", "a=b", "(x)", "{x}", "{}", "[0]", "%s", "%(a)s", "$1",
