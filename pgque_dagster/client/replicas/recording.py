@@ -7,11 +7,13 @@ whatever is applied or copied meanwhile.
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import timedelta
 from typing import LiteralString
 
 from ..batch import Batch
 from ..encoding import encode
+from ..errors import PgqueError
 from ..operation import Call, nothing
 from ..ranges import age
 from ..replica_status import replica_of_table
@@ -78,8 +80,9 @@ def compare_and_record(
     try:
         verification = _bounded(compare, name, timeout)
     except Exception as error:
-        # The first line of Spark's errors says what they are.
-        record(None, None, None, next(iter(str(error).splitlines()), type(error).__name__))
+        # The first line of Spark's errors says what they are. The database may be what is away.
+        with suppress(PgqueError):
+            record(None, None, None, next(iter(str(error).splitlines()), type(error).__name__))
         raise
     tick_id, problem = verification.tick_id, verification.problem
     if verification.why_not is None:

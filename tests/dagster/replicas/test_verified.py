@@ -1,5 +1,6 @@
 """The last comparison of a replica stays visible, and comparisons come by themselves."""
 
+import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.loader import LoadingContextForTest
 from pyspark.sql import SparkSession
 
 from pgque_dagster import DeltaReplicas, PostgresReplicas
@@ -63,6 +65,8 @@ def shown(shop: Shop) -> tuple[str, str, str]:
     """What the page of the asset shows of the check: its status, whose it is, and its text."""
     storage = shop.instance.event_log_storage
     (last,) = storage.get_asset_check_execution_history(KEY, limit=1)
+    context = LoadingContextForTest(shop.instance)
+    assert asyncio.run(last.targets_latest_materialization(context)), "else: not evaluated"
     assert last.event is not None
     assert last.event.dagster_event is not None
     evaluation = last.event.dagster_event.asset_check_evaluation_data
