@@ -265,3 +265,30 @@ def test_a_table_with_a_partition_that_has_no_such_triggers_is_not_captured(
 
     with refused("PQ005", "has the partition public.far, a foreign table", "detach partition"):
         run(db, "select pgque.capture('t', 'q', true)")
+
+
+TOUCHED = """
+create table t (id int primary key, a text);
+create function touch() returns trigger language plpgsql as $$ begin
+    if pg_trigger_depth() = 1 then update t set a = a || '!' where id = new.id; end if;
+    return null; end $$;
+create trigger touch after insert on t for each row execute function touch();
+select pgque.capture('t', 'q'), pgque.capture('t', 'other')
+"""
+
+
+def test_two_queues_get_the_same_of_a_nested_change(db: Connection) -> None:
+    db.make_queue("other")
+    run(db, TOUCHED)
+
+    run(db, "insert into t values (1, 'x'), (2, 'y'); truncate t")
+
+    query = (
+        "select ev_type, ev_data::json ->> 'a' from pgque.event_{} order by ev_type, ev_data, ev_id"
+    )
+    found = [db.rows(query.format(db.queue_id(queue))) for queue in ("q", "other")]
+    assert found[0] == found[1]
+    assert [row for row in found[0] if row[0] == "update"] == [
+        *[("update", "x!")] * 2,
+        *[("update", "y!")] * 2,
+    ]
