@@ -74,6 +74,12 @@ class DatabaseError(PgqueError):
     """
 
 
+class DatabaseUnready(DatabaseError):
+    """The database refused a statement for now: a lock, its disk, its memory, a standby."""
+
+    passing = True
+
+
 class SchemaMissing(PgqueError):
     """The database has no pgque schema."""
 
@@ -286,7 +292,7 @@ def error_from(error: psycopg.Error | UnicodeEncodeError) -> PgqueError:
             hint or "Grant pgque_reader (to consume), pgque_writer (to send) or pgque_admin (all).",
         )
     if isinstance(error, pg.ReadOnlySqlTransaction):
-        return DatabaseError(
+        return DatabaseUnready(
             message,
             "On a standby: connect to the primary, such as with target_session_attrs=read-write. "
             "On a primary: turn default_transaction_read_only off.",
@@ -312,7 +318,7 @@ def error_from(error: psycopg.Error | UnicodeEncodeError) -> PgqueError:
             if "authentication failed" in message
             else "Check that the server runs and the connection string names it.",
         )
-    return DatabaseError(message, hint)
+    return (DatabaseUnready if passes(error) else DatabaseError)(message, hint)
 
 
 def passes(error: BaseException | None) -> bool:

@@ -4,10 +4,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...client.errors import PgqueError
+import psycopg
+
+from ...client.errors import PgqueError, error_from, passes
 
 # The last line of a Python traceback; Spark's error contains the traceback as text.
 _RAISED = re.compile(r"^(?:.*: )?pgque_dagster\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
+_RAISED_BY_SERVER = re.compile(r"^(?:.*: )?psycopg\.(?:errors\.)?(\w+): (.+)$", re.MULTILINE)
 _LACKING = re.compile(
     r"No module named '((pgque_dagster|psycopg|pyarrow|msgspec|adbc_driver_manager"
     r"|adbc_driver_postgresql)(?:\.[\w.]+)?)'"
@@ -32,7 +35,7 @@ def executor_error(error: BaseException) -> PgqueError | None:
     for name, message in _RAISED.findall(text):
         if name in kinds:
             return kinds[name](message)
-    return _missing_package(text)
+    return _passing_error(text) or _missing_package(text)
 
 
 @contextmanager
@@ -50,6 +53,15 @@ def clear_executor_errors() -> Iterator[None]:
             raise
         # Not chained: Spark's error is a page long and has no further information.
         raise cause from None
+
+
+def _passing_error(text: str) -> PgqueError | None:
+    """Returns psycopg's error in a traceback as ours, if it is one that passes."""
+    for name, message in _RAISED_BY_SERVER.findall(text):
+        kind = getattr(psycopg.errors, name, None)
+        if isinstance(kind, type) and passes(cause := kind(message)):
+            return error_from(cause)
+    return None
 
 
 def _missing_package(text: str) -> PackageMissing | None:

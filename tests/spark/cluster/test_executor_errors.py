@@ -1,6 +1,7 @@
 """What fails on an executor reaches the driver as the error that it is."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 
@@ -11,6 +12,8 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import BatchNotOpen, Client, ConnectionFailed, StaleReadPlan
 from pgque_dagster.client.batch import read_plan
+from pgque_dagster.client.connection import connect
+from pgque_dagster.client.errors import DatabaseError, passes, translated
 from pgque_dagster.client.models import Slice
 from pgque_dagster.spark import DatabaseAddress, PackageMissing, clear_executor_errors, register
 from pgque_dagster.spark.reading.arrow import read_slices
@@ -53,6 +56,23 @@ def test_an_error_of_an_executor_comes_by_its_name(client: Client, spark: SparkS
 
     assert '"127.0.0.1", port 1' in str(raised.value)
     assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_an_error_of_a_server_that_passes_is_known_to_pass(
+    database_url: str, spark: SparkSession, is_ours: bool
+) -> None:
+    def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with translated() if is_ours else nullcontext(), connect(database_url) as connection:
+            connection.execute("set lock_timeout = 1; lock table pgque.config")
+        yield from batches
+
+    with connect(database_url) as holder, holder.transaction():
+        holder.execute("lock table pgque.config")
+        with pytest.raises(DatabaseError, match="lock timeout") as raised, clear_executor_errors():
+            spark.range(1).mapInArrow(failing, "id bigint").collect()
+
+    assert passes(raised.value)
 
 
 def import_on_executor(spark: SparkSession, module: str) -> None:
