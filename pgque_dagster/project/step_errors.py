@@ -46,9 +46,12 @@ def noting_what_passes(instance: dg.DagsterInstance, run_id: str) -> Iterator[No
     try:
         yield
     except Exception as error:
-        if passes(error):
-            reason = " ".join(told(error).split())[:_LONGEST_LINE]
-            # Without the tag, it is an attempt.
-            with suppress(Exception):
-                instance.add_run_tags(run_id, {PASSES: f"{run_id} {reason}"})
+        line = " ".join(told(error).split())[:_LONGEST_LINE]
+        noted = f"{run_id} {line}" if passes(error) else ""
+        # Without the tag, it is an attempt.
+        with suppress(Exception):
+            run = instance.get_run_by_id(run_id)
+            # A RetryPolicy has the step executed again, which the last error ends.
+            if run is not None and noted != run.tags.get(PASSES, ""):
+                instance.add_run_tags(run_id, {PASSES: noted})
         raise

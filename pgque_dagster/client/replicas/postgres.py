@@ -15,7 +15,7 @@ from psycopg import sql
 
 from ..batch import Batch, read_plan
 from ..connection import connect
-from ..errors import InvalidArgument, TargetRefused, is_refusal, translated
+from ..errors import InvalidArgument, PermissionDenied, TargetRefused, is_refusal, translated
 from ..last_batch import LastBatch, Span
 from ..models import Slice
 from ..read_batch import ReadBatch
@@ -231,7 +231,15 @@ def connected_target(session: Session, target: PostgresReplicas) -> Iterator[Con
             # By its own search_path, the target finds the ledger, and prints no type there.
             if not setting.startswith("set search_path"):
                 connection.execute(setting.encode())
-        yield connection
+        try:
+            yield connection
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise PermissionDenied(
+                f"the replicas' database {connection.info.dbname} refuses role "
+                f'"{connection.info.user}": {error.diag.message_primary or error}',
+                "The role needs TEMPORARY on the database, and CREATE and USAGE on the schema of "
+                "the replicas, which it owns.",
+            ) from error
 
 
 def replicas_of(

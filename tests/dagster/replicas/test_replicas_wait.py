@@ -94,6 +94,11 @@ def test_a_right_that_is_missing_for_a_while_parks_nothing(
             assert on in why and ("permission denied" in why or "lacks" in why)
             there.execute("grant all on all tables in schema public to copier")
             waiting.goes_on()
+        there.execute(f"revoke temporary on database {there.info.dbname} from public".encode())
+        waiting.change()
+        assert 'refuses role "copier": permission denied to create temporary' in waiting.waits(1)
+        there.execute(f"grant temporary on database {there.info.dbname} to public".encode())
+        waiting.goes_on()
         there.execute("alter table t owner to copier")
         there.execute("drop owned by copier; drop role copier")
 

@@ -120,6 +120,27 @@ def test_other_errors_between_count_as_before(
     assert failing(client)[0] == "ok", "it is parked"
 
 
+@pytest.mark.parametrize("counts", [False, True])
+def test_the_last_error_of_a_run_decides_if_its_step_is_executed_again(
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance, counts: bool
+) -> None:
+    publish(client, ["a"])
+    errors = [denied(), ValueError("boom")]
+    tries = iter(errors if counts else errors[::-1])
+
+    @pgque_asset(
+        queue="orders",
+        consumer="revenue",
+        name="revenue",
+        retry_policy=dg.RetryPolicy(max_retries=1),
+    )
+    def revenue(batch: SparkBatch) -> int:
+        raise next(tries)
+
+    attempt(revenue, client, spark, instance)
+    assert ("attempt 2 of 2" in look(revenue, client, instance)) is counts
+
+
 def test_an_io_manager_that_cannot_store_for_now_uses_no_attempt_up(
     client: Client, spark: SparkSession, instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
