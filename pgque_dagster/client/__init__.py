@@ -13,6 +13,7 @@ from .errors import CallRefused as CallRefused
 from .errors import ConnectionFailed as ConnectionFailed
 from .errors import ConsumerNotFound as ConsumerNotFound
 from .errors import DatabaseError as DatabaseError
+from .errors import DatabaseUnready as DatabaseUnready
 from .errors import EventNotInBatch as EventNotInBatch
 from .errors import HandlerMissing as HandlerMissing
 from .errors import InvalidArgument as InvalidArgument

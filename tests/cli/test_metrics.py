@@ -27,7 +27,7 @@ _METRIC = re.compile(r"\bpgque_\w+")
 
 def test_health_tells_what_is_not_well(pgque: Pgque, client: Client) -> None:
     well = pgque("health")
-    assert (well.exit_code, well.output) == (0, "all 12 checks are well\n")
+    assert (well.exit_code, well.output) == (0, "all 13 checks are well\n")
     assert "consumer_lag:billing" in pgque("health", "--all").output
     client.create_queue("mails")
     client.configure_queue("mails", ticker_paused=True)

@@ -20,6 +20,7 @@ from pgque_dagster.client import (
     ConnectionFailed,
     ConsumerNotFound,
     DatabaseError,
+    DatabaseUnready,
     EventNotInBatch,
     HandlerMissing,
     InvalidArgument,
@@ -148,17 +149,17 @@ STRICT = "set transaction isolation level repeatable read"
 # What is executed before, what is called, the error, and a word of it.
 PROVOKED: list[tuple[str, Callable[[Queue], object], type[PgqueError], str]] = [
     ("", lambda q: q.client.send("nosuch", "x"), QueueNotFound, "nosuch"),
-    ("", lock_that_another_session_holds, DatabaseError, "lock timeout"),
+    ("", lock_that_another_session_holds, DatabaseUnready, "lock timeout"),
     (
         "",
         lambda q: lock_that_another_session_holds(q, "statement_timeout"),
-        DatabaseError,
+        DatabaseUnready,
         "statement timeout",
     ),
     (
         "",
         in_transaction(READ_ONLY, lambda client: client.send("q", "x")),
-        DatabaseError,
+        DatabaseUnready,
         "connect to the primary",
     ),
     ("", lambda q: q.client.claim("q", "nobody", owner="me"), ConsumerNotFound, "nobody"),
@@ -172,7 +173,7 @@ PROVOKED: list[tuple[str, Callable[[Queue], object], type[PgqueError], str]] = [
     (
         "",
         in_transaction(READ_ONLY, Client.maint),
-        DatabaseError,
+        DatabaseUnready,
         "connect to the primary",
     ),
     (
