@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, LiteralString
 
-from .operation import Call, Row, nothing
+from .operation import Call, Steps, nothing
+from .queues import check_queue
 from .ranges import age
 
 if TYPE_CHECKING:
@@ -121,9 +122,14 @@ class ReplicaStatus:
         )
 
 
-def replicas(queue: str | None = None) -> Call[list[ReplicaStatus]]:
+def replicas(queue: str | None = None) -> Steps[list[ReplicaStatus]]:
     """Returns how the replicas of tables stand: of the consumers of a queue, or of all."""
-    return Call(_COLUMNS, (queue,), _parse)
+    if queue is not None:
+        yield check_queue(queue)
+    found: list[ReplicaStatus] = yield Call(
+        _COLUMNS, (queue,), lambda rows: [ReplicaStatus(*row) for row in rows]
+    )
+    return found
 
 
 def name_replicas(queue: str, consumer: str, tables: Sequence[str]) -> Call[None]:
@@ -134,10 +140,6 @@ def name_replicas(queue: str, consumer: str, tables: Sequence[str]) -> Call[None
         (queue, consumer, list(tables)),
         nothing,
     )
-
-
-def _parse(rows: list[Row]) -> list[ReplicaStatus]:
-    return [ReplicaStatus(*row) for row in rows]
 
 
 def replica_of_table(queue: str, consumer: str, table: str) -> Call[ReplicaStatus | None]:

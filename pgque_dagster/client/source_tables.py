@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from .errors import DatabaseError, InvalidArgument, PermissionDenied, PgqueError
-from .operation import Call, nothing
+from .operation import Call, Row, Steps, first, nothing
 from .producing import send
+from .queues import check_queue
 from .session import Session
 from .table_spec import APPEND, TableSpec
 
@@ -304,24 +305,51 @@ def capture(session: Session, queue: str, source: SourceTable) -> None:
         PermissionDenied: if the role may not create triggers on the table.
         InvalidArgument: if the table cannot be captured.
     """
-    try:
-        append = not source.key
-        session.run(
-            Call(
-                "select pgque.capture(%s::regclass, %s, %s)", (source.name, queue, append), nothing
-            )
-        )
-    except PermissionDenied as error:
-        raise PermissionDenied(
-            str(error.args[0]),
-            f"Let the table's owner run: {capture_call(source, queue)}",
-        ) from error
+    capture_by_name(session, queue, source.name, append=not source.key)
 
 
 def capture_call(source: SourceTable, queue: str) -> str:
     """Returns the statement by which the owner of a table captures it."""
-    append = "" if source.key else ", true"
-    return f"select pgque.capture('{source.name}', '{queue}'{append});"
+    return _capture_call(source.name, queue, append=not source.key)
+
+
+def _capture_call(table: str, queue: str, *, append: bool) -> str:
+    return f"select pgque.capture('{table}', '{queue}'{', true' if append else ''});"
+
+
+def capture_by_name(session: Session, queue: str, table: str, *, append: bool) -> int:
+    """Captures a table as `capture` does, and returns how many tables have the triggers."""
+    session.run(_check_table(table))
+    capturing = Call("select pgque.capture(%s::regclass, %s, %s)", (table, queue, append), first)
+    try:
+        return int(session.run(capturing))
+    except PermissionDenied as error:
+        raise PermissionDenied(
+            str(error.args[0]),
+            f"Let the table's owner run: {_capture_call(table, queue, append=append)}",
+        ) from error
+
+
+def uncapture_by_name(queue: str, table: str) -> Steps[int]:
+    """Ends the capture of a table, and returns how many tables had the triggers."""
+    yield check_queue(queue)
+    yield _check_table(table)
+    found: int = yield Call("select pgque.uncapture(%s::regclass, %s)", (table, queue), first)
+    return found
+
+
+def _check_table(table: str) -> Call[None]:
+    """Refuses a name that no table has."""
+
+    def parse(rows: list[Row]) -> None:
+        if rows[0][0] is None:
+            raise InvalidArgument(
+                f"database {rows[0][1]} has no table {table}",
+                "Create it, or correct its name; a name without a schema is looked up by the "
+                "search_path.",
+            )
+
+    return Call("select to_regclass(%s), current_database()", (table,), parse)
 
 
 def capture_new(

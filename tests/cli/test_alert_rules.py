@@ -56,6 +56,14 @@ def hold_rotation(client: Client) -> None:
     run(client, "update pgque.queue set queue_switch_time = now() - interval '1 day'")
 
 
+def replica(client: Client, problem: str | None, age: str = "0") -> None:
+    tables = """[{"table_name": "public.t", "is_stored": true, "is_copied": true}]"""
+    run(client, "select pgque.note_replicas('orders', 'billing', 1, %s::jsonb)", tables)
+    note = "select pgque.note_verified('orders', 'billing', 'public.t', 1, 2, 1, %s, null)"
+    run(client, note, problem)
+    run(client, "update pgque.replica_status set verified_at = now() - %s::interval", age)
+
+
 STATES = {
     "well": (lambda client: None, set()),
     "ticker dead": (kill_the_ticker, {"PgqueTickerDead", "PgqueConsumerStands"}),
@@ -63,6 +71,15 @@ STATES = {
     "consumer behind": (lag, {"PgqueConsumerLags", "PgqueConsumerStands"}),
     "batch parked": (park_a_batch, {"PgqueCritical", "PgqueConsumerStands"}),
     "dead letters grow": (give_up, {"PgqueDeadLetters"}),
+    "replica equal": (lambda client: replica(client, None), set()),
+    "replica different": (
+        lambda client: replica(client, "1 of 1 rows differ"),
+        {"PgqueReplicaDiffers"},
+    ),
+    "replica not compared": (
+        lambda client: replica(client, None, "2 days"),
+        {"PgqueReplicaNotVerified"},
+    ),
     "rotation held": (hold_rotation, {"PgqueCritical"}),
     "database away": (None, {"PgqueUnreachable"}),
 }

@@ -9,7 +9,7 @@ import click
 from ...client import Client, ConsumerInfo, LeaseInfo, PermissionDenied, QueueStats
 from ...client.queues import installed_addons, queues_of
 from ..app import command
-from ..output import Row, as_table, named, to_json, wants_json
+from ..output import Row, as_table, named, shortened, to_json, wants_json
 
 # Of an add-on's queue, only the first ones are known.
 _QUEUE_COLUMNS = (
@@ -48,6 +48,17 @@ def _sections(client: Client, queue: str | None) -> dict[str, Sequence[Row]]:
     if queue is None:
         about = {"components": _component_rows(client)} | about
         queues += _addon_rows(client)
+    if found := client.replicas(queue):
+        about["replicas"] = [
+            {
+                "queue": each.queue,
+                "table": each.table,
+                "target": each.location,
+                "state": each.state,
+                "last comparison": shortened(each.verdict),
+            }
+            for each in found
+        ]
     return about | {"dead_letters": _dead_letter_rows(client, stats)}
 
 
@@ -58,7 +69,7 @@ def _texts(sections: dict[str, Sequence[Row]]) -> Iterator[str]:
         "consumers": "no consumers: add one with `pgque register QUEUE CONSUMER`",
         "dead_letters": "no dead letters",
     }
-    return (as_table(rows, empty[name]) for name, rows in sections.items())
+    return (as_table(rows, empty.get(name, "")) for name, rows in sections.items())
 
 
 def _queue_rows(stats: Sequence[QueueStats]) -> list[Row]:

@@ -78,10 +78,14 @@ def compare_and_record(
         # The first line of Spark's errors says what they are.
         record(None, None, None, next(iter(str(error).splitlines()), type(error).__name__))
         raise
-    problem, is_compared = verification.problem, verification.why_not is None
-    rows = verification.rows if is_compared else None
-    why_not = None if is_compared or problem is not None else verification.why_not
-    record(verification.tick_id, rows, problem, why_not)
+    tick_id, problem = verification.tick_id, verification.problem
+    if verification.why_not is None:
+        record(tick_id, verification.rows, problem, None)
+    elif problem is None:
+        record(None, None, None, verification.why_not)
+    else:
+        # Nothing was read at a tick of its own, which the last comparison may have made.
+        record(max(tick_id or 0, found.verified_tick or 0 if found else 0), None, problem, None)
     return verification
 
 

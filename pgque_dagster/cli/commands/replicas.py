@@ -1,0 +1,101 @@
+"""Commands for replicas of tables: how they stand, and what is captured."""
+
+import click
+
+from ...client import Client, ConsumerInfo, InvalidArgument, Limits
+from ...client.holder import consumer_states
+from ...client.replica_status import ReplicaStatus
+from ...client.source_tables import capture_by_name, captured_tables, uncapture_by_name
+from ..app import command
+from ..errors import NO
+from ..output import Row, shortened, show_result, show_rows
+
+
+@command(
+    "pgque replicas",
+    "pgque replicas shop",
+    "pgque replicas --json | jq -r '.[] | select(.state == \"different\") | .table'",
+)
+@click.argument("queue", required=False)
+def replicas(client: Client, queue: str | None) -> None:
+    """Show the replicas of tables: of the consumers of QUEUE, or of all queues.
+
+    A replica is equal if the last comparison with its table found no difference. It is different
+    until a later comparison finds none; to be copied by the next batch; apart, because the batches
+    of its consumer leave it out; or not verified, because it was never compared, or the last
+    attempt compared nothing. The number of rows is of the tick in "rows at", or else of now.
+
+    Exits with 3 if a replica is different or apart, or the batch of its consumer is parked. A
+    replica appears with its first batch.
+    """
+    found = client.replicas(queue)
+    pairs = sorted({(each.queue, each.consumer) for each in found})
+    parked = {
+        (state.queue, state.consumer): state.parked_reason
+        for state in client.run(consumer_states(pairs, Limits()))
+        if state.member is None
+    }
+    infos = {(each.queue, each.name): each for each in client.consumers(queue)}
+    rows = []
+    for each in found:
+        pair = (each.queue, each.consumer)
+        rows.append(_row(each, infos.get(pair), parked.get(pair)))
+    show_rows(rows, "no replicas: `pgque capture TABLE QUEUE` captures what a replica follows")
+    wrong = [each for each in found if each.state in {"different", "apart"}]
+    if wrong or any(parked.values()):
+        click.get_current_context().exit(NO)
+
+
+def _row(status: ReplicaStatus, info: ConsumerInfo | None, parked: str | None) -> Row:
+    why = status.failure or status.verified_problem or status.unverified
+    return {
+        "queue": status.queue,
+        "consumer": status.consumer,
+        "table": status.table,
+        "target": status.location,
+        "state": status.state,
+        "rows": status.rows,
+        "rows at": status.counted_tick,
+        "stored at": status.stored_tick,
+        "stored ago": status.stored_age,
+        "verified at": status.verified_tick,
+        "verified ago": status.verified_age,
+        "batches since": status.batches,
+        "lag": info and info.lag,
+        "reason": shortened((parked and f"batch parked {parked}") or why),
+    }
+
+
+@command(
+    "pgque capture public.orders shop",
+    "pgque capture public.log shop --append",
+)
+@click.option(
+    "--append",
+    is_flag=True,
+    help="The table has no key, because its rows are only inserted.",
+)
+def capture(client: Client, table: str, queue: str, append: bool) -> None:
+    """Send each change of TABLE to QUEUE, from now on, by triggers of statements.
+
+    TABLE has a primary key, or a replica identity. Run it as the table's owner. It may be repeated:
+    it adds partitions that came later, and mends triggers. The sensor of a TableReplicaComponent
+    captures its tables by itself, if its role owns them. `pgque uncapture` ends it.
+    """
+    tables = capture_by_name(client, queue, table, append=append)
+    show_result(f"captured {table} into queue {queue}", table=table, tables=tables)
+
+
+@command("pgque uncapture public.orders shop")
+def uncapture(client: Client, table: str, queue: str) -> None:
+    """End the capture of TABLE into QUEUE. Events that are in QUEUE stay.
+
+    Run it as the table's owner. Take TABLE out of the tables of a TableReplicaComponent before, or
+    its sensor captures it again.
+    """
+    if not client.run(uncapture_by_name(queue, table)):
+        there = ", ".join(captured_tables(client, queue)) or "none"
+        raise InvalidArgument(
+            f"table {table} is not captured into queue {queue}", f"Captured are: {there}."
+        )
+    show_result(f"ended the capture of {table} into queue {queue}", table=table)
