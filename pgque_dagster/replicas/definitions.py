@@ -38,6 +38,7 @@ from .names import (
     replica_key,
     source_key,
     wildcard_check,
+    wildcard_result,
 )
 from .verified import apart_check, check_key, recorded_check, recorded_metadata, repair_job_name
 from .verify_sensor import is_comparing, verify_sensor
@@ -148,13 +149,16 @@ def build_table_replicas(
     ]
     status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
     verifying = [verify_check(of, name, queue, spec, target, verify_timeout) for spec in specs]
-    if names:
-        verifying.append(wildcard_check(of, name, queue, names, specs, target))
     watched: list[dg.AssetChecksDefinition] = []
     evaluations: list[Evaluate] = []
     if max_lag is not None:
         watched += build_consumer_lag_checks([replicas], max_lag=max_lag)
         evaluations.append(evaluate_lag(replicas, watched[0], max_lag))
+    if names:
+        check = wildcard_check(of, name, queue, names, specs, target)
+        watched.append(check)
+        (key,) = check.check_keys
+        evaluations.append(lambda client: [wildcard_result(client, key, names, specs, target)])
     if queue_assets:
         watched += build_queue_health_checks([queue], database=database)
         watched += build_dead_letter_checks([queue], database=database)
@@ -184,6 +188,14 @@ def build_table_replicas(
         for each, cron in crons
         if cron is not None
     ]
+    watching = watch_sensor(
+        of,
+        name,
+        queue=queue if queue_assets else None,
+        tables=specs if owns_queue else (),
+        evaluations=evaluations,
+        status=status,
+    )
     of_queue = build_queue_assets(
         queue,
         database=database,
@@ -204,15 +216,8 @@ def build_table_replicas(
                 with_checks=False,
                 default_status=status,
             ),
-            watch_sensor(
-                of,
-                name,
-                queue=queue if queue_assets else None,
-                tables=specs if owns_queue else (),
-                evaluations=evaluations,
-                status=status,
-            ),
             verify_sensor(of, name, queue, specs, target, job.name, longest, status),
+            *([watching] if evaluations or owns_queue else ()),
         ],
         jobs=[*(each for each, _ in crons), repair_job(of, name, queue)],
         schedules=schedules,

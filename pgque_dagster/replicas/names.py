@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from ..client import InvalidArgument
+from ..client import Client, InvalidArgument
 from ..client.replicas.postgres import PostgresReplicas
 from ..client.source_tables import expanded
 from ..client.table_spec import TableSpec
@@ -115,20 +115,40 @@ def wildcard_check(
     def wildcard_tables(
         context: dg.AssetCheckExecutionContext, pgque: PgqueResource
     ) -> dg.AssetCheckResult:
+        (key,) = context.selected_asset_check_keys
         with log_error_line(context.log), pgque.client() as client:
-            found = expanded(client, names, target.check)
-        now, known = ({spec.source for spec in each} for each in (found.specs, tables))
-        problems = [
-            *(f"{table} is not replicated. {_REFRESH}." for table in sorted(now - known)),
-            *(
-                f"{table} has that name no longer. {_REFRESH}."
-                for table in sorted(known - now - set(found.left_out))
-            ),
-            *(f"{table} cannot be replicated: {why}" for table, why in found.left_out.items()),
-        ]
-        return dg.AssetCheckResult(
-            passed=not problems,
-            description=" ".join(problems) or f"{shown} stands for the tables that are replicated.",
-        )
+            return wildcard_result(client, key, names, tables, target)
 
     return wildcard_tables
+
+
+def wildcard_result(
+    client: Client,
+    key: dg.AssetCheckKey,
+    names: Sequence[str | TableSpec],
+    tables: Sequence[TableSpec],
+    target: Target,
+) -> dg.AssetCheckResult:
+    """Evaluates the check `wildcard_tables`."""
+    try:
+        found = expanded(client, names, target.check)
+    except InvalidArgument as error:
+        return dg.AssetCheckResult(
+            passed=False, asset_key=key.asset_key, check_name=key.name, description=str(error)
+        )
+    now, known = ({spec.source for spec in each} for each in (found.specs, tables))
+    problems = [
+        *(f"{table} is not replicated. {_REFRESH}." for table in sorted(now - known)),
+        *(
+            f"{table} has that name no longer. {_REFRESH}."
+            for table in sorted(known - now - set(found.left_out))
+        ),
+        *(f"{table} cannot be replicated: {why}" for table, why in found.left_out.items()),
+    ]
+    shown = ", ".join(spec.source for spec in map(TableSpec.of, names) if spec.is_pattern)
+    return dg.AssetCheckResult(
+        passed=not problems,
+        asset_key=key.asset_key,
+        check_name=key.name,
+        description=" ".join(problems) or f"{shown} stands for the tables that are replicated.",
+    )

@@ -276,8 +276,9 @@ def test_replicas_of_two_databases_have_names_of_their_own() -> None:
 
     assert dg.AssetKey(["shop", "public", "orders"]) in repository.assets_defs_by_key
     assert dg.AssetKey(["billing", "shop", "public", "orders"]) in repository.assets_defs_by_key
+    kinds = ("capture", "sensor", "watch", "verify_sensor")
     assert {sensor.name for sensor in repository.sensor_defs} == {
-        *("shop_sensor", "shop_capture", "billing__shop_sensor", "billing__shop_capture"),
+        *(f"{prefix}shop_{kind}" for kind in kinds for prefix in ("", "billing__")),
     }
     assert repository.has_job("shop_repair")
     assert repository.has_job("billing__shop_repair")

@@ -38,11 +38,11 @@ def bound(*replicas: dg.Definitions, pgque: PgqueResource | None = None) -> dg.D
 class Watched:
     """A project of replicas in PostgreSQL, whose sensors are evaluated as the daemon does."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **options: Any) -> None:
         self.url, self.instance = url, dg.DagsterInstance.ephemeral()
         self.cursor: str | None = None
         replicas = build_table_replicas(
-            "shop", ["public.orders"], target=PostgresReplicas(schema="copies")
+            "shop", ["public.orders"], target=PostgresReplicas(schema="copies"), **options
         )
         self.pgque = PgqueResource(url=url)
         self.repository = bound(replicas, pgque=self.pgque).get_repository_def()
@@ -124,6 +124,26 @@ def test_a_parked_batch_is_red_within_a_minute_and_green_when_it_is_over(watched
         again.ack()
     over = {each.check_name: each.passed for each in watched.evaluate("shop_watch")}
     assert over["consumer_lag_shop"] and over["held_batch"]
+
+
+def test_names_that_stand_for_other_tables_are_found_without_a_run(watched: Watched) -> None:
+    watched = Watched(watched.url, names=["public.o*"])
+
+    def found() -> list[tuple[bool, str]]:
+        events = watched.evaluate("shop_watch")
+        checks = [each for each in events if isinstance(each, dg.AssetCheckEvaluation)]
+        named = [each for each in checks if each.check_name == "wildcard_tables"]
+        return [(each.passed, str(each.description)) for each in named]
+
+    assert found() == [(True, "public.o* stands for the tables that are replicated.")]
+    with connect(watched.url) as db:
+        db.execute("create table other (id int primary key)")
+        ((passed, told),) = found()
+        assert not passed and "public.other is not replicated" in told
+        db.execute("alter table orders rename to former; drop table other")
+        watched.cursor = None
+        ((passed, told),) = found()
+    assert not passed and "no table" in told
 
 
 def test_a_database_that_does_not_answer_stops_no_daemon(watched: Watched) -> None:
