@@ -35,6 +35,8 @@ from .standing import Log, Standing, find_standings
 _OF_ALL = (BatchNotOpen, ConnectionFailed, LeaseLost, StaleReadPlan, TargetOutOfStep)
 # Of events that a table missed, which the tasks of Spark read.
 _SLICES = 4
+# Of the events that a table missed.
+_SLICES = 4
 # Of a reason, so many letters are kept.
 _SHOWN = 2000
 _NAMES = """
@@ -117,7 +119,7 @@ class BatchTables:
         if from_tick >= to_tick:
             return ()
         plan = batch.session.run(
-            tick_range_plan(batch.queue, from_tick, to_tick, 1, batch.consumer)
+            tick_range_plan(batch.queue, from_tick, to_tick, _SLICES, batch.consumer)
         )
         mine = sql.SQL(" pgque_missed where ev_extra1 = {}").format(source.name).as_string(None)
         return tuple(

@@ -18,7 +18,7 @@ from pgque_dagster import (
     build_table_replicas,
     queue_key,
 )
-from pgque_dagster.client import Client
+from pgque_dagster.client import Client, ConnectionFailed
 from tests.dagster.support import SessionHolder
 from tests.support.lakes import iceberg_catalog
 from tests.support.logins import as_login
@@ -284,7 +284,7 @@ def test_a_run_that_fails_between_two_tables_is_done_again_whole(
 
     def failing(self: DeltaReplica, *args: Any) -> Any:
         if self.source.name == "public.items":
-            raise RuntimeError("killed")
+            raise ConnectionFailed("the source is gone")
         return merge(self, *args)
 
     monkeypatch.setattr(DeltaReplica, "merge", failing)
