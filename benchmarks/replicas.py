@@ -31,9 +31,9 @@ from benchmarks.measure import Contender, Result, medians, timed, to_markdown, w
 from benchmarks.servers import connect
 from benchmarks.spark import server, session, tcp_url
 from pgque_dagster.client import Batch, Client
+from pgque_dagster.client.captured_tables import capture_new
 from pgque_dagster.client.replicas import postgres
 from pgque_dagster.client.replicas.postgres import PostgresReplicas
-from pgque_dagster.client.source_tables import capture_new
 from pgque_dagster.spark import DeltaSink, IcebergSink, SparkBatch
 from pgque_dagster.spark.replicas.replica import replicate
 from pgque_dagster.spark.replicas.target import DeltaReplicas, IcebergReplicas

@@ -13,6 +13,7 @@ from ..checks.dead_letters import build_dead_letter_checks
 from ..checks.health import build_queue_health_checks
 from ..checks.lag import build_consumer_lag_checks
 from ..client import Client, PgqueError
+from ..client.captured_tables import capture_new
 from ..client.registrations import enter_deployment
 from ..client.replica_status import ReplicaStatus, name_replicas, replica_of_table
 from ..client.replicas import postgres
@@ -21,7 +22,7 @@ from ..client.replicas.deletes import MARKS
 from ..client.replicas.postgres import PostgresReplicas
 from ..client.replicas.recording import record_batch
 from ..client.replicas.standing import Log, Replicated, acked, request_first_copies
-from ..client.source_tables import SourceTable, capture_new
+from ..client.source_tables import SourceTable
 from ..client.table_spec import TableSpec
 from ..jobs.table_jobs import build_table_maintenance_job
 from ..project.database import DEFAULT, Database

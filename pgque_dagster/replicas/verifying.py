@@ -8,12 +8,12 @@ from pydantic import Field
 
 from ..assets.step import executors_address
 from ..client import InvalidArgument
+from ..client.captured_tables import captured_tables, copy_again
 from ..client.replica_status import ReplicaStatus, replica_of_table
 from ..client.replicas import postgres_verify
 from ..client.replicas.postgres import PostgresReplicas
 from ..client.replicas.recording import compare_and_record
 from ..client.replicas.verification import Verification
-from ..client.source_tables import captured_tables, copy_again
 from ..client.table_spec import TableSpec
 from ..project.database import Database
 from ..project.resource import PgqueResource, takes_resource

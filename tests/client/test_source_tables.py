@@ -6,8 +6,9 @@ import psycopg
 import pytest
 
 from pgque_dagster.client import Client
+from pgque_dagster.client.captured_tables import captured_tables
 from pgque_dagster.client.errors import InvalidArgument, PermissionDenied
-from pgque_dagster.client.source_tables import SourceTable, captured_tables
+from pgque_dagster.client.source_tables import SourceTable
 
 TABLE = "create table t (id int primary key)"
 LOGIN = "t_secured"

@@ -4,7 +4,8 @@ import psycopg
 import pytest
 
 from pgque_dagster.client import Client, InvalidArgument
-from pgque_dagster.client.source_tables import capture_new, captured_tables, expanded
+from pgque_dagster.client.captured_tables import capture_new, captured_tables
+from pgque_dagster.client.source_tables import expanded
 from pgque_dagster.client.table_spec import TableSpec
 
 TABLES = """

@@ -13,8 +13,8 @@ import psycopg
 from psycopg import errors as pg
 
 from pgque_dagster.client import Client, InvalidArgument
+from pgque_dagster.client.captured_tables import copy_again
 from pgque_dagster.client.replicas.deletes import HARD, HISTORY
-from pgque_dagster.client.source_tables import copy_again
 from pgque_dagster.spark import SparkBatch
 from tests.client.consumer.support import expire_leases
 from tests.support.replica_faults import Faults, Killed

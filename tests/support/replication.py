@@ -14,13 +14,14 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
+from pgque_dagster.client.captured_tables import capture_new
 from pgque_dagster.client.replicas import postgres, postgres_verify
 from pgque_dagster.client.replicas.apart import Apart
 from pgque_dagster.client.replicas.deletes import FROM_TICK, HISTORY, TO_TICK, Deletes, end_mark
 from pgque_dagster.client.replicas.postgres import PostgresReplicas
 from pgque_dagster.client.replicas.standing import Replicated
 from pgque_dagster.client.replicas.verification import Verification, last_acked_tick
-from pgque_dagster.client.source_tables import SourceTable, capture_new
+from pgque_dagster.client.source_tables import SourceTable
 from pgque_dagster.client.table_spec import TableSpec
 from pgque_dagster.spark import DatabaseAddress, SparkBatch
 from pgque_dagster.spark.replicas.formats import owner_of, replica_of

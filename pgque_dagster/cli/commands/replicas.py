@@ -3,9 +3,9 @@
 import click
 
 from ...client import Client, ConsumerInfo, InvalidArgument, Limits
+from ...client.captured_tables import capture_by_name, captured_tables, uncapture_by_name
 from ...client.holder import consumer_states
 from ...client.replica_status import ReplicaStatus
-from ...client.source_tables import capture_by_name, captured_tables, uncapture_by_name
 from ..app import command
 from ..errors import NO
 from ..output import Row, shortened, show_result, show_rows

@@ -13,34 +13,32 @@ from dataclasses import dataclass
 from typing import Literal
 
 import psycopg
-from psycopg import sql
 
 from ..batch import Batch, read_plan
 from ..connection import connect
 from ..errors import InvalidArgument, PermissionDenied, TargetRefused, is_refusal, translated
 from ..last_batch import Applied, LastBatch, Span
-from ..models import Slice
 from ..read_batch import ReadBatch
 from ..rights import Connection
 from ..session import Session
-from ..source_tables import COPY, REQUEST, SourceTable, copy_request
+from ..source_tables import SourceTable
 from ..table_spec import TableSpec
 from .apart import Apart, BatchTables
 from .deletes import HARD, MARKS, Deletes, check_append, check_deletes
-from .snapshot import Snapshot, kept_columns, print_settings, row_queries
+from .known_tables import check_known
+from .snapshot import Snapshot, print_settings
+from .staging import stage_events, stage_rows, staged_kinds
 from .standing import (
-    REDELIVERED,
     Copied,
     Log,
     Replicated,
     Standing,
     acked,
-    check_known,
     remember,
     remember_stored,
     stored_ticks,
 )
-from .target_table import CHANGES, COPIED, TargetTable, create_stages
+from .target_table import TargetTable, create_stages
 
 # Of a table.
 _MAX_COLUMNS = 1600
@@ -333,70 +331,6 @@ def replica_of(
     """
     target.check(source)
     return TargetTable(there, target.schema or source.path[0], source, owner, target.deletes)
-
-
-def stage_events(
-    session: Session,
-    there: Connection,
-    slices: Sequence[Slice],
-    sources: Sequence[SourceTable],
-    consumer: str,
-) -> None:
-    """Copies events of tables into the temporary table for them, with what replicas may have.
-
-    Those that have another consumer copy a table are left out.
-    """
-    mine = sql.SQL("not (ev_type = {} and starts_with(ev_data, {}) and ev_data <> {})").format(
-        COPY, REQUEST, copy_request(consumer)
-    )
-    with connect(session.url) as here:
-        cases = [
-            sql.SQL("when ev_extra1 = {} then {}").format(each.name, kept_columns(each))
-            for each in sources
-        ]
-        data = sql.SQL(
-            "case when ev_type not in ('insert', 'update', 'delete') then '{{}}' {} end"
-        ).format(sql.SQL(" ").join(cases))
-        for part in slices:
-            _pipe(
-                here,
-                "select ev_id, ev_txid, ev_retry, ev_type, ev_extra1, "
-                f"{data.as_string(here)} from ({part.sql}) pgque_slice "
-                f"where {mine.as_string(here)}",
-                there,
-                CHANGES,
-            )
-
-
-def staged_kinds(there: Connection) -> dict[str, set[str]]:
-    """Returns the types of the staged events by the table that they are of."""
-    kinds: dict[str, set[str]] = {}
-    kind = sql.SQL("case when ev_retry is null then ev_type else {} end").format(REDELIVERED)
-    query = sql.SQL("select distinct ev_extra1, {} from {}").format(kind, CHANGES)
-    for table, found in there.execute(query):
-        kinds.setdefault(table, set()).add(found)
-    return kinds
-
-
-def stage_rows(
-    session: Session, snapshot: Snapshot, source: SourceTable, there: Connection
-) -> None:
-    """Copies the rows of a table in a snapshot into the temporary table for them."""
-    there.execute(sql.SQL("truncate {}").format(COPIED))
-    (rows,) = row_queries(session, source, [""])
-    query = f"select {kept_columns(source).as_string(None)} from ({rows}) pgque_rows"
-    with snapshot.connected(session.url) as here:
-        _pipe(here, query, there, COPIED)
-
-
-def _pipe(here: Connection, query: str, there: Connection, into: sql.Identifier) -> None:
-    into_table = sql.SQL("copy {} from stdin").format(into)
-    with (
-        here.cursor().copy(f"copy ({query}) to stdout".encode()) as rows,
-        there.cursor().copy(into_table) as stored,
-    ):
-        for block in rows:
-            stored.write(block)
 
 
 @contextmanager

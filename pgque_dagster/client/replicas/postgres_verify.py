@@ -9,8 +9,9 @@ from ..last_batch import LastBatch
 from ..plans import tick_range_plan
 from ..session import Session
 from ..table_spec import TableSpec
-from .postgres import PostgresReplicas, connected_target, replica_of, stage_events, stage_rows
+from .postgres import PostgresReplicas, connected_target, replica_of
 from .snapshot import Snapshot
+from .staging import stage_events, stage_rows
 from .standing import find_standings, stored_ticks
 from .target_table import create_stages
 from .verification import ALTERED, NEXT_COPIES, REPLICA_GONE, Verification, last_acked_tick

@@ -10,25 +10,16 @@ keys, partitions or files than at its last copy, that was truncated, or whose tr
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
 from ..batch import Batch
+from ..captured_tables import COPY, Captured, capture, capture_call, captured_tables, request_copy
 from ..errors import InvalidArgument
 from ..operation import Call
 from ..read_batch import ReadBatch
 from ..registrations import consumers
-from ..rights import Connection
 from ..session import Session
-from ..source_tables import (
-    COPY,
-    Captured,
-    SourceTable,
-    capture,
-    capture_call,
-    captured_tables,
-    request_copy,
-)
+from ..source_tables import SourceTable
 from ..table_spec import TableSpec
 from .verification import NEXT_COPIES
 
@@ -368,43 +359,3 @@ def remember(batch: Batch, table: str, copied: Copied) -> None:
     values = (batch.queue, batch.consumer, table, copied.transactions, copied.shape)
     query = "select pgque.set_replicated(%s, %s, %s, %s::pg_snapshot, %s)"
     batch.before_ack(lambda connection: connection.execute(query, values))
-
-
-def check_known(batch: Batch, tables: Set[str], found: Set[str]) -> None:
-    """Refuses a batch with changes of a table that is captured and not replicated.
-
-    Changes of a table that another consumer replicates are passed over. If the consumer replicates
-    it again, it copies it.
-
-    Args:
-        batch: the batch.
-        tables: the names of the tables to replicate.
-        found: the tables of its events.
-
-    Raises:
-        InvalidArgument: if it has such changes.
-    """
-    queue, unknown = batch.queue, found - tables
-    captured = unknown & set(captured_tables(batch.session, queue)) if unknown else set()
-    others = batch.session.run(
-        Call(
-            "select t from unnest(%s::text[]) t where pgque.replicated_by(%s, t) <> %s::text[]",
-            (sorted(captured), queue, [batch.consumer]),
-            lambda rows: {table for (table,) in rows},
-        )
-    )
-    for table in sorted(others):
-        values = (queue, batch.consumer, table)
-        batch.before_ack(partial(_forget, values))
-    if lost := sorted(captured - others):
-        raise InvalidArgument(
-            f"batch {batch.batch_id} of {queue} has changes of {', '.join(lost)}, which is "
-            "captured and not among the tables to replicate",
-            "Add it to the tables, or end its capture: select "
-            f"pgque.uncapture('{lost[0]}', '{queue}'); another consumer than replicas gets it by a "
-            "queue of its own.",
-        )
-
-
-def _forget(values: tuple[str, ...], connection: Connection) -> None:
-    connection.execute("select pgque.forget_replicated(%s, %s, %s)", values)

@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from ...client.errors import PgqueError, passes
 from ...client.replicas.apart import Apart, BatchTables
 from ...client.replicas.deletes import HARD
+from ...client.replicas.known_tables import check_known
 from ...client.replicas.snapshot import Snapshot
 from ...client.replicas.standing import (
     REDELIVERED,
@@ -23,7 +24,6 @@ from ...client.replicas.standing import (
     Replicated,
     Standing,
     acked,
-    check_known,
     remember,
 )
 from ...client.table_spec import TableSpec

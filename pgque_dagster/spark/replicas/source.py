@@ -14,11 +14,12 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
+from ...client.captured_tables import COPY, REQUEST, copy_request
 from ...client.operation import Call
 from ...client.replicas.deletes import SOFT, Deletes
 from ...client.replicas.snapshot import Snapshot, print_settings, row_queries
 from ...client.session import Session
-from ...client.source_tables import COPY, REQUEST, SourceTable, copy_request
+from ...client.source_tables import SourceTable
 from ...client.table_spec import LIST
 from ..address import DatabaseAddress
 from ..payload.changes import EVENT_COLUMNS, ChangeFormat

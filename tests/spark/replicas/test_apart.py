@@ -4,10 +4,10 @@ import psycopg
 import pytest
 
 from pgque_dagster.client import Client, LeaseLost
+from pgque_dagster.client.captured_tables import copy_again
 from pgque_dagster.client.errors import MalformedPayload
 from pgque_dagster.client.replicas.apart import Apart
 from pgque_dagster.client.replicas.deletes import HISTORY, SOFT
-from pgque_dagster.client.source_tables import copy_again
 from pgque_dagster.client.table_spec import TableSpec
 from tests.client.consumer.support import expire_leases
 from tests.support.logins import as_login

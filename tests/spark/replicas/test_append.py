@@ -3,8 +3,8 @@
 import pytest
 
 from pgque_dagster.client import Client
+from pgque_dagster.client.captured_tables import copy_again
 from pgque_dagster.client.errors import InvalidArgument, PgqueError
-from pgque_dagster.client.source_tables import copy_again
 from pgque_dagster.client.table_spec import TableSpec
 from tests.client.consumer.support import expire_leases
 from tests.support.replica_faults import Faults, Killed

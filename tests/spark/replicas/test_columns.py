@@ -4,8 +4,9 @@ import psycopg
 import pytest
 
 from pgque_dagster.client import Client
+from pgque_dagster.client.captured_tables import copy_again
 from pgque_dagster.client.errors import InvalidArgument
-from pgque_dagster.client.source_tables import SourceTable, copy_again
+from pgque_dagster.client.source_tables import SourceTable
 from pgque_dagster.client.table_spec import TableSpec
 from tests.support.replication import (
     CONSUMER,

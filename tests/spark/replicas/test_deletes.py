@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from pgque_dagster.client import Client
+from pgque_dagster.client.captured_tables import copy_again
 from pgque_dagster.client.errors import InvalidArgument
 from pgque_dagster.client.replicas.deletes import (
     DELETED_TICK,
@@ -16,7 +17,6 @@ from pgque_dagster.client.replicas.deletes import (
     TO_TICK,
     Deletes,
 )
-from pgque_dagster.client.source_tables import copy_again
 from pgque_dagster.spark.replicas.kept import changed_rows, copied_rows, mark_columns
 from pgque_dagster.spark.replicas.target import DeltaReplicas
 from tests.support.replication import (

@@ -3,8 +3,8 @@
 import pytest
 
 from pgque_dagster.client import Client
+from pgque_dagster.client.captured_tables import copy_again
 from pgque_dagster.client.replicas.deletes import HARD, MARKS
-from pgque_dagster.client.source_tables import copy_again
 from tests.support.replication import (
     CONSUMER,
     QUEUE,

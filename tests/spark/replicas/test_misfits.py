@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 
 from pgque_dagster.client import Client
+from pgque_dagster.client.captured_tables import copy_again
 from pgque_dagster.client.errors import MalformedPayload
 from pgque_dagster.client.replicas.deletes import HARD, SOFT, Deletes
-from pgque_dagster.client.source_tables import SourceColumn, SourceTable, copy_again
+from pgque_dagster.client.source_tables import SourceColumn, SourceTable
 from pgque_dagster.client.table_spec import TableSpec
 from pgque_dagster.spark.payload.changes import ChangeFormat
 from pgque_dagster.spark.payload.parsing import EventParsing

@@ -5,10 +5,11 @@ import pytest
 from psycopg import sql
 
 from pgque_dagster.client import Client
+from pgque_dagster.client.captured_tables import capture_new
 from pgque_dagster.client.errors import InvalidArgument
 from pgque_dagster.client.replicas.deletes import MARKS, Deletes
 from pgque_dagster.client.replicas.postgres import PostgresReplicas
-from pgque_dagster.client.source_tables import SourceColumn, SourceTable, capture_new, expanded
+from pgque_dagster.client.source_tables import SourceColumn, SourceTable, expanded
 from pgque_dagster.client.table_spec import TableSpec
 from pgque_dagster.spark.replicas.target import DeltaReplicas, IcebergReplicas
 from tests.support.replication import QUEUE, PostgresReplication, Replication

@@ -9,9 +9,9 @@ import pytest
 from deltalake import write_deltalake
 
 from pgque_dagster.client import Client, InvalidArgument, PgqueError
+from pgque_dagster.client.captured_tables import copy_again
 from pgque_dagster.client.replicas.deletes import DELETED_TICK, FROM_TICK, TO_TICK
 from pgque_dagster.client.replicas.standing import Replicated
-from pgque_dagster.client.source_tables import copy_again
 from pgque_dagster.spark.replicas import lake as lake_replicas
 from pgque_dagster.spark.sinks.files.storage import StorageFailed
 from tests.client.consumer.support import expire_leases

@@ -4,9 +4,9 @@ import psycopg
 import pytest
 
 from pgque_dagster.client import Client
+from pgque_dagster.client.captured_tables import capture_new, request_copy
 from pgque_dagster.client.errors import InvalidArgument, PermissionDenied
 from pgque_dagster.client.replicas.apart import Apart
-from pgque_dagster.client.source_tables import capture_new, request_copy
 from pgque_dagster.spark import SparkBatch
 from tests.support.logins import as_login
 from tests.support.replication import (

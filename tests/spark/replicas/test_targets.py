@@ -5,8 +5,8 @@ import random
 import pytest
 
 from pgque_dagster.client import Client, InvalidArgument
+from pgque_dagster.client.captured_tables import copy_again, request_copy
 from pgque_dagster.client.replica_status import name_replicas
-from pgque_dagster.client.source_tables import copy_again, request_copy
 from tests.client.consumer.support import expire_leases
 from tests.support.replica_faults import Faults, Killed
 from tests.support.replication import (

@@ -3,7 +3,7 @@
 from psycopg.conninfo import conninfo_to_dict
 
 from pgque_dagster.client import Client
-from pgque_dagster.client.source_tables import copy_again
+from pgque_dagster.client.captured_tables import copy_again
 from tests.support.replication import CONSUMER, QUEUE, Replication
 from tests.support.type_values import ODD, OTHER, SETUP, VALUES, settings
 
