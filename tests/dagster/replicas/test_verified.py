@@ -72,7 +72,11 @@ def shown(shop: Shop) -> tuple[str, str, str]:
     (materialization,) = shop.instance.fetch_materializations(KEY.asset_key, limit=1).records
     whose = "of this run" if last.run_id == materialization.run_id else "of another run"
     target = evaluation.target_materialization_data
-    is_newest = target is not None and target.storage_id == materialization.storage_id
+    is_newest = (
+        target.storage_id == materialization.storage_id
+        if target
+        else last.create_timestamp > materialization.timestamp
+    )
     assert whose == "of this run" or is_newest, "else Dagster shows: not evaluated"
     return word, whose, str(evaluation.description)
 
