@@ -1,5 +1,6 @@
 """The last comparison of a replica stays visible, and comparisons come by themselves."""
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
