@@ -26,6 +26,7 @@ CHECKS: Mapping[str, str] = {
     "consumer_asset": "Each consumer of an asset has one, in a code location that lives.",
     "held_batch": "No batch is parked after its last attempt.",
     "failing_batch": "No batch fails by what passes, such as a target that is away.",
+    "replica": "Each replica was compared with its table, and equals it.",
     "restored_database": "The database is not a restored dump that still has to be adopted.",
     "log_rotation": "The logs of ticks and positions are compacted.",
 }

@@ -37,8 +37,8 @@ def test_a_healthy_queue_passes_all_checks_of_the_sql_side(client: Client) -> No
     results = health(client)
 
     in_sql = {check.check.partition(":")[0] for check in client.health()}
-    # SQL names tables and assets only where something is wrong with one.
-    only_wrong = {"captured_table", "consumer_asset", "left_table"}
+    # SQL names tables, assets and replicas only where there are some, or something is wrong.
+    only_wrong = {"captured_table", "consumer_asset", "left_table", "replica"}
     assert set(results) == set(CHECKS) == in_sql | only_wrong
     assert [name for name, result in results.items() if not result.passed] == []
     assert {result.asset_key for result in results.values()} == {queue_key("orders")}
