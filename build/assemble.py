@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from forwards import UNPINNED_FILE, read_reasons, write_out
-
 ROOT = Path(__file__).resolve().parent.parent
 INSTALL_FILE = "pgque.sql"
 UNINSTALL_FILE = "pgque_uninstall.sql"
@@ -127,10 +125,9 @@ def _join(root: Path, file: str, title: str, entries: tuple[str, ...]) -> str:
     header = _HEADER.format(
         title=title, project=project["name"], license=project["license"], file=file
     )
-    unpinned = read_reasons(root / UNPINNED_FILE)
     parts = [header, "begin;\n"]
     for entry in entries:
-        text = write_out(root, (root / "sql" / entry).read_text(), unpinned).strip()
+        text = (root / "sql" / entry).read_text().strip()
         parts.append(f"-- ===== {entry} {'=' * max(3, 90 - len(entry))}\n\n{text}\n")
     parts.append("commit;\n")
     version: str = project["version"]

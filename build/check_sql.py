@@ -10,7 +10,6 @@ from itertools import chain
 from pathlib import Path
 
 from assemble import ADDON_PROLOGUE, ROOT, ManifestError, read_manifest
-from forwards import UNPINNED_FILE, read_reasons, write_out
 from sql_rules import (
     ENGINE,
     Finding,
@@ -22,6 +21,7 @@ from sql_rules import (
 )
 from sql_source import SqlError, Statement, read_block, read_routine, read_statements
 
+_UNPINNED_FILE = Path("build/unpinned.txt")
 _PUBLIC_FILE = Path("build/public.txt")
 _CREATED_SCHEMA = re.compile(r"^create schema (?:if not exists )?(\w+)", re.MULTILINE)
 
@@ -29,14 +29,14 @@ _CREATED_SCHEMA = re.compile(r"^create schema (?:if not exists )?(\w+)", re.MULT
 def check(root: Path) -> list[Finding]:
     """Checks all files of the manifest."""
     manifest = read_manifest(root)
-    unpinned, findings = _read_reasons(root, UNPINNED_FILE, "unpinned")
+    unpinned, findings = _read_reasons(root, _UNPINNED_FILE, "unpinned")
     public, more = _read_reasons(root, _PUBLIC_FILE, "public")
     findings += more
     created: set[str] = set()
     parts = [
-        _sources(root, [*manifest.install, *manifest.uninstall], {}, unpinned),
+        _sources(root, [*manifest.install, *manifest.uninstall], {}),
         *(
-            _sources(root, [*ADDON_PROLOGUE, *entries], public, unpinned)
+            _sources(root, [*ADDON_PROLOGUE, *entries], public)
             for entries in manifest.addons.values()
         ),
     ]
@@ -57,18 +57,13 @@ def check(root: Path) -> list[Finding]:
             findings += check_revoked(source, statements)
     for name in sorted(unpinned.keys() - created):
         message = f"there is no {name} without a search_path. Remove the entry"
-        findings.append(Finding(UNPINNED_FILE, 1, "unpinned", message))
+        findings.append(Finding(_UNPINNED_FILE, 1, "unpinned", message))
     return sorted(set(findings))
 
 
-def _sources(
-    root: Path, entries: list[str], public: Mapping[str, str], unpinned: Mapping[str, str]
-) -> list[Source]:
+def _sources(root: Path, entries: list[str], public: Mapping[str, str]) -> list[Source]:
     """Reads the files of the engine or of an add-on, which create its schemas."""
-    texts = {
-        Path("sql", entry): write_out(root, (root / "sql" / entry).read_text(), unpinned)
-        for entry in entries
-    }
+    texts = {Path("sql", entry): (root / "sql" / entry).read_text() for entry in entries}
     schemas = [name for text in texts.values() for name in _CREATED_SCHEMA.findall(text)]
     return [Source(path, text, tuple(schemas) or ENGINE, public) for path, text in texts.items()]
 
@@ -92,9 +87,13 @@ def _unpinned_names(statements: list[Statement]) -> Iterator[str]:
 
 
 def _read_reasons(root: Path, file: Path, rule: str) -> tuple[dict[str, str], list[Finding]]:
-    """Reads the names that a rule leaves out, with the reasons."""
-    reasons = read_reasons(root / file)
+    """Reads the names that a rule leaves out: one name a line, then the reason; `#` comments."""
     lines = (root / file).read_text().splitlines()
+    reasons = {}
+    for line in lines:
+        name, _, reason = line.partition("#")[0].strip().partition(" ")
+        if name:
+            reasons[name] = reason.strip()
     findings = [
         Finding(
             file, lines.index(name) + 1, rule, f"{name} has no reason. Write one after the name"

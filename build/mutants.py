@@ -20,7 +20,6 @@ from pathlib import Path
 
 import pgparse
 import pytest
-from forwards import UNPINNED_FILE, read_reasons, write_out
 from mutant_runs import MutantRuns
 from sql_source import Routine, read_routine, read_statements
 
@@ -95,8 +94,7 @@ class Mutant:
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """All mutants of a file's functions that PostgreSQL's parser takes."""
-    source = write_out(ROOT, path.read_text(), read_reasons(ROOT / UNPINNED_FILE))
-    for statement in read_statements(source):
+    for statement in read_statements(path.read_text()):
         if statement.kind != "CreateFunctionStmt":
             continue
         routine = read_routine(statement)

@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 
 from assemble import ROOT, read_manifest
-from forwards import UNPINNED_FILE, read_reasons, write_out
 from reference_groups import GROUPS, OWNERS_FUNCTIONS, TRIGGER_GROUP, Group
 from sql_source import (
     Node,
@@ -146,12 +145,9 @@ class Entry:
 def read_entries(root: Path) -> list[Entry]:
     """Returns all functions and procedures of the SQL files, in the order of installation."""
     grants = read_grants((root / _GRANTS_FILE).read_text())
-    unpinned = read_reasons(root / UNPINNED_FILE)
     entries = []
     for file in read_manifest(root).install:
-        for statement in read_statements(
-            write_out(root, (root / "sql" / file).read_text(), unpinned)
-        ):
+        for statement in read_statements((root / "sql" / file).read_text()):
             if statement.kind == "CreateFunctionStmt":
                 entry = Entry(file, read_routine(statement))
                 entry.roles.extend(grants.get(entry.name, []))

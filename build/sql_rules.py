@@ -100,6 +100,10 @@ def _check_creation(source: Source, routine: Routine) -> Iterator[Finding]:
             "create-or-replace",
             f"{routine.name} cannot be installed again. Write create or replace",
         )
+    if routine.language is None:
+        yield source.finding(
+            routine.line, "language", f"{routine.name} names no language. Write language plpgsql"
+        )
 
 
 def _check_search_path(

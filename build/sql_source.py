@@ -92,7 +92,7 @@ class Routine:
     schema: str | None
     name: str
     replaces: bool
-    language: str
+    language: str | None
     security_definer: bool
     search_path: tuple[str, ...] | None
     body: str
@@ -166,7 +166,7 @@ def read_routine(statement: Statement) -> Routine:
     body = ""
     if "as" in options:
         body = options["as"]["arg"]["List"]["items"][0]["String"]["sval"]
-    language = options["language"]["arg"]["String"]["sval"] if "language" in options else "sql"
+    language = options["language"]["arg"]["String"]["sval"] if "language" in options else None
     offset = max(statement.text.find(body), 0) if body else 0
     return Routine(
         statement=statement,

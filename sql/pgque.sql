@@ -142,8 +142,7 @@ $$;
 -- Returns the statements that take the locks of lock_tables, in their order.
 create or replace function pgque.table_locks(i_with_events boolean)
 returns text[]
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return array(
@@ -166,8 +165,7 @@ $$;
 create or replace function pgque.lock_holders(
     i_tables text, i_transactions text[], i_age interval)
 returns text
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (
@@ -1325,8 +1323,7 @@ $$;
 -- sessions wait for, and nobody relies on its commit.
 create or replace function pgque.commit_locally()
 returns void
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform set_config('synchronous_commit', 'local', true) where current_setting('synchronous_commit') <> 'off';
@@ -1507,8 +1504,7 @@ for each statement execute function pgque.count_dead_letters();
 -- follow_timeline and check_adopted.
 create or replace function pgque.is_timeline_followed()
 returns boolean
-language plpgsql immutable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return not pg_is_in_recovery()
@@ -1611,8 +1607,7 @@ $$;
 -- locks: those of incarnation. writes: the same.
 create or replace function pgque.lineage()
 returns uuid
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.incarnation();
@@ -1623,8 +1618,7 @@ $$;
 -- locks: those of renew_incarnation. writes: the same.
 create or replace function pgque.renew_lineage()
 returns uuid
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.renew_incarnation();
@@ -1993,8 +1987,7 @@ $$;
 -- The form without force: refuses while the queue has consumers or dead letters.
 create or replace function pgque.drop_queue(x_queue_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.drop_queue(x_queue_name, false);
@@ -2183,8 +2176,7 @@ $$;
 -- Stops the ticks of a queue: events can still be sent, and consumers get them after resume_queue.
 create or replace function pgque.pause_queue(i_queue text)
 returns void
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.set_queue_config(i_queue, 'ticker_paused', 'true');
@@ -2194,8 +2186,7 @@ $$;
 -- Lets a paused queue tick again.
 create or replace function pgque.resume_queue(i_queue text)
 returns void
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.set_queue_config(i_queue, 'ticker_paused', 'false');
@@ -3395,8 +3386,7 @@ $$;
 -- Returns the last event id that a queue gave out, or 0 before the first.
 create or replace function pgque.seq_getval(i_seq_name text)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return coalesce(pg_sequence_last_value(pgque.find_event_seq(i_seq_name)), 0);
@@ -3965,8 +3955,7 @@ $$;
 -- Finds the tick of such a position, as long as it is retained.
 create or replace function pgque.find_position(i_queue pgque.queue, i_position text)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return case
@@ -4014,8 +4003,7 @@ $$;
 -- Returns the newest tick of a queue.
 create or replace function pgque.find_newest_tick(i_queue_id integer)
 returns pgque.tick
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue_id, (select max(t.tick_id) from pgque.tick t
@@ -4026,8 +4014,7 @@ $$;
 -- Returns the oldest tick of a queue after which all events still exist.
 create or replace function pgque.find_oldest_tick(i_queue pgque.queue)
 returns pgque.tick
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue.queue_id, (select min(t.tick_id) from pgque.tick t
@@ -4255,8 +4242,7 @@ $$;
 -- ones.
 create or replace function pgque.register_consumer(x_queue_name text, x_consumer_id text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.register_consumer_at(x_queue_name, x_consumer_id, null);
@@ -4383,8 +4369,7 @@ $$;
 -- PgQ's form: deletes the dead letters with the registration.
 create or replace function pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.unregister_consumer(x_queue_name, x_consumer_name, false);
@@ -4874,11 +4859,13 @@ create or replace function pgque.next_batch_custom(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
+        cur_tick_event_seq, prev_tick_event_seq
+    from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
+        i_min_interval, null);
 end;
 $$;
 
@@ -5105,8 +5092,7 @@ $$;
 create or replace function pgque.find_dead_subconsumer(
     i_main_id integer, i_own_id integer, i_dead_interval interval)
 returns pgque.subscription
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (select s
@@ -5360,8 +5346,7 @@ create or replace function pgque.get_lease_info(
     out batch_id bigint, out owner text, out lease_until timestamptz, out epoch bigint,
     out is_live boolean)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query select s.sub_batch, s.lease_owner, s.lease_until, s.lease_epoch,
@@ -5613,8 +5598,7 @@ $$;
 -- other events: an earlier attempt may have stored something.
 create or replace function pgque.set_aside_epoch(i_batch_id bigint)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (select a.epoch
@@ -5965,8 +5949,7 @@ $$;
 -- The SELECT of a batch's events, in order of ev_id.
 create or replace function pgque.batch_event_sql(x_batch_id bigint)
 returns text
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return concat(pgque.batch_select(
@@ -5978,8 +5961,7 @@ $$;
 -- The event tables in which an open batch has, or may have, rows.
 create or replace function pgque.batch_event_tables(x_batch_id bigint)
 returns setof text
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query select * from unnest((pgque.describe_batch(x_batch_id)).tables);
@@ -6131,8 +6113,7 @@ create or replace function pgque.batch_read_plan(
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query select p.*
@@ -6203,8 +6184,7 @@ $$;
 create or replace function pgque.slice_from(
     i_table text, i_filenode oid, i_where text, i_first bigint, i_end bigint)
 returns text
-language plpgsql immutable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return format(
@@ -6320,8 +6300,7 @@ create or replace function pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval default '1 minute',
     i_reason text default null, i_owner text default null, i_epoch bigint default null)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.nack_batch(i_batch_id, i_msg_ids, i_retry_after, array[i_reason], i_owner, i_epoch);
@@ -6361,8 +6340,7 @@ create or replace function pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reason text,
     i_owner text default null, i_epoch bigint default null)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.dead_letter_batch(i_batch_id, i_msg_ids, array[i_reason], i_owner, i_epoch);
@@ -6557,8 +6535,7 @@ create or replace function pgque.open_batches(
     out batch_id bigint, out ev_owner integer,
     out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
 returns setof record
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
@@ -6735,8 +6712,7 @@ where r.incarnation = pgque.incarnation()::text;
 -- null if no consumer is registered.
 create or replace function pgque.find_passed_tick(i_queue_id integer)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
@@ -6747,8 +6723,7 @@ $$;
 -- The same, or the last tick if no consumer is registered. Nobody needs the events that its snapshot sees.
 create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue_id, coalesce(
@@ -6798,8 +6773,7 @@ $$;
 -- than the queue's retention.
 create or replace function pgque.find_truncation_floor(i_queue_id integer)
 returns pgque.tick
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.find_tick(i_queue_id, least(
@@ -6909,8 +6883,7 @@ $$;
 -- maintenance does not rotate the queue.
 create or replace function pgque.event_bytes(i_queue pgque.queue)
 returns bigint
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (select sum(pg_relation_size(to_regclass(format('%s_%s', i_queue.queue_data_pfx, nr))))
@@ -7450,8 +7423,7 @@ $$;
 -- apart.
 create or replace function pgque.is_written_since(i_xmin xid, i_txid xid8)
 returns boolean
-language plpgsql immutable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (i_xmin::text::bigint - i_txid::text::bigint) & 4294967295 < 2147483648;
@@ -7584,8 +7556,7 @@ $$;
 -- Whether a table that stands apart is due in an open batch, which then needs a run without events, too.
 create or replace function pgque.has_table_due(i_batch_id bigint)
 returns boolean
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return (select exists (select from pgque.find_batch(i_batch_id) s
@@ -7758,8 +7729,7 @@ $$;
 create or replace function pgque.stored_ticks(
     i_queue text, i_consumer text, out stored_tick bigint, out empty_to bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query select r.stored_tick, r.empty_to
@@ -7951,8 +7921,7 @@ $$;
 -- Returns the hint of an error that ended a step: its own, or what to do next.
 create or replace function pgque.next_run_hint(i_hint text)
 returns text
-language plpgsql immutable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return coalesce(nullif(i_hint, ''), 'The next run tries it again. A standby takes no writes: run '
@@ -8108,15 +8077,15 @@ end;
 $$;
 
 -- The same for all queues.
-create or replace function pgque.get_queue_info(out queue_name text, out queue_ntables integer, out queue_cur_table integer,
+create or replace function pgque.get_queue_info(out queue_name text, out queue_ntables integer, out
+    queue_cur_table integer,
     out queue_rotation_period interval, out queue_switch_time timestamptz,
     out queue_external_ticker boolean, out queue_ticker_paused boolean,
     out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
     out queue_ticker_idle_period interval, out ticker_lag interval,
     out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgque.get_queue_info(null);
@@ -8153,8 +8122,7 @@ create or replace function pgque.get_consumer_info(i_queue_name text,
     out last_tick bigint, out current_batch bigint, out next_tick bigint,
     out pending_events bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgque.get_consumer_info(i_queue_name, null);
@@ -8162,12 +8130,12 @@ end;
 $$;
 
 -- The same for all queues.
-create or replace function pgque.get_consumer_info(out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+create or replace function pgque.get_consumer_info(out queue_name text, out consumer_name text, out
+    lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint,
     out pending_events bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgque.get_consumer_info(null, null);
@@ -8213,8 +8181,7 @@ $$;
 -- send_batch under the core's argument names.
 create or replace function pgque.insert_event_bulk(queue_name text, ev_type text, ev_data_list text[])
 returns bigint[]
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.send_batch(queue_name, ev_type, ev_data_list);
@@ -8227,11 +8194,13 @@ create or replace function pgque.next_batch_info(i_queue_name text, i_consumer_n
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, null::interval, null, null, null);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
+        cur_tick_event_seq, prev_tick_event_seq
+    from pgque.next_batch_custom(i_queue_name, i_consumer_name, null::interval, null, null,
+        null);
 end;
 $$;
 
@@ -8269,8 +8238,7 @@ $$;
 -- PgQ's name for force_next_tick.
 create or replace function pgque.force_tick(i_queue_name text)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.force_next_tick(i_queue_name);
@@ -8389,8 +8357,7 @@ $$;
 -- Publishes many events of type "default".
 create or replace function pgque.send_batch(queue_name text, payloads text[])
 returns bigint[]
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.send_batch(queue_name, 'default', payloads);
@@ -8401,8 +8368,7 @@ $$;
 -- So '{a,b}' without a cast is read as an array of text.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text)
 returns bigint[]
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.send_batch(queue_name, type_name, payloads::text[]);
@@ -8412,8 +8378,7 @@ $$;
 -- The same with type "default".
 create or replace function pgque.send_batch(queue_name text, payloads text)
 returns bigint[]
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.send_batch(queue_name, 'default', payloads::text[]);
@@ -8423,8 +8388,7 @@ $$;
 -- The jsonb form.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads jsonb[])
 returns bigint[]
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.send_batch(queue_name, type_name, payloads::text[]);
@@ -8434,8 +8398,7 @@ $$;
 -- The jsonb form with type "default".
 create or replace function pgque.send_batch(queue_name text, payloads jsonb[])
 returns bigint[]
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.send_batch(queue_name, 'default', payloads::text[]);
@@ -8475,10 +8438,10 @@ end;
 $$;
 
 -- The jsonb form.
-create or replace function pgque.send_at(i_queue text, i_type text, i_payload jsonb, i_deliver_at timestamptz)
+create or replace function pgque.send_at(i_queue text, i_type text, i_payload jsonb, i_deliver_at
+    timestamptz)
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.send_at(i_queue, i_type, i_payload::text, i_deliver_at);
@@ -8648,7 +8611,8 @@ returns table (event_id bigint, deduped boolean)
 language plpgsql security definer
 as $$
 begin
-    return query select * from pgque.send_idem(i_queue, i_type, i_payload::pg_catalog.text, i_idem_key, i_ttl, i_partition_key);
+    return query select * from pgque.send_idem(i_queue, i_type, i_payload::pg_catalog.text,
+        i_idem_key, i_ttl, i_partition_key);
 end;
 $$;
 
@@ -8676,8 +8640,7 @@ $$;
 -- Deletes expired idempotency keys. Returns their number.
 create or replace function pgque.maint_idem()
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.purge_idem(null);
@@ -8687,8 +8650,7 @@ $$;
 -- The same for one queue. Returns 0 if the queue does not exist: no queue has the number 0.
 create or replace function pgque.maint_idem(i_queue_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.purge_idem(coalesce((pgque.look_for_queue(i_queue_name)).queue_id, 0));
@@ -8941,8 +8903,7 @@ $$;
 -- unregister_consumer under the name that applications expect.
 create or replace function pgque.unsubscribe(queue text, consumer text)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.unregister_consumer(queue, consumer, false);
@@ -9007,8 +8968,7 @@ $$;
 -- Finishes a batch.
 create or replace function pgque.ack(i_batch_id bigint)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.finish_batch(i_batch_id);
@@ -9070,8 +9030,7 @@ $$;
 create or replace function pgque.subscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.register_subconsumer(i_queue, i_consumer, i_subconsumer, i_convert_normal);
@@ -9082,8 +9041,7 @@ $$;
 create or replace function pgque.unsubscribe_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
 returns integer
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.unregister_subconsumer(i_queue, i_consumer, i_subconsumer, i_batch_handling);
@@ -9095,10 +9053,10 @@ $$;
 -- Subscribes one of the n slots of a partitioned consumer. The first call makes all n slots at the last
 -- tick, and fixes n until the last slot is unsubscribed. A slot that was unsubscribed starts again at
 -- the last tick. Calling it again changes nothing.
-create or replace function pgque.subscribe_slot(i_queue text, i_consumer text, i_slot integer, i_n integer)
+create or replace function pgque.subscribe_slot(i_queue text, i_consumer text, i_slot integer, i_n
+    integer)
 returns void
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.subscribe_slots_at(i_queue, i_consumer, array[i_slot], i_n, null);
@@ -11208,8 +11166,7 @@ left join (
 -- Returns the version of the pgque.sql that was installed last.
 create or replace function pgque.version()
 returns text
-language plpgsql immutable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql immutable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return '0.4.0';
@@ -11281,8 +11238,7 @@ $$;
 -- Says whether this database has pg_cron's schema and the role may use it.
 create or replace function pgque.has_cron()
 returns boolean
-language plpgsql stable security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return exists (
@@ -11358,8 +11314,7 @@ $$;
 -- first minute of each hour.
 create or replace function pgque.maint_cron_log()
 returns bigint
-language plpgsql security definer
-set search_path = pgque, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     return pgque.purge_cron_log('1 day');

@@ -331,8 +331,7 @@ from pgque.event_template e;
 -- locks, writes: the same.
 create or replace function pgq.batch_event_sql(x_batch_id bigint)
 returns text
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.batch_event_sql(x_batch_id);
@@ -343,8 +342,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.batch_event_tables(x_batch_id bigint)
 returns setof text
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgque.batch_event_tables(x_batch_id);
@@ -355,8 +353,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.batch_retry(i_batch_id bigint, i_retry_seconds integer)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.batch_retry(i_batch_id, i_retry_seconds);
@@ -368,8 +365,7 @@ $$;
 create or replace function pgq.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.event_retry(x_batch_id, x_event_id, x_retry_seconds);
@@ -381,8 +377,7 @@ $$;
 create or replace function pgq.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.event_retry(x_batch_id, x_event_id, x_retry_time);
@@ -396,11 +391,12 @@ create or replace function pgq.find_tick_helper(
     i_min_count bigint, i_min_interval interval,
     out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
 returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    select * into next_tick_id, next_tick_time, next_tick_seq from pgque.find_tick_helper(i_queue_id, i_prev_tick_id, i_prev_tick_time, i_prev_tick_seq, i_min_count, i_min_interval);
+    select * into next_tick_id, next_tick_time, next_tick_seq
+    from pgque.find_tick_helper(i_queue_id, i_prev_tick_id, i_prev_tick_time,
+        i_prev_tick_seq, i_min_count, i_min_interval);
 end;
 $$;
 
@@ -408,8 +404,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.finish_batch(x_batch_id bigint)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.finish_batch(x_batch_id);
@@ -420,8 +415,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.force_tick(i_queue_name text)
 returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.force_tick(i_queue_name);
@@ -437,11 +431,12 @@ create or replace function pgq.get_batch_info(
     out prev_tick_id bigint, out tick_id bigint, out lag interval,
     out seq_start bigint, out seq_end bigint)
 returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    select * into queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id, lag, seq_start, seq_end from pgque.get_batch_info(x_batch_id);
+    select * into queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id, lag,
+        seq_start, seq_end
+    from pgque.get_batch_info(x_batch_id);
 end;
 $$;
 
@@ -454,11 +449,13 @@ create or replace function pgq.next_batch_custom(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
+        cur_tick_event_seq, prev_tick_event_seq
+    from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
+        i_min_interval);
 end;
 $$;
 
@@ -469,11 +466,12 @@ create or replace function pgq.next_batch_info(i_queue_name text, i_consumer_nam
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 returns record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq from pgque.next_batch_info(i_queue_name, i_consumer_name);
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
+        cur_tick_event_seq, prev_tick_event_seq
+    from pgque.next_batch_info(i_queue_name, i_consumer_name);
 end;
 $$;
 
@@ -481,8 +479,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.register_consumer(x_queue_name text, x_consumer_id text)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.register_consumer(x_queue_name, x_consumer_id);
@@ -494,8 +491,7 @@ $$;
 create or replace function pgq.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.register_consumer_at(x_queue_name, x_consumer_name, x_tick_pos);
@@ -522,8 +518,7 @@ to pgq_reader;
 -- locks, writes: the same.
 create or replace function pgq.current_event_table(x_queue_name text)
 returns text
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.current_event_table(x_queue_name);
@@ -538,8 +533,7 @@ to pgq_writer;
 -- locks, writes: the same.
 create or replace function pgq.create_queue(i_queue_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.create_queue(i_queue_name);
@@ -550,8 +544,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.drop_queue(x_queue_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.drop_queue(x_queue_name);
@@ -562,8 +555,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.drop_queue(x_queue_name text, x_force boolean)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.drop_queue(x_queue_name, x_force);
@@ -577,11 +569,11 @@ create or replace function pgq.event_retry_raw(
     x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
     x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
 returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
-    return pgque.event_retry_raw(x_queue, x_consumer, x_retry_after, x_ev_id, x_ev_time, x_ev_retry, x_ev_type, x_ev_data, x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4);
+    return pgque.event_retry_raw(x_queue, x_consumer, x_retry_after, x_ev_id, x_ev_time,
+        x_ev_retry, x_ev_type, x_ev_data, x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4);
 end;
 $$;
 
@@ -589,8 +581,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.grant_perms(x_queue_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.grant_perms(x_queue_name);
@@ -601,8 +592,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.maint_retry_events()
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.maint_retry_events();
@@ -613,8 +603,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.maint_rotate_tables_step1(i_queue_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.maint_rotate_tables_step1(i_queue_name);
@@ -625,8 +614,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.maint_rotate_tables_step2()
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.maint_rotate_tables_step2();
@@ -637,8 +625,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.seq_setval(i_seq_name text, i_new_value bigint)
 returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.seq_setval(i_seq_name, i_new_value);
@@ -650,8 +637,7 @@ $$;
 create or replace function pgq.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.set_queue_config(x_queue_name, x_param_name, x_param_value);
@@ -662,8 +648,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.ticker()
 returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.ticker();
@@ -674,8 +659,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.ticker(i_queue_name text)
 returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.ticker(i_queue_name);
@@ -687,8 +671,7 @@ $$;
 create or replace function pgq.ticker(
     i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
 returns bigint
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.ticker(i_queue_name, i_tick_id, i_orig_timestamp, i_event_seq);
@@ -699,8 +682,7 @@ $$;
 -- locks, writes: the same.
 create or replace function pgq.tune_storage(i_queue_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.tune_storage(i_queue_name);
@@ -1154,15 +1136,15 @@ end;
 $$;
 
 -- The forms with fewer arguments.
-create or replace function pgq.get_queue_info(out queue_name text, out queue_ntables integer, out queue_cur_table integer,
+create or replace function pgq.get_queue_info(out queue_name text, out queue_ntables integer, out
+    queue_cur_table integer,
     out queue_rotation_period interval, out queue_switch_time timestamptz,
     out queue_external_ticker boolean, out queue_ticker_paused boolean,
     out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
     out queue_ticker_idle_period interval, out ticker_lag interval,
     out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgq.get_queue_info(null);
@@ -1175,8 +1157,7 @@ create or replace function pgq.get_consumer_info(i_queue_name text,
     out last_tick bigint, out current_batch bigint, out next_tick bigint,
     out pending_events bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgq.get_consumer_info(i_queue_name, null);
@@ -1184,12 +1165,12 @@ end;
 $$;
 
 -- As pgque.get_consumer_info, with changes.
-create or replace function pgq.get_consumer_info(out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+create or replace function pgq.get_consumer_info(out queue_name text, out consumer_name text, out
+    lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint,
     out pending_events bigint)
 returns setof record
-language plpgsql security definer
-set search_path = pgq, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgq.get_consumer_info(null, null);
@@ -1243,8 +1224,7 @@ $$;
 create or replace function pgq_coop.register_subconsumer(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text)
 returns integer
-language plpgsql security definer
-set search_path = pgq_coop, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_coop, pg_catalog, pg_temp
 as $$
 begin
     return pgque.register_subconsumer(i_queue_name, i_consumer_name, i_subconsumer_name, true);
@@ -1258,8 +1238,7 @@ create or replace function pgq_coop.unregister_subconsumer(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text,
     i_batch_handling integer)
 returns integer
-language plpgsql security definer
-set search_path = pgq_coop, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_coop, pg_catalog, pg_temp
 as $$
 begin
     return pgque.unregister_subconsumer(i_queue_name, i_consumer_name, i_subconsumer_name,
@@ -1296,8 +1275,7 @@ create or replace function pgq_coop.next_batch_custom(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text,
     i_min_lag interval, i_min_count integer, i_min_interval interval)
 returns bigint
-language plpgsql security definer
-set search_path = pgq_coop, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_coop, pg_catalog, pg_temp
 as $$
 begin
     return pgq_coop.next_batch_custom(i_queue_name, i_consumer_name, i_subconsumer_name, i_min_lag,
@@ -1309,8 +1287,7 @@ $$;
 create or replace function pgq_coop.next_batch(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text)
 returns bigint
-language plpgsql security definer
-set search_path = pgq_coop, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_coop, pg_catalog, pg_temp
 as $$
 begin
     return pgq_coop.next_batch_custom(i_queue_name, i_consumer_name, i_subconsumer_name, null, null,
@@ -1323,8 +1300,7 @@ create or replace function pgq_coop.next_batch(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text,
     i_dead_interval interval)
 returns bigint
-language plpgsql security definer
-set search_path = pgq_coop, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_coop, pg_catalog, pg_temp
 as $$
 begin
     return pgq_coop.next_batch_custom(i_queue_name, i_consumer_name, i_subconsumer_name, null, null,
@@ -1337,8 +1313,7 @@ $$;
 -- locks: those of pgque.finish_batch. writes: the same.
 create or replace function pgq_coop.finish_batch(i_batch_id bigint)
 returns integer
-language plpgsql security definer
-set search_path = pgq_coop, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_coop, pg_catalog, pg_temp
 as $$
 begin
     return pgque.finish_batch(i_batch_id);
@@ -1377,8 +1352,7 @@ $$;
 -- The form without a subconsumer.
 create or replace function pgq_ext.is_batch_done(a_consumer text, a_batch_id bigint)
 returns boolean
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     return pgq_ext.is_batch_done(a_consumer, '', a_batch_id);
@@ -1408,8 +1382,7 @@ $$;
 -- The form without a subconsumer.
 create or replace function pgq_ext.set_batch_done(a_consumer text, a_batch_id bigint)
 returns boolean
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     return pgq_ext.set_batch_done(a_consumer, '', a_batch_id);
@@ -1431,8 +1404,7 @@ $$;
 -- The form without a subconsumer.
 create or replace function pgq_ext.get_last_tick(a_consumer text)
 returns bigint
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     return pgq_ext.get_last_tick(a_consumer, '');
@@ -1464,8 +1436,7 @@ $$;
 -- The form without a subconsumer.
 create or replace function pgq_ext.set_last_tick(a_consumer text, a_tick_id bigint)
 returns integer
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     return pgq_ext.set_last_tick(a_consumer, '', a_tick_id);
@@ -1491,8 +1462,7 @@ $$;
 create or replace function pgq_ext.is_event_done(
     a_consumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     return pgq_ext.is_event_done(a_consumer, '', a_batch_id, a_event_id);
@@ -1537,8 +1507,7 @@ $$;
 create or replace function pgq_ext.set_event_done(
     a_consumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
-language plpgsql security definer
-set search_path = pgq_ext, pg_catalog, pg_temp
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     return pgq_ext.set_event_done(a_consumer, '', a_batch_id, a_event_id);

@@ -1159,8 +1159,7 @@ $$;
 create or replace function qgres."_Publish"(
     queue_id integer, entry qgres.queue_entry, out sequence_number bigint)
 returns bigint
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue;
@@ -1181,7 +1180,8 @@ $$;
 
 -- The forms for users: a queue by its id or its name, and the parts of an entry, or one of them.
 -- locks: those of "_Publish". writes: the same.
-create or replace function qgres."Publish"(queue_id integer, bytea bytea, jsonb jsonb, text text, out sequence_number bigint)
+create or replace function qgres."Publish"(queue_id integer, bytea bytea, jsonb jsonb, text text,
+    out sequence_number bigint)
 returns bigint
 language sql
 as $$
@@ -1213,7 +1213,8 @@ as $$
 $$;
 
 -- A form of qgres."_Publish".
-create or replace function qgres."Publish"(queue_name text, bytea bytea, jsonb jsonb, text text, out sequence_number bigint)
+create or replace function qgres."Publish"(queue_name text, bytea bytea, jsonb jsonb, text text, out
+    sequence_number bigint)
 returns bigint
 language sql
 as $$
@@ -1401,8 +1402,7 @@ $$;
 -- locks: the queue's row, until the transaction ends. writes: the queue's log of positions.
 create or replace function qgres."Remove"(queue_id integer, row_limit integer default 2147483647)
 returns table (bytea bytea, jsonb jsonb, text text)
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue := qgres._lock_for_remover(queue_id);

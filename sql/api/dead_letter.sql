@@ -1,8 +1,8 @@
 -- Returns a queue's newest dead letters; with a limit of null, all of them. There are none of a queue
 -- that does not exist.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
-returns setof pgque.dead_letter stable security definer
-as $$
+returns setof pgque.dead_letter
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
@@ -25,8 +25,8 @@ create or replace function pgque.dlq_summary(
     i_queue_name text,
     out consumer_name text, out reason text, out dead_letters bigint, out oldest timestamptz,
     out max_id bigint)
-returns setof record stable security definer
-as $$
+returns setof record
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);  -- not in the join: it could be skipped
 begin
@@ -48,8 +48,8 @@ create or replace function pgque.event_dead(
     i_batch_id bigint, i_event_id bigint, i_reason text, i_ev_time timestamptz, i_ev_txid xid8,
     i_ev_retry integer, i_ev_type text, i_ev_data text, i_ev_extra1 text default null,
     i_ev_extra2 text default null, i_ev_extra3 text default null, i_ev_extra4 text default null)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
     v_consumer  integer;
@@ -79,8 +79,8 @@ $$;
 -- locks: those of ack_batch. writes: dead_letter, position_log.
 create or replace function pgque.give_up_batch(
     i_batch_id bigint, i_reason text, i_owner text, i_epoch bigint)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_ids bigint[];
 begin
@@ -95,8 +95,8 @@ $$;
 -- how many of its newest i_events event ids are dead letters or wait for a retry. All slots of a
 -- partitioned consumer count together: an event is finished when each slot has passed it.
 create or replace function pgque.finished_before(
-    i_batch_id bigint, i_events integer, out finished integer, out failed integer) security definer
-set jit = off
+    i_batch_id bigint, i_events integer, out finished integer, out failed integer)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_sub        pgque.subscription := pgque.find_batch(i_batch_id);
@@ -140,8 +140,8 @@ $$;
 -- locks: the dead letters. writes: dead_letter.
 create or replace function pgque.dlq_purge(
     i_queue_name text, i_older_than interval default '30 days')
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue := pgque.look_for_queue(i_queue_name);
     v_purged  integer;

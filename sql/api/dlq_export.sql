@@ -5,8 +5,8 @@ create or replace function pgque.dlq_export(
 returns table (
     dl_id bigint, consumer_name text, dl_time timestamptz, dl_reason text, ev_id bigint,
     ev_time timestamptz, ev_retry integer, ev_type text, ev_data text, ev_extra1 text,
-    ev_extra2 text, ev_extra3 text, ev_extra4 text) stable security definer
-as $$
+    ev_extra2 text, ev_extra3 text, ev_extra4 text)
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin

@@ -2,8 +2,8 @@
 -- Returns the new event's id. If the event cannot be sent, the dead letter stays.
 -- locks: the dead letter. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.dlq_replay(i_dead_letter_id bigint)
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_dl pgque.dead_letter;
 begin
@@ -25,8 +25,8 @@ $$;
 -- queue does not exist.
 -- locks: the dead letters. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.dlq_replay_all(
-    i_queue_name text, out replayed bigint, out failed bigint, out first_error text) security definer
-as $$
+    i_queue_name text, out replayed bigint, out failed bigint, out first_error text)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     replayed := 0;
     failed := 0;
@@ -47,8 +47,8 @@ create or replace function pgque.dlq_replay_matching(
     i_queue_name text, i_reason text default null, i_type text default null,
     i_since timestamptz default null, i_until timestamptz default null,
     i_limit integer default null, i_max_id bigint default null,
-    out replayed bigint, out failed bigint, out first_error text) security definer
-as $$
+    out replayed bigint, out failed bigint, out first_error text)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue_name);
     v_dl     pgque.dead_letter;
@@ -96,7 +96,7 @@ $$;
 -- locks: none beyond the caller's. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue     pgque.queue;
     v_owner     integer;

@@ -13,8 +13,8 @@
 create or replace function pgque.receive_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
     i_max integer default 100)
-returns setof pgque.message security definer
-set jit = off
+returns setof pgque.message
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_slot  pgque.subscription;
@@ -68,8 +68,8 @@ $$;
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.ack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin
@@ -91,8 +91,8 @@ $$;
 create or replace function pgque.nack_partitioned(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text,
     i_msg pgque.message, i_retry_after interval default '1 minute', i_reason text default null)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin

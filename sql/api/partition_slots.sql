@@ -1,8 +1,15 @@
 -- Subscribes one of the n slots of a partitioned consumer. The first call makes all n slots at the last
 -- tick, and fixes n until the last slot is unsubscribed. A slot that was unsubscribed starts again at
 -- the last tick. Calling it again changes nothing.
-forward pgque.subscribe_slot(i_queue text, i_consumer text, i_slot integer, i_n integer)
-as pgque.subscribe_slots_at(i_queue, i_consumer, array[i_slot], i_n, null);
+create or replace function pgque.subscribe_slot(i_queue text, i_consumer text, i_slot integer, i_n
+    integer)
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    perform pgque.subscribe_slots_at(i_queue, i_consumer, array[i_slot], i_n, null);
+end;
+$$;
 
 -- Subscribes all n slots of a partitioned consumer. If it is new, they start at a position: earliest,
 -- latest, a tick's number or a time (seek.sql); null means the last tick. Returns 1, or 0 if the
@@ -11,8 +18,8 @@ as pgque.subscribe_slots_at(i_queue, i_consumer, array[i_slot], i_n, null);
 -- subscribe_slot.
 create or replace function pgque.subscribe_slots(
     i_queue text, i_consumer text, i_n integer, i_start_at text default null)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_tick   bigint;
@@ -38,7 +45,7 @@ $$;
 create or replace function pgque.subscribe_slots_at(
     i_queue text, i_consumer text, i_slots integer[], i_n integer, i_tick bigint)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue;
     v_tick   bigint;
@@ -98,8 +105,8 @@ $$;
 -- Checks the number of slots that a caller passes: with another number, the slot has other keys.
 create or replace function pgque.check_slot_count(
     i_queue text, i_consumer text, i_registered integer, i_n integer)
-returns void immutable
-as $$
+returns void
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_n is distinct from i_registered then
         raise exception 'consumer "%" on queue "%" has % slots, not %', i_consumer, i_queue,
@@ -116,7 +123,7 @@ $$;
 create or replace function pgque.register_slots(
     i_queue text, i_consumer text, i_n integer, i_slots integer[], i_tick bigint)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot  integer;
     v_name  text;
@@ -145,8 +152,8 @@ $$;
 -- locks: the consumer's row in partition_consumer. writes: partition_consumer, subscription_base (and
 -- what hangs on it), retry_queue, dead_letter.
 create or replace function pgque.unsubscribe_slot(i_queue text, i_consumer text, i_slot integer)
-returns void security definer
-as $$
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot   pgque.subscription;
     v_ended  integer[];
@@ -188,8 +195,8 @@ $$;
 -- which was the policy skip. It goes with version 0.5.
 create or replace function pgque.set_partition_policy(
     i_queue text, i_consumer text, i_on_failure text)
-returns void security definer
-as $$
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
 begin
@@ -212,8 +219,8 @@ $$;
 create or replace function pgque.claim_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text,
     i_ttl interval default '30 seconds')
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin
@@ -244,8 +251,8 @@ $$;
 -- locks: waits for a concurrent move of the same slot. writes: position_log.
 create or replace function pgque.release_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text)
-returns boolean security definer
-as $$
+returns boolean
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin
@@ -266,7 +273,7 @@ $$;
 -- Returns a subscribed slot with its newest position.
 create or replace function pgque.find_slot(i_queue text, i_consumer text, i_slot integer)
 returns pgque.subscription
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription;
 begin
@@ -292,7 +299,7 @@ $$;
 create or replace function pgque.find_leased_slot(
     i_queue text, i_consumer text, i_slot integer, i_n integer, i_worker text)
 returns pgque.subscription
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_slot pgque.subscription := pgque.find_slot(i_queue, i_consumer, i_slot);
 begin

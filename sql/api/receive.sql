@@ -2,8 +2,8 @@
 -- partitioned consumers.
 -- locks: those of register_consumer. writes: the same.
 create or replace function pgque.subscribe(queue text, consumer text)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if strpos(consumer, '#') > 0 then
         raise exception 'no consumer "%": # is for the slots of partitioned consumers', consumer
@@ -15,8 +15,14 @@ end;
 $$;
 
 -- unregister_consumer under the name that applications expect.
-forward pgque.unsubscribe(queue text, consumer text)
-as pgque.unregister_consumer(queue, consumer, false);
+create or replace function pgque.unsubscribe(queue text, consumer text)
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.unregister_consumer(queue, consumer, false);
+end;
+$$;
 
 -- Returns all messages of the consumer's open or next batch, in order of msg_id; until the ack, the same
 -- ones again. A batch of more than i_max_return messages is refused, because ack would finish those
@@ -26,8 +32,8 @@ as pgque.unregister_consumer(queue, consumer, false);
 -- locks: those of open_batch and finish_batch. writes: the same.
 create or replace function pgque.receive(
     i_queue text, i_consumer text, i_max_return integer default 100)
-returns setof pgque.message security definer
-as $$
+returns setof pgque.message
+language plpgsql security definer as $$
 declare
     v_batch  pg_catalog.int8;
     v_rows   pg_catalog.int8;
@@ -61,7 +67,7 @@ $$;
 -- reason that get_batch_events has.
 create or replace function pgque.read_messages(i_batch_id bigint, i_max_return integer)
 returns setof pgque.message
-set jit = off
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     return query execute format(  -- quoted: made by batch_select
@@ -74,16 +80,22 @@ end;
 $$;
 
 -- Finishes a batch.
-forward pgque.ack(i_batch_id bigint)
-as pgque.finish_batch(i_batch_id);
+create or replace function pgque.ack(i_batch_id bigint)
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.finish_batch(i_batch_id);
+end;
+$$;
 
 -- Schedules a message for another delivery, or makes it a dead letter when its retries are used up.
 -- locks: those of nack_batch. writes: the same.
 create or replace function pgque.nack(
     i_batch_id bigint, i_msg pgque.message, i_retry_after interval default '1 minute',
     i_reason text default null)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.refuse_slot(pgque.find_batch(i_batch_id), false);
     return pgque.nack_batch(i_batch_id, array[i_msg.msg_id], i_retry_after, i_reason);

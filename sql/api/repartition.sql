@@ -9,8 +9,8 @@
 -- position_log, consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current event
 -- table.
 create or replace function pgque.repartition(i_queue text, i_consumer text, i_slots integer)
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(i_queue);
     v_n       integer;
@@ -78,7 +78,7 @@ $$;
 create or replace function pgque.limit_to_change(
     i_sub_id integer, i_last_tick bigint, i_next_tick bigint)
 returns bigint
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_tick bigint;
 begin
@@ -94,8 +94,8 @@ $$;
 
 -- Raises the error for a consumer without slots.
 create or replace function pgque.refuse_unpartitioned(i_queue text, i_consumer text)
-returns void immutable
-as $$
+returns void
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception 'consumer "%" has no slots on queue "%"', coalesce(i_consumer, 'null'), i_queue
         using errcode = 'PQ002',
@@ -108,7 +108,7 @@ $$;
 -- locks: waits for concurrent moves of the slots. writes: position_log.
 create or replace function pgque.stop_slots(i_subs pgque.subscription[])
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -133,7 +133,7 @@ create or replace function pgque.hand_over(
     i_queue pgque.queue, i_consumer text, i_old pgque.partition_slot_base[], i_old_n integer,
     i_n integer, i_tick bigint)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_old_ids    integer[] := array(select o.sub_id from unnest(i_old) o);
     v_consumers  integer[] := array(select s.sub_consumer from pgque.subscription_base s

@@ -1,42 +1,89 @@
 -- Publishes one event. Text is stored unchanged; jsonb, if the caller casts, is validated and stored in
 -- PostgreSQL's form. An untyped literal is text.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
-copy to pgque from pgque: insert_event(text, text, text, text, text, text, text) as send
-replace (ev_type text, ev_data text,
-    ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text) with (type_name text, payload text)
-replace (int4, $2, $3, $4, $5, $6, $7,) with (int4, $2, $3,
+create or replace function pgque.send(
+    queue_name text, type_name text, payload text)
+returns bigint
+language plpgsql security definer as $$
+declare
+    v_id pg_catalog.int8;
+begin
+    insert into pgque.event as e (
+        ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data,
+        ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_table)
+    select pg_catalog.nextval(q.queue_seq), pg_catalog.now(), pg_catalog.pg_current_xact_id(),
+           null::pg_catalog.int4, null::pg_catalog.int4, $2, $3,
            null::pg_catalog.text, null::pg_catalog.text,
-           null::pg_catalog.text, null::pg_catalog.text,)
-replace (null, $2, $3, $4, $5, $6, $7) with (null, $2, $3, null, null, null, null)
-;
+           null::pg_catalog.text, null::pg_catalog.text,
+           q.queue_id operator(pg_catalog.*) 4 operator(pg_catalog.+) q.queue_cur_table
+    from pgque.queue q
+    where q.queue_name operator(pg_catalog.=) $1
+      and not q.queue_disable_insert
+    returning e.ev_id into v_id;
+    if not found then
+        return pgque.insert_event_raw($1, null, null, null, null, $2, $3, null, null, null, null);
+    end if;
+    return v_id;
+end;
+$$;
 
 -- Publishes one event with a partition key, which is stored in ev_extra1. A partitioned consumer
 -- assigns events to slots by the key, and events of one key keep their order. Null means no key.
-forward pgque.send(i_queue text, i_type text, i_payload text, i_partition_key text)
-as pgque.insert_event($1, $2, $3, $4, null, null, null);
+create or replace function pgque.send(i_queue text, i_type text, i_payload text, i_partition_key text)
+returns bigint
+language plpgsql security definer
+as $$
+begin
+    return pgque.insert_event($1, $2, $3, $4, null, null, null);
+end;
+$$;
 
 -- The jsonb form with a partition key.
-forward pgque.send(i_queue text, i_type text, i_payload jsonb, i_partition_key text)
-as pgque.insert_event($1, $2, $3::pg_catalog.text, $4, null, null, null);
+create or replace function pgque.send(i_queue text, i_type text, i_payload jsonb, i_partition_key text)
+returns bigint
+language plpgsql security definer
+as $$
+begin
+    return pgque.insert_event($1, $2, $3::pg_catalog.text, $4, null, null, null);
+end;
+$$;
 
 -- Publishes one event of type "default".
-forward pgque.send(queue_name text, payload text) returns bigint
-as pgque.send($1, 'default', $2);
+create or replace function pgque.send(queue_name text, payload text)
+returns bigint
+language plpgsql security definer
+as $$
+begin
+    return pgque.send($1, 'default', $2);
+end;
+$$;
 
 -- The jsonb form.
-forward pgque.send(queue_name text, type_name text, payload jsonb) returns bigint
-as pgque.send($1, $2, $3::pg_catalog.text);
+create or replace function pgque.send(queue_name text, type_name text, payload jsonb)
+returns bigint
+language plpgsql security definer
+as $$
+begin
+    return pgque.send($1, $2, $3::pg_catalog.text);
+end;
+$$;
 
 -- The jsonb form with type "default".
-forward pgque.send(queue_name text, payload jsonb) returns bigint
-as pgque.send($1, 'default', $2::pg_catalog.text);
+create or replace function pgque.send(queue_name text, payload jsonb)
+returns bigint
+language plpgsql security definer
+as $$
+begin
+    return pgque.send($1, 'default', $2::pg_catalog.text);
+end;
+$$;
 
 -- Publishes many events of one type in one statement, all or none. Returns their ids in the order of
 -- the payloads. A null payload makes an event without a payload.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.send_batch(queue_name text, type_name text, payloads text[])
-returns bigint[] security definer
-as $$
+returns bigint[]
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(queue_name);
     v_ids    bigint[];
@@ -59,22 +106,52 @@ end;
 $$;
 
 -- Publishes many events of type "default".
-forward pgque.send_batch(queue_name text, payloads text[])
-as pgque.send_batch(queue_name, 'default', payloads);
+create or replace function pgque.send_batch(queue_name text, payloads text[])
+returns bigint[]
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send_batch(queue_name, 'default', payloads);
+end;
+$$;
 
 -- For untyped literals: PostgreSQL cannot choose between text[] and jsonb[], but prefers text to both.
 -- So '{a,b}' without a cast is read as an array of text.
-forward pgque.send_batch(queue_name text, type_name text, payloads text)
-as pgque.send_batch(queue_name, type_name, payloads::text[]);
+create or replace function pgque.send_batch(queue_name text, type_name text, payloads text)
+returns bigint[]
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send_batch(queue_name, type_name, payloads::text[]);
+end;
+$$;
 
 -- The same with type "default".
-forward pgque.send_batch(queue_name text, payloads text)
-as pgque.send_batch(queue_name, 'default', payloads::text[]);
+create or replace function pgque.send_batch(queue_name text, payloads text)
+returns bigint[]
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send_batch(queue_name, 'default', payloads::text[]);
+end;
+$$;
 
 -- The jsonb form.
-forward pgque.send_batch(queue_name text, type_name text, payloads jsonb[])
-as pgque.send_batch(queue_name, type_name, payloads::text[]);
+create or replace function pgque.send_batch(queue_name text, type_name text, payloads jsonb[])
+returns bigint[]
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send_batch(queue_name, type_name, payloads::text[]);
+end;
+$$;
 
 -- The jsonb form with type "default".
-forward pgque.send_batch(queue_name text, payloads jsonb[])
-as pgque.send_batch(queue_name, 'default', payloads::text[]);
+create or replace function pgque.send_batch(queue_name text, payloads jsonb[])
+returns bigint[]
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send_batch(queue_name, 'default', payloads::text[]);
+end;
+$$;

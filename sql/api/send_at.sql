@@ -4,8 +4,8 @@
 -- locks: the queue's row, against its end. writes: delayed_events, or the current event table.
 create or replace function pgque.send_at(
     i_queue text, i_type text, i_payload text, i_deliver_at timestamptz)
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_id     bigint;
@@ -29,15 +29,22 @@ end;
 $$;
 
 -- The jsonb form.
-forward pgque.send_at(i_queue text, i_type text, i_payload jsonb, i_deliver_at timestamptz)
-as pgque.send_at(i_queue, i_type, i_payload::text, i_deliver_at);
+create or replace function pgque.send_at(i_queue text, i_type text, i_payload jsonb, i_deliver_at
+    timestamptz)
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send_at(i_queue, i_type, i_payload::text, i_deliver_at);
+end;
+$$;
 
 -- Cancels an entry of send_at. Returns false if there is no such entry, because it was sent or
 -- cancelled. Waits for a delivery that is sending it.
 -- locks: the entry. writes: delayed_events.
 create or replace function pgque.cancel_scheduled(i_entry_id bigint)
-returns boolean security definer
-as $$
+returns boolean
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_entry_id is null then
         perform pgque.refuse_value('the id of the scheduled entry is null', null,
@@ -50,8 +57,8 @@ $$;
 
 -- Returns a queue's scheduled entries, the earliest first.
 create or replace function pgque.list_scheduled(i_queue text, i_limit integer default 100)
-returns setof pgque.delayed_events stable security definer
-as $$
+returns setof pgque.delayed_events
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
 begin
@@ -75,8 +82,8 @@ $$;
 -- locks: the entries; those that another session holds are left to it. writes: delayed_events, current
 -- event tables.
 create or replace function pgque.maint_deliver_delayed()
-returns integer security definer
-set enable_seqscan = off
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set enable_seqscan = off
 set lock_timeout = '1s'
 as $$
 declare

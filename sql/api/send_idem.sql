@@ -6,8 +6,8 @@
 create or replace function pgque.send_idem(
     i_queue text, i_type text, i_payload text, i_idem_key text,
     i_ttl interval default '1 hour', i_partition_key text default null)
-returns table (event_id bigint, deduped boolean) security definer
-set enable_seqscan = off
+returns table (event_id bigint, deduped boolean)
+language plpgsql security definer set enable_seqscan = off
 as $$
 declare
     v_queue_id  pg_catalog.int4;
@@ -60,15 +60,22 @@ end;
 $$;
 
 -- The jsonb form.
-forward pgque.send_idem(
+create or replace function pgque.send_idem(
     i_queue text, i_type text, i_payload jsonb, i_idem_key text, i_ttl interval default '1 hour',
     i_partition_key text default null)
-as pgque.send_idem(i_queue, i_type, i_payload::pg_catalog.text, i_idem_key, i_ttl, i_partition_key);
+returns table (event_id bigint, deduped boolean)
+language plpgsql security definer
+as $$
+begin
+    return query select * from pgque.send_idem(i_queue, i_type, i_payload::pg_catalog.text,
+        i_idem_key, i_ttl, i_partition_key);
+end;
+$$;
 
 -- Raises the error for arguments that send_idem does not accept.
 create or replace function pgque.refuse_send_idem(i_queue text, i_idem_key text, i_ttl interval)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.find_queue(i_queue);
     if i_idem_key is null or octet_length(i_idem_key) not between 1 and 1000 then
@@ -87,18 +94,30 @@ end;
 $$;
 
 -- Deletes expired idempotency keys. Returns their number.
-forward pgque.maint_idem()
-as pgque.purge_idem(null);
+create or replace function pgque.maint_idem()
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.purge_idem(null);
+end;
+$$;
 
 -- The same for one queue. Returns 0 if the queue does not exist: no queue has the number 0.
-forward pgque.maint_idem(i_queue_name text) returns integer
-as pgque.purge_idem(coalesce((pgque.look_for_queue(i_queue_name)).queue_id, 0));
+create or replace function pgque.maint_idem(i_queue_name text)
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.purge_idem(coalesce((pgque.look_for_queue(i_queue_name)).queue_id, 0));
+end;
+$$;
 
 -- Deletes expired keys of one queue or of all, at most 100,000 per call, so that no call takes long.
 -- locks: the keys; those that a producer is renewing are skipped. writes: idem.
 create or replace function pgque.purge_idem(i_queue_id integer)
 returns integer
-set lock_timeout = '1s'
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_now     constant timestamptz := clock_timestamp();

@@ -5,8 +5,8 @@
 -- is unlogged; publishing fails if a crash of the server lost events.
 -- locks: none. writes: staging, the catalog.
 create or replace function pgque.open_staging(i_queue text)
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_id     bigint;
@@ -35,8 +35,8 @@ $$;
 -- write is in progress: maintenance aborts a staging a day after the last call.
 -- locks: the entry. writes: staging.
 create or replace function pgque.staging_table(i_staging_id bigint)
-returns text security definer
-as $$
+returns text
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     update pgque.staging s set used_at = clock_timestamp()
     where s.staging_id = i_staging_id and s.published is null
@@ -54,8 +54,8 @@ $$;
 -- locks: the entry, its table. writes: staging, the queue's current event table, the catalog.
 create or replace function pgque.publish_staging(
     i_staging_id bigint, i_txids xid8[], i_events bigint)
-returns bigint security definer
-set synchronize_seqscans = off
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set synchronize_seqscans = off
 as $$
 declare
     v_staging  pgque.staging;
@@ -97,8 +97,8 @@ $$;
 -- Aborts a staging. Has no effect if it was published or aborted before.
 -- locks: the entry, its table. writes: staging, the catalog.
 create or replace function pgque.abort_staging(i_staging_id bigint)
-returns void security definer
-as $$
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_staging_role(s) from pgque.staging s where s.staging_id = i_staging_id;
     -- The table stays while an attempt writes into it. The oldest time lets maint remove it.
@@ -112,8 +112,8 @@ $$;
 
 -- Refuses to publish or abort a staging of another role, except for its members and admins.
 create or replace function pgque.check_staging_role(i_staging pgque.staging)
-returns void stable
-as $$
+returns void
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     -- The role of SET ROLE, or the login: current_user is the owner of the calling function.
     v_caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
@@ -136,7 +136,7 @@ $$;
 -- locks: the table, exclusively, without waiting. writes: the catalog.
 create or replace function pgque.drop_staging_table(i_staging_id bigint)
 returns boolean
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_table text := format('staging_%s', i_staging_id);
 begin
@@ -153,8 +153,8 @@ $$;
 
 -- Raises the error for a staging that is not open.
 create or replace function pgque.refuse_staging(i_staging_id bigint)
-returns void stable
-as $$
+returns void
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception 'staging % is not open', coalesce(i_staging_id::text, 'null')
         using errcode = 'PQ022',
@@ -176,8 +176,8 @@ where s.used_at <= clock_timestamp() - interval '1 day'
 -- were published. Returns the number of stagings removed.
 -- locks: the tables that it drops, without waiting. writes: staging, the catalog.
 create or replace function pgque.maint_staging()
-returns integer security definer
-set lock_timeout = '1s'
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_id       bigint;

@@ -8,8 +8,8 @@ where to_regprocedure(format('%I.maint()', a.addon_name)) is not null;
 -- was removed meanwhile.
 -- locks: those of that function. writes: the same.
 create or replace function pgque.maint_addon(i_addon_name text)
-returns bigint security definer
-set lock_timeout = '1s'
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_done  bigint := 0;
@@ -27,7 +27,7 @@ $$;
 -- locks: those of create_queue. writes: the same, queue.
 create or replace function pgque.create_log(i_addon_name text, i_name text)
 returns text
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue text := format('%s.%s', i_addon_name, i_name);
 begin
@@ -50,7 +50,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_execute(i_schema text, i_roles text, i_names text)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_routine regprocedure;
 begin

@@ -2,20 +2,38 @@
 -- runs unchanged.
 
 -- send_batch under the core's argument names.
-forward pgque.insert_event_bulk(queue_name text, ev_type text, ev_data_list text[])
-as pgque.send_batch(queue_name, ev_type, ev_data_list);
+create or replace function pgque.insert_event_bulk(queue_name text, ev_type text, ev_data_list text[])
+returns bigint[]
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.send_batch(queue_name, ev_type, ev_data_list);
+end;
+$$;
 
 -- next_batch_custom without limits.
-forward pgque.next_batch_info(i_queue_name text, i_consumer_name text)
-as pgque.next_batch_custom(i_queue_name, i_consumer_name, null::interval, null, null, null);
+create or replace function pgque.next_batch_info(i_queue_name text, i_consumer_name text,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+returns record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
+        cur_tick_event_seq, prev_tick_event_seq
+    from pgque.next_batch_custom(i_queue_name, i_consumer_name, null::interval, null, null,
+        null);
+end;
+$$;
 
 -- The tick that would end a batch after the given tick; see find_next_tick. Nulls when there is none.
 create or replace function pgque.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
     i_min_count bigint, i_min_interval interval,
     out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
-returns record security definer
-as $$
+returns record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_prev  pgque.tick;
     v_next  pgque.tick;
@@ -41,5 +59,11 @@ end;
 $$;
 
 -- PgQ's name for force_next_tick.
-forward pgque.force_tick(i_queue_name text)
-as pgque.force_next_tick(i_queue_name);
+create or replace function pgque.force_tick(i_queue_name text)
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.force_next_tick(i_queue_name);
+end;
+$$;

@@ -2,7 +2,7 @@
 -- its value. Volatile, because a planner may call any other function with constant arguments.
 create or replace function pgque.refuse_value(i_message text, i_value text, i_hint text)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = 'PQ005',
@@ -14,8 +14,8 @@ $$;
 -- Looks up a queue by its name, or raises an error that says what to do. No other function raises that
 -- error.
 create or replace function pgque.find_queue(i_queue text)
-returns pgque.queue stable
-as $$
+returns pgque.queue
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue;
 begin
@@ -45,8 +45,8 @@ $$;
 
 -- The same for calls that do nothing if the queue does not exist: returns null then.
 create or replace function pgque.look_for_queue(i_queue text)
-returns pgque.queue stable
-as $$
+returns pgque.queue
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return pgque.find_queue(i_queue);
 exception
@@ -60,7 +60,7 @@ $$;
 -- An older snapshot would see an empty log after a compaction that it waited for.
 create or replace function pgque.find_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
     v_sub   pgque.subscription;
@@ -102,7 +102,7 @@ $$;
 -- The same for calls that do nothing if the queue or the consumer does not exist: returns null then.
 create or replace function pgque.look_for_subscription(i_queue text, i_consumer text)
 returns pgque.subscription
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return pgque.find_subscription(i_queue, i_consumer);
 exception
@@ -116,7 +116,7 @@ $$;
 -- compaction.
 create or replace function pgque.check_positions_visible()
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if exists (select from pgque.subscription_base s
                where not exists (select from pgque.position_log p where p.sub_id = s.sub_id)) then
@@ -131,8 +131,8 @@ $$;
 -- Refuses an isolation level stricter than READ COMMITTED. A function that truncates must see every
 -- committed row, or it would lose the rows that came after an old snapshot.
 create or replace function pgque.check_read_committed(i_work text)
-returns void stable
-as $$
+returns void
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         raise exception '% cannot run in a % transaction', i_work,
@@ -151,7 +151,7 @@ $$;
 -- batch is finished or went to another subscription.
 create or replace function pgque.find_batch(i_batch_id bigint)
 returns pgque.subscription
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin

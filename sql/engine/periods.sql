@@ -3,8 +3,8 @@
 -- the first time, and a dump lacks the rows.
 -- locks: the rows of log_rotation. writes: log_rotation.
 create or replace function pgque.set_snapshot_patience(p_patience interval)
-returns interval security definer
-as $$
+returns interval
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if p_patience is null or p_patience < '0' then
         perform pgque.refuse_value('no patience of %s with snapshots', p_patience::text,
@@ -18,8 +18,8 @@ $$;
 -- Sets how often ticker_loop ticks, in milliseconds; returns it.
 -- locks: the row of config. writes: config.
 create or replace function pgque.set_tick_period_ms(p_period_ms integer)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if p_period_ms is null or p_period_ms not between 1 and 1000 then
         perform pgque.refuse_value(

@@ -2,7 +2,7 @@
 -- session locks it or may still read the half that was left. A log below 16 MB is ok, and so are ticks
 -- that are needed.
 create or replace function pgque.log_health(out status text, out detail text)
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_log     record;
     v_holder  text;

@@ -2,8 +2,8 @@
 -- the rows consumer_lag:<name>, held_batch:<name> and failing_batch:<name>. Checks of the whole database have no queue. The
 -- status is ok, warning or critical.
 create or replace function pgque.queue_health()
-returns table (queue_name text, check_name text, status text, detail text) security definer
-set jit = off
+returns table (queue_name text, check_name text, status text, detail text)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();
@@ -56,7 +56,7 @@ cross join lateral (
 -- writer that asked for the current table long ago. Null if nothing does.
 create or replace function pgque.rotation_obstacle(i_queue pgque.queue)
 returns text
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_table   text := format('%s_%s', i_queue.queue_data_pfx,
                              (i_queue.queue_cur_table + 1) % i_queue.queue_ntables);
@@ -145,7 +145,7 @@ left join lateral (
 -- since the last rotation. Tables smaller than 64 kB are ignored.
 create or replace function pgque.left_table_health()
 returns table (queue_name text, check_name text, status text, detail text)
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_table  record;
     v_first  timestamptz;

@@ -2,8 +2,8 @@
 -- Calling it again updates the jobs.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.start()
-returns void security definer
-as $$
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_job     record;
     v_job_id  bigint;
@@ -25,8 +25,8 @@ $$;
 -- nothing. It fails if pg_cron is in another database, where there may be jobs for this one.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.stop()
-returns void security definer
-as $$
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if not pgque.remove_jobs() and pgque.cron_database() <> current_database() then
         perform pgque.find_cron(false);
@@ -38,7 +38,7 @@ $$;
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.remove_jobs()
 returns boolean
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_config pgque.config;
 begin

@@ -140,8 +140,8 @@ cross join (values
 -- stay in the queue's counters. Quantiles are of batches that ended in the last minutes. pgque.health
 -- is each check of queue_health(): 0 ok, 2 warning, 3 critical.
 create or replace function pgque.otel_metrics()
-returns table (metric_name text, metric_type text, value numeric, labels jsonb) security definer
-set jit = off
+returns table (metric_name text, metric_type text, value numeric, labels jsonb)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();

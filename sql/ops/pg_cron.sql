@@ -6,8 +6,8 @@
 -- when the current one ends. So no tick is missed between runs.
 create or replace function pgque.cron_jobs(
     i_cron_version text, out job_name text, out schedule text, out command text)
-returns setof record immutable
-as $$
+returns setof record
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_number integer[] := string_to_array(
         substring(i_cron_version from '^[0-9]+[.][0-9]+'), '.')::integer[];
@@ -27,8 +27,8 @@ $$;
 -- Returns the statements that create or remove this database's jobs in pg_cron's database, if that is
 -- another one. Names of jobs are unique there, so they contain the database's name.
 create or replace function pgque.cron_statements(i_cron_version text, i_start boolean)
-returns text stable
-as $$
+returns text
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return (
         select string_agg(
@@ -45,8 +45,8 @@ $$;
 -- Returns the database that pg_cron reads its jobs from; null if the server did not load it. Only
 -- superusers may see the setting; for others it is '' unless pg_cron is in this database.
 create or replace function pgque.cron_database()
-returns text stable
-as $$
+returns text
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return current_setting('cron.database_name', true);
 exception
@@ -59,17 +59,23 @@ end;
 $$;
 
 -- Says whether this database has pg_cron's schema and the role may use it.
-forward pgque.has_cron() returns boolean stable
-as exists (
+create or replace function pgque.has_cron()
+returns boolean
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return exists (
     select from pg_extension e
     join pg_namespace n on n.nspname = 'cron'
     where e.extname = 'pg_cron' and has_schema_privilege(n.oid, 'usage'));
+end;
+$$;
 
 -- Returns the version of pg_cron in this database. If pg_cron cannot be used, the error says what is
 -- missing, and what to run in which database instead.
 create or replace function pgque.find_cron(i_start boolean)
-returns text stable
-as $$
+returns text
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_database   text := pgque.cron_database();
     v_version    text := (select e.extversion from pg_extension e where e.extname = 'pg_cron');
@@ -110,8 +116,8 @@ $$;
 -- number. Entries of other jobs stay.
 -- locks: none. writes: cron.job_run_details.
 create or replace function pgque.purge_cron_log(i_older_than interval)
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_purged bigint := 0;
 begin
@@ -129,5 +135,11 @@ $$;
 
 -- Deletes pg_cron's log entries of our jobs that are older than a day. maint_operations lists it in the
 -- first minute of each hour.
-forward pgque.maint_cron_log()
-as pgque.purge_cron_log('1 day');
+create or replace function pgque.maint_cron_log()
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.purge_cron_log('1 day');
+end;
+$$;

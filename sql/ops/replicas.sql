@@ -8,8 +8,8 @@
 -- locks: none. writes: replica_status.
 create or replace function pgque.note_replicas(
     i_queue text, i_consumer text, i_tick bigint, i_tables jsonb)
-returns void security definer
-as $$
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
@@ -46,8 +46,8 @@ $$;
 -- Notes which tables a consumer replicates, before its first batch says it.
 -- locks: none. writes: replica_status.
 create or replace function pgque.name_replicas(i_queue text, i_consumer text, i_tables text[])
-returns void security definer
-as $$
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
@@ -62,7 +62,7 @@ $$;
 -- The consumers of a queue that replicate a table.
 create or replace function pgque.replicated_by(i_queue text, i_table text)
 returns text[]
-language sql stable security definer
+language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
     select array_agg(c.co_name order by c.co_name)
     from pgque.replica_status r
@@ -79,8 +79,8 @@ $$;
 create or replace function pgque.note_verified(
     i_queue text, i_consumer text, i_table text, i_copy bigint, i_tick bigint, i_rows bigint,
     i_problem text, i_why_not text)
-returns void security definer
-as $$
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
@@ -124,7 +124,7 @@ join pgque.consumer c on c.co_id = s.sub_consumer;
 -- Returns how the replicas of the consumers of a queue stand, or of all queues.
 create or replace function pgque.replicas(i_queue text default null)
 returns setof pgque.replica_state
-language sql stable security definer
+language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
     select * from pgque.replica_state s
     where s.queue_name = i_queue or i_queue is null

@@ -2,7 +2,7 @@
 -- Costs nothing in READ COMMITTED.
 create or replace function pgque.check_logs_visible()
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
         return;
@@ -23,8 +23,8 @@ $$;
 -- error, which gives its locks back, since those of a thousand queues fill the lock table.
 create or replace function pgque.first_event_time(
     i_queue_id integer, i_after pg_snapshot, i_owner integer)
-returns timestamptz strict
-as $$
+returns timestamptz
+language plpgsql strict set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_times  text;
     v_first  timestamptz;
@@ -53,7 +53,7 @@ create or replace function pgque.waiting_since(
     i_queue_id integer, i_sub_id integer, i_tick_time timestamptz, i_snapshot pg_snapshot,
     i_seq bigint)
 returns timestamptz
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_since timestamptz := pgque.first_event_time(i_queue_id, i_snapshot, 0);
 begin
@@ -88,8 +88,8 @@ join pgque.queue q on q.queue_id = p.sub_queue;
 create or replace function pgque.consumer_waits(
     i_queue_name text, out queue_name text, out consumer_name text, out events bigint,
     out waiting_since timestamptz)
-returns setof record security definer
-set jit = off
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();
@@ -160,7 +160,7 @@ returns table (
     queue_name text, queue_id integer, depth bigint, oldest_msg_age interval, consumers integer,
     events_per_sec numeric, cur_table integer, rotation_age interval, rotation_period interval,
     ticker_paused boolean, last_tick_time timestamptz, last_tick_id bigint, dlq_count bigint)
-language plpgsql security definer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 begin
@@ -179,8 +179,8 @@ $$;
 -- are returned.
 create or replace function pgque.unticked_events(
     i_queue_name text, out queue_name text, out waiting_since timestamptz, out events bigint)
-returns setof record security definer
-set jit = off
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();
@@ -205,8 +205,8 @@ $$;
 create or replace function pgque.consumer_stats()
 returns table (
     queue_name text, consumer_name text, lag interval, pending_events bigint,
-    last_batch_start timestamptz, batch_active boolean, batch_id bigint) security definer
-set jit = off
+    last_batch_start timestamptz, batch_active boolean, batch_id bigint)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 begin
     perform pgque.check_logs_visible();
@@ -226,8 +226,8 @@ $$;
 -- none.
 create or replace function pgque.in_flight(i_queue_name text)
 returns table (
-    consumer_name text, batch_id bigint, batch_age interval, estimated_events bigint) security definer
-set jit = off
+    consumer_name text, batch_id bigint, batch_age interval, estimated_events bigint)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -246,7 +246,7 @@ $$;
 -- or with ticks waiting and no activity for this time.
 create or replace function pgque.stuck_consumers(i_threshold interval default '1 hour')
 returns table (queue_name text, consumer_name text, lag interval, last_active timestamptz)
-language plpgsql security definer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
 set jit = off
 as $$
 begin

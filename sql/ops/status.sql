@@ -1,8 +1,8 @@
 -- Returns the state of ticking and maintenance, one row per component: ok or the problem, with details.
 -- A queue is late if queue_health says that nobody ticks it.
 create or replace function pgque.status()
-returns table (component text, status text, detail text) security definer
-as $$
+returns table (component text, status text, detail text)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_config  pgque.config;
     v_late    text;
@@ -34,7 +34,7 @@ $$;
 -- job that was removed or is not active is reported as missing.
 create or replace function pgque.scheduler_status()
 returns table (component text, status text, detail text)
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_config   pgque.config;
     v_message  text;

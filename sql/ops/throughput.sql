@@ -3,8 +3,8 @@
 create or replace function pgque.time_buckets(
     i_period interval, i_bucket_size interval,
     out bucket_start timestamptz, out bucket_end timestamptz)
-returns setof record stable
-as $$
+returns setof record
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_now   constant timestamptz := clock_timestamp();
     v_size  interval;
@@ -32,8 +32,8 @@ $$;
 -- least a day. Buckets before the oldest known tick are left out.
 create or replace function pgque.throughput(
     i_queue_name text, i_period interval, i_bucket_size interval)
-returns table (bucket_start timestamptz, events bigint, events_per_sec numeric) security definer
-set jit = off
+returns table (bucket_start timestamptz, events bigint, events_per_sec numeric)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue_name);
@@ -78,8 +78,8 @@ $$;
 -- Older counts are stored per minute, for at least a day; buckets before that are left out.
 create or replace function pgque.error_rate(
     i_queue_name text, i_period interval, i_bucket_size interval)
-returns table (bucket_start timestamptz, retries bigint, dead_letters bigint) security definer
-set jit = off
+returns table (bucket_start timestamptz, retries bigint, dead_letters bigint)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);

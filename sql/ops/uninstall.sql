@@ -4,8 +4,8 @@
 -- scheduled. Producers wait meanwhile.
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
-returns void security definer
-as $$
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue;
     v_floor   pgque.tick;

@@ -2,8 +2,8 @@
 -- installation calls it last, for queues that an older version created.
 -- locks: the rows of all queues, for at most 10 seconds each. writes: the catalog.
 create or replace function pgque.upgrade_schema()
-returns integer security definer
-set lock_timeout = '10s'
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10s'
 as $$
 declare
     v_queue_id  integer;

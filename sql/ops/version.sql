@@ -1,3 +1,9 @@
 -- Returns the version of the pgque.sql that was installed last.
-forward pgque.version() returns text immutable
-as '@VERSION@';
+create or replace function pgque.version()
+returns text
+language plpgsql immutable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return '@VERSION@';
+end;
+$$;

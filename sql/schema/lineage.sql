@@ -2,7 +2,7 @@
 -- cannot be read: during recovery, and on managed servers that refuse these functions.
 create or replace function pgque.read_timeline()
 returns bigint
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     -- pg_control_checkpoint() would show the old timeline until the first checkpoint of a new one.
     return ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;

@@ -2,7 +2,7 @@
 -- pg_restore creates the view empty and refreshes it once, which makes a new row.
 create or replace function pgque.find_origin(out origin_id uuid, out first_txid xid8)
 returns record
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     select o.origin_id, o.first_txid into origin_id, first_txid from pgque.origin o;
     if not found then

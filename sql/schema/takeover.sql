@@ -1,6 +1,10 @@
 -- Returns the statements that take the locks of lock_tables, in their order.
-forward pgque.table_locks(i_with_events boolean) returns text[] stable
-as array(
+create or replace function pgque.table_locks(i_with_events boolean)
+returns text[]
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return array(
     select case c.relkind
         when 'v' then format('alter view pgque.%I owner to current_user', c.relname)
         when 'm' then format('alter materialized view pgque.%I owner to current_user', c.relname)
@@ -11,13 +15,19 @@ as array(
       and (i_with_events or c.relname !~ '^event')
     order by array_position(array['config', 'queue'], c.relname::text) nulls last,
              c.relkind desc, c.relname);
+end;
+$$;
 
 -- Names the sessions and prepared transactions that began longer than i_age ago, as far as we may see
 -- that, and hold a lock on one of our tables whose name matches, or are among i_transactions (virtual
 -- transaction ids); null if there are none.
-forward pgque.lock_holders(
-    i_tables text, i_transactions text[], i_age interval) returns text
-as (
+create or replace function pgque.lock_holders(
+    i_tables text, i_transactions text[], i_age interval)
+returns text
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (
     select string_agg(distinct coalesce('session ' || l.pid, 'a prepared transaction'), ', ')
     from pg_locks l
     left join pg_class c on c.oid = l.relation and c.relnamespace = 'pgque'::regnamespace
@@ -29,12 +39,14 @@ as (
            or l.locktype = 'virtualxid' and l.virtualtransaction = any (i_transactions))
       and (a.xact_start > clock_timestamp() - i_age) is not true
       and l.pid is distinct from pg_backend_pid());
+end;
+$$;
 
 -- Raises the error for a lock that was not free in time, with the sessions that have held locks on
 -- the queues' tables for at least the lock_timeout.
 create or replace function pgque.refuse_locked(i_what text, i_hint text)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = 'lock_not_available',
@@ -55,7 +67,7 @@ $$;
 -- locks: all tables and views, exclusively. writes: nothing.
 create or replace function pgque.lock_tables(i_with_events boolean)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_timeout  constant text := current_setting('lock_timeout');
     v_give_up  constant timestamptz := clock_timestamp()

@@ -18,7 +18,7 @@ where '@VERSION@' is distinct from (
 -- file writes its version, and the error rolls back the whole installation.
 create or replace function pgque.refuse_downgrade()
 returns trigger
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if string_to_array(substring(new.schema_version from '^[0-9.]*[0-9]'), '.')::integer[]
        < string_to_array(substring(old.schema_version from '^[0-9.]*[0-9]'), '.')::integer[] then

@@ -15,7 +15,6 @@ def root(tmp_path: Path) -> Path:
     )
     (tmp_path / "sql/schema/b.sql").write_text("select 'b @VERSION@';\n")
     (tmp_path / "sql/schema/a.sql").write_text("select 'a';\n\n\n")
-    (tmp_path / "build/unpinned.txt").write_text("pgque.free  hot path\n")
     (tmp_path / "sql/ops/drop.sql").write_text("drop schema pgque;\n")
     write_manifest(tmp_path, "schema/b.sql", "", "# why", "schema/a.sql  # last")
     return tmp_path
@@ -54,31 +53,6 @@ def test_a_wrong_manifest_is_named(
     write_manifest(root, *lines)
     assert assemble.main([], root) == 1
     assert capsys.readouterr().err.strip() == message
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (
-            "forward pgq to pgque for pgq_reader:\n    f(bigint);\n",
-            r"no function pgque.f\(bigint\)",
-        ),
-        ("forward pgque.g()\nas pgque.f('x', 'y');\n", "write what this returns"),
-        (
-            "copy to pgq from pgque: f(text)\nreplace (other) with (new)\n;\n",
-            r"pgque\.f does not have this text once: other",
-        ),
-    ],
-)
-def test_what_names_no_function_or_text_of_the_engine_is_refused(
-    root: Path, text: str, told: str
-) -> None:
-    function = "create or replace function pgque.f(i_a text)\nreturns text\nlanguage sql as $$$$;\n"
-    (root / "sql/ops/f.sql").write_text(function)
-    (root / "sql/schema/a.sql").write_text(text)
-    write_manifest(root, "ops/f.sql", "schema/b.sql", "schema/a.sql")
-    with pytest.raises(LookupError, match=told):
-        assemble.main([], root)
 
 
 def test_an_empty_manifest_makes_no_file(root: Path) -> None:

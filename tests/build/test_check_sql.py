@@ -95,7 +95,7 @@ def test_what_keeps_the_rules_passes(tmp_path: Path) -> None:
     ):
         assert findings(tmp_path, statement) == [], statement
     assert findings(tmp_path, function(), last=SPLIT_REVOKE) == []
-    assert findings(tmp_path, function(comment="-- Why.\n", options=DEFINER)) == []
+    assert findings(tmp_path, function(comment="-- Why.\n", options=f"{DEFINER} {PINNED}")) == []
     assert findings(tmp_path, function("v_a.x := 1; v_b.x := 2; return 1;", declare=ROWS)) == []
     assert findings(tmp_path, function("\n".join(["perform 1;"] * 55) + "\nreturn 1;")) == []
     procedure = "create or replace procedure pgque.p() language plpgsql as $$ begin commit; end $$;"
@@ -111,6 +111,8 @@ REFUSED = [
         for literal in (r"'\d+'", "'it''s' || '\\'", "'a '\n    '\\'")
     ),
     *(("schema", function(name=name)) for name in ("f", "public.f")),
+    ("language", function().replace("language plpgsql ", "")),
+    ("search-path", function(options=DEFINER)),
     *(
         ("search-path", function(options=options))
         for options in (

@@ -26,7 +26,6 @@ $$;
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[mutants.Mutant]:
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     (tmp_path / "build").mkdir()
-    (tmp_path / "build/unpinned.txt").write_text("")
     (tmp_path / "due.sql").write_text(FUNCTION)
     return list(mutants.mutants_of(tmp_path / "due.sql"))
 

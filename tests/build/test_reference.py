@@ -34,7 +34,6 @@ _BY_CODE: dict[str, type] = {"PQ001": NotThere}
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in ("build", "docs", "sql/api", "sql/ops", "pgque_dagster/client"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "build/unpinned.txt").write_text("")
     (tmp_path / "build/manifest.txt").write_text("api/find.sql\nops/grants.sql\n")
     (tmp_path / "sql/api/find.sql").write_text(SQL)
     (tmp_path / "sql/ops/grants.sql").write_text(GRANTS)

@@ -6,7 +6,7 @@
 -- locks: those of pgque.unregister_consumer. writes: the same.
 create or replace function pgq.unregister_consumer(x_queue_name text, x_consumer_name text)
 returns integer
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_members  integer := 0;
@@ -104,4 +104,3 @@ begin
     select * from pgq.get_batch_cursor(i_batch_id, i_cursor_name, i_quick_limit, null);
 end;
 $$;
-

@@ -5,7 +5,7 @@
 create or replace function pgq_ext.is_batch_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint)
 returns boolean
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, a_batch_id, 'batch');
@@ -16,8 +16,14 @@ end;
 $$;
 
 -- The form without a subconsumer.
-forward pgq_ext.is_batch_done(a_consumer text, a_batch_id bigint) returns boolean
-as pgq_ext.is_batch_done(a_consumer, '', a_batch_id);
+create or replace function pgq_ext.is_batch_done(a_consumer text, a_batch_id bigint)
+returns boolean
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
+as $$
+begin
+    return pgq_ext.is_batch_done(a_consumer, '', a_batch_id);
+end;
+$$;
 
 -- Records the last batch that the consumer applied. Returns false if it was recorded before, also by
 -- a transaction for which this one waited.
@@ -25,7 +31,7 @@ as pgq_ext.is_batch_done(a_consumer, '', a_batch_id);
 create or replace function pgq_ext.set_batch_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint)
 returns boolean
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, a_batch_id, 'batch');
@@ -40,13 +46,19 @@ end;
 $$;
 
 -- The form without a subconsumer.
-forward pgq_ext.set_batch_done(a_consumer text, a_batch_id bigint) returns boolean
-as pgq_ext.set_batch_done(a_consumer, '', a_batch_id);
+create or replace function pgq_ext.set_batch_done(a_consumer text, a_batch_id bigint)
+returns boolean
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
+as $$
+begin
+    return pgq_ext.set_batch_done(a_consumer, '', a_batch_id);
+end;
+$$;
 
 -- The last tick that the consumer applied; null before the first.
 create or replace function pgq_ext.get_last_tick(a_consumer text, a_subconsumer text)
 returns bigint
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, 0, 'tick');
@@ -56,15 +68,21 @@ end;
 $$;
 
 -- The form without a subconsumer.
-forward pgq_ext.get_last_tick(a_consumer text) returns bigint
-as pgq_ext.get_last_tick(a_consumer, '');
+create or replace function pgq_ext.get_last_tick(a_consumer text)
+returns bigint
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
+as $$
+begin
+    return pgq_ext.get_last_tick(a_consumer, '');
+end;
+$$;
 
 -- Records the last tick that the consumer applied; null forgets it. Returns 1.
 -- locks: the consumer's row. writes: completed_tick.
 create or replace function pgq_ext.set_last_tick(
     a_consumer text, a_subconsumer text, a_tick_id bigint)
 returns integer
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, 0, 'tick');
@@ -82,14 +100,20 @@ end;
 $$;
 
 -- The form without a subconsumer.
-forward pgq_ext.set_last_tick(a_consumer text, a_tick_id bigint) returns integer
-as pgq_ext.set_last_tick(a_consumer, '', a_tick_id);
+create or replace function pgq_ext.set_last_tick(a_consumer text, a_tick_id bigint)
+returns integer
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
+as $$
+begin
+    return pgq_ext.set_last_tick(a_consumer, '', a_tick_id);
+end;
+$$;
 
 -- Whether the consumer applied an event of its current batch.
 create or replace function pgq_ext.is_event_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     perform pgq_ext.check_arguments(a_consumer, a_subconsumer, a_batch_id, 'batch');
@@ -101,9 +125,15 @@ end;
 $$;
 
 -- The form without a subconsumer.
-forward pgq_ext.is_event_done(
-    a_consumer text, a_batch_id bigint, a_event_id bigint) returns boolean
-as pgq_ext.is_event_done(a_consumer, '', a_batch_id, a_event_id);
+create or replace function pgq_ext.is_event_done(
+    a_consumer text, a_batch_id bigint, a_event_id bigint)
+returns boolean
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
+as $$
+begin
+    return pgq_ext.is_event_done(a_consumer, '', a_batch_id, a_event_id);
+end;
+$$;
 
 -- Records an event of the consumer's current batch. The first event of another batch deletes those
 -- of the one before. Returns false if the event was recorded.
@@ -111,7 +141,7 @@ as pgq_ext.is_event_done(a_consumer, '', a_batch_id, a_event_id);
 create or replace function pgq_ext.set_event_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 declare
     v_before bigint;
@@ -140,15 +170,21 @@ end;
 $$;
 
 -- The form without a subconsumer.
-forward pgq_ext.set_event_done(
-    a_consumer text, a_batch_id bigint, a_event_id bigint) returns boolean
-as pgq_ext.set_event_done(a_consumer, '', a_batch_id, a_event_id);
+create or replace function pgq_ext.set_event_done(
+    a_consumer text, a_batch_id bigint, a_event_id bigint)
+returns boolean
+language plpgsql security definer set search_path = pgq_ext, pg_catalog, pg_temp
+as $$
+begin
+    return pgq_ext.set_event_done(a_consumer, '', a_batch_id, a_event_id);
+end;
+$$;
 
 -- Refuses null as a name or an id: it would be recorded nowhere.
 create or replace function pgq_ext.check_arguments(
     a_consumer text, a_subconsumer text, a_id bigint, a_what text)
 returns void
-language plpgsql
+language plpgsql set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     if num_nulls(a_consumer, a_subconsumer, a_id) > 0 then
@@ -162,7 +198,7 @@ $$;
 -- Returns 0: the installation brings the tables up to date itself.
 create or replace function pgq_ext.upgrade_schema()
 returns integer
-language plpgsql immutable
+language plpgsql immutable set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     return 0;
@@ -172,7 +208,7 @@ $$;
 -- The version of pgq_ext whose functions are here.
 create or replace function pgq_ext.version()
 returns text
-language plpgsql immutable
+language plpgsql immutable set search_path = pgq_ext, pg_catalog, pg_temp
 as $$
 begin
     return '3.3';

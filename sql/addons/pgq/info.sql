@@ -11,7 +11,7 @@ create or replace function pgq.get_queue_info(
     out queue_ticker_idle_period interval, out ticker_lag interval,
     out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
 returns setof record
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -30,7 +30,7 @@ create or replace function pgq.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -41,15 +41,51 @@ end;
 $$;
 
 -- The forms with fewer arguments.
-copy to pgq from pgque: get_queue_info(), get_consumer_info(text), get_consumer_info()
-replace (pgque, pg_catalog) with (pgq, pg_catalog)
-replace (from pgque.get_) with (from pgq.get_)
-;
+create or replace function pgq.get_queue_info(out queue_name text, out queue_ntables integer, out
+    queue_cur_table integer,
+    out queue_rotation_period interval, out queue_switch_time timestamptz,
+    out queue_external_ticker boolean, out queue_ticker_paused boolean,
+    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
+    out queue_ticker_idle_period interval, out ticker_lag interval,
+    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
+returns setof record
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return query select * from pgq.get_queue_info(null);
+end;
+$$;
+
+-- As pgque.get_consumer_info, with changes.
+create or replace function pgq.get_consumer_info(i_queue_name text,
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint,
+    out pending_events bigint)
+returns setof record
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return query select * from pgq.get_consumer_info(i_queue_name, null);
+end;
+$$;
+
+-- As pgque.get_consumer_info, with changes.
+create or replace function pgq.get_consumer_info(out queue_name text, out consumer_name text, out
+    lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint,
+    out pending_events bigint)
+returns setof record
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
+as $$
+begin
+    return query select * from pgq.get_consumer_info(null, null);
+end;
+$$;
 
 -- Returns a name quoted for SQL; without a dot, the schema is public.
 create or replace function pgq.quote_fqname(i_name text)
 returns text
-language plpgsql immutable security definer
+language plpgsql immutable security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return pgque.quote_fqname(i_name);
@@ -60,7 +96,7 @@ $$;
 -- tick, by the name in queue_tick_seq, for which there is no sequence.
 create or replace function pgq.seq_getval(i_seq_name text)
 returns bigint
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_queue_id integer;
@@ -76,7 +112,7 @@ $$;
 -- The version of PgQ whose functions are here. Its programs read it.
 create or replace function pgq.version()
 returns text
-language plpgsql immutable
+language plpgsql immutable set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return '3.5';

@@ -3,7 +3,7 @@
 -- Lists the tables whose rows are changed in place, if the server runs no autovacuum.
 create or replace function pgq.maint_tables_to_vacuum()
 returns setof text
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query select * from pgque.maint_tables_to_vacuum();
@@ -19,7 +19,7 @@ $$;
 -- they return more than 0, and tables to vacuum.
 create or replace function pgq.maint_operations(out func_name text, out func_arg text)
 returns setof record
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -31,7 +31,7 @@ $$;
 -- Returns 0: the installation brings the tables up to date itself.
 create or replace function pgq.upgrade_schema()
 returns integer
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return 0;

@@ -42,7 +42,7 @@ create or replace function pgq.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
     ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
 returns bigint
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_id bigint;
@@ -58,7 +58,7 @@ $$;
 -- Negative limits mean none, as in PgQ.
 create or replace function pgq.check_tx_limit(i_queue text)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_id       integer;

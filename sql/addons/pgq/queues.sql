@@ -5,7 +5,7 @@
 -- locks: the queue's row. writes: queue, queue_extra, the catalog.
 create or replace function pgq.change_queue()
 returns trigger
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     c_parameters constant text[] := array[

@@ -2,7 +2,7 @@
 -- and what consumers recorded about batches that they applied.
 create or replace function pgq.dependents()
 returns setof text
-language plpgsql stable
+language plpgsql stable set search_path = pgq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -37,7 +37,7 @@ $$;
 -- locks: all tables and views of the schemas, exclusively. writes: the catalog, addon.
 create or replace function pgq.uninstall(i_force boolean default false)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
 as $$
 declare
     v_lost text;

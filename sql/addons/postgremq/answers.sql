@@ -27,7 +27,7 @@ $$;
 -- Refuses an answer to a claim that is over.
 create or replace function postgremq.refuse_answer(i_message text)
 returns void
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -43,7 +43,7 @@ $$;
 create or replace function postgremq.ack_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -72,7 +72,7 @@ $$;
 create or replace function postgremq.ack_message_batch(
     p_queue_name varchar, p_message_ids integer[], p_consumer_tokens varchar[])
 returns setof integer
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
@@ -111,7 +111,7 @@ $$;
 create or replace function postgremq.give_back(
     i_queue varchar, i_message_id integer, i_token varchar, i_vt timestamptz, i_refund integer)
 returns boolean
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -144,7 +144,7 @@ create or replace function postgremq.nack_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar,
     p_delay_until timestamptz default now())
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_vt timestamptz := coalesce(p_delay_until, now());
@@ -162,7 +162,7 @@ $$;
 create or replace function postgremq.release_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     if not postgremq.give_back(p_queue_name, p_message_id, p_consumer_token, now(), 1) then
@@ -180,7 +180,7 @@ $$;
 create or replace function postgremq.set_vt_batch(
     p_queue_name varchar, p_message_ids integer[], p_consumer_tokens varchar[], p_vt integer)
 returns table (message_id integer, vt timestamptz)
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -216,7 +216,7 @@ $$;
 create or replace function postgremq.set_vt(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar, p_vt integer)
 returns timestamptz
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_vt timestamptz;

@@ -3,7 +3,7 @@
 -- locks: the queue's row, in transactions stricter than READ COMMITTED only. writes: nothing.
 create or replace function postgremq.keep_limit(i_queue varchar)
 returns void
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
@@ -16,7 +16,7 @@ $$;
 -- locks: those of keep_limit. writes: nothing.
 create or replace function postgremq.check_claim(i_queue varchar, i_vt integer, i_limit integer)
 returns void
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     if i_vt is null then

@@ -13,7 +13,7 @@ create or replace function postgremq.consume_message(
 returns table (
     queue_name varchar, message_id integer, payload jsonb, consumer_token varchar,
     delivery_attempts integer, vt timestamptz, published_at timestamptz)
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off

@@ -4,7 +4,7 @@
 -- locks: none beyond the insert's own. writes: dead_letter_queue, state, finished.
 create or replace function postgremq.move_messages_to_dlq()
 returns integer
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_dead   record;
@@ -33,7 +33,7 @@ $$;
 create or replace function postgremq.list_dlq_messages()
 returns table (
     queue_name varchar, message_id integer, retry_count integer, published_at timestamptz)
-language plpgsql stable security definer
+language plpgsql stable security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -48,7 +48,7 @@ $$;
 -- locks: none beyond the insert's own. writes: state, finished.
 create or replace function postgremq.put_again(i_queue_id integer, i_messages integer[])
 returns void
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.check_read_committed('a requeue');
@@ -79,7 +79,7 @@ $$;
 -- locks: the dead letters. writes: dead_letter_queue, state.
 create or replace function postgremq.requeue_dlq_messages(p_queue_name varchar)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_ids integer[];
@@ -100,7 +100,7 @@ $$;
 -- locks: none beyond the delete's own. writes: dead_letter_queue.
 create or replace function postgremq.purge_dlq()
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.dead_letter_queue;

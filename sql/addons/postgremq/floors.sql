@@ -49,7 +49,7 @@ $$;
 -- locks: the row of barrier_lock, for microseconds and without waiting. writes: barrier.
 create or replace function postgremq.move_barrier()
 returns bigint
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     begin

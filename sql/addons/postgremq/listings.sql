@@ -2,7 +2,7 @@
 create or replace function postgremq.get_queue_statistics(p_queue varchar default null)
 returns table (
     pending_count bigint, processing_count bigint, completed_count bigint, total_count bigint)
-language plpgsql stable security definer
+language plpgsql stable security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -20,7 +20,7 @@ create or replace function postgremq.list_messages(p_queue_name varchar)
 returns table (
     message_id integer, status varchar, published_at timestamptz, delivery_attempts integer,
     vt timestamptz, processed_at timestamptz)
-language plpgsql stable security definer
+language plpgsql stable security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -35,7 +35,7 @@ $$;
 create or replace function postgremq.get_message(p_message_id integer)
 returns table (
     message_id integer, topic_name varchar, payload jsonb, published_at timestamptz)
-language plpgsql stable security definer
+language plpgsql stable security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query
@@ -49,7 +49,7 @@ $$;
 -- while an exclusive queue is not alive. Of those behind the floor, it looks at the first hundred.
 create or replace function postgremq.get_next_visible_time(p_queue_name varchar)
 returns timestamptz
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off

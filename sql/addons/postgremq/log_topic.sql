@@ -5,7 +5,7 @@
 -- locks: none beyond the insert's own. writes: topic_log; those of pgque.create_log.
 create or replace function postgremq.log_topic(p_topic varchar)
 returns text
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_queue text;
@@ -24,7 +24,7 @@ $$;
 -- logged, or its queue was dropped.
 create or replace function postgremq.logged_as(p_topic varchar)
 returns text
-language sql stable security definer
+language sql stable security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
     select q.queue_name
     from postgremq.topic_log l
@@ -40,7 +40,7 @@ grant execute on function postgremq.logged_as(varchar) to pgque_reader, pgque_ad
 -- locks: the row in topic_log. writes: topic_log.
 create or replace function postgremq.unlog_topic(p_topic varchar)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.topic_log l where l.topic_name = p_topic;

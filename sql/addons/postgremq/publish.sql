@@ -85,7 +85,7 @@ $$;
 -- Raises the error for a topic that does not exist. A message without a topic is in no queue.
 create or replace function postgremq.refuse_topic(i_topic text, i_errcode text)
 returns void
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     if i_topic is not null or i_errcode = 'raise_exception' then

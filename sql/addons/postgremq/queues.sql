@@ -2,7 +2,7 @@
 -- locks: none beyond the insert's own. writes: topics.
 create or replace function postgremq.create_topic(p_topic varchar)
 returns varchar
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     insert into postgremq.topics (name) values (p_topic) on conflict do nothing;
@@ -18,7 +18,7 @@ create or replace function postgremq.create_queue(
     p_queue_name varchar, p_topic_name varchar, p_max_attempts integer default 0,
     p_exclusive boolean default false, p_keep_alive_sec integer default 30)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     if p_max_attempts < 0 then
@@ -56,7 +56,7 @@ $$;
 create or replace function postgremq.extend_queue_keep_alive(
     p_queue_name varchar, p_interval interval)
 returns boolean
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     update postgremq.queue_base b
@@ -70,7 +70,7 @@ $$;
 -- locks: the queues' rows. writes: queue_base, and what its trigger writes.
 create or replace function postgremq.delete_inactive_queues()
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.queue_base b
@@ -82,7 +82,7 @@ $$;
 -- locks: the queue's row. writes: queue_base, and what its trigger writes.
 create or replace function postgremq.delete_queue(p_queue varchar)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.queue_base b where b.name = p_queue;
@@ -93,7 +93,7 @@ $$;
 -- locks: messages against publishers, and the topic's row. writes: topics, queue_base.
 create or replace function postgremq.delete_topic(p_topic varchar)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     lock table postgremq.messages in share row exclusive mode;
@@ -113,7 +113,7 @@ $$;
 -- locks: messages against publishers. writes: messages, and what its trigger writes.
 create or replace function postgremq.empty_topic()
 returns trigger
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     lock table postgremq.messages in share row exclusive mode;
@@ -131,7 +131,7 @@ for each row execute function postgremq.empty_topic();
 -- locks: none beyond the delete's own. writes: finished.
 create or replace function postgremq.forget_queue()
 returns trigger
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.finished f where f.queue_id = old.queue_id;
@@ -146,7 +146,7 @@ for each row execute function postgremq.forget_queue();
 -- Lists the topics by name.
 create or replace function postgremq.list_topics()
 returns table (topic varchar)
-language plpgsql stable security definer
+language plpgsql stable security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query select t.name from postgremq.topics t order by t.name;
@@ -158,7 +158,7 @@ create or replace function postgremq.list_queues()
 returns table (
     queue_name varchar, topic_name varchar, max_delivery_attempts integer, exclusive boolean,
     keep_alive_until timestamptz)
-language plpgsql stable security definer
+language plpgsql stable security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return query

@@ -8,7 +8,7 @@
 create or replace function postgremq.remove_states(
     i_queue_id integer, i_messages integer[], i_completed_before timestamptz)
 returns integer
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_before  bigint;
@@ -54,7 +54,7 @@ $$;
 -- locks: none beyond the insert's own. writes: state, finished.
 create or replace function postgremq.forget_messages()
 returns trigger
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     perform postgremq.remove_states(b.queue_id, d.ids, null)
@@ -74,7 +74,7 @@ for each statement execute function postgremq.forget_messages();
 create or replace function postgremq.delete_queue_message(
     p_queue_name varchar, p_message_id integer)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     perform postgremq.remove_states(b.queue_id, array[p_message_id], null)
@@ -87,7 +87,7 @@ $$;
 -- locks: none beyond the insert's own. writes: state, finished.
 create or replace function postgremq.clean_up_queue(p_queue varchar)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     perform postgremq.remove_states(b.queue_id, null, null)
@@ -100,7 +100,7 @@ $$;
 -- locks: none beyond the delete's own. writes: messages, and what its triggers write.
 create or replace function postgremq.clean_up_topic(p_topic varchar)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.messages m where m.topic_name = p_topic;
@@ -111,7 +111,7 @@ $$;
 -- locks: none beyond the delete's own. writes: messages, and what its triggers write.
 create or replace function postgremq.purge_all_messages()
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     delete from postgremq.messages;
@@ -123,7 +123,7 @@ $$;
 -- locks: none beyond the insert's own. writes: state, finished.
 create or replace function postgremq.cleanup_completed_messages(p_older_than_hours integer default 24)
 returns integer
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_before  timestamptz := now() - make_interval(hours => p_older_than_hours);

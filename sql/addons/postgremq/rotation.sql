@@ -15,7 +15,7 @@
 -- locks: finished, without waiting. writes: finished.
 create or replace function postgremq.archive_part(i_part smallint, i_limit integer)
 returns integer
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_rows integer;
@@ -47,7 +47,7 @@ $$;
 -- locks: the rows that it moves, for at most the lock_timeout. writes: state.
 create or replace function postgremq.move_states(i_part smallint, i_limit integer)
 returns integer
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 set lock_timeout = '500ms'
 as $$
 declare
@@ -82,7 +82,7 @@ $$;
 -- Messages of queues that were deleted do not count.
 create or replace function postgremq.is_part_needed(i_part smallint)
 returns boolean
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return exists (
@@ -99,7 +99,7 @@ $$;
 -- Whether a part is done.
 create or replace function postgremq.is_part_done(i_part smallint)
 returns boolean
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     return exists (
@@ -114,7 +114,7 @@ $$;
 -- locks: the part against writers, without waiting. writes: rotation_part.
 create or replace function postgremq.finish_part(i_part smallint)
 returns boolean
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_late  bigint := pg_sequence_last_value('postgremq.late');
@@ -143,7 +143,7 @@ $$;
 -- pgque.snapshot_wait; truncates the part.
 create or replace function postgremq.empty_part(i_part smallint)
 returns boolean
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
@@ -182,7 +182,7 @@ $$;
 -- others write.
 create or replace function postgremq.maint()
 returns bigint
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_rotation  postgremq.rotation;

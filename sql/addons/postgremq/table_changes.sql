@@ -4,7 +4,7 @@
 -- Raises the error for a message that another session has changed since the statement began.
 create or replace function postgremq.refuse_change(i_queue text, i_message_id integer)
 returns void
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -22,7 +22,7 @@ $$;
 create or replace function postgremq.change_state(
     i_queue_id integer, i_new postgremq.queue_messages)
 returns void
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_part  smallint;
@@ -72,7 +72,7 @@ $$;
 -- locks: the message's row, and the row that it supersedes. writes: state, finished.
 create or replace function postgremq.change_queue_message()
 returns trigger
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_row    postgremq.queue_messages := case when tg_op = 'DELETE' then old else new end;
@@ -136,7 +136,7 @@ for each row execute function postgremq.change_queue_message();
 -- those that are deleted are removed from the queues that this topic has then.
 create or replace function postgremq.refuse_move()
 returns trigger
-language plpgsql
+language plpgsql set search_path = postgremq, pg_catalog, pg_temp
 as $$
 begin
     raise exception using
@@ -162,7 +162,7 @@ execute function postgremq.refuse_move('topic_name', 'queues');
 -- locks: state against publishers and consumers. writes: state.
 create or replace function postgremq.apply_attempt_limit()
 returns trigger
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 set lock_timeout = '2s'
 as $$
 begin

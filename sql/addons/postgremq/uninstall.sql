@@ -3,7 +3,7 @@
 -- locks: everything in the schema. writes: drops it; pgque.addon, pgque.snapshot_wait.
 create or replace function postgremq.uninstall(force boolean default false)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = postgremq, pg_catalog, pg_temp
 as $$
 declare
     v_queues text;

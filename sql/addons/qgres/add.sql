@@ -3,7 +3,7 @@
 -- locks: none beyond the insert's own. writes: the queue's current table of entries.
 create or replace function qgres._add(queue_id integer, entry qgres.queue_entry)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_type      qgres.queue_type;
@@ -30,9 +30,65 @@ $$;
 
 -- The forms for users: a queue by its id or its name, and the parts of an entry, or one of them.
 -- locks: those of _add. writes: the same.
-overload qgres.add(
-    {queue_id integer | queue_name text},
-    {bytea bytea, jsonb jsonb, text text | bytea bytea | jsonb jsonb | text text}) returns void
-as qgres._add(
-    {$1 | qgres.queue__get_id($1)},
-    row({$2, $3, $4 | $2, null, null | null, $2, null | null, null, $2})::qgres.queue_entry);
+create or replace function qgres.add(queue_id integer, bytea bytea, jsonb jsonb, text text)
+returns void
+language sql
+as $$
+    select qgres._add($1, row($2, $3, $4)::qgres.queue_entry);
+$$;
+
+-- A form of qgres._add.
+create or replace function qgres.add(queue_id integer, bytea bytea)
+returns void
+language sql
+as $$
+    select qgres._add($1, row($2, null, null)::qgres.queue_entry);
+$$;
+
+-- A form of qgres._add.
+create or replace function qgres.add(queue_id integer, jsonb jsonb)
+returns void
+language sql
+as $$
+    select qgres._add($1, row(null, $2, null)::qgres.queue_entry);
+$$;
+
+-- A form of qgres._add.
+create or replace function qgres.add(queue_id integer, text text)
+returns void
+language sql
+as $$
+    select qgres._add($1, row(null, null, $2)::qgres.queue_entry);
+$$;
+
+-- A form of qgres._add.
+create or replace function qgres.add(queue_name text, bytea bytea, jsonb jsonb, text text)
+returns void
+language sql
+as $$
+    select qgres._add(qgres.queue__get_id($1), row($2, $3, $4)::qgres.queue_entry);
+$$;
+
+-- A form of qgres._add.
+create or replace function qgres.add(queue_name text, bytea bytea)
+returns void
+language sql
+as $$
+    select qgres._add(qgres.queue__get_id($1), row($2, null, null)::qgres.queue_entry);
+$$;
+
+-- A form of qgres._add.
+create or replace function qgres.add(queue_name text, jsonb jsonb)
+returns void
+language sql
+as $$
+    select qgres._add(qgres.queue__get_id($1), row(null, $2, null)::qgres.queue_entry);
+$$;
+
+-- A form of qgres._add.
+create or replace function qgres.add(queue_name text, text text)
+returns void
+language sql
+as $$
+    select qgres._add(qgres.queue__get_id($1), row(null, null, $2)::qgres.queue_entry);
+$$;

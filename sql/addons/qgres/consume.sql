@@ -1,7 +1,7 @@
 -- The last number of an SP queue, or 0: the higher one of both halves.
 create or replace function qgres._last_number(i_queue qgres._queue)
 returns bigint
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_number bigint;
@@ -17,7 +17,7 @@ $$;
 -- Where a consumer of an SP queue stands: the higher position of both halves.
 create or replace function qgres._position(i_consumer qgres._consumer)
 returns bigint
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     c_newest constant text := '(select p.upto_number from qgres.sp_position_%s_%s p '
@@ -47,7 +47,7 @@ $$;
 create or replace function qgres.consume(
     queue_id integer, consumer_name text, row_limit integer default 2147483647)
 returns table (sequence_number bigint, bytea bytea, jsonb jsonb, text text)
-language plpgsql security definer
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_consumer  qgres._consumer;
@@ -78,7 +78,7 @@ $$;
 -- Raises the error of consume for an unknown queue, one of the other type, or an unknown consumer.
 create or replace function qgres._refuse_consumer(i_queue_id integer, i_consumer text)
 returns void
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres.queue := qgres.queue__get(i_queue_id);
@@ -103,7 +103,7 @@ $$;
 create or replace function qgres.consume(
     queue_name text, consumer_name text, row_limit integer default 2147483647)
 returns table (sequence_number bigint, bytea bytea, jsonb jsonb, text text)
-language sql
+language sql set search_path = qgres, pg_catalog, pg_temp
 as $$
     select c.* from qgres.consume(qgres.queue__get_id($1), $2, $3) c;
 $$;

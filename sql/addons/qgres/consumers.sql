@@ -3,7 +3,7 @@
 -- locks: the queue's row, until the transaction ends. writes: _consumer.
 create or replace function qgres.consumer__register(queue_name text, consumer_name text)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue := qgres._lock_publisher(
@@ -33,7 +33,7 @@ $$;
 -- locks: the consumer's and the queue's row, until the transaction ends. writes: _consumer, _queue.
 create or replace function qgres.consumer__drop(queue_name text, consumer_name text)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue     qgres._queue;

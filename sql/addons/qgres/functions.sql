@@ -251,7 +251,7 @@ $$;
 -- Lists the functions that were generated for a queue.
 create or replace function qgres._queue_functions(i_queue_id integer)
 returns setof regprocedure
-language sql stable
+language sql stable set search_path = qgres, pg_catalog, pg_temp
 as $$
     select p.oid::regprocedure
     from pg_proc p
@@ -264,7 +264,7 @@ $$;
 -- locks: none. writes: the catalog.
 create or replace function qgres._build_functions(i_queue qgres._queue)
 returns void
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     -- Both halves of a table, of which one is chosen.

@@ -10,7 +10,7 @@
 create or replace function qgres._log_entry(
     i_queue text, i_number bigint, i_entry qgres.queue_entry)
 returns void
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     perform pgque.insert_event(
@@ -32,7 +32,7 @@ $$;
 -- locks: the queue's row, until the transaction ends. writes: _queue; a queue of pgque.
 create or replace function qgres.log_queue(queue_name text)
 returns text
-language plpgsql security definer
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue  qgres._queue := qgres._lock_publisher(
@@ -49,7 +49,7 @@ $$;
 -- not logged, or its log was dropped.
 create or replace function qgres.logged_as(queue_name text)
 returns text
-language sql stable security definer
+language sql stable security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
     select p.queue_name
     from qgres._queue q
@@ -63,7 +63,7 @@ $$;
 -- locks: the queue's row, until the transaction ends. writes: _queue.
 create or replace function qgres.unlog_queue(queue_name text)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue := qgres._lock_publisher(

@@ -2,7 +2,7 @@
 create or replace function qgres.queue_entry(
     bytea bytea default null, jsonb jsonb default null, text text default null)
 returns qgres.queue_entry
-language sql immutable
+language sql immutable set search_path = qgres, pg_catalog, pg_temp
 as $$
     select row($1, $2, $3)::qgres.queue_entry;
 $$;
@@ -10,7 +10,7 @@ $$;
 -- Reads the type of a queue from text: SP, SR or a long name, in any case.
 create or replace function qgres._queue_type__sanitize(queue_type text)
 returns qgres.queue_type
-language sql stable strict
+language sql stable strict set search_path = qgres, pg_catalog, pg_temp
 as $$
     select case upper($1)
         when 'SP' then 'Serial Publisher'
@@ -21,7 +21,7 @@ $$;
 -- Looks up a queue by its name, in any case. No other function raises the error for an unknown name.
 create or replace function qgres.queue__get(queue_name text)
 returns qgres.queue
-language plpgsql stable
+language plpgsql stable set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres.queue;
@@ -40,7 +40,7 @@ $$;
 -- Looks up a queue by its id. No other function raises the error for an unknown id.
 create or replace function qgres.queue__get(queue_id integer)
 returns qgres.queue
-language plpgsql stable
+language plpgsql stable set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres.queue;
@@ -78,7 +78,7 @@ $$;
 create or replace function qgres._refuse_type(
     i_queue_id integer, i_errcode text, i_message text, i_hint text)
 returns void
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres.queue := qgres.queue__get(i_queue_id);
@@ -95,7 +95,7 @@ $$;
 -- locks: the queue's row, until the transaction ends. writes: nothing.
 create or replace function qgres._lock_publisher(i_queue_name text, i_message text, i_hint text)
 returns qgres._queue
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_id     integer := qgres.queue__get_id(i_queue_name);
@@ -114,7 +114,7 @@ $$;
 -- Raises the error for a queue that was dropped after this transaction looked it up.
 create or replace function qgres._refuse_dropped(i_queue_id integer)
 returns void
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     perform qgres.queue__get(i_queue_id);
@@ -129,7 +129,7 @@ $$;
 -- Refuses a negative limit, as LIMIT does.
 create or replace function qgres._check_limit(i_limit integer)
 returns void
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     if i_limit < 0 then

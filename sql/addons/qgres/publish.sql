@@ -8,8 +8,7 @@
 create or replace function qgres."_Publish"(
     queue_id integer, entry qgres.queue_entry, out sequence_number bigint)
 returns bigint
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue;
@@ -30,9 +29,67 @@ $$;
 
 -- The forms for users: a queue by its id or its name, and the parts of an entry, or one of them.
 -- locks: those of "_Publish". writes: the same.
-overload qgres."Publish"(
-    {queue_id integer | queue_name text},
-    {bytea bytea, jsonb jsonb, text text | bytea bytea | jsonb jsonb | text text}, out sequence_number bigint) returns bigint
-as qgres."_Publish"(
-    {$1 | qgres.queue__get_id($1)},
-    row({$2, $3, $4 | $2, null, null | null, $2, null | null, null, $2})::qgres.queue_entry);
+create or replace function qgres."Publish"(queue_id integer, bytea bytea, jsonb jsonb, text text,
+    out sequence_number bigint)
+returns bigint
+language sql
+as $$
+    select qgres."_Publish"($1, row($2, $3, $4)::qgres.queue_entry);
+$$;
+
+-- A form of qgres."_Publish".
+create or replace function qgres."Publish"(queue_id integer, bytea bytea, out sequence_number bigint)
+returns bigint
+language sql
+as $$
+    select qgres."_Publish"($1, row($2, null, null)::qgres.queue_entry);
+$$;
+
+-- A form of qgres."_Publish".
+create or replace function qgres."Publish"(queue_id integer, jsonb jsonb, out sequence_number bigint)
+returns bigint
+language sql
+as $$
+    select qgres."_Publish"($1, row(null, $2, null)::qgres.queue_entry);
+$$;
+
+-- A form of qgres."_Publish".
+create or replace function qgres."Publish"(queue_id integer, text text, out sequence_number bigint)
+returns bigint
+language sql
+as $$
+    select qgres."_Publish"($1, row(null, null, $2)::qgres.queue_entry);
+$$;
+
+-- A form of qgres."_Publish".
+create or replace function qgres."Publish"(queue_name text, bytea bytea, jsonb jsonb, text text, out
+    sequence_number bigint)
+returns bigint
+language sql
+as $$
+    select qgres."_Publish"(qgres.queue__get_id($1), row($2, $3, $4)::qgres.queue_entry);
+$$;
+
+-- A form of qgres."_Publish".
+create or replace function qgres."Publish"(queue_name text, bytea bytea, out sequence_number bigint)
+returns bigint
+language sql
+as $$
+    select qgres."_Publish"(qgres.queue__get_id($1), row($2, null, null)::qgres.queue_entry);
+$$;
+
+-- A form of qgres."_Publish".
+create or replace function qgres."Publish"(queue_name text, jsonb jsonb, out sequence_number bigint)
+returns bigint
+language sql
+as $$
+    select qgres."_Publish"(qgres.queue__get_id($1), row(null, $2, null)::qgres.queue_entry);
+$$;
+
+-- A form of qgres."_Publish".
+create or replace function qgres."Publish"(queue_name text, text text, out sequence_number bigint)
+returns bigint
+language sql
+as $$
+    select qgres."_Publish"(qgres.queue__get_id($1), row(null, null, $2)::qgres.queue_entry);
+$$;

@@ -2,7 +2,7 @@
 -- and sr_position.
 create or replace function qgres._table(i_kind text, i_queue_id integer, i_half integer)
 returns text
-language sql immutable
+language sql immutable set search_path = qgres, pg_catalog, pg_temp
 as $$
     select format('qgres.%s_%s_%s', i_kind, i_queue_id, i_half);
 $$;
@@ -10,7 +10,7 @@ $$;
 -- Lists the tables of a queue, or of one half of it.
 create or replace function qgres._tables(i_queue qgres._queue, i_half integer default null)
 returns setof text
-language sql immutable
+language sql immutable set search_path = qgres, pg_catalog, pg_temp
 as $$
     select qgres._table(format('%s_%s', case i_queue.queue_type when 'Serial Publisher' then 'sp'
                                         else 'sr' end, kind), i_queue.queue_id, half)
@@ -24,7 +24,7 @@ $$;
 create or replace function qgres.queue__create(
     queue_name text, queue_type qgres.queue_type, out queue_id integer)
 returns integer
-language plpgsql security definer
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue  qgres._queue;
@@ -74,7 +74,7 @@ $$;
 create or replace function qgres.queue__create(
     queue_name text, queue_type text, out queue_id integer)
 returns integer
-language sql
+language sql set search_path = qgres, pg_catalog, pg_temp
 as $$
     select qgres.queue__create($1, qgres._queue_type__sanitize($2));
 $$;
@@ -82,7 +82,7 @@ $$;
 -- Returns all queues, by name.
 create or replace function qgres.list_queues()
 returns setof qgres.queue
-language plpgsql stable
+language plpgsql stable set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     return query select q.* from qgres.queue q order by q.queue_name;
@@ -93,7 +93,7 @@ $$;
 -- consumers, those count that were not read when the last one was dropped.
 create or replace function qgres._has_unread(i_queue qgres._queue)
 returns boolean
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     if i_queue.queue_type = 'Serial Remover' then
@@ -106,7 +106,7 @@ $$;
 -- Names what a drop of a queue would lose: consumers or entries. Returns null for nothing.
 create or replace function qgres._what_is_left(i_queue qgres._queue)
 returns text
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     if exists (select from qgres._consumer c where c.queue_id = i_queue.queue_id) then
@@ -122,7 +122,7 @@ $$;
 -- pgque.snapshot_wait, the catalog.
 create or replace function qgres.queue__drop(queue_id integer, force boolean default false)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue     qgres._queue;
@@ -166,7 +166,7 @@ $$;
 -- locks: those of the other form. writes: the same.
 create or replace function qgres.queue__drop(queue_name text, force boolean default false)
 returns void
-language sql
+language sql set search_path = qgres, pg_catalog, pg_temp
 as $$
     select qgres.queue__drop(qgres.queue__get_id($1), $2);
 $$;

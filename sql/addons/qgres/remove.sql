@@ -4,7 +4,7 @@
 -- The newest row of an SR queue's log of positions.
 create or replace function qgres._removed(i_queue_id integer)
 returns qgres._sr_position
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_position qgres._sr_position;
@@ -19,7 +19,7 @@ $$;
 create or replace function qgres._write_position(
     i_queue_id integer, i_half integer, i_position qgres._sr_position)
 returns void
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     execute format('select qgres.sr_move_%s($1, $2)', i_queue_id)  -- quoted: a number
@@ -32,7 +32,7 @@ $$;
 -- locks: the queue's row, until the transaction ends. writes: nothing, or what _adopt writes.
 create or replace function qgres._lock_for_remover(i_queue_id integer)
 returns qgres._queue
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue;
@@ -56,8 +56,7 @@ $$;
 -- locks: the queue's row, until the transaction ends. writes: the queue's log of positions.
 create or replace function qgres."Remove"(queue_id integer, row_limit integer default 2147483647)
 returns table (bytea bytea, jsonb jsonb, text text)
-language plpgsql security definer
-set search_path = qgres, pg_catalog, pg_temp
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue := qgres._lock_for_remover(queue_id);
@@ -84,7 +83,7 @@ $$;
 -- Whether an SR queue holds an entry that sr_page returns for a position.
 create or replace function qgres._has_page(i_queue_id integer, i_position qgres._sr_position)
 returns boolean
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_found boolean;
@@ -98,7 +97,7 @@ $$;
 -- Whether an SR queue holds an entry that "Remove" would return.
 create or replace function qgres._has_unremoved(i_queue qgres._queue)
 returns boolean
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_position qgres._sr_position%rowtype;
@@ -127,7 +126,7 @@ $$;
 -- locks: the queue's row, until the transaction ends. writes: the queue's entries and log, _queue.
 create or replace function qgres._adopt(i_queue_id integer)
 returns void
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue     qgres._queue;

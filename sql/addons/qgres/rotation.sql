@@ -9,7 +9,7 @@
 -- dropped.
 create or replace function qgres._floor(i_queue qgres._queue)
 returns bigint
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     return coalesce((select min(qgres._position(c))
@@ -23,7 +23,7 @@ $$;
 create or replace function qgres._has_unseen(
     i_queue qgres._queue, i_half integer, i_snapshot pg_snapshot)
 returns boolean
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_found boolean;
@@ -39,7 +39,7 @@ $$;
 -- Whether the current half of a queue holds an entry that everybody has read, or that was removed.
 create or replace function qgres._has_read(i_queue qgres._queue)
 returns boolean
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_first xid8;
@@ -58,7 +58,7 @@ $$;
 -- locks: held by the caller. writes: _queue.
 create or replace function qgres._switch_half(i_queue qgres._queue)
 returns integer
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 begin
     update qgres._queue q
@@ -77,7 +77,7 @@ $$;
 create or replace function qgres._move_consumer(
     i_consumer qgres._consumer, i_half smallint, i_first bigint)
 returns qgres._consumer
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_number bigint := qgres._position(i_consumer);
@@ -98,7 +98,7 @@ $$;
 -- locks: the consumers' rows, those that are free. writes: _consumer.
 create or replace function qgres._move_consumers(i_queue qgres._queue)
 returns boolean
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_consumer  qgres._consumer;
@@ -123,7 +123,7 @@ $$;
 -- queue.
 create or replace function qgres._move_positions(i_queue qgres._queue)
 returns integer
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_position qgres._sr_position;
@@ -155,7 +155,7 @@ $$;
 -- truncates them.
 create or replace function qgres._empty_half(i_queue qgres._queue)
 returns integer
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_tables   text[] := array(select t from qgres._tables(i_queue, 1 - i_queue.half) t);
@@ -187,7 +187,7 @@ $$;
 -- locks: the queue's row, until the transaction ends; those of the step. writes: as the step does.
 create or replace function qgres._rotate(i_queue_id integer, i_is_patient boolean)
 returns integer
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 set lock_timeout = '2s'
 as $$
 declare
@@ -218,7 +218,7 @@ $$;
 -- were not switched for metadata_rotation_period and have entries.
 create or replace function qgres._rotation_due()
 returns setof integer
-language plpgsql
+language plpgsql set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue qgres._queue;
@@ -245,7 +245,7 @@ $$;
 -- locks: those of _rotate. writes: the same.
 create or replace function qgres.maint()
 returns integer
-language plpgsql security definer
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue_id  integer;

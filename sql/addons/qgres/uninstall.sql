@@ -5,7 +5,7 @@
 -- pgque.snapshot_wait.
 create or replace function qgres.uninstall(force boolean default false)
 returns void
-language plpgsql security definer
+language plpgsql security definer set search_path = qgres, pg_catalog, pg_temp
 as $$
 declare
     v_queue  qgres._queue;

@@ -6,7 +6,7 @@
 create or replace function pgque.events_between(
     i_queue_id integer, i_prev pg_snapshot, i_cur pg_snapshot,
     out in_range text, out in_list text, out tables text[])
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_first  xid8 := pg_snapshot_xmax(i_prev);
     v_end    xid8 := pg_snapshot_xmax(i_cur);
@@ -31,7 +31,7 @@ $$;
 -- of them, if it is a slot, those with its keys.
 create or replace function pgque.owner_condition(i_sub pgque.subscription)
 returns text
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_owned constant text := format('(ev_owner is null or ev_owner = %s)',
                                     coalesce(i_sub.sub_main, i_sub.sub_id));
@@ -50,7 +50,7 @@ $$;
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
     v_b    record;
@@ -73,7 +73,7 @@ $$;
 -- without events it reads only the queue's parent table, which is empty.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_b    record := pgque.describe_batch(i_batch_id);
     v_sql  text;
@@ -91,14 +91,26 @@ end;
 $$;
 
 -- The SELECT of a batch's events, in order of ev_id.
-forward pgque.batch_event_sql(x_batch_id bigint) returns text
-as concat(pgque.batch_select(
+create or replace function pgque.batch_event_sql(x_batch_id bigint)
+returns text
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return concat(pgque.batch_select(
     x_batch_id, 'ev_id, ev_time, ev_txid::text::bigint as ev_txid, ev_retry, ev_type, ev_data, '
                 'ev_extra1, ev_extra2, ev_extra3, ev_extra4'), ' order by 1');
+end;
+$$;
 
 -- The event tables in which an open batch has, or may have, rows.
-forward pgque.batch_event_tables(x_batch_id bigint) returns setof text
-as unnest((pgque.describe_batch(x_batch_id)).tables);
+create or replace function pgque.batch_event_tables(x_batch_id bigint)
+returns setof text
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query select * from unnest((pgque.describe_batch(x_batch_id)).tables);
+end;
+$$;
 
 -- The events of an open batch, in order of ev_id. A batch that spans fewer than 1000 event ids is found
 -- and read by two statements with cached plans. From there on, a plan made for the batch saves more
@@ -110,8 +122,8 @@ create or replace function pgque.get_batch_events(
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer,
     out ev_type text, out ev_data text,
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
-returns setof record security definer
-set jit = off
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_b        record;

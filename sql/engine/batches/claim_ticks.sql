@@ -12,8 +12,8 @@ create or replace function pgque.claim_ticks(
     i_from_fingerprint text default null, i_to_fingerprint text default null,
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint, out registration_id integer,
-    out prev_fingerprint text, out cur_fingerprint text) security definer
-as $$
+    out prev_fingerprint text, out cur_fingerprint text)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub   pgque.subscription;
     v_from  bigint;
@@ -66,8 +66,8 @@ $$;
 -- A hash that tells a tick from another tick of the same number, which can exist after the server lost
 -- its last transactions. Null if there is no such tick.
 create or replace function pgque.tick_fingerprint(i_queue text, i_tick_id bigint)
-returns text security definer
-as $$
+returns text
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_found  text;
@@ -90,8 +90,8 @@ $$;
 create or replace function pgque.next_tick(
     i_queue text, i_consumer text,
     i_after_tick bigint default null, i_max_count integer default null)
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
     v_after  bigint := coalesce(i_after_tick, v_sub.sub_last_tick);
@@ -112,7 +112,7 @@ $$;
 create or replace function pgque.check_tick(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
 returns text
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_position  constant pgque.tick := pgque.find_tick(i_sub.sub_queue, i_sub.sub_last_tick);
     v_found     constant text := pgque.tick_fingerprint(i_queue, i_tick);

@@ -12,7 +12,7 @@ create or replace function pgque.open_coop_batch(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_dead_interval interval, i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
     v_main  pgque.subscription;
@@ -73,9 +73,13 @@ $$;
 
 -- The subconsumer that has been silent longest, among those with an open batch, no live lease on it,
 -- and no sign of life within the interval.
-forward pgque.find_dead_subconsumer(
-    i_main_id integer, i_own_id integer, i_dead_interval interval) returns pgque.subscription
-as (select s
+create or replace function pgque.find_dead_subconsumer(
+    i_main_id integer, i_own_id integer, i_dead_interval interval)
+returns pgque.subscription
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (select s
     from pgque.subscription s
     where i_dead_interval is not null
       and s.sub_main = i_main_id
@@ -85,6 +89,8 @@ as (select s
       and coalesce(s.lease_until <= clock_timestamp(), true)
     order by s.sub_active
     limit 1);
+end;
+$$;
 
 -- A subconsumer's next batch within the limits of the normal form; nulls when there is none. With a
 -- dead interval it first takes over the batch of a subconsumer that showed no sign of life for that
@@ -96,8 +102,8 @@ create or replace function pgque.next_batch_custom(
     i_min_lag interval, i_min_count integer, i_min_interval interval,
     i_dead_interval interval default null,
     out batch_id bigint, out prev_tick_id bigint, out next_tick_id bigint)
-returns record security definer
-as $$
+returns record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, null);
     if i_dead_interval < '0' then
@@ -111,19 +117,24 @@ end;
 $$;
 
 -- The same without limits.
-forward pgque.next_batch(
+create or replace function pgque.next_batch(
     i_queue text, i_consumer text, i_subconsumer text, i_dead_interval interval default null)
 returns bigint
-as (pgque.next_batch_custom(i_queue, i_consumer, i_subconsumer, null, null, null,
+language plpgsql security definer
+as $$
+begin
+    return (pgque.next_batch_custom(i_queue, i_consumer, i_subconsumer, null, null, null,
                             i_dead_interval)).batch_id;
+end;
+$$;
 
 -- Records a sign of life, for a worker whose batch takes longer than the dead interval. Returns 1, or 0
 -- if it is not registered.
 -- locks: waits for a concurrent move of the subconsumer. writes: position_log.
 create or replace function pgque.touch_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
     v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
@@ -144,10 +155,22 @@ $$;
 -- While the lease is live, no other subconsumer takes the batch over by its dead interval. Null when
 -- there is no batch.
 -- locks: those of open_coop_batch. writes: the same.
-copy to pgque from pgque: claim_batch(text, text, text, interval, interval, integer, interval, integer, bigint) as claim_coop
-replace (i_consumer text, i_owner text,) with (i_consumer text, i_subconsumer text, i_owner text,)
-replace (from pgque.open_batch(i_queue, i_consumer, i_min_lag, i_min_count, i_min_interval, i_max_count,
-                          i_owner,) with (from pgque.open_coop_batch(
+create or replace function pgque.claim_coop(
+    i_queue text, i_consumer text, i_subconsumer text, i_owner text, i_ttl interval default '1 minute',
+    i_min_lag interval default null, i_min_count integer default null,
+    i_min_interval interval default null, i_max_count integer default null,
+    i_batch_id bigint default null,
+    out batch_id bigint, out epoch bigint, out lease_until timestamptz,
+    out prev_tick_id bigint, out cur_tick_id bigint)
+returns record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
+begin
+    perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
+    perform pgque.check_lease(i_owner, i_ttl);
+    select s.sub_batch, s.lease_epoch, s.lease_until, s.sub_last_tick, s.sub_next_tick
+    into batch_id, epoch, lease_until, prev_tick_id, cur_tick_id
+    from pgque.open_coop_batch(
         i_queue, i_consumer, i_subconsumer, i_min_lag, i_min_count, i_min_interval, i_max_count, null,
-        i_owner,)
-;
+        i_owner, i_ttl, i_batch_id) s;
+end;
+$$;

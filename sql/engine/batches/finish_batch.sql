@@ -4,8 +4,8 @@
 -- that one, it writes nothing, and find_batch finds the position or raises the error.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.finish_batch(x_batch_id bigint)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_committed  constant boolean := current_setting('transaction_isolation') = 'read committed';
     v_sub        pgque.subscription;
@@ -42,7 +42,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_sub.page_to < 9223372036854775807 then  -- a page, after which its batch goes on
         i_sub.page_from := i_sub.page_to;

@@ -7,8 +7,8 @@
 -- locks: waits for a concurrent call for the same consumer. writes: held_batch.
 create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text,
                                             i_is_retried boolean default false)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin

@@ -9,8 +9,8 @@ create or replace function pgque.claim_batch(
     i_batch_id bigint default null,
     out batch_id bigint, out epoch bigint, out lease_until timestamptz,
     out prev_tick_id bigint, out cur_tick_id bigint)
-returns record security definer
-as $$
+returns record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     perform pgque.check_lease(i_owner, i_ttl);
@@ -29,8 +29,8 @@ create or replace function pgque.open_to_claim(
     i_queue text, i_consumer text,
     i_min_lag interval default null, i_min_count integer default null,
     i_min_interval interval default null, i_max_count integer default null,
-    out batch_id bigint, out epoch bigint) security definer
-as $$
+    out batch_id bigint, out epoch bigint)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -44,8 +44,8 @@ $$;
 
 -- Refuses an owner without a name, and a time to live that is not positive.
 create or replace function pgque.check_lease(i_owner text, i_ttl interval)
-returns void immutable
-as $$
+returns void
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if coalesce(i_owner, '') = '' or i_ttl is null
        or i_ttl not between '1 microsecond' and '1 year' then
@@ -60,7 +60,7 @@ $$;
 -- Returns an open batch to the owner of its lease; for others, raises an error that names the owner.
 create or replace function pgque.find_leased_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns pgque.subscription
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
@@ -74,8 +74,8 @@ $$;
 -- its owner until somebody takes the batch over.
 create or replace function pgque.check_lease_holder(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
-returns void immutable
-as $$
+returns void
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_sub.lease_owner is distinct from i_owner or i_sub.lease_epoch is distinct from i_epoch then
         raise exception using
@@ -97,8 +97,8 @@ $$;
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.renew_batch(
     i_batch_id bigint, i_owner text, i_epoch bigint, i_ttl interval default '1 minute')
-returns timestamptz security definer
-as $$
+returns timestamptz
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription;
     v_until  timestamptz := clock_timestamp() + i_ttl;
@@ -116,8 +116,8 @@ $$;
 -- Finishes a leased batch; only the owner of the newest epoch can.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.ack_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     -- Repeats if the same owner renewed the lease meanwhile.
     loop
@@ -130,8 +130,8 @@ $$;
 -- Releases the lease on a batch: the batch stays open, and anybody may claim it at once.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.release_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -146,11 +146,17 @@ end;
 $$;
 
 -- Who has, or last had, the lease on the consumer's open batch; no row when none is open.
-forward pgque.get_lease_info(
+create or replace function pgque.get_lease_info(
     i_queue text, i_consumer text,
     out batch_id bigint, out owner text, out lease_until timestamptz, out epoch bigint,
-    out is_live boolean) returns setof record
-as select s.sub_batch, s.lease_owner, s.lease_until, s.lease_epoch,
+    out is_live boolean)
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query select s.sub_batch, s.lease_owner, s.lease_until, s.lease_epoch,
           coalesce(s.lease_until > clock_timestamp(), false)
    from pgque.find_subscription(i_queue, i_consumer) s
    where s.sub_batch is not null;
+end;
+$$;

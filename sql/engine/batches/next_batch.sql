@@ -9,7 +9,7 @@ create or replace function pgque.open_batch(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_owner text, i_ttl interval, i_only bigint)
 returns pgque.subscription
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub  pgque.subscription;
 begin
@@ -55,8 +55,8 @@ $$;
 create or replace function pgque.check_claimed(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_owner text,
     i_only bigint default null)
-returns void stable
-as $$
+returns void
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_sub.sub_batch is distinct from coalesce(i_only, i_sub.sub_batch) then
         raise exception 'batch % of %/% is not open', i_only, i_queue, i_consumer
@@ -82,7 +82,7 @@ $$;
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.append_position(i_sub pgque.subscription)
 returns boolean
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_row pgque.position_log;
 begin
@@ -114,7 +114,7 @@ $$;
 -- transaction whose snapshot is older than a compaction can miss one. It gets a serialization failure.
 create or replace function pgque.find_tick(i_queue_id integer, i_tick_id bigint)
 returns pgque.tick
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_tick pgque.tick;
 begin
@@ -144,8 +144,8 @@ create or replace function pgque.next_batch_custom(
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-returns record security definer
-as $$
+returns record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     select s.sub_batch, cur.tick_id, prev.tick_id, cur.tick_time, prev.tick_time,
@@ -162,10 +162,22 @@ end;
 $$;
 
 -- PgQ's form, without a maximum count.
-forward pgque.next_batch_custom(
+create or replace function pgque.next_batch_custom(
     i_queue_name text, i_consumer_name text, i_min_lag interval, i_min_count integer,
-    i_min_interval interval)
-as pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
+    i_min_interval interval,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+returns record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time,
+        cur_tick_event_seq, prev_tick_event_seq
+    from pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count,
+        i_min_interval, null);
+end;
+$$;
 
 -- Opens the next batch, or returns the open one; null if there is none. Every poll calls this function,
 -- so the common case is short: one statement, and with a new batch one more. Both use only the first
@@ -174,8 +186,8 @@ as pgque.next_batch_custom(i_queue_name, i_consumer_name, i_min_lag, i_min_count
 -- qualifies every name and operator.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch(i_queue_name text, i_consumer_name text)
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer as $$
 declare
     v_sub    pg_catalog.int4;
     v_seq    pg_catalog.int8;
@@ -235,8 +247,8 @@ $$;
 -- Refuses limits that no batch can meet.
 create or replace function pgque.check_batch_limits(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer)
-returns void immutable
-as $$
+returns void
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_min_lag < '0' or i_min_interval < '0' or i_min_count < 0 or i_max_count < 1
        or i_max_count < i_min_count then

@@ -11,8 +11,8 @@ create or replace function pgque.tick_range_read_plan(
     out slice_nr integer, out slice_sql text, out batch_events bigint,
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
-returns setof record security definer
-as $$
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_range  record;
@@ -50,7 +50,7 @@ $$;
 -- holds, shows how far rotation has come.
 create or replace function pgque.find_retained_tick(i_queue pgque.queue, i_tick_id bigint)
 returns pgque.tick
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_tick   pgque.tick;
     v_first  bigint;

@@ -6,17 +6,23 @@
 -- names those of ev_retry and ev_extra1 to ev_extra4 that are not always null in the slice's table. The
 -- other columns are of the whole batch: how many events it has, the bytes of their payloads and of all
 -- their texts, and the times of the oldest and the newest event.
-forward pgque.batch_read_plan(
+create or replace function pgque.batch_read_plan(
     i_batch_id bigint, i_max_slices integer,
     out slice_nr integer, out slice_sql text, out batch_events bigint,
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
-    out oldest_event timestamptz, out newest_event timestamptz) returns setof record
-as select p.*
+    out oldest_event timestamptz, out newest_event timestamptz)
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query select p.*
    from pgque.describe_batch(i_batch_id) b
    cross join pgque.plan_slices(
        b.tables,
        format('%s and (%s or %s)', b.is_owned, b.in_range, coalesce(b.in_list, 'false')),
        i_max_slices) p;
+end;
+$$;
 
 -- Plans slices of the rows in some tables that meet a condition. One pass over the rows finds the
 -- blocks, the sizes and times, and the columns that are null throughout.
@@ -26,7 +32,7 @@ create or replace function pgque.plan_slices(
     out slice_from text, out set_columns text[], out payload_bytes bigint, out batch_bytes bigint,
     out oldest_event timestamptz, out newest_event timestamptz)
 returns setof record
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_set      text := (select string_agg(format('case when count(%1$s) > 0 then %1$L end', c), ', ')
                         from unnest('{ev_retry,ev_extra1,ev_extra2,ev_extra3,ev_extra4}'::text[]) c);
@@ -74,18 +80,24 @@ $$;
 
 -- Returns the FROM and WHERE clauses of one slice. The conditions are in a CASE, which no index can
 -- serve, so that the planner reads the range of blocks and nothing else.
-forward pgque.slice_from(
-    i_table text, i_filenode oid, i_where text, i_first bigint, i_end bigint) returns text immutable
-as format(
+create or replace function pgque.slice_from(
+    i_table text, i_filenode oid, i_where text, i_first bigint, i_end bigint)
+returns text
+language plpgsql immutable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return format(
     '%s where ctid >= %L::tid and ctid < %L::tid and case when %s then true end '
     'and pgque.check_filenode(%L, %s)',
     i_table, format('(%s,0)', i_first), format('(%s,0)', i_end), i_where, i_table, i_filenode);
+end;
+$$;
 
 -- Returns true while a table is the one that a plan was made for, else raises an error. It is a
 -- one-time filter in the slice's WHERE: it runs once per read, when the table is locked.
 create or replace function pgque.check_filenode(i_table text, i_filenode bigint)
-returns boolean stable
-as $$
+returns boolean
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if pg_relation_filenode(i_table) is distinct from i_filenode::oid then
         raise exception '% was truncated or rewritten after this read was planned', i_table

@@ -6,8 +6,8 @@
 -- set_aside.
 create or replace function pgque.set_events_aside(
     i_batch_id bigint, i_event_ids bigint[], i_reason text)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub     pgque.subscription;
     v_before  bigint[];
@@ -42,7 +42,13 @@ $$;
 -- Returns the epoch of an open batch since events of it were set aside the last time; null if none
 -- were. A scheduler counts the attempts at the batch from there, and runs it although it may have no
 -- other events: an earlier attempt may have stored something.
-forward pgque.set_aside_epoch(i_batch_id bigint) returns bigint
-as (select a.epoch
+create or replace function pgque.set_aside_epoch(i_batch_id bigint)
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (select a.epoch
     from pgque.find_batch(i_batch_id) s
     left join pgque.set_aside a on a.sub_id = s.sub_id and a.batch_id = i_batch_id);
+end;
+$$;

@@ -11,8 +11,8 @@
 create or replace function pgque.insert_event(
     queue_name text, ev_type text, ev_data text,
     ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer as $$
 declare
     v_id pg_catalog.int8;
 begin
@@ -35,8 +35,14 @@ $$;
 
 -- PgQ's short form, without the extra fields.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
-forward pgque.insert_event(queue_name text, ev_type text, ev_data text) returns bigint
-as pgque.send($1, $2, $3);
+create or replace function pgque.insert_event(queue_name text, ev_type text, ev_data text)
+returns bigint
+language plpgsql security definer
+as $$
+begin
+    return pgque.send($1, $2, $3);
+end;
+$$;
 
 -- Publishes an event with a given id, time, owner and retry count. Retries and replays use it; it
 -- is not for applications. A queue closed by disable_insert refuses it, except in replication.
@@ -44,8 +50,8 @@ as pgque.send($1, $2, $3);
 create or replace function pgque.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
     ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue($1);
     v_id    bigint;
@@ -67,8 +73,8 @@ $$;
 -- Raises the error for a queue that takes no event: it does not exist, or it is closed to producers
 -- and session_replication_role is not replica.
 create or replace function pgque.refuse_insert(i_queue text)
-returns void stable
-as $$
+returns void
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('session_replication_role') <> 'replica' then
@@ -84,8 +90,8 @@ $$;
 -- Call this before each load: the answer is valid until the rotation after the next one. Readers
 -- find events in every child table, but the child that rotation empties next is closed to writers.
 create or replace function pgque.current_event_table(x_queue_name text)
-returns text security definer
-as $$
+returns text
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
 begin

@@ -1,8 +1,8 @@
 -- Returns a name quoted for SQL. The first dot separates schema and name; without a dot the schema
 -- is public.
 create or replace function pgque.quote_fqname(i_name text)
-returns text immutable
-as $$
+returns text
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_dot     integer := strpos(i_name, '.');
     v_schema  text := case when v_dot > 0 then left(i_name, v_dot - 1) else 'public' end;
@@ -18,8 +18,8 @@ $$;
 -- Returns the sequence of this name if it gives out a queue's event ids. Refuses any other
 -- sequence, because seq_getval and seq_setval run with the owner's rights.
 create or replace function pgque.find_event_seq(i_seq_name text)
-returns regclass stable
-as $$
+returns regclass
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_seq regclass := (select q.queue_seq from pgque.queue q
                        where q.queue_seq = to_regclass(pgque.quote_fqname(i_seq_name)));
@@ -33,14 +33,20 @@ end;
 $$;
 
 -- Returns the last event id that a queue gave out, or 0 before the first.
-forward pgque.seq_getval(i_seq_name text) returns bigint
-as coalesce(pg_sequence_last_value(pgque.find_event_seq(i_seq_name)), 0);
+create or replace function pgque.seq_getval(i_seq_name text)
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return coalesce(pg_sequence_last_value(pgque.find_event_seq(i_seq_name)), 0);
+end;
+$$;
 
 -- raise_event_ids for the sequence of this name.
 -- locks: those of raise_event_ids. writes: the sequence.
 create or replace function pgque.seq_setval(i_seq_name text, i_new_value bigint)
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return pgque.raise_event_ids(pgque.find_event_seq(i_seq_name), i_new_value);
 end;
@@ -54,7 +60,7 @@ $$;
 -- writes: the sequence.
 create or replace function pgque.raise_event_ids(i_seq regclass, i_new_value bigint)
 returns bigint
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_last bigint := coalesce(pg_sequence_last_value(i_seq), 0);
 begin

@@ -15,8 +15,8 @@ create or replace function pgque.consumer_states(
     out batch_id bigint, out lease_owner text, out lease_until timestamptz, out is_live boolean,
     out is_due boolean, out lease_epoch bigint, out held_reason text, out active_at timestamptz,
     out read_at timestamptz, out deployment text, out location text, out assets text[])
-returns setof record security definer
-as $$
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     if cardinality(i_queues) is distinct from cardinality(i_consumers) or i_queues is null then
@@ -77,8 +77,8 @@ $$;
 -- Whether an open batch has any event: ticks that are due by time alone may enclose none. It stops at
 -- the first event, where a count would read all of them.
 create or replace function pgque.batch_has_events(i_batch_id bigint)
-returns boolean security definer
-set jit = off
+returns boolean
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_found boolean;

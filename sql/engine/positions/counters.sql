@@ -4,7 +4,7 @@
 create or replace function pgque.count_move(
     i_queue_id integer, i_sub_id integer, i_from_tick bigint, i_to_tick bigint)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_from  bigint := 0;
     v_to    pgque.tick := pgque.find_tick(i_queue_id, i_to_tick);
@@ -23,7 +23,7 @@ $$;
 -- locks: waits for a concurrent move of the consumer. writes: position_log, counter_log.
 create or replace function pgque.count_end()
 returns trigger
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -51,7 +51,7 @@ for each row execute function pgque.count_end();
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_retries()
 returns trigger
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     insert into pgque.counter_log (queue_id, sub_id, nacked)
     select r.ev_queue, r.ev_owner, count(*)
@@ -69,7 +69,7 @@ for each statement execute function pgque.count_retries();
 -- locks: none. writes: counter_log.
 create or replace function pgque.count_dead_letters()
 returns trigger
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     insert into pgque.counter_log (queue_id, sub_id, dead_lettered)
     select d.dl_queue_id, s.sub_id, count(*)

@@ -8,8 +8,8 @@
 create or replace function pgque.enter_deployment(
     i_queue text, i_consumer text, i_deployment text, i_location text default null,
     i_assets text[] default null)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub_ids  integer[] := pgque.find_deployed(
                    i_queue, i_consumer, coalesce(i_deployment, i_assets[1]));
@@ -60,8 +60,8 @@ $$;
 create or replace function pgque.move_to_deployment(
     i_queue text, i_consumer text, i_deployment text, i_location text default null,
     i_assets text[] default null)
-returns text security definer
-as $$
+returns text
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub_ids  integer[] := pgque.find_deployed(
                    i_queue, i_consumer, coalesce(i_deployment, i_location, i_assets[1]));
@@ -86,8 +86,8 @@ $$;
 -- locks: the location's row. writes: code_location.
 create or replace function pgque.note_location(
     i_deployment text, i_location text, i_queues text[], i_consumers text[], i_assets text[])
-returns void security definer
-as $$
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_location is null or i_queues is null or array[cardinality(i_consumers), cardinality(i_assets)]
        is distinct from array[cardinality(i_queues), cardinality(i_queues)] then
@@ -104,8 +104,8 @@ $$;
 
 -- Returns how messages name the asset of a consumer.
 create or replace function pgque.asset_name(i_deployment text, i_location text, i_assets text[])
-returns text immutable
-as $$
+returns text
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return concat_ws(', ', 'deployment "' || i_deployment || '"',
                      'code location "' || i_location || '"',
@@ -120,7 +120,7 @@ $$;
 create or replace function pgque.find_deployed(
     i_queue text, i_consumer text, i_deployment text)
 returns integer[]
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_slots  integer[];

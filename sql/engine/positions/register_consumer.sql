@@ -7,8 +7,8 @@
 -- rotation_floor, replica_table.
 create or replace function pgque.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_new   integer := pgque.register_consumer(x_queue_name, x_consumer_name,
                                                coalesce(x_tick_pos::text, 'latest'));
@@ -41,7 +41,7 @@ $$;
 -- locks: none. writes: position_log.
 create or replace function pgque.begin_positions(i_sub_id integer, i_tick bigint)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -56,16 +56,22 @@ $$;
 
 -- Registers a consumer at the last tick: it gets the events that are not in a tick yet, and all later
 -- ones.
-forward pgque.register_consumer(x_queue_name text, x_consumer_id text)
-as pgque.register_consumer_at(x_queue_name, x_consumer_id, null);
+create or replace function pgque.register_consumer(x_queue_name text, x_consumer_id text)
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.register_consumer_at(x_queue_name, x_consumer_id, null);
+end;
+$$;
 
 -- Registers a consumer at a position: earliest, latest, a tick's number or a time (seek.sql). A
 -- registered consumer stays where it is. Returns 1, or 0 if it was already registered.
 -- locks: those of register_consumer_at. writes: the same.
 create or replace function pgque.register_consumer(
     x_queue_name text, x_consumer_id text, i_start_at text)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(x_queue_name);
     v_tick    bigint;
@@ -109,8 +115,8 @@ $$;
 create or replace function pgque.registration_losses(
     i_queue_name text, i_consumer_name text,
     out unread bigint, out retries bigint, out dead_letters bigint, out worker text)
-returns record security definer
-as $$
+returns record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    constant pgque.subscription :=
                  pgque.find_subscription(i_queue_name, i_consumer_name);
@@ -140,8 +146,8 @@ $$;
 -- subscription_base, retry_queue, dead_letter, and what count_end writes.
 create or replace function pgque.unregister_consumer(
     x_queue_name text, x_consumer_name text, x_keep_dead_letters boolean)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.look_for_subscription(x_queue_name, x_consumer_name);
 begin
@@ -177,5 +183,11 @@ end;
 $$;
 
 -- PgQ's form: deletes the dead letters with the registration.
-forward pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
-as pgque.unregister_consumer(x_queue_name, x_consumer_name, false);
+create or replace function pgque.unregister_consumer(x_queue_name text, x_consumer_name text)
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.unregister_consumer(x_queue_name, x_consumer_name, false);
+end;
+$$;

@@ -6,8 +6,8 @@
 
 -- Refuses what is no such position.
 create or replace function pgque.check_position(i_position text)
-returns void stable
-as $$
+returns void
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_is_known boolean;
 begin
@@ -35,7 +35,7 @@ $$;
 -- rotation_floor.
 create or replace function pgque.hold_tick(i_queue_id integer, i_position text)
 returns bigint
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue;
     v_tick   bigint;
@@ -56,13 +56,19 @@ end;
 $$;
 
 -- Finds the tick of such a position, as long as it is retained.
-forward pgque.find_position(i_queue pgque.queue, i_position text) returns bigint
-as case
+create or replace function pgque.find_position(i_queue pgque.queue, i_position text)
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return case
     when i_position = 'latest' then (pgque.find_newest_tick(i_queue.queue_id)).tick_id
     when i_position = 'earliest' then (pgque.find_oldest_tick(i_queue)).tick_id
     when i_position ~ '^[0-9]+$'
     then (pgque.find_retained_tick(i_queue, i_position::bigint)).tick_id
     else pgque.find_tick_before(i_queue, i_position::timestamptz) end;
+end;
+$$;
 
 -- Returns the ticks between which a reader without a consumer finds events: those after a position, as
 -- many whole ticks as i_max_count events allow, but one at least. Without a position, the newest ticks
@@ -71,8 +77,8 @@ as case
 -- writes: nothing.
 create or replace function pgque.retained_ticks(
     i_queue text, i_position text default null, i_max_count integer default null,
-    out from_tick bigint, out to_tick bigint) security definer
-as $$
+    out from_tick bigint, out to_tick bigint)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue  pgque.queue := pgque.find_queue(i_queue);
     v_to     pgque.tick;
@@ -98,21 +104,33 @@ end;
 $$;
 
 -- Returns the newest tick of a queue.
-forward pgque.find_newest_tick(i_queue_id integer) returns pgque.tick
-as pgque.find_tick(i_queue_id, (select max(t.tick_id) from pgque.tick t
+create or replace function pgque.find_newest_tick(i_queue_id integer)
+returns pgque.tick
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.find_tick(i_queue_id, (select max(t.tick_id) from pgque.tick t
                                 where t.tick_queue = i_queue_id));
+end;
+$$;
 
 -- Returns the oldest tick of a queue after which all events still exist.
-forward pgque.find_oldest_tick(i_queue pgque.queue) returns pgque.tick
-as pgque.find_tick(i_queue.queue_id, (select min(t.tick_id) from pgque.tick t
+create or replace function pgque.find_oldest_tick(i_queue pgque.queue)
+returns pgque.tick
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.find_tick(i_queue.queue_id, (select min(t.tick_id) from pgque.tick t
                                       where t.tick_queue = i_queue.queue_id
                                         and t.tick_id >= i_queue.queue_first_tick));
+end;
+$$;
 
 -- Returns the newest tick up to which all ticks are older than a time. A queue's tick 1 has no events
 -- before it, so it serves every earlier time.
 create or replace function pgque.find_tick_before(i_queue pgque.queue, i_time timestamptz)
 returns bigint
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_oldest  pgque.tick := pgque.find_oldest_tick(i_queue);
     v_later   bigint;
@@ -150,8 +168,8 @@ $$;
 -- replica_table.
 create or replace function pgque.seek(
     i_queue text, i_consumer text, i_position text, i_skip boolean default false,
-    out tick_id bigint, out skipped_events bigint, out repeated_events bigint) security definer
-as $$
+    out tick_id bigint, out skipped_events bigint, out repeated_events bigint)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
     v_from   bigint;

@@ -10,8 +10,8 @@
 -- subscription_base, position_log.
 create or replace function pgque.register_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_convert_normal boolean default false)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name     text := pgque.subconsumer_name(i_consumer, i_subconsumer);
     v_queue    pgque.queue := pgque.find_queue(i_queue);
@@ -67,8 +67,8 @@ $$;
 
 -- Returns the full name of a subconsumer: consumer.subconsumer.
 create or replace function pgque.subconsumer_name(i_consumer text, i_subconsumer text)
-returns text immutable
-as $$
+returns text
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if coalesce(i_consumer, '') = '' or coalesce(i_subconsumer, '') = '' then
         perform pgque.refuse_value(
@@ -82,8 +82,8 @@ $$;
 -- Raises an error that says how to use a consumer of this role.
 create or replace function pgque.refuse_cooperative(
     i_sub pgque.subscription, i_queue text, i_consumer text)
-returns void immutable
-as $$
+returns void
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = 'PQ015',
@@ -110,8 +110,8 @@ $$;
 -- i_as_pages, for a slot that is handed out in pages alone: a page is not the whole batch.
 create or replace function pgque.refuse_slot(
     i_sub pgque.subscription, i_as_pages boolean)
-returns void stable
-as $$
+returns void
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_sub.sub_role = 'slot' and (i_sub.lease_ttl is not null or not i_as_pages) then
         perform pgque.refuse_cooperative(i_sub, q.queue_name, c.co_name)
@@ -127,7 +127,7 @@ $$;
 create or replace function pgque.find_subconsumer(
     i_main pgque.subscription, i_queue text, i_name text)
 returns pgque.subscription
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin
@@ -157,8 +157,8 @@ $$;
 -- subscription_base, position_log, retry_queue, dead_letter.
 create or replace function pgque.unregister_subconsumer(
     i_queue text, i_consumer text, i_subconsumer text, i_batch_handling integer default 0)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name  text := pgque.subconsumer_name(i_consumer, i_subconsumer);
     v_main  pgque.subscription := pgque.look_for_subscription(i_queue, i_consumer);
@@ -185,7 +185,7 @@ $$;
 create or replace function pgque.end_subconsumer(
     i_main_id integer, i_sub_id integer, i_batch_handling integer)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin

@@ -11,8 +11,8 @@ left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum;
 
 -- Raises an error about an unknown parameter or an invalid value, with the list of parameters.
 create or replace function pgque.refuse_parameter(i_message text)
-returns void stable
-as $$
+returns void
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = 'PQ005',
@@ -33,8 +33,8 @@ $$;
 -- locks: the queue's row. writes: queue, the catalog.
 create or replace function pgque.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(x_queue_name);
 begin
@@ -63,7 +63,7 @@ $$;
 -- locks: held by the update. writes: the catalog.
 create or replace function pgque.apply_disable_insert()
 returns trigger
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.open_event_tables(new.queue_id);
     return null;

@@ -3,8 +3,8 @@
 -- locks: the new queue's row; pgque.event, against another creation, until the transaction ends.
 -- writes: queue, tick, tick_state, the catalog.
 create or replace function pgque.create_queue(i_queue_name text)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_id     integer;
     v_seq    text;
@@ -73,8 +73,8 @@ $$;
 -- lock_timeout.
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
 create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_timeout    constant text := current_setting('lock_timeout');
     v_queue      pgque.queue;
@@ -138,5 +138,11 @@ end;
 $$;
 
 -- The form without force: refuses while the queue has consumers or dead letters.
-forward pgque.drop_queue(x_queue_name text)
-as pgque.drop_queue(x_queue_name, false);
+create or replace function pgque.drop_queue(x_queue_name text)
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.drop_queue(x_queue_name, false);
+end;
+$$;

@@ -3,7 +3,7 @@
 -- locks: pgque.event, against another creation, until the transaction ends. writes: the catalog.
 create or replace function pgque.create_event_parent(i_queue_id integer)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_group  integer := i_queue_id / 64;
     v_name   text := format('event_group_%s', i_queue_id / 64);
@@ -23,7 +23,7 @@ $$;
 create or replace function pgque.attach_event_table(
     i_parent text, i_name text, i_from integer, i_to integer)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     execute format(  -- quoted: one of two words
         'create table pgque.%I (like pgque.event including defaults) partition by %s (ev_table)',
@@ -54,8 +54,8 @@ where g.inhparent = 'pgque.event'::regclass;
 -- example, is named in a warning.
 -- locks: a group, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
-returns integer security definer
-set lock_timeout = '10ms'
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_left     record;

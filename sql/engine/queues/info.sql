@@ -8,8 +8,8 @@ create or replace function pgque.get_queue_info(
     out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
     out queue_ticker_idle_period interval, out ticker_lag interval,
     out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
-returns setof record security definer
-as $$
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return query
     select q.queue_name, q.queue_ntables, q.queue_cur_table, q.queue_rotation_period,
@@ -35,8 +35,20 @@ end;
 $$;
 
 -- The same for all queues.
-forward pgque.get_queue_info()
-as pgque.get_queue_info(null);
+create or replace function pgque.get_queue_info(out queue_name text, out queue_ntables integer, out
+    queue_cur_table integer,
+    out queue_rotation_period interval, out queue_switch_time timestamptz,
+    out queue_external_ticker boolean, out queue_ticker_paused boolean,
+    out queue_ticker_max_count integer, out queue_ticker_max_lag interval,
+    out queue_ticker_idle_period interval, out ticker_lag interval,
+    out ev_per_sec double precision, out ev_new bigint, out last_tick_id bigint)
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query select * from pgque.get_queue_info(null);
+end;
+$$;
 
 -- Each consumer with its lag, its open batch, and the number of events between its position and the
 -- last tick (a difference of event ids). No row for names that do not exist.
@@ -44,8 +56,8 @@ create or replace function pgque.get_consumer_info(
     i_queue_name text, i_consumer_name text,
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
-returns setof record security definer
-as $$
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return query
     select q.queue_name, p.co_name, clock_timestamp() - p.tick_time,
@@ -63,12 +75,30 @@ end;
 $$;
 
 -- The same for one queue.
-forward pgque.get_consumer_info(i_queue_name text)
-as pgque.get_consumer_info(i_queue_name, null);
+create or replace function pgque.get_consumer_info(i_queue_name text,
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint,
+    out pending_events bigint)
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query select * from pgque.get_consumer_info(i_queue_name, null);
+end;
+$$;
 
 -- The same for all queues.
-forward pgque.get_consumer_info()
-as pgque.get_consumer_info(null, null);
+create or replace function pgque.get_consumer_info(out queue_name text, out consumer_name text, out
+    lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint,
+    out pending_events bigint)
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query select * from pgque.get_consumer_info(null, null);
+end;
+$$;
 
 -- An open batch: its queue and consumer, and what it spans. A row of nulls for a batch that is not
 -- open.
@@ -78,8 +108,8 @@ create or replace function pgque.get_batch_info(
     out batch_start timestamptz, out batch_end timestamptz,
     out prev_tick_id bigint, out tick_id bigint, out lag interval,
     out seq_start bigint, out seq_end bigint)
-returns record security definer
-as $$
+returns record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription;
 begin

@@ -3,8 +3,8 @@
 -- if the queue existed.
 -- locks: the queue's row. writes: queue, tick, the catalog.
 create or replace function pgque.create_queue(i_queue text, i_options jsonb)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_created  integer;
     v_option   record;
@@ -22,8 +22,8 @@ $$;
 -- and the wanted value. A role that may not set options can check them with it.
 create or replace function pgque.different_options(
     i_queue text, i_options jsonb, out param_name text, out present text, out wanted text)
-returns setof record stable security definer
-as $$
+returns setof record
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue    pgque.queue := pgque.find_queue(i_queue);
     v_option   record;
@@ -62,8 +62,8 @@ $$;
 -- its parameter's, such as a number for a period, which would have no unit. A string is checked when it
 -- is read as the parameter's type.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
-returns void stable
-as $$
+returns void
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_wrong text;
 begin
@@ -93,9 +93,21 @@ end;
 $$;
 
 -- Stops the ticks of a queue: events can still be sent, and consumers get them after resume_queue.
-forward pgque.pause_queue(i_queue text) returns void
-as pgque.set_queue_config(i_queue, 'ticker_paused', 'true');
+create or replace function pgque.pause_queue(i_queue text)
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    perform pgque.set_queue_config(i_queue, 'ticker_paused', 'true');
+end;
+$$;
 
 -- Lets a paused queue tick again.
-forward pgque.resume_queue(i_queue text) returns void
-as pgque.set_queue_config(i_queue, 'ticker_paused', 'false');
+create or replace function pgque.resume_queue(i_queue text)
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    perform pgque.set_queue_config(i_queue, 'ticker_paused', 'false');
+end;
+$$;

@@ -8,7 +8,7 @@
 -- locks: none. writes: pg_proc.
 create or replace function pgque.build_functions(i_queue_id integer)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_tables  text := format('pgque.event_%s_tables', i_queue_id);
     v_read    text := format('pgque.event_%s_read', i_queue_id);

@@ -4,8 +4,8 @@
 -- earlier; into no table while disable_insert is set.
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_perms(x_queue_name text)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   pgque.queue := pgque.find_queue(x_queue_name);
     v_parent  text := format('event_%s', v_queue.queue_id);
@@ -30,7 +30,7 @@ $$;
 -- locks: none; callers lock the queue's row. writes: the catalog.
 create or replace function pgque.open_event_tables(i_queue_id integer)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue    pgque.queue;
     v_child    text;
@@ -56,8 +56,8 @@ $$;
 -- exist.
 -- locks: its event tables, against other schema changes. writes: the catalog.
 create or replace function pgque.tune_storage(i_queue_name text)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin

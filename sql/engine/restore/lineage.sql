@@ -9,18 +9,24 @@
 -- the plan. True stays valid for as long as the session lives, since a server changes its timeline only
 -- while it accepts no writes, and a restore makes the functions anew; false only leads to
 -- follow_timeline and check_adopted.
-forward pgque.is_timeline_followed() returns boolean immutable
-as not pg_is_in_recovery()
+create or replace function pgque.is_timeline_followed()
+returns boolean
+language plpgsql immutable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return not pg_is_in_recovery()
        and pg_sequence_last_value('pgque.lineage_seq') >> 32 = pgque.read_timeline()
        and not exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id);
+end;
+$$;
 
 -- Begins a life if the current one does not belong to the server's timeline. Returns the sequence
 -- of batch ids, which then gives out new ones. Waits only for a session that is about to begin the
 -- same life, and not for its commit.
 -- locks: the row in lineage_lock, when it begins a life. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.follow_timeline()
-returns regclass security definer
-as $$
+returns regclass
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_timeline  bigint;
 begin
@@ -47,7 +53,7 @@ $$;
 -- locks: the row in lineage_lock, by the caller. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.begin_life(i_timeline bigint)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform setval('pgque.batch_id_seq', coalesce(pg_sequence_last_value('pgque.batch_id_seq'), 0)
                    + 1000000 + floor(random() * 1000000000)::bigint);
@@ -72,8 +78,8 @@ $$;
 -- It takes effect at once, even if the transaction is rolled back.
 -- locks: the row in lineage_lock. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.renew_incarnation()
-returns uuid security definer
-as $$
+returns uuid
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_adopted();
     perform from pgque.lineage_lock l for update;
@@ -88,8 +94,8 @@ $$;
 -- TEMPLATE from its original.
 -- locks: those of follow_timeline. writes: the same.
 create or replace function pgque.incarnation()
-returns uuid security definer
-as $$
+returns uuid
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_life  bigint;
 begin
@@ -106,10 +112,22 @@ $$;
 
 -- The name of incarnation() before version 0.4. It goes with version 0.5.
 -- locks: those of incarnation. writes: the same.
-forward pgque.lineage() returns uuid
-as pgque.incarnation();
+create or replace function pgque.lineage()
+returns uuid
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.incarnation();
+end;
+$$;
 
 -- The name of renew_incarnation() before version 0.4. It goes with version 0.5.
 -- locks: those of renew_incarnation. writes: the same.
-forward pgque.renew_lineage() returns uuid
-as pgque.renew_incarnation();
+create or replace function pgque.renew_lineage()
+returns uuid
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.renew_incarnation();
+end;
+$$;

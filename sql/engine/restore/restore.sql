@@ -6,7 +6,7 @@
 -- cannot be compared.
 create or replace function pgque.check_adopted()
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if exists (select from pgque.config c, pgque.origin o where c.origin_id <> o.origin_id) then
         raise exception 'this database was restored from a dump and is not adopted yet'
@@ -22,8 +22,8 @@ $$;
 -- locks: ticks, positions and the event tables, against everybody but readers of events.
 -- writes: all of them; config, lineage_seq, batch_id_seq.
 create or replace function pgque.adopt_restored_database()
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_origin   pgque.origin;
     v_queue    pgque.queue;
@@ -95,7 +95,7 @@ where not exists (select from pgque.subscription_base s where s.sub_queue = q.qu
 -- dead_letter.
 create or replace function pgque.renumber_events(i_queue pgque.queue, i_first_txid xid8)
 returns bigint
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_columns  constant text := 'ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, '
                                 'ev_extra1, ev_extra2, ev_extra3, ev_extra4';
@@ -158,15 +158,21 @@ $$;
 
 -- Returns whether a row's xmin is the given transaction or a later one. The two are less than 2^31
 -- apart.
-forward pgque.is_written_since(i_xmin xid, i_txid xid8) returns boolean immutable
-as (i_xmin::text::bigint - i_txid::text::bigint) & 4294967295 < 2147483648;
+create or replace function pgque.is_written_since(i_xmin xid, i_txid xid8)
+returns boolean
+language plpgsql immutable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (i_xmin::text::bigint - i_txid::text::bigint) & 4294967295 < 2147483648;
+end;
+$$;
 
 -- Gives each queue a single tick, in which this transaction is still in progress, and moves every
 -- consumer to it.
 -- locks: held by the caller. writes: tick_log, tick_request, position_log, log_rotation, queue.
 create or replace function pgque.renumber_positions()
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_ticks  pgque.tick_log[];
     v_sub    pgque.subscription;

@@ -3,11 +3,16 @@
 -- many events it settled; events that were scheduled or dead-lettered before stay unchanged. If the
 -- batch is leased, only the owner of the lease may call this, with i_owner and i_epoch.
 -- locks: none. writes: retry_queue, dead_letter.
-forward pgque.nack_batch(
+create or replace function pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval default '1 minute',
     i_reason text default null, i_owner text default null, i_epoch bigint default null)
 returns integer
-as pgque.nack_batch(i_batch_id, i_msg_ids, i_retry_after, array[i_reason], i_owner, i_epoch);
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.nack_batch(i_batch_id, i_msg_ids, i_retry_after, array[i_reason], i_owner, i_epoch);
+end;
+$$;
 
 -- Does the same with a reason for each event, in the order of the ids; a single reason applies to
 -- all.
@@ -15,8 +20,8 @@ as pgque.nack_batch(i_batch_id, i_msg_ids, i_retry_after, array[i_reason], i_own
 create or replace function pgque.nack_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_after interval, i_reasons text[],
     i_owner text default null, i_epoch bigint default null)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub          pgque.subscription := pgque.find_batch(i_batch_id);
     v_max_retries  integer;
@@ -38,11 +43,16 @@ $$;
 -- delivery. Returns how many. If the batch is leased, only the owner of the lease may call this, with
 -- i_owner and i_epoch.
 -- locks: none. writes: dead_letter.
-forward pgque.dead_letter_batch(
+create or replace function pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reason text,
     i_owner text default null, i_epoch bigint default null)
 returns integer
-as pgque.dead_letter_batch(i_batch_id, i_msg_ids, array[i_reason], i_owner, i_epoch);
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.dead_letter_batch(i_batch_id, i_msg_ids, array[i_reason], i_owner, i_epoch);
+end;
+$$;
 
 -- Does the same with a reason for each event, in the order of the ids; a single reason applies to
 -- all.
@@ -50,8 +60,8 @@ as pgque.dead_letter_batch(i_batch_id, i_msg_ids, array[i_reason], i_owner, i_ep
 create or replace function pgque.dead_letter_batch(
     i_batch_id bigint, i_msg_ids bigint[], i_reasons text[],
     i_owner text default null, i_epoch bigint default null)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.check_may_settle(pgque.find_batch(i_batch_id), i_owner, i_epoch);
     return pgque.settle_events(i_batch_id, i_msg_ids, null, 0, i_reasons, null);
@@ -65,7 +75,7 @@ $$;
 create or replace function pgque.check_may_settle(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_owner is not null or i_epoch is not null then
         perform pgque.check_lease_holder(i_sub, i_owner, i_epoch);
@@ -89,7 +99,7 @@ create or replace function pgque.settle_events(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_at timestamptz, i_max_retries integer,
     i_reasons text[], i_reason text)
 returns integer
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub       pgque.subscription := pgque.find_batch(i_batch_id);
     v_owner     pgque.subscription_base;
@@ -155,7 +165,7 @@ $$;
 -- a join.
 create or replace function pgque.pick_events(i_batch_id bigint, i_ids bigint[])
 returns setof pgque.event_template
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return query execute format(  -- quoted: made by batch_select
         'select * from (%s) e where e.ev_id = any ($1)',
@@ -168,7 +178,7 @@ $$;
 -- Refuses null ids, and a number of reasons that is neither one nor the number of ids.
 create or replace function pgque.check_reasons(i_msg_ids bigint[], i_reasons text[])
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_msg_ids is null or array_position(i_msg_ids, null) > 0 then
         raise exception 'event null is in no batch'
@@ -190,8 +200,8 @@ $$;
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription := pgque.find_batch(x_batch_id);
     v_waits  boolean;
@@ -213,8 +223,8 @@ $$;
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if x_retry_seconds is null or x_retry_seconds < 0 then
         perform pgque.refuse_value('no retry after %s seconds', x_retry_seconds::text,
@@ -227,11 +237,15 @@ $$;
 
 -- Returns the open batches of a queue, or of all, and of a subscription, or of all: their ids, who gets
 -- the retries of their events, and the snapshots between which their transactions finished.
-forward pgque.open_batches(
+create or replace function pgque.open_batches(
     i_queue_id integer default null, i_owner integer default null,
     out batch_id bigint, out ev_owner integer,
-    out last_snapshot pg_snapshot, out next_snapshot pg_snapshot) returns setof record stable
-as select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
+    out last_snapshot pg_snapshot, out next_snapshot pg_snapshot)
+returns setof record
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_snapshot
    from pgque.subscription s
    cross join lateral (
        select t.tick_snapshot from pgque.tick_log t
@@ -242,6 +256,8 @@ as select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_s
    where s.sub_batch is not null
      and (i_queue_id is null or s.sub_queue = i_queue_id)
      and (i_owner is null or coalesce(s.sub_main, s.sub_id) = i_owner);
+end;
+$$;
 
 -- Moves retries that are due back into their queues, as events for their subscription only. Those of
 -- a batch that is still open stay: whoever takes it over may give the same events back again. Those
@@ -253,8 +269,8 @@ as select s.sub_batch, coalesce(s.sub_main, s.sub_id), l.tick_snapshot, n.tick_s
 -- locks: the retries it moves, except those that another session moves; those of make_ticks.
 -- writes: retry_queue, current event tables, tick, tick_request.
 create or replace function pgque.maint_retry_events()
-returns integer security definer
-set lock_timeout = '1s'
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_queue  pgque.queue;

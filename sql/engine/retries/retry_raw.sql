@@ -6,8 +6,8 @@ create or replace function pgque.event_retry_raw(
     x_queue text, x_consumer text, x_retry_after timestamptz,
     x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
     x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub    pgque.subscription := pgque.find_subscription(x_queue, x_consumer);
     v_queue  pgque.queue := pgque.find_queue(x_queue);
@@ -42,8 +42,8 @@ $$;
 -- stay unchanged. The batch stays open. One under a live lease is refused: its owner calls nack_batch.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.batch_retry(i_batch_id bigint, i_retry_seconds integer)
-returns integer security definer
-as $$
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub  pgque.subscription := pgque.find_batch(i_batch_id);
     v_ids  bigint[];

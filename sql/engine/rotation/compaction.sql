@@ -20,7 +20,7 @@ where r.rotated_at is null
 -- locks: held by the caller. writes: position_log.
 create or replace function pgque.move_positions(i_half smallint)
 returns bigint
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_rows bigint;
 begin
@@ -52,8 +52,8 @@ $$;
 -- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log,
 -- log_rotation.
 create or replace function pgque.maint_compact_positions()
-returns integer security definer
-set lock_timeout = '10ms'
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_half    smallint;
@@ -101,7 +101,7 @@ from pgque.queue q;
 -- far a consumer lags.
 create or replace function pgque.are_ticks_obsolete()
 returns boolean
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_all     bigint := (select count(*) from pgque.tick);
     v_needed  bigint;
@@ -125,8 +125,8 @@ $$;
 -- whole with all queues. Returns 1 when it made a copy.
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
-returns integer security definer
-set lock_timeout = '10ms'
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_half  smallint;
@@ -167,8 +167,8 @@ $$;
 -- locks: those of maint_copy_ticks; tick_log against tickers and registrations. writes: tick_log,
 -- history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()
-returns integer security definer
-set lock_timeout = '10ms'
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_other smallint;

@@ -4,7 +4,7 @@
 -- locks: held by the caller. writes: history.
 create or replace function pgque.keep_tick_history(i_half smallint)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     with copied as materialized (  -- or the planner looks for the first one at each tick
         select q.queue_id,
@@ -53,8 +53,8 @@ $$;
 -- deleted. Returns how many counters it removed.
 -- locks: the rows it deletes. writes: counter_log, history, log_rotation.
 create or replace function pgque.maint_compact_counters()
-returns integer security definer
-set lock_timeout = '10ms'
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_removed integer;

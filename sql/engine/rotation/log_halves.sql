@@ -14,8 +14,14 @@
 
 -- Lets this transaction commit without waiting for a standby. Maintenance holds locks that other
 -- sessions wait for, and nobody relies on its commit.
-forward pgque.commit_locally() returns void
-as set_config('synchronous_commit', 'local', true) where current_setting('synchronous_commit') <> 'off';
+create or replace function pgque.commit_locally()
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    perform set_config('synchronous_commit', 'local', true) where current_setting('synchronous_commit') <> 'off';
+end;
+$$;
 
 -- Sets how long the calling function waits for a lock on a log: 10 ms, which nobody notices.
 -- Overlapping transactions may keep it taken for longer, so one attempt in ten waits for 100 ms, and
@@ -24,7 +30,7 @@ as set_config('synchronous_commit', 'local', true) where current_setting('synchr
 -- log: then it waits for 1 ms.
 create or replace function pgque.set_lock_wait()
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_chance constant float := random();
 begin
@@ -52,8 +58,8 @@ where pg_relation_size(h.half) > 0;
 -- locks: the log's row in log_rotation; the half, exclusively. writes: snapshot_wait; truncates the
 -- half.
 create or replace function pgque.maint_empty_half(i_log text)
-returns integer security definer
-set lock_timeout = '10ms'
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '10ms'
 as $$
 declare
     v_left record;

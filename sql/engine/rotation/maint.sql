@@ -3,8 +3,8 @@
 -- commit. The half with the old ticks is emptied after that, since readers wait for its lock, and event
 -- tables are dropped later still, since producers wait for theirs.
 create or replace function pgque.maint_steps(out func_name text, out func_arg text)
-returns setof record stable
-as $$
+returns setof record
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_now constant timestamptz := clock_timestamp();
 begin
@@ -57,8 +57,8 @@ $$;
 -- functions with no or one argument, to be called again while they return more than 0, and tables to
 -- vacuum.
 create or replace function pgque.maint_operations(out func_name text, out func_arg text)
-returns setof record security definer
-set lock_timeout = '1s'
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 begin
     return query select format('pgque.%s', s.func_name), s.func_arg from pgque.maint_steps() s;
@@ -71,8 +71,8 @@ $$;
 -- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events, positions
 -- and ticks are not among them, because their tables are truncated.
 create or replace function pgque.maint_tables_to_vacuum()
-returns setof text security definer
-as $$
+returns setof text
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if current_setting('autovacuum')::boolean then
         return;
@@ -90,7 +90,7 @@ $$;
 -- locks: those of the function. writes: the same.
 create or replace function pgque.run_maintenance(i_func_name text, i_func_arg text)
 returns bigint
-set lock_timeout = '1s'
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_name  text := substring(i_func_name from '^pgque[.](maint_.*)');
@@ -109,9 +109,15 @@ end;
 $$;
 
 -- Returns the hint of an error that ended a step: its own, or what to do next.
-forward pgque.next_run_hint(i_hint text) returns text immutable
-as coalesce(nullif(i_hint, ''), 'The next run tries it again. A standby takes no writes: run '
+create or replace function pgque.next_run_hint(i_hint text)
+returns text
+language plpgsql immutable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return coalesce(nullif(i_hint, ''), 'The next run tries it again. A standby takes no writes: run '
                                 'it on the primary.');
+end;
+$$;
 
 -- Does all maintenance in one call, for any scheduler. Returns how many things it did. What it cannot
 -- lock within a second, it leaves for the next call. A step that fails stops no other step and raises a
@@ -119,8 +125,8 @@ as coalesce(nullif(i_hint, ''), 'The next run tries it again. A standby takes no
 -- own: a transaction that switches a log commits without waiting for a synchronous standby.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
-returns integer security definer
-set lock_timeout = '1s'
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_step     record;

@@ -5,8 +5,8 @@
 -- Returns how long maint_loop waits between two rounds: less while a log is on its second half, where
 -- reading costs more.
 create or replace function pgque.maint_pause()
-returns interval security definer
-set lock_timeout = '5s'
+returns interval
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '5s'
 as $$
 begin
     return case when exists (select from pgque.log l where l.half = 1) then interval '1 second'
@@ -22,7 +22,7 @@ $$;
 -- error at its end.
 -- locks: none between steps. writes: what the steps write.
 create or replace procedure pgque.maint_loop(i_slot interval)
-as $$
+language plpgsql as $$
 declare
     v_slot       constant record := pgque.begin_slot(i_slot);
     v_due        pg_catalog.timestamptz := v_slot.starts;

@@ -8,15 +8,27 @@ where r.incarnation = pgque.incarnation()::text;
 
 -- Returns the newest tick that every consumer of a queue has passed, with its tables that stand apart;
 -- null if no consumer is registered.
-forward pgque.find_passed_tick(i_queue_id integer) returns bigint
-as least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
+create or replace function pgque.find_passed_tick(i_queue_id integer)
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return least((select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id),
          (select min(k.tick_id) from pgque.kept_for_table k where k.queue_id = i_queue_id));
+end;
+$$;
 
 -- The same, or the last tick if no consumer is registered. Nobody needs the events that its snapshot sees.
-forward pgque.find_floor_tick(i_queue_id integer) returns pgque.tick
-as pgque.find_tick(i_queue_id, coalesce(
+create or replace function pgque.find_floor_tick(i_queue_id integer)
+returns pgque.tick
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.find_tick(i_queue_id, coalesce(
     pgque.find_passed_tick(i_queue_id),
     (select max(t.tick_id) from pgque.tick t where t.tick_queue = i_queue_id)));
+end;
+$$;
 
 -- Returns the newest tick that is older than a queue's retention, or the first tick if none is, or null
 -- without a retention. Every event that was committed within the retention comes after it, because a
@@ -24,7 +36,7 @@ as pgque.find_tick(i_queue_id, coalesce(
 -- by id; ids may have gaps.
 create or replace function pgque.find_retention_tick(i_queue pgque.queue)
 returns bigint
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_until   constant timestamptz := clock_timestamp() - i_queue.queue_retention;
     v_low     bigint;
@@ -57,10 +69,16 @@ $$;
 
 -- Returns the tick whose events rotation may truncate: every consumer has passed it, and it is older
 -- than the queue's retention.
-forward pgque.find_truncation_floor(i_queue_id integer) returns pgque.tick
-as pgque.find_tick(i_queue_id, least(
+create or replace function pgque.find_truncation_floor(i_queue_id integer)
+returns pgque.tick
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return pgque.find_tick(i_queue_id, least(
     (pgque.find_floor_tick(i_queue_id)).tick_id,
     (select pgque.find_retention_tick(q) from pgque.queue q where q.queue_id = i_queue_id)));
+end;
+$$;
 
 -- Returns the shortest time between two rotations of a queue. A table is truncated two rotations after
 -- its last event, so with half the retention this event is just old enough.
@@ -78,7 +96,7 @@ $$;
 -- locks: held by the caller. writes: rotation_floor, snapshot_wait.
 create or replace function pgque.settle_floor(i_queue_id integer)
 returns pgque.tick
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_wait   constant text := format('queue %s', i_queue_id);
     v_floor  pgque.tick := pgque.find_truncation_floor(i_queue_id);
@@ -113,8 +131,8 @@ $$;
 -- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively. writes:
 -- queue, rotation_floor, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
-returns integer security definer
-set lock_timeout = '1s'
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_queue  pgque.queue := pgque.look_for_queue(i_queue_name);
@@ -161,16 +179,22 @@ $$;
 
 -- The size of a queue's event tables. It is 0 if no event was sent since the last rotations: then
 -- maintenance does not rotate the queue.
-forward pgque.event_bytes(i_queue pgque.queue) returns bigint stable
-as (select sum(pg_relation_size(to_regclass(format('%s_%s', i_queue.queue_data_pfx, nr))))
+create or replace function pgque.event_bytes(i_queue pgque.queue)
+returns bigint
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (select sum(pg_relation_size(to_regclass(format('%s_%s', i_queue.queue_data_pfx, nr))))
     from generate_series(0, i_queue.queue_ntables - 1) nr);
+end;
+$$;
 
 -- Truncates an event table, unless a session uses it or it holds an event that the floor tick did not
 -- see, which is checked under the exclusive lock. Returns whether the table is empty now.
 -- locks: the table, exclusively, without waiting. writes: truncates it.
 create or replace function pgque.empty_event_table(i_table text, i_floor pg_snapshot)
 returns boolean
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_needed boolean;
 begin
@@ -197,8 +221,8 @@ $$;
 -- allows the next one.
 -- locks: rows of the queues it notes, without waiting. writes: queue.
 create or replace function pgque.maint_rotate_tables_step2()
-returns integer security definer
-set lock_timeout = '1s'
+returns integer
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_noted integer;

@@ -12,7 +12,7 @@
 -- locks: none; the caller holds one under which nobody else asks for this name. writes: snapshot_wait.
 create or replace function pgque.is_seen_by_all(i_name text, i_change text)
 returns boolean
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_wait      pgque.snapshot_wait;
     v_patience  interval := (select max(r.patience) from pgque.log_rotation r);

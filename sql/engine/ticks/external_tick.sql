@@ -6,8 +6,8 @@
 -- locks: the queue's row, until commit. writes: tick, tick_request, the event sequence; notifies.
 create or replace function pgque.ticker(
     i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     c_end    constant bigint := 4503599627370496;
     v_queue  pgque.queue;
@@ -61,8 +61,8 @@ $$;
 -- Raises the error for a queue that takes no tick from this ticker, with the setting that would
 -- allow it.
 create or replace function pgque.refuse_tick(i_queue pgque.queue)
-returns void immutable
-as $$
+returns void
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_setting constant text := case when i_queue.queue_ticker_paused then 'ticker_paused'
                                     else 'external_ticker' end;

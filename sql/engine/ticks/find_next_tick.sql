@@ -10,7 +10,7 @@ create or replace function pgque.find_next_tick(
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
     i_owner_id integer default null)
 returns pgque.tick
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_newest  timestamptz := timestamptz 'infinity';
     v_near    pgque.tick;
@@ -63,7 +63,7 @@ $$;
 create or replace function pgque.count_between(
     i_from pgque.tick, i_to pgque.tick, i_owner_id integer, i_limit integer default null)
 returns bigint
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_range   record := pgque.events_between(i_from.tick_queue, i_from.tick_snapshot,
                                              i_to.tick_snapshot);

@@ -2,8 +2,8 @@
 -- in its own snapshot, although it may still insert events. So the ticker's own id is added to
 -- those in progress, and all its events come in a later batch.
 create or replace function pgque.tick_snapshot()
-returns pg_snapshot stable
-as $$
+returns pg_snapshot
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_snapshot  pg_snapshot := pg_current_snapshot();
     v_own       xid8 := pg_current_xact_id_if_assigned();
@@ -28,7 +28,7 @@ $$;
 -- locks: in a stricter isolation the row of log, shared. writes: nothing.
 create or replace function pgque.check_tick_half()
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         perform from pgque.log l where l.log_name = 'tick' for share;
@@ -74,7 +74,7 @@ where not q.queue_external_ticker
 -- walks through the whole table of locks, so it is read only if there is such a transaction.
 create or replace function pgque.seqs_in_use()
 returns oid[]
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_database  constant oid := (select d.oid from pg_database d where d.datname = current_database());
     v_running   integer[];
@@ -114,7 +114,7 @@ $$;
 -- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request; notifies.
 create or replace function pgque.make_ticks(i_first_queue integer, i_last_queue integer)
 returns bigint[]
-set plan_cache_mode = force_generic_plan
+language plpgsql set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_strict      constant boolean := current_setting('transaction_isolation') not like 'read %';
@@ -176,8 +176,8 @@ $$;
 -- Ticks every queue that is due; returns how many. Waits a second at most for a lock.
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker()
-returns bigint security definer
-set lock_timeout = '1s'
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 begin
     return cardinality(pgque.make_ticks(0, 2147483647));
@@ -191,8 +191,8 @@ $$;
 -- or has an external ticker.
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker(i_queue_name text)
-returns bigint security definer
-set lock_timeout = '1s'
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s'
 as $$
 declare
     v_queue pgque.queue;
@@ -212,8 +212,8 @@ $$;
 -- Refused while the queue is paused or has an external ticker.
 -- locks: none. writes: tick_request.
 create or replace function pgque.force_next_tick(i_queue_name text)
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue pgque.queue := pgque.find_queue(i_queue_name);
 begin
@@ -227,7 +227,7 @@ $$;
 
 -- Returns how often ticker_loop ticks, and for how long it runs.
 create or replace function pgque.ticker_pace(out tick_period interval, out ticker_slot interval)
-language plpgsql stable security definer
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
     select make_interval(secs => c.tick_period_ms / 1000.0), c.ticker_slot

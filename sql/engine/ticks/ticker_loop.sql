@@ -5,8 +5,8 @@
 -- which starts jobs on the minute, so they count from the minute; shorter ones count from their
 -- start.
 create or replace function pgque.slot_end(i_start timestamptz, i_slot interval)
-returns timestamptz stable
-as $$
+returns timestamptz
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_slot is null or i_slot < '0' then
         perform pgque.refuse_value('no slot of %s', i_slot::text,
@@ -19,8 +19,8 @@ $$;
 
 -- Begins a slot: returns its start, its end and the current pg_cron job.
 create or replace function pgque.begin_slot(
-    i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint) security definer
-set lock_timeout = '5s'
+    i_slot interval, out starts timestamptz, out ends timestamptz, out job_id bigint)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '5s'
 as $$
 begin
     starts := clock_timestamp();
@@ -36,8 +36,8 @@ $$;
 -- work and is not followed by a burst.
 create or replace function pgque.next_beat(
     i_last timestamptz, i_period interval, i_ends timestamptz, i_job_id bigint)
-returns timestamptz security definer
-set lock_timeout = '5s'
+returns timestamptz
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '5s'
 as $$
 declare
     v_config  pgque.config;
@@ -63,7 +63,7 @@ $$;
 -- end.
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop(i_slot interval)
-as $$
+language plpgsql as $$
 declare
     v_slot     constant record := pgque.begin_slot(i_slot);
     v_due      pg_catalog.timestamptz := v_slot.starts;
@@ -96,7 +96,7 @@ $$;
 -- Does the same with the configured slot (ticker_slot).
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop()
-as $$
+language plpgsql as $$
 declare
     v_pace constant record := pgque.ticker_pace();
 begin

@@ -9,8 +9,8 @@
 create or replace function pgque.window_ticks(
     i_queue text, i_start timestamptz, i_end timestamptz,
     out prev_tick_id bigint, out tick_id bigint,
-    out seq_start bigint, out seq_end bigint, out lag interval, out attempt bigint) security definer
-as $$
+    out seq_start bigint, out seq_end bigint, out lag interval, out attempt bigint)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_queue   constant pgque.queue := pgque.find_queue(i_queue);
     v_oldest  constant pgque.tick := pgque.find_oldest_tick(v_queue);

@@ -8,8 +8,8 @@
 -- the table is named pgque_row.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.capture_change()
-returns trigger security definer
-set bytea_output = 'hex'
+returns trigger
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'
 set extra_float_digits = 1
 set quote_all_identifiers = off
 set intervalstyle = 'postgres'
@@ -85,7 +85,7 @@ $$;
 -- changes it, who may have none on our schema, so it calls nothing of ours.
 create or replace function pgque.capture_rows()
 returns trigger
-set bytea_output = 'hex'
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'
 set extra_float_digits = 1
 set quote_all_identifiers = off
 set intervalstyle = 'postgres'
@@ -145,8 +145,8 @@ $$;
 -- What the trigger capture_rows() has left for a trigger of the same statement, which it has to precede:
 -- else anybody could have set it.
 create or replace function pgque.captured_rows(i_relid oid, i_trigger name)
-returns text stable
-as $$
+returns text
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if not exists (
         select from pg_trigger t
@@ -165,8 +165,8 @@ $$;
 -- are equal, and a replica finds a row by what is printed. Texts are compared where operators of the
 -- key's type could be somebody's. Null without a key.
 create or replace function pgque.capture_condition(i_relid oid, i_key text[])
-returns text stable
-as $$
+returns text
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return (
         select format(' where not exists (select from new_table n where %s)', string_agg(format(
@@ -187,7 +187,7 @@ $$;
 -- The statements that have a session print values as the events of captured tables have them.
 create or replace function pgque.capture_settings()
 returns setof text
-language sql stable
+language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
     -- A search_path is stored as a list of quoted names.
     select format('set %s = %s', found[1], case found[1] when 'search_path' then found[2]
@@ -201,7 +201,7 @@ $$;
 create or replace function pgque.capture_truncate(
     i_queue text, i_table text, i_relid oid, i_trigger name, i_when text)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     c_root  constant oid := coalesce(pg_partition_root(i_relid), i_relid);
 begin
@@ -230,7 +230,7 @@ $$;
 create or replace function pgque.capture(
     i_table regclass, i_queue text, i_append boolean default false)
 returns integer
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     c_attempts  constant integer := 10;
     c_timeout   constant text := current_setting('lock_timeout');
@@ -297,7 +297,7 @@ $$;
 -- locks: none that lasts. writes: the comment.
 create or replace function pgque.note_captured(i_table regclass, i_trigger text)
 returns void
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if exists (
         select from pg_class c join pg_trigger t on t.tgrelid = c.oid
@@ -314,7 +314,7 @@ $$;
 -- locks: the tables (ACCESS EXCLUSIVE). writes: their triggers.
 create or replace function pgque.uncapture(i_table regclass, i_queue text)
 returns integer
-as $$
+language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_name     constant text := 'pgque_capture_' || left(md5(i_queue), 12);
     v_trigger  record;
@@ -341,8 +341,8 @@ $$;
 
 -- Checks that a table can be captured.
 create or replace function pgque.check_captured(i_table regclass, i_append boolean)
-returns void stable
-set quote_all_identifiers = off
+returns void
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp set quote_all_identifiers = off
 as $$
 declare
     v_class  pg_class;
@@ -373,8 +373,8 @@ $$;
 
 -- Why triggers of statements do not see all changes of a table; null if they do.
 create or replace function pgque.capture_gap(i_table regclass)
-returns text stable
-as $$
+returns text
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return coalesce(
         (select format('inherits %s, whose statements change its rows unseen: capture that table, or '
@@ -395,8 +395,8 @@ $$;
 
 -- The columns of a table's primary key, or else of its replica identity; null without either.
 create or replace function pgque.key_of_table(i_table regclass)
-returns text[] stable
-as $$
+returns text[]
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     -- Not in SQL, whose functions are planned at each call before PostgreSQL 18.
     return (
@@ -413,8 +413,8 @@ $$;
 -- The columns of a table as events have them: integers, booleans, times and texts as they are, which
 -- JSON holds exactly, and everything else as the text that PostgreSQL prints.
 create or replace function pgque.capture_columns(i_relid oid)
-returns text stable
-as $$
+returns text
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return (
         select string_agg(case
@@ -436,7 +436,7 @@ $$;
 -- A table and its partitions at all levels.
 create or replace function pgque.capture_relations(i_table regclass)
 returns setof regclass
-language sql stable
+language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
     select i_table
     union
@@ -446,7 +446,7 @@ $$;
 -- The name of a table in events: with its schema, quoted where needed.
 create or replace function pgque.capture_table(i_table regclass)
 returns text
-language sql stable
+language sql stable set search_path = pgque, pg_catalog, pg_temp
 set quote_all_identifiers = off
 as $$
     select format('%I.%I', n.nspname, c.relname)
@@ -457,7 +457,7 @@ $$;
 -- The same of a table that is named as in SQL, also if it is not there any more.
 create or replace function pgque.captured_name(i_name text)
 returns text
-language sql stable
+language sql stable set search_path = pgque, pg_catalog, pg_temp
 set quote_all_identifiers = off
 as $$
     select case when cardinality(p) = 2 then format('%I.%I', p[1], p[2])

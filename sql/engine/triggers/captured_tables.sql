@@ -6,7 +6,7 @@ create or replace function pgque.captured_tables(
     i_queue text default null,
     out queue_name text, out table_name text, out key text[], out problem text)
 returns setof record
-language sql stable
+language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
     with capturing as (
         select t.tgname, t.tgenabled, t.tgtype, t.tgrelid::regclass as captured, a.args
@@ -58,8 +58,8 @@ $$;
 -- Refuses to go on while tables are captured into a queue, or into any: without it, nobody could change
 -- them.
 create or replace function pgque.check_uncaptured(i_queue text, i_else text)
-returns void stable
-as $$
+returns void
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_tables  text;
     v_calls   text;

@@ -6,8 +6,8 @@
 -- locks: none. writes: replica_table.
 create or replace function pgque.set_replicated(
     i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
-returns void security definer
-as $$
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
@@ -25,8 +25,8 @@ $$;
 -- Has a consumer copy a table again, at its next batch or the next attempt at an open one.
 -- locks: none. writes: replica_table, replica_apart.
 create or replace function pgque.forget_replicated(i_queue text, i_consumer text, i_table text)
-returns void security definer
-as $$
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
@@ -46,8 +46,8 @@ $$;
 -- locks: none. writes: replica_apart.
 create or replace function pgque.set_apart(
     i_queue text, i_consumer text, i_table text, i_tick bigint, i_reason text)
-returns void security definer
-as $$
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
@@ -69,7 +69,7 @@ create or replace function pgque.tables_apart(
     i_queue text, i_consumer text,
     out table_name text, out tick_id bigint, out is_kept boolean, out is_due boolean, out reason text)
 returns setof record
-language sql stable security definer
+language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
     select a.table_name, a.tick_id, a.tick_id >= q.queue_first_tick, a.retry_at <= clock_timestamp(),
            a.reason
@@ -80,9 +80,15 @@ as $$
 $$;
 
 -- Whether a table that stands apart is due in an open batch, which then needs a run without events, too.
-forward pgque.has_table_due(i_batch_id bigint) returns boolean
-as (select exists (select from pgque.find_batch(i_batch_id) s
+create or replace function pgque.has_table_due(i_batch_id bigint)
+returns boolean
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return (select exists (select from pgque.find_batch(i_batch_id) s
                    join pgque.replica_apart a on a.sub_id = s.sub_id and a.retry_at <= clock_timestamp()));
+end;
+$$;
 
 -- The tables that a consumer has copied, without those of an earlier life of the database, whose
 -- transaction ids mean nothing here.
@@ -90,7 +96,7 @@ create or replace function pgque.replicated_tables(
     i_queue text, i_consumer text,
     out table_name text, out copied pg_snapshot, out shape text)
 returns setof record
-language sql stable security definer
+language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
     select r.table_name, r.copied, r.shape
     from pgque.find_subscription(i_queue, i_consumer) s
@@ -102,7 +108,7 @@ $$;
 -- The types that the values of a type are made of, with itself.
 create or replace function pgque.types_within(i_type oid)
 returns setof oid
-language sql stable
+language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
     with recursive kind as (
         select i_type as type
@@ -129,7 +135,7 @@ create or replace function pgque.source_columns(
     out column_name text, out data_type text, out is_key boolean, out is_stable boolean,
     out description text)
 returns setof record
-language sql stable
+language sql stable set search_path = pgque, pg_catalog, pg_temp
 set quote_all_identifiers = off
 as $$
     with recursive part as (
@@ -174,7 +180,7 @@ $$;
 -- Null if there is no such table.
 create or replace function pgque.table_shape(i_table regclass, i_queue text)
 returns text
-language sql stable
+language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
     with kind as (
         select distinct w as type
@@ -211,8 +217,8 @@ $$;
 -- queue has one with a newer snapshot already: then try again in a new transaction.
 -- locks: those of ticker(). writes: tick_request, and a tick.
 create or replace function pgque.snapshot_tick(i_queue text)
-returns bigint security definer
-as $$
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('transaction_isolation') = 'read committed' then
@@ -229,8 +235,8 @@ $$;
 -- locks: the consumer's row in replica_position. writes: replica_position.
 create or replace function pgque.note_stored(
     i_queue text, i_consumer text, i_tick bigint, i_empty_after bigint default null)
-returns void security definer
-as $$
+returns void
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
@@ -246,8 +252,14 @@ end;
 $$;
 
 -- Returns how far a consumer's replicas are (schema/replica.sql); no row before a run has recorded it.
-forward pgque.stored_ticks(
-    i_queue text, i_consumer text, out stored_tick bigint, out empty_to bigint) returns setof record
-as select r.stored_tick, r.empty_to
+create or replace function pgque.stored_ticks(
+    i_queue text, i_consumer text, out stored_tick bigint, out empty_to bigint)
+returns setof record
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+begin
+    return query select r.stored_tick, r.empty_to
    from pgque.find_subscription(i_queue, i_consumer) s
    join pgque.replica_position r on r.sub_id = s.sub_id;
+end;
+$$;

@@ -2,8 +2,8 @@
 -- logutriga with the key's columns, and R for a TRUNCATE.
 create or replace function pgque.change_type(
     i_format text, i_op text, i_schema text, i_table text, i_key text[])
-returns text immutable
-as $$
+returns text
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return case
         when i_format = 'json' then format(
@@ -20,8 +20,8 @@ $$;
 -- name=value&..., and a null is a name alone; most texts need no encoding, and skip the call.
 create or replace function pgque.row_as_text(
     i_format text, i_names text[], i_types oid[], i_sent boolean[], i_values text[])
-returns text stable
-as $$
+returns text
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_format = 'json' then
         return (
@@ -50,8 +50,8 @@ $$;
 -- Encodes a text as HTML forms do, from its bytes in UTF-8. A run of characters that need no encoding
 -- is copied as a whole.
 create or replace function pgque.url_encode(i_text text)
-returns text immutable strict
-as $$
+returns text
+language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return (
         select string_agg(case
@@ -68,8 +68,8 @@ $$;
 -- statement stays valid.
 create or replace function pgque.change_fragment(
     i_op text, i_names text[], i_sent boolean[], i_key text[], i_old text[], i_new text[])
-returns text immutable
-as $$
+returns text
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_key text := (
         select string_agg(case when value is null then format('%I is null', name)

@@ -3,7 +3,7 @@
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.jsontriga()
 returns trigger
-as $$
+language plpgsql as $$
 declare
     c pg_catalog.record;
 begin
@@ -28,14 +28,58 @@ end;
 $$;
 
 -- The same with the row url-encoded.
-copy to pgque from pgque: jsontriga() as logutriga
-replace ('json') with ('url')
-;
+create or replace function pgque.logutriga()
+returns trigger
+language plpgsql as $$
+declare
+    c pg_catalog.record;
+begin
+    -- Here, because a role without any right on the schema cannot call a function of it.
+    if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = pg_catalog.format(
+                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
+                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
+            hint = pg_catalog.format(
+                'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
+                current_user);
+    end if;
+    c := pgque.send_change('url', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
+                           tg_when, tg_level, tg_op, old, new);
+    if c.is_last then
+        return null;
+    end if;
+    return coalesce(new, old);
+end;
+$$;
 
 -- The same with a fragment of SQL, which its consumer completes.
-copy to pgque from pgque: jsontriga() as sqltriga
-replace ('json') with ('sql')
-;
+create or replace function pgque.sqltriga()
+returns trigger
+language plpgsql as $$
+declare
+    c pg_catalog.record;
+begin
+    -- Here, because a role without any right on the schema cannot call a function of it.
+    if not pg_catalog.pg_has_role('pgque_writer', 'usage') then
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = pg_catalog.format(
+                'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
+                'queue', current_user, tg_table_schema, tg_table_name, tg_name),
+            hint = pg_catalog.format(
+                'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
+                current_user);
+    end if;
+    c := pgque.send_change('sql', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
+                           tg_when, tg_level, tg_op, old, new);
+    if c.is_last then
+        return null;
+    end if;
+    return coalesce(new, old);
+end;
+$$;
 
 -- Sends the event of a change, unless the trigger's arguments say otherwise. is_last says that the
 -- trigger returns no row. The expressions are SQL that the table's owner wrote in CREATE TRIGGER. They
@@ -46,7 +90,7 @@ create or replace function pgque.send_change(
     i_format text, i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
     i_when text, i_level text, i_op text, i_old record, i_new record,
     out is_sent boolean, out is_last boolean)
-as $$
+language plpgsql as $$
 declare
     c         pg_catalog.record;
     v_fields  pg_catalog.text[];
@@ -73,7 +117,7 @@ create or replace function pgque.describe_change(
     i_format text, i_name text, i_relid oid, i_schema text, i_table text, i_args text[],
     i_when text, i_level text, i_op text, i_old record, i_new record,
     out queue text, out skip boolean, out fields text[], out expressions text)
-set datestyle = 'ISO, YMD'
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set datestyle = 'ISO, YMD'
 set intervalstyle = 'postgres'
 set extra_float_digits = 1
 set bytea_output = 'hex'
@@ -142,8 +186,8 @@ $$;
 -- Returns the columns of a table in the order of its rows, without dropped ones, and the primary key's
 -- columns in the order of the key.
 create or replace function pgque.table_columns(
-    i_table oid, out names text[], out types oid[], out generated text[], out key text[]) stable
-as $$
+    i_table oid, out names text[], out types oid[], out generated text[], out key text[])
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_numbers int2[];
 begin
@@ -164,8 +208,8 @@ $$;
 -- builds no SQL from names. In the text form, a value with a comma, quote, backslash or space is in
 -- quotes, with quotes and backslashes doubled; an empty value without quotes is null.
 create or replace function pgque.split_row(i_row text)
-returns text[] immutable strict
-as $$
+returns text[]
+language plpgsql immutable strict set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if strpos(i_row, '"') = 0 then
         return string_to_array(substr(i_row, 2, length(i_row) - 2), ',', '');

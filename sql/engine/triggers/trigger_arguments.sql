@@ -4,8 +4,8 @@
 create or replace function pgque.read_arguments(
     i_trigger text, i_args text[],
     out queue text, out flags text[], out ignored text[], out key text[], out condition text,
-    out fields text[]) immutable
-as $$
+    out fields text[])
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     c_fields constant text[] := array['ev_type', 'ev_data', 'ev_extra1', 'ev_extra2',
                                      'ev_extra3', 'ev_extra4'];
@@ -50,8 +50,8 @@ $$;
 -- in place of others, as PgQ does. The values are as the types print them, not as they are cast to text.
 create or replace function pgque.fill_fields(
     i_trigger text, i_names text[], i_values text[], i_op text, i_fields text[])
-returns text[] immutable
-as $$
+returns text[]
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     c_columns constant text[] := array['_pgq_ev_type', '_pgq_ev_data', '_pgq_ev_extra1',
                                       '_pgq_ev_extra2', '_pgq_ev_extra3', '_pgq_ev_extra4'];
@@ -77,8 +77,8 @@ $$;
 -- expression. The SQL returns no row if the condition is not true. Returns null if there is nothing to
 -- compute.
 create or replace function pgque.trigger_expressions(i_condition text, i_fields text[])
-returns text immutable
-as $$
+returns text
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_condition is null and num_nonnulls(variadic i_fields) = 0 then
         return null;
@@ -100,8 +100,8 @@ $$;
 create or replace function pgque.check_trigger(
     i_trigger text, i_flags text[], i_condition text, i_fields text[], i_when text, i_level text,
     i_op text)
-returns void immutable
-as $$
+returns void
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if 'deny' = any (i_flags) then
         perform pgque.refuse_trigger(
@@ -128,8 +128,8 @@ $$;
 -- Consumers that apply the change elsewhere find the row by its key.
 create or replace function pgque.check_change_key(
     i_trigger text, i_op text, i_key text[], i_names text[], i_old text[], i_new text[])
-returns void immutable
-as $$
+returns void
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 declare
     v_changed text;
 begin
@@ -154,8 +154,8 @@ $$;
 -- Raises an error about a change that cannot become an event, or about the trigger's definition.
 create or replace function pgque.refuse_trigger(
     i_is_change boolean, i_trigger text, i_what text, i_hint text)
-returns void immutable
-as $$
+returns void
+language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception using
         errcode = case when i_is_change then 'PQ014' else 'PQ005' end,
