@@ -150,8 +150,17 @@ class Model:
                 if _BEGINS_ANEW not in str(error):
                     raise
             else:
-                return
+                if not self._end_pauses():
+                    return
         raise AssertionError("the tables cannot be copied")
+
+    def _end_pauses(self) -> bool:
+        """Has tables that stand apart tried with the next batch. Returns whether any does."""
+        with self._replication.connect() as db:
+            found = db.execute("update pgque.replica_apart set retry_at = clock_timestamp()")
+        if found.rowcount:
+            self._replication.tick()
+        return bool(found.rowcount)
 
     def _attempt(self) -> bool:
         """Takes the open or next batch from whoever has it. Returns whether there was one."""
