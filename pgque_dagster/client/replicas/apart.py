@@ -19,6 +19,7 @@ from ..errors import (
     ConnectionFailed,
     InvalidArgument,
     LeaseLost,
+    PermissionDenied,
     StaleReadPlan,
     TargetOutOfStep,
     passes,
@@ -33,8 +34,6 @@ from .standing import Log, Standing, find_standings
 
 # What concerns all tables, beside errors of a database that pass.
 _OF_ALL = (BatchNotOpen, ConnectionFailed, LeaseLost, StaleReadPlan, TargetOutOfStep)
-# Of events that a table missed, which the tasks of Spark read.
-_SLICES = 4
 # Of the events that a table missed.
 _SLICES = 4
 # Of a reason, so many letters are kept.
@@ -196,7 +195,7 @@ class BatchTables:
 def _lacks_right(error: BaseException | None) -> bool:
     """Whether an error, or what it was raised from, is a missing right, on something of a table."""
     while error is not None:
-        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        if isinstance(error, PermissionDenied | psycopg.errors.InsufficientPrivilege):
             return True
         error = error.__cause__
     return False

@@ -32,7 +32,7 @@ class Waiting:
         with connect(url) as db:
             db.execute("create table t (id int primary key); insert into t values (1)")
         self.shop = Shop(url, spark, folder, ["public.t"], target=target)
-        (self.asset,) = [each for each in self.shop.defs.assets or () if is_replica(each)]
+        (self.asset,) = [each for each in self.shop.defs.assets or () if is_replica(each, "shop")]
         self.shop.capture()
         assert len(reasons(self.run())) == 1
 

@@ -254,7 +254,9 @@ def test_another_table_in_the_place_is_not_overwritten(lake: LakeReplication) ->
     lake.tick()
     *_, apart = lake.run()
     assert isinstance(apart, Apart)
-    assert "is the replica of changes/public.t, and not of changes/public.u" in apart.reason
+    assert (
+        "is the replica of changes/lake/public.t, and not of changes/lake/public.u" in apart.reason
+    )
 
 
 def test_a_table_of_somebody_else_is_refused_and_left_alone(lake: LakeReplication) -> None:
@@ -268,7 +270,7 @@ def test_a_table_of_somebody_else_is_refused_and_left_alone(lake: LakeReplicatio
     lake.tick()
     *_, apart = lake.run()
     assert isinstance(apart, Apart)
-    assert "is no replica, and not of changes/public.u" in apart.reason
+    assert "is no replica, and not of changes/lake/public.u" in apart.reason
     lake.check("public.t")
     assert lake.arrow("public.u").column_names == ["id"]
 
