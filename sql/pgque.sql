@@ -3027,8 +3027,8 @@ $$;
 -- follows a new name. Returns how many tables have the triggers. The role needs pgque_writer and the
 -- right to create triggers on the table. With i_append, it has no key, because rows are only inserted:
 -- an update is the deletes of all old rows and the updates of all new ones. It waits for writers of the
--- table for a second at most, ten
--- times.
+-- table for a second at most, ten times. The insert of no row has drop_queue() wait for this transaction,
+-- and then see the triggers.
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(
     i_table regclass, i_queue text, i_append boolean default false)
@@ -3041,9 +3041,9 @@ declare
     v_new       record;
     v_tables    regclass[];
 begin
-    -- The lock has drop_queue() wait for this transaction, and then see the triggers.
     execute format('insert into %s (ev_type) select null where false',  -- quoted: by the function
                    pgque.current_event_table(i_queue));
+    perform pgque.current_event_table(i_queue);  -- it may have been dropped meanwhile
     perform pgque.check_captured(i_table, i_append);
     for v_attempt in 1 .. c_attempts loop
         begin
@@ -7525,6 +7525,10 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
+    if i_table is null or i_tick is null or i_tick < 0 then
+        perform pgque.refuse_value('what stands apart has a table and a tick', null,
+                                   'Pass the tick that begins the batch.');
+    end if;
     if i_reason is null then
         delete from pgque.replica_apart a where a.sub_id = v_sub.sub_id and a.table_name = i_table;
         return;
@@ -7714,6 +7718,9 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
+    if i_tick is null or least(i_tick, i_empty_after) < 0 then
+        perform pgque.refuse_value('a batch has a tick', null, 'Pass the one that ends it.');
+    end if;
     if i_empty_after is not null then
         update pgque.replica_position r set empty_to = i_tick
         where r.sub_id = v_sub.sub_id and r.empty_to = i_empty_after;
@@ -10338,6 +10345,9 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
+    if i_tables is null then
+        perform pgque.refuse_value('no tables are named', null, 'Pass an array of their names.');
+    end if;
     delete from pgque.replica_status r
     where r.sub_id = v_sub.sub_id and r.table_name <> all (i_tables);
     insert into pgque.replica_status (sub_id, table_name)
@@ -10371,7 +10381,8 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
-    if i_table is null or i_why_not is null and i_tick is null then
+    if i_table is null or i_why_not is null and i_tick is null
+       or least(i_copy, i_tick, i_rows) < 0 then
         perform pgque.refuse_value('a comparison has a table and a tick', null,
                                    'Pass why_not if nothing was compared.');
     end if;

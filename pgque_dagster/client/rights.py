@@ -17,7 +17,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 # Those not listed need pgque_reader.
 _WRITER = """
 abort_staging cancel_scheduled capture capture_columns capture_gap capture_relations
-capture_settings capture_table captured_tables current_event_table dlq_replay
+capture_settings capture_table captured_name captured_tables current_event_table dlq_replay
 dlq_replay_all dlq_replay_matching insert_event
 open_staging publish_staging send send_at send_batch send_idem snapshot_tick source_columns
 staging_table table_shape uncapture

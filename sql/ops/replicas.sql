@@ -51,6 +51,9 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
+    if i_tables is null then
+        perform pgque.refuse_value('no tables are named', null, 'Pass an array of their names.');
+    end if;
     delete from pgque.replica_status r
     where r.sub_id = v_sub.sub_id and r.table_name <> all (i_tables);
     insert into pgque.replica_status (sub_id, table_name)
@@ -84,7 +87,8 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
-    if i_table is null or i_why_not is null and i_tick is null then
+    if i_table is null or i_why_not is null and i_tick is null
+       or least(i_copy, i_tick, i_rows) < 0 then
         perform pgque.refuse_value('a comparison has a table and a tick', null,
                                    'Pass why_not if nothing was compared.');
     end if;

@@ -90,6 +90,10 @@ class TestDeploy:
     def test_every_metric_is_one_that_is_printed(self, pgque: Pgque, client: Client) -> None:
         publish(client, ["a"])
         claim(client, consumer="billing").ack()
+        with client.transaction() as connection:
+            connection.execute(
+                "select pgque.note_verified('orders', 'billing', 't', null, 1, 1, null, null)"
+            )
         families = text_string_to_metric_families(pgque("metrics").stdout)
         printed = {sample.name for family in families for sample in family.samples}
         assert set(_METRIC.findall(json.dumps(self.dashboard()))) <= printed

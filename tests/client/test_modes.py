@@ -199,7 +199,7 @@ async def use(client: Any, db: Connection, commit: Callable[[], Awaitable[None]]
     await call("finish_batch", next_batch)
     await call("seek", "q", "c", "latest", skip=True)
     await call("maint")
-    for name in ("status", "health", "metrics", "queue_stats", "start", "stop"):
+    for name in ("status", "health", "metrics", "queue_stats", "replicas", "start", "stop"):
         await call(name)
     assert isinstance((await settled(client.metrics()))[0].labels, dict)
     await commit()

@@ -328,7 +328,7 @@ OWN = {"transaction", "keep_alive", "close", "run"}
 # What only notes something for the ack, or returns a call.
 IO_FREE = {
     *("nack", "dead_letter", "before_ack", "before_publishing", "run_checks"),
-    *("plan_call", "history_call"),
+    *("own_checks", "plan_call", "history_call"),
 }
 
 

@@ -55,7 +55,12 @@ NULL_MEANS = {
     "all of them": """
         get_queue_info.i_queue_name get_consumer_info.i_queue_name
         get_consumer_info.i_consumer_name dlq_inspect.i_limit_count
-        unticked_events.i_queue_name consumer_waits.i_queue_name""",
+        unticked_events.i_queue_name consumer_waits.i_queue_name replicas.i_queue""",
+    "no consumer that replicates it": "replicated_by.i_queue replicated_by.i_table",
+    "a batch with events": "note_stored.i_empty_after",
+    "nothing was compared, or found": """
+        note_verified.i_copy note_verified.i_tick note_verified.i_rows note_verified.i_problem
+        note_verified.i_why_not""",
 }
 MAY_BE_NULL = {name for names in NULL_MEANS.values() for name in names.split()}
 # What null is refused with where that is not, or not only, PQ005.
@@ -102,13 +107,14 @@ LENIENT = {
     "unsubscribe", "unregister_consumer", "unregister_subconsumer", "unsubscribe_subconsumer",
     "unsubscribe_slot", "touch_subconsumer", "get_consumer_info", "get_queue_info",
     "get_batch_info", "dlq_inspect", "dlq_purge", "dlq_replay_all", "in_flight", "maint_idem",
-    "maint_rotate_tables_step1", "tune_storage",
+    "maint_rotate_tables_step1", "tune_storage", "replicas", "replicated_by",
 }  # fmt: skip
 # Asked about many at once, so one that is not there must not spoil the answer about the others.
 SAYS_SO_IN_ITS_ROWS = {"consumer_states"}
 # What is not there is as good as cleaned up.
 REFUSES_NOTHING = {
-    *("abort_staging", "get_batch_info", "get_consumer_info", "get_queue_info", "maint_addon")
+    *("abort_staging", "get_batch_info", "get_consumer_info", "get_queue_info", "maint_addon"),
+    *("replicas", "replicated_by"),
 }
 BATCH_ARGUMENTS = {"i_batch_id", "x_batch_id"}
 

@@ -213,7 +213,7 @@ MATRIX: dict[str, Callable[[Case], None]] = {
 WITHOUT_EVENTS = {
     *("ack", "ack_batch", "finish_batch", "claim_batch", "claim_coop"),
     *("release_batch", "renew_batch", "hold_batch", "get_batch_info"),
-    "set_aside_epoch",
+    *("set_aside_epoch", "has_table_due"),
     "finished_before",  # counts event ids
     "event_dead",  # its caller has the event
 }

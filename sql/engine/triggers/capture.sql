@@ -224,8 +224,8 @@ $$;
 -- follows a new name. Returns how many tables have the triggers. The role needs pgque_writer and the
 -- right to create triggers on the table. With i_append, it has no key, because rows are only inserted:
 -- an update is the deletes of all old rows and the updates of all new ones. It waits for writers of the
--- table for a second at most, ten
--- times.
+-- table for a second at most, ten times. The insert of no row has drop_queue() wait for this transaction,
+-- and then see the triggers.
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(
     i_table regclass, i_queue text, i_append boolean default false)
@@ -238,9 +238,9 @@ declare
     v_new       record;
     v_tables    regclass[];
 begin
-    -- The lock has drop_queue() wait for this transaction, and then see the triggers.
     execute format('insert into %s (ev_type) select null where false',  -- quoted: by the function
                    pgque.current_event_table(i_queue));
+    perform pgque.current_event_table(i_queue);  -- it may have been dropped meanwhile
     perform pgque.check_captured(i_table, i_append);
     for v_attempt in 1 .. c_attempts loop
         begin

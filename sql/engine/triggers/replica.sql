@@ -51,6 +51,10 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
+    if i_table is null or i_tick is null or i_tick < 0 then
+        perform pgque.refuse_value('what stands apart has a table and a tick', null,
+                                   'Pass the tick that begins the batch.');
+    end if;
     if i_reason is null then
         delete from pgque.replica_apart a where a.sub_id = v_sub.sub_id and a.table_name = i_table;
         return;
@@ -240,6 +244,9 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
+    if i_tick is null or least(i_tick, i_empty_after) < 0 then
+        perform pgque.refuse_value('a batch has a tick', null, 'Pass the one that ends it.');
+    end if;
     if i_empty_after is not null then
         update pgque.replica_position r set empty_to = i_tick
         where r.sub_id = v_sub.sub_id and r.empty_to = i_empty_after;
