@@ -21,7 +21,7 @@ as $$
 declare
     c_table    constant regclass := coalesce(pg_partition_root(tg_relid), tg_relid);
     c_depth    constant text := format('pgque.depth_%s', c_table::oid);
-    c_within   constant integer := coalesce(nullif(current_setting(c_depth, true), ''), '0');
+    c_within   constant integer := coalesce(nullif(current_setting(c_depth, true), ''), '0')::integer;
     c_events   constant text := 'select %L, row_to_json(pgque_row.*)::text, $1 '
                                 'from (select %s from %s) pgque_row';
     v_columns  text;
