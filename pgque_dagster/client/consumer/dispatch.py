@@ -79,7 +79,8 @@ class Dispatch:
         except Exception as error:
             if handler.transactional:
                 _check_transaction(handler, connection)
-                if passes(error):  # It is no fault of the message, and nothing is written yet.
+                # It is no fault of the message, unless that takes too long; nothing is written yet.
+                if passes(error) and not isinstance(error, psycopg.errors.QueryCanceled):
                     raise
             self._note_failure(message, error)
         if result is not None:

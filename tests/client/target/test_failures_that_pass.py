@@ -72,6 +72,24 @@ def test_a_lock_that_is_held_for_a_while_in_a_handler_whose_work_is_rolled_back(
     assert q.db.value("select n from counted") == 2
 
 
+def test_a_statement_that_takes_too_long_for_one_message_stops_no_other(q: Queue) -> None:
+    q.db.execute("create table stored (id text)")
+    consumer = q.consumer()
+
+    @consumer.on(transactional=True)
+    def store(message: Any, connection: Any) -> None:
+        connection.execute("set local statement_timeout = '200ms'")
+        connection.execute("insert into stored values (%s)", (message.payload,))
+        connection.execute("select pg_sleep(60) where %s = 'slow'", (message.payload,))
+
+    q.send("a", "slow", "b")
+    with running(consumer) as errors:
+        wait_until(lambda: bool(errors) or q.is_acked())
+        assert not errors
+    assert q.db.rows("select id from stored order by 1") == [("a",), ("b",)]
+    assert q.db.value("select count(*) from pgque.retry_queue") == 1
+
+
 def caused(error: Exception, cause: Exception) -> Exception:
     error.__cause__ = cause
     return error
