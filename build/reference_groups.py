@@ -29,6 +29,7 @@ TRIGGER_GROUP = Group(
         "engine/triggers/trigger_arguments.sql",
         "engine/triggers/row_formats.sql",
         "engine/triggers/row_triggers.sql",
+        "engine/triggers/capture_change.sql",
         "engine/triggers/capture.sql",
         "engine/triggers/captured_tables.sql",
         "engine/triggers/replica.sql",

@@ -2799,7 +2799,7 @@ begin
 end;
 $$;
 
--- ===== engine/triggers/capture.sql ===============================================================
+-- ===== engine/triggers/capture_change.sql ========================================================
 
 -- Trigger of capture(): each statement that changes the table makes an event for each row that it
 -- changed (docs/capture.md). Who changes the table needs no right on the queue: it runs as the schema's
@@ -3021,6 +3021,8 @@ begin
     end if;
 end;
 $$;
+
+-- ===== engine/triggers/capture.sql ===============================================================
 
 -- Has each change of a table sent to a queue, from the commit of this transaction on: by statement
 -- triggers on the table and its partitions. Called again, it adds partitions that came later and

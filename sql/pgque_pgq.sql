@@ -328,7 +328,6 @@ from pgque.event_template e;
 -- and the result of the engine's.
 
 -- Does what pgque.batch_event_sql does.
--- locks, writes: the same.
 create or replace function pgq.batch_event_sql(x_batch_id bigint)
 returns text
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -339,7 +338,6 @@ end;
 $$;
 
 -- Does what pgque.batch_event_tables does.
--- locks, writes: the same.
 create or replace function pgq.batch_event_tables(x_batch_id bigint)
 returns setof text
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -350,7 +348,6 @@ end;
 $$;
 
 -- Does what pgque.batch_retry does.
--- locks, writes: the same.
 create or replace function pgq.batch_retry(i_batch_id bigint, i_retry_seconds integer)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -361,7 +358,6 @@ end;
 $$;
 
 -- Does what pgque.event_retry does.
--- locks, writes: the same.
 create or replace function pgq.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
 returns integer
@@ -373,7 +369,6 @@ end;
 $$;
 
 -- Does what pgque.event_retry does.
--- locks, writes: the same.
 create or replace function pgq.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
 returns integer
@@ -385,7 +380,6 @@ end;
 $$;
 
 -- Does what pgque.find_tick_helper does.
--- locks, writes: the same.
 create or replace function pgq.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
     i_min_count bigint, i_min_interval interval,
@@ -401,7 +395,6 @@ end;
 $$;
 
 -- Does what pgque.finish_batch does.
--- locks, writes: the same.
 create or replace function pgq.finish_batch(x_batch_id bigint)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -412,7 +405,6 @@ end;
 $$;
 
 -- Does what pgque.force_tick does.
--- locks, writes: the same.
 create or replace function pgq.force_tick(i_queue_name text)
 returns bigint
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -423,7 +415,6 @@ end;
 $$;
 
 -- Does what pgque.get_batch_info does.
--- locks, writes: the same.
 create or replace function pgq.get_batch_info(
     x_batch_id bigint,
     out queue_name text, out consumer_name text,
@@ -441,7 +432,6 @@ end;
 $$;
 
 -- Does what pgque.next_batch_custom does.
--- locks, writes: the same.
 create or replace function pgq.next_batch_custom(
     i_queue_name text, i_consumer_name text, i_min_lag interval, i_min_count integer,
     i_min_interval interval,
@@ -460,7 +450,6 @@ end;
 $$;
 
 -- Does what pgque.next_batch_info does.
--- locks, writes: the same.
 create or replace function pgq.next_batch_info(i_queue_name text, i_consumer_name text,
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
@@ -476,7 +465,6 @@ end;
 $$;
 
 -- Does what pgque.register_consumer does.
--- locks, writes: the same.
 create or replace function pgq.register_consumer(x_queue_name text, x_consumer_id text)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -487,7 +475,6 @@ end;
 $$;
 
 -- Does what pgque.register_consumer_at does.
--- locks, writes: the same.
 create or replace function pgq.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
@@ -515,7 +502,6 @@ grant execute on function
 to pgq_reader;
 
 -- Does what pgque.current_event_table does.
--- locks, writes: the same.
 create or replace function pgq.current_event_table(x_queue_name text)
 returns text
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -530,7 +516,6 @@ grant execute on function
 to pgq_writer;
 
 -- Does what pgque.create_queue does.
--- locks, writes: the same.
 create or replace function pgq.create_queue(i_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -541,7 +526,6 @@ end;
 $$;
 
 -- Does what pgque.drop_queue does.
--- locks, writes: the same.
 create or replace function pgq.drop_queue(x_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -552,7 +536,6 @@ end;
 $$;
 
 -- Does what pgque.drop_queue does.
--- locks, writes: the same.
 create or replace function pgq.drop_queue(x_queue_name text, x_force boolean)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -563,7 +546,6 @@ end;
 $$;
 
 -- Does what pgque.event_retry_raw does.
--- locks, writes: the same.
 create or replace function pgq.event_retry_raw(
     x_queue text, x_consumer text, x_retry_after timestamptz,
     x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
@@ -578,7 +560,6 @@ end;
 $$;
 
 -- Does what pgque.grant_perms does.
--- locks, writes: the same.
 create or replace function pgq.grant_perms(x_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -589,7 +570,6 @@ end;
 $$;
 
 -- Does what pgque.maint_retry_events does.
--- locks, writes: the same.
 create or replace function pgq.maint_retry_events()
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -600,7 +580,6 @@ end;
 $$;
 
 -- Does what pgque.maint_rotate_tables_step1 does.
--- locks, writes: the same.
 create or replace function pgq.maint_rotate_tables_step1(i_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -611,7 +590,6 @@ end;
 $$;
 
 -- Does what pgque.maint_rotate_tables_step2 does.
--- locks, writes: the same.
 create or replace function pgq.maint_rotate_tables_step2()
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -622,7 +600,6 @@ end;
 $$;
 
 -- Does what pgque.seq_setval does.
--- locks, writes: the same.
 create or replace function pgq.seq_setval(i_seq_name text, i_new_value bigint)
 returns bigint
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -633,7 +610,6 @@ end;
 $$;
 
 -- Does what pgque.set_queue_config does.
--- locks, writes: the same.
 create or replace function pgq.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
 returns integer
@@ -645,7 +621,6 @@ end;
 $$;
 
 -- Does what pgque.ticker does.
--- locks, writes: the same.
 create or replace function pgq.ticker()
 returns bigint
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -656,7 +631,6 @@ end;
 $$;
 
 -- Does what pgque.ticker does.
--- locks, writes: the same.
 create or replace function pgq.ticker(i_queue_name text)
 returns bigint
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -667,7 +641,6 @@ end;
 $$;
 
 -- Does what pgque.ticker does.
--- locks, writes: the same.
 create or replace function pgq.ticker(
     i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
 returns bigint
@@ -679,7 +652,6 @@ end;
 $$;
 
 -- Does what pgque.tune_storage does.
--- locks, writes: the same.
 create or replace function pgq.tune_storage(i_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp

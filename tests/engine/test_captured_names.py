@@ -15,7 +15,7 @@ SOURCES = Path(__file__).parents[2] / "sql" / "engine" / "triggers"
 OURS = sorted(
     {
         word[:63]
-        for file in ("capture.sql", "replica.sql")
+        for file in ("capture_change.sql", "capture.sql", "replica.sql")
         for word in re.findall(r"[A-Za-z_]\w*", (SOURCES / file).read_text())
     }
 )

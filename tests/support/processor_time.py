@@ -1,7 +1,7 @@
 """How much processor time each file of tests takes, with all processes that it starts.
 
-The tests write it to `.pytest_cache/processor_time.json`, in seconds of the machine that the limits
-in build/test_limits.txt were measured on: a fixed piece of work after each file tells how fast this
+The tests write it to `.pytest_cache/processor_time.json`, in seconds of the machine that
+build/test_seconds.txt was measured on: a fixed piece of work after each file tells how fast this
 machine is at that time. Seconds of the clock would depend on what else it does.
 """
 

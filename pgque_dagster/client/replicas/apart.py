@@ -30,7 +30,7 @@ from ..operation import Call
 from ..plans import tick_range_plan
 from ..source_tables import SourceTable
 from ..table_spec import TableSpec
-from .standing import Log, Standing, find_standings
+from .standing import Log, Standing, find_standings, forget
 
 # What concerns all tables, beside errors of a database that pass.
 _OF_ALL = (BatchNotOpen, ConnectionFailed, LeaseLost, StaleReadPlan, TargetOutOfStep)
@@ -176,20 +176,15 @@ class BatchTables:
             self._log(f"{name} stands apart from tick {tick_id} on: {reason}")
             apart.append(Apart(spec, name, tick_id, reason))
         for name in self._noted.keys() - self.specs.keys():
-            self._forget(name)
+            # It is replicated no longer, and what it missed is not needed.
+            forget(self._batch, name)
+            self._note(name, 0, None)
         return apart
 
     def _note(self, name: str, tick_id: int, reason: str | None) -> None:
         values = (self._batch.queue, self._batch.consumer, name, tick_id, reason)
         query = "select pgque.set_apart(%s, %s, %s, %s, %s)"
         self._batch.before_ack(lambda connection: connection.execute(query, values))
-
-    def _forget(self, name: str) -> None:
-        """Has the ack forget a table that is replicated no longer, and what it missed with it."""
-        values = (self._batch.queue, self._batch.consumer, name)
-        query = "select pgque.forget_replicated(%s, %s, %s)"
-        self._batch.before_ack(lambda connection: connection.execute(query, values))
-        self._note(name, 0, None)
 
 
 def _lacks_right(error: BaseException | None) -> bool:

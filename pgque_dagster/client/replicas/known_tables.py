@@ -1,13 +1,12 @@
 """Whose the tables are that a batch has changes of."""
 
 from collections.abc import Set
-from functools import partial
 
 from ..batch import Batch
 from ..captured_tables import captured_tables
 from ..errors import InvalidArgument
 from ..operation import Call
-from ..rights import Connection
+from .standing import forget
 
 
 def check_known(batch: Batch, tables: Set[str], found: Set[str]) -> None:
@@ -25,7 +24,9 @@ def check_known(batch: Batch, tables: Set[str], found: Set[str]) -> None:
         InvalidArgument: if it has such changes.
     """
     queue, unknown = batch.queue, found - tables
-    captured = unknown & set(captured_tables(batch.session, queue)) if unknown else set()
+    if not unknown:
+        return
+    captured = unknown & set(captured_tables(batch.session, queue))
     others = batch.session.run(
         Call(
             "select t from unnest(%s::text[]) t where pgque.replicated_by(%s, t) <> %s::text[]",
@@ -34,8 +35,7 @@ def check_known(batch: Batch, tables: Set[str], found: Set[str]) -> None:
         )
     )
     for table in sorted(others):
-        values = (queue, batch.consumer, table)
-        batch.before_ack(partial(_forget, values))
+        forget(batch, table)
     if lost := sorted(captured - others):
         raise InvalidArgument(
             f"batch {batch.batch_id} of {queue} has changes of {', '.join(lost)}, which is "
@@ -44,7 +44,3 @@ def check_known(batch: Batch, tables: Set[str], found: Set[str]) -> None:
             f"pgque.uncapture('{lost[0]}', '{queue}'); another consumer than replicas gets it by a "
             "queue of its own.",
         )
-
-
-def _forget(values: tuple[str, ...], connection: Connection) -> None:
-    connection.execute("select pgque.forget_replicated(%s, %s, %s)", values)

@@ -359,3 +359,10 @@ def remember(batch: Batch, table: str, copied: Copied) -> None:
     values = (batch.queue, batch.consumer, table, copied.transactions, copied.shape)
     query = "select pgque.set_replicated(%s, %s, %s, %s::pg_snapshot, %s)"
     batch.before_ack(lambda connection: connection.execute(query, values))
+
+
+def forget(batch: Batch, table: str) -> None:
+    """Has the ack of a batch forget the last copy of a table, which is copied before it is used."""
+    values = (batch.queue, batch.consumer, table)
+    query = "select pgque.forget_replicated(%s, %s, %s)"
+    batch.before_ack(lambda connection: connection.execute(query, values))

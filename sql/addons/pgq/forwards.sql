@@ -2,7 +2,6 @@
 -- and the result of the engine's.
 
 -- Does what pgque.batch_event_sql does.
--- locks, writes: the same.
 create or replace function pgq.batch_event_sql(x_batch_id bigint)
 returns text
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -13,7 +12,6 @@ end;
 $$;
 
 -- Does what pgque.batch_event_tables does.
--- locks, writes: the same.
 create or replace function pgq.batch_event_tables(x_batch_id bigint)
 returns setof text
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -24,7 +22,6 @@ end;
 $$;
 
 -- Does what pgque.batch_retry does.
--- locks, writes: the same.
 create or replace function pgq.batch_retry(i_batch_id bigint, i_retry_seconds integer)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -35,7 +32,6 @@ end;
 $$;
 
 -- Does what pgque.event_retry does.
--- locks, writes: the same.
 create or replace function pgq.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
 returns integer
@@ -47,7 +43,6 @@ end;
 $$;
 
 -- Does what pgque.event_retry does.
--- locks, writes: the same.
 create or replace function pgq.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
 returns integer
@@ -59,7 +54,6 @@ end;
 $$;
 
 -- Does what pgque.find_tick_helper does.
--- locks, writes: the same.
 create or replace function pgq.find_tick_helper(
     i_queue_id integer, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
     i_min_count bigint, i_min_interval interval,
@@ -75,7 +69,6 @@ end;
 $$;
 
 -- Does what pgque.finish_batch does.
--- locks, writes: the same.
 create or replace function pgq.finish_batch(x_batch_id bigint)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -86,7 +79,6 @@ end;
 $$;
 
 -- Does what pgque.force_tick does.
--- locks, writes: the same.
 create or replace function pgq.force_tick(i_queue_name text)
 returns bigint
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -97,7 +89,6 @@ end;
 $$;
 
 -- Does what pgque.get_batch_info does.
--- locks, writes: the same.
 create or replace function pgq.get_batch_info(
     x_batch_id bigint,
     out queue_name text, out consumer_name text,
@@ -115,7 +106,6 @@ end;
 $$;
 
 -- Does what pgque.next_batch_custom does.
--- locks, writes: the same.
 create or replace function pgq.next_batch_custom(
     i_queue_name text, i_consumer_name text, i_min_lag interval, i_min_count integer,
     i_min_interval interval,
@@ -134,7 +124,6 @@ end;
 $$;
 
 -- Does what pgque.next_batch_info does.
--- locks, writes: the same.
 create or replace function pgq.next_batch_info(i_queue_name text, i_consumer_name text,
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
@@ -150,7 +139,6 @@ end;
 $$;
 
 -- Does what pgque.register_consumer does.
--- locks, writes: the same.
 create or replace function pgq.register_consumer(x_queue_name text, x_consumer_id text)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -161,7 +149,6 @@ end;
 $$;
 
 -- Does what pgque.register_consumer_at does.
--- locks, writes: the same.
 create or replace function pgq.register_consumer_at(
     x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
@@ -189,7 +176,6 @@ grant execute on function
 to pgq_reader;
 
 -- Does what pgque.current_event_table does.
--- locks, writes: the same.
 create or replace function pgq.current_event_table(x_queue_name text)
 returns text
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -204,7 +190,6 @@ grant execute on function
 to pgq_writer;
 
 -- Does what pgque.create_queue does.
--- locks, writes: the same.
 create or replace function pgq.create_queue(i_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -215,7 +200,6 @@ end;
 $$;
 
 -- Does what pgque.drop_queue does.
--- locks, writes: the same.
 create or replace function pgq.drop_queue(x_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -226,7 +210,6 @@ end;
 $$;
 
 -- Does what pgque.drop_queue does.
--- locks, writes: the same.
 create or replace function pgq.drop_queue(x_queue_name text, x_force boolean)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -237,7 +220,6 @@ end;
 $$;
 
 -- Does what pgque.event_retry_raw does.
--- locks, writes: the same.
 create or replace function pgq.event_retry_raw(
     x_queue text, x_consumer text, x_retry_after timestamptz,
     x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
@@ -252,7 +234,6 @@ end;
 $$;
 
 -- Does what pgque.grant_perms does.
--- locks, writes: the same.
 create or replace function pgq.grant_perms(x_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -263,7 +244,6 @@ end;
 $$;
 
 -- Does what pgque.maint_retry_events does.
--- locks, writes: the same.
 create or replace function pgq.maint_retry_events()
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -274,7 +254,6 @@ end;
 $$;
 
 -- Does what pgque.maint_rotate_tables_step1 does.
--- locks, writes: the same.
 create or replace function pgq.maint_rotate_tables_step1(i_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -285,7 +264,6 @@ end;
 $$;
 
 -- Does what pgque.maint_rotate_tables_step2 does.
--- locks, writes: the same.
 create or replace function pgq.maint_rotate_tables_step2()
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -296,7 +274,6 @@ end;
 $$;
 
 -- Does what pgque.seq_setval does.
--- locks, writes: the same.
 create or replace function pgq.seq_setval(i_seq_name text, i_new_value bigint)
 returns bigint
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -307,7 +284,6 @@ end;
 $$;
 
 -- Does what pgque.set_queue_config does.
--- locks, writes: the same.
 create or replace function pgq.set_queue_config(
     x_queue_name text, x_param_name text, x_param_value text)
 returns integer
@@ -319,7 +295,6 @@ end;
 $$;
 
 -- Does what pgque.ticker does.
--- locks, writes: the same.
 create or replace function pgq.ticker()
 returns bigint
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -330,7 +305,6 @@ end;
 $$;
 
 -- Does what pgque.ticker does.
--- locks, writes: the same.
 create or replace function pgq.ticker(i_queue_name text)
 returns bigint
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
@@ -341,7 +315,6 @@ end;
 $$;
 
 -- Does what pgque.ticker does.
--- locks, writes: the same.
 create or replace function pgq.ticker(
     i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
 returns bigint
@@ -353,7 +326,6 @@ end;
 $$;
 
 -- Does what pgque.tune_storage does.
--- locks, writes: the same.
 create or replace function pgq.tune_storage(i_queue_name text)
 returns integer
 language plpgsql security definer set search_path = pgq, pg_catalog, pg_temp
