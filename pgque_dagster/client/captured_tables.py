@@ -92,6 +92,8 @@ def capture_by_name(session: Session, queue: str, table: str, *, append: bool) -
     try:
         return int(session.run(capturing))
     except PermissionDenied as error:
+        if "needs pgque_writer" in error.hint:
+            raise
         raise PermissionDenied(
             str(error.args[0]),
             f"Let the table's owner run: {_capture_call(table, queue, append=append)}",

@@ -10,6 +10,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -195,6 +196,18 @@ class Shop:
         writer.commit([writer.write(iter([pa.record_batch({"data": ["x"]})]))])
         return "written"
 
+    def _owned_table(self, url: str, captured: bool) -> str:
+        """A table of the login, which is captured or not."""
+        owner = conninfo_to_dict(url)["user"]
+        table = f"public.of_{owner}"
+        with connect(self._admin.url) as db:
+            db.execute(f"drop table if exists {table}")
+            db.execute(f"create table {table} (id int primary key)")
+            db.execute(f"alter table {table} owner to {owner}")
+            if captured:
+                db.execute("select pgque.capture(%s, 'orders')", (table,))
+        return table
+
     def _command(self, url: str, command: str) -> str:
         arguments = {
             "pgque send": ["orders", "{}"],
@@ -216,6 +229,8 @@ class Shop:
             "pgque dead-letters purge": ["orders"],
             "pgque dead-letters list": ["orders"],
         }.get(command, [])
+        if command in {"pgque capture", "pgque uncapture"}:
+            arguments = [self._owned_table(url, command == "pgque uncapture"), "orders"]
         done = CliRunner().invoke(main, [*command.split()[1:], *arguments], env={"PGQUE_URL": url})
         assert done.exit_code in (0, 1, 3), done.output
         return done.output
