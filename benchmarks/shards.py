@@ -1,7 +1,7 @@
 """Measures what sending and storing cost with 1, 2 and 4 shards: `make bench-shards`.
 
 Each shard is a server of its own on this machine, which has its part of the events, and all share
-its cores. A run in this process reads them side by side, parses them and stores them as Parquet.
+its cores. A run in this process reads them side by side, parses and stores them in Delta.
 What one shard costs is the model of docs/scaling.md: a fixed part of each run, and a time for each
 event. It is compared with what more of them cost. Prints a Markdown table; `--write` puts it into
 docs/benchmarks.md.
@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 
 from benchmarks.drain import send
 from benchmarks.measure import Contender, Result, medians, timed, to_markdown, write_section
-from pgque_dagster import ParquetBatchIOManager, PgqueResource, SparkBatch, pgque_asset
+from pgque_dagster import DeltaBatchIOManager, PgqueResource, SparkBatch, pgque_asset
 from pgque_dagster.embedded import EmbeddedPostgres
 from pgque_dagster.spark.cluster.session import open_session
 
@@ -135,7 +135,7 @@ class Bench:
         self._resources = {
             **{name: PgqueResource(url=url) for name, url in zip(names, self._urls, strict=True)},
             "pyspark": spark,
-            "io_manager": ParquetBatchIOManager(base_dir=str(folder / "lake")),
+            "io_manager": DeltaBatchIOManager(base_dir=str(folder / "lake")),
         }
 
     def measure(self, events: int, rounds: int) -> Measured:

@@ -26,7 +26,8 @@ class ParquetBatchIOManager(BatchIOManager):
 
     A reader of that directory sees one table, with the column `batch_id`.
     `ParquetSink` describes what remains when an attempt is killed or stopped. In an object store,
-    use `DeltaBatchIOManager` or `IcebergBatchIOManager`.
+    for many small batches, and for several databases, use `DeltaBatchIOManager` or
+    `IcebergBatchIOManager`.
 
     A downstream asset gets all batches, or with `pgque/batches` in the metadata of its input those
     that it has not had (`new`), or that the same run stored (`run`):
@@ -59,8 +60,18 @@ class ParquetBatchIOManager(BatchIOManager):
     def sink_of(
         self, key: dg.AssetKey, metadata: Mapping[str, Any], *, over_shards: bool = False
     ) -> "spark.ParquetSink":
-        """Returns the sink of an asset's table."""
-        return spark.ParquetSink("/".join((self.base_dir.rstrip("/"), *key.path)))
+        """Returns the sink of an asset's table.
+
+        Raises:
+            InvalidArgument: if it is to store the batches of several databases.
+        """
+        location = "/".join((self.base_dir.rstrip("/"), *key.path))
+        if over_shards:
+            raise InvalidArgument(
+                f"directory {location} of Parquet takes batches of one database, not of several",
+                "Use DeltaBatchIOManager, IcebergBatchIOManager or PostgresBatchIOManager.",
+            )
+        return spark.ParquetSink(location)
 
 
 class PostgresBatchIOManager(BatchIOManager):

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster import (
     DeltaBatchIOManager,
+    ParquetBatchIOManager,
     PgqueResource,
     PostgresBatchIOManager,
     SparkBatch,
@@ -20,7 +21,6 @@ from pgque_dagster import (
 )
 from pgque_dagster.client import Client
 from pgque_dagster.spark import batch as batches
-from pgque_dagster.spark.sinks.files import folders
 from tests.conftest import INSTALL_SQL
 from tests.dagster.orders import error_of
 from tests.dagster.support import StoringIOManager
@@ -34,7 +34,7 @@ from tests.support.windows import send_at_hours
 
 HOURLY = dg.HourlyPartitionsDefinition(start_date="2026-01-01-00:00", end_date="2026-01-02-00:00")
 FIRST, SECOND = "2026-01-01-00:00", "2026-01-01-01:00"
-EVERY_KIND = pytest.mark.parametrize("sharded", ["parquet", "delta", "iceberg"], indirect=True)
+EVERY_KIND = pytest.mark.parametrize("sharded", ["delta", "iceberg"], indirect=True)
 
 
 @dataclass
@@ -127,35 +127,6 @@ def test_a_stale_run_does_not_replace_what_a_later_run_stored(windows: Windows) 
     windows.compute = overtaken
     assert "a later run stored" in error_of(windows.window())
     assert inner == [True]
-    assert windows.rows() == [("eu", 1), ("us", 2)]
-
-
-@pytest.mark.parametrize("sharded", ["parquet"], indirect=True)
-@pytest.mark.parametrize("while_it", ["writes", "publishes"])
-def test_a_run_whose_files_a_later_run_removed_says_so(
-    windows: Windows, while_it: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    windows.send_hours(eu=[[1]], us=[[2]])
-    write, inner = folders.write_rows, [lambda: windows.window().success]
-
-    def overtake() -> None:
-        while inner:
-            assert inner.pop()()
-
-    def at(point: str) -> None:
-        if point == POINTS[1]:
-            overtake()
-
-    def overtaken(frame: DataFrame, rows: Path) -> None:
-        overtake()
-        write(frame, rows)
-
-    if while_it == "writes":
-        monkeypatch.setattr(folders, "write_rows", overtaken)
-        assert "a later run stored" in error_of(windows.window())
-    else:
-        with watched(at):
-            assert "a later run stored" in error_of(windows.window())
     assert windows.rows() == [("eu", 1), ("us", 2)]
 
 
@@ -274,13 +245,6 @@ def decide(windows: Windows, told: str) -> None:
     """Does what the end of an error says."""
     what = told.splitlines()[0].removesuffix(".")
     match windows.kind:
-        case "parquet" if what.startswith("write "):
-            own, file = what.removeprefix("write ").split(" into ")
-            Path(file).write_text(own)
-        case "parquet":
-            folder = Path(what.removeprefix("remove "))
-            (folder / "incarnation").unlink()
-            folder.rmdir()
         case "delta":
             exec(what, {"DeltaTable": DeltaTable})
         case "iceberg":
@@ -340,6 +304,8 @@ def test_what_cannot_replace_a_window_is_refused_and_what_nobody_acks_is_not(
     ):
         windows.manager = manager
         assert "cannot replace the rows of a window" in error_of(windows.window())
+    windows.manager = ParquetBatchIOManager(base_dir=str(windows.folder))
+    assert "takes the batches of one database, not of several" in error_of(windows.window())
 
     seen: list[int] = []
 

@@ -1,7 +1,5 @@
 """One queue over several databases: a run has a batch of each, and one commit stores them."""
 
-import json
-import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster import (
+    ParquetBatchIOManager,
     PgqueResource,
     SparkBatch,
     build_consumer_lag_checks,
@@ -31,9 +30,7 @@ from tests.support.events import make_queue
 from tests.support.sharding import Sharded, payloads, shards_of
 from tests.support.stored_tables import iceberg_catalog
 
-EVERY_KIND = pytest.mark.parametrize(
-    "sharded", ["parquet", "delta", "iceberg", "postgres"], indirect=True
-)
+EVERY_KIND = pytest.mark.parametrize("sharded", ["delta", "iceberg", "postgres"], indirect=True)
 
 
 @EVERY_KIND
@@ -184,14 +181,10 @@ def test_a_shard_of_another_incarnation_is_left_out_until_somebody_decides(
     assert sharded.rows() == [("eu", 1), ("eu", 2), ("us", 1), ("us", 2)]
 
 
-def adopt(sharded: Sharded, told: str, shard: str = "us") -> None:
+def adopt(sharded: Sharded, told: str) -> None:
     """Does what the error says."""
     what = told.partition("Then adopt it: ")[2].splitlines()[0]
     match sharded.kind:
-        case "parquet":
-            own, file = re.fullmatch(r"write (\S+) in place of .* in (\S+)\.", what).groups()
-            incarnations, batches = json.loads(Path(file).read_text())
-            Path(file).write_text(json.dumps([incarnations | {shard: own}, batches]))
         case "delta":
             exec(what.removesuffix("."), {"DeltaTable": DeltaTable})
         case "iceberg":
@@ -200,6 +193,23 @@ def adopt(sharded: Sharded, told: str, shard: str = "us") -> None:
         case "postgres":
             with psycopg.connect(sharded.target) as db:
                 db.execute(what.encode())
+
+
+def test_a_directory_of_parquet_takes_no_batches_of_several_databases(sharded: Sharded) -> None:
+    sharded.send(eu=[1], us=[1])
+    (request,) = sharded.requests()
+    manager = ParquetBatchIOManager(base_dir=str(sharded.folder))
+
+    done = dg.materialize(
+        [sharded.asset],
+        resources={**sharded.resources, "io_manager": manager},
+        tags=dict(request.tags),
+        raise_on_error=False,
+    )
+
+    (failure,) = [each for each in done.all_events if each.is_step_failure]
+    assert "takes batches of one database, not of several" in str(failure.step_failure_data.error)
+    assert sharded.left() == ["eu", "us"]
 
 
 def test_a_table_is_either_of_shards_or_of_one_database(sharded: Sharded) -> None:

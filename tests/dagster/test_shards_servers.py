@@ -21,9 +21,6 @@ from types import MappingProxyType
 from typing import Any
 
 import psycopg
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.expressions import And, EqualTo, In
@@ -238,7 +235,7 @@ class Story:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg", "postgres"])
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "postgres"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_fails_on_four_servers_each_event_is_stored_once(
     machines: list[Machine],
@@ -308,11 +305,3 @@ def forget(sharded: Sharded, shard: str, ids: list[int]) -> None:
         case "delta" if ids and table.exists():
             some = ", ".join(map(str, ids))
             DeltaTable(table).delete(f"shard = '{shard}' and ev_id in ({some})")
-        case "parquet":
-            for file in table.rglob("*.parquet"):
-                rows = pq.read_table(file, partitioning=None)
-                is_one = pc.is_in(rows["ev_id"], pa.array(ids, pa.int64()))
-                again = pc.and_(pc.equal(rows["shard"], shard), is_one)
-                pq.write_table(rows.filter(pc.invert(again)), file)
-                # Spark would compare the file with it.
-                file.with_name(f".{file.name}.crc").unlink(missing_ok=True)

@@ -26,7 +26,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pgque_dagster import (
     DeltaBatchIOManager,
     IcebergBatchIOManager,
-    ParquetBatchIOManager,
     PgqueResource,
     PostgresBatchIOManager,
     SparkBatch,
@@ -35,8 +34,7 @@ from pgque_dagster import (
 )
 from pgque_dagster.client import Batch, Client
 from pgque_dagster.client.vector import Vector
-from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink
-from pgque_dagster.spark.sinks.files.folders import FolderOutput
+from pgque_dagster.spark import DeltaSink, IcebergSink
 from pgque_dagster.spark.sinks.tables import TableOutput
 from tests.dagster.support import SessionHolder
 from tests.support.events import publish
@@ -69,7 +67,7 @@ class Sharded:
 
     Args:
         urls: of the databases, by shard.
-        kind: of the table: parquet, delta, iceberg or postgres.
+        kind: of the table: delta, iceberg or postgres.
         folder: where it is.
         spark: the session.
         target: the url of the database with the table, or with the catalog of Iceberg.
@@ -111,8 +109,6 @@ class Sharded:
     def io_manager(self) -> Any:
         folder, target = str(self.folder), PgqueResource(url=self.target)
         match self.kind:
-            case "parquet":
-                return ParquetBatchIOManager(base_dir=folder)
             case "delta":
                 return DeltaBatchIOManager(base_dir=folder)
             case "iceberg":
@@ -182,8 +178,6 @@ class Sharded:
     def _table(self) -> DataFrame:
         location = f"{self.folder}/revenue"
         match self.kind:
-            case "parquet":
-                return ParquetSink(location).read(self.spark)
             case "delta":
                 return DeltaSink(location).read(self.spark)
         return IcebergSink("pgque.revenue", warehouse=self.folder).read(self.spark, self.target)
@@ -222,7 +216,6 @@ def watched(at: At) -> Iterator[None]:
         return ack(batch)
 
     telling(Vector, "run_checks", POINTS[0])
-    telling(FolderOutput, "replace", POINTS[1], POINTS[2])
     telling(TableOutput, "replace", POINTS[1], POINTS[2])
     patch.setattr(Batch, "ack", acking)
     try:

@@ -12,7 +12,6 @@ from typing import Any
 import duckdb
 import psycopg
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructType
@@ -20,20 +19,17 @@ from pyspark.sql.types import LongType, StringType, StructType
 from pgque_dagster.client.connection import connect
 from pgque_dagster.client.rights import Connection
 from pgque_dagster.client.vector import Vector
-from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink, PostgresSink
+from pgque_dagster.spark import DeltaSink, IcebergSink, PostgresSink
 from pgque_dagster.spark.address import DatabaseAddress
 from pgque_dagster.spark.sinks.delta.output import DeltaOutput
-from pgque_dagster.spark.sinks.files import folders
 from pgque_dagster.spark.sinks.files.data_files import stored_schema, with_batch_id, write_rows
-from pgque_dagster.spark.sinks.files.record import check_of_shards
-from pgque_dagster.spark.sinks.files.vector_folders import VectorFolder
-from pgque_dagster.spark.sinks.files.vectors import stored_once
 from pgque_dagster.spark.sinks.iceberg import output as iceberg_output
 from pgque_dagster.spark.sinks.iceberg.output import IcebergOutput
 from pgque_dagster.spark.sinks.postgres import sink as postgres_sink
 from pgque_dagster.spark.sinks.postgres.stage import Stage
 from pgque_dagster.spark.sinks.postgres.vectors import VectorLedger
 from pgque_dagster.spark.sinks.tables import TableOutput
+from pgque_dagster.spark.sinks.vectors import stored_once
 from pgque_dagster.spark.writing.copying import copy_batches
 from tests.support.stored_tables import iceberg_catalog
 
@@ -56,10 +52,6 @@ class Watched:
     def replace(self, state: Any) -> bool:
         self.at("commit")
         return bool(super().replace(state))  # type: ignore[misc]
-
-
-class WatchedFolder(Watched, VectorFolder):
-    """For Parquet."""
 
 
 class WatchedDelta(Watched, DeltaOutput):
@@ -128,21 +120,6 @@ class Table:
         return list(self.location.glob("_pgque/vectors/*"))
 
 
-class Parquet(Table):
-    @property
-    def sink(self) -> ParquetSink:
-        return ParquetSink(self.location)
-
-    def store(self, vector: Vector, rows: pa.Table, at: At) -> None:
-        check_of_shards(self.location)
-        folder = WatchedFolder(self.location, vector, lambda: None)
-        folder.at = at
-        folders.store_folder(folder, vector, rows)
-
-    def arrow(self) -> pa.Table:
-        return duckdb.sql(f"from read_parquet('{self.location}/**/*.parquet')").to_arrow_table()
-
-
 class Lake(Table):
     @contextmanager
     def output(self, vector: Vector) -> Iterator[TableOutput[Any]]:
@@ -209,7 +186,6 @@ class Postgres(Table):
 
 
 KINDS: dict[str, type[Table]] = {
-    "parquet": Parquet,
     "delta": Delta,
     "iceberg": Iceberg,
     "postgres": Postgres,
@@ -218,10 +194,6 @@ KINDS: dict[str, type[Table]] = {
 
 def write_by_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has sinks write Arrow in this process, and tell their points."""
-
-    def write(rows: pa.Table, folder: Path) -> None:
-        folder.mkdir()
-        pq.write_table(rows, folder / "part-0.parquet")
 
     def columns(session: None, schema: StructType) -> pa.Schema:
         return stored_schema(ROWS.append(pa.field("batch_id", pa.int64())))
@@ -232,7 +204,6 @@ def write_by_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
             txid, count = copy_batches(connection, stage._table, stage._merge.names, batches)
         stage._txids, stage._rows = [txid], count
 
-    monkeypatch.setattr(folders, "write_rows", write)
     monkeypatch.setattr(iceberg_output, "iceberg_columns", columns)
     monkeypatch.setattr(Stage, "fill", fill)
     monkeypatch.setattr(postgres_sink, "VectorLedger", WatchedLedger)

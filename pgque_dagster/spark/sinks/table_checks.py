@@ -32,8 +32,7 @@ def check_incarnation(table: str, found: str | None, own: str, database: str, ad
         raise InvalidArgument(
             f"{table} is of a queue over several databases, and takes no batches of one: "
             f"here {database}",
-            "Store into another table (for assets, by another base_dir, namespace or key). The "
-            "batches of shards are not united by Parquet's maintenance, but by that of Delta.",
+            "Store into another table (for assets, by another base_dir, namespace or key).",
         )
     if found != own:
         raise InvalidArgument(

@@ -27,11 +27,11 @@ from ..batch import SparkBatch
 from ..cluster.lost_lease import cancelled_without_lease
 from .files.data_files import DataFile, with_batch_id, write_files
 from .files.storage import Storage, StorageFailed, is_away, way_out, written_for
-from .files.vectors import ids_of, recorded
 from .modes import Maintained, SchemaEvolution
 from .publication import BatchIdentity, WriteAttempt, publish
 from .table_checks import check_fit, check_incarnation
 from .vector_tables import INCARNATION, VectorTable, of_shard
+from .vectors import ids_of, recorded
 
 Table = TypeVar("Table")
 
@@ -62,10 +62,8 @@ class TableSink(VectorTable):
 
     Attributes:
         libraries: the modules whose errors are failures of the table's storage.
-        maintained_by_spark: whether `maintain` needs a session of Spark.
     """
 
-    maintained_by_spark: ClassVar[bool] = False
     libraries: ClassVar[tuple[str, ...]]
 
     def __init__(self, storage: Storage, evolution: SchemaEvolution) -> None:

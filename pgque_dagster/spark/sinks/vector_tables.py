@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from ...client.vector import Vector
 from ...client.window import ShardedWindow
 from .files.storage import Storage
-from .files.vectors import (
+from .publication import SHARDS, BatchIdentity
+from .vectors import (
     Stored,
     check_shards,
     forget,
@@ -20,7 +21,6 @@ from .files.vectors import (
     refused_shards,
     take_over,
 )
-from .publication import SHARDS, BatchIdentity
 
 INCARNATION = "pgque.lineage"
 

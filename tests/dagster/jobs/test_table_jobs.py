@@ -7,22 +7,19 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
-from dagster_pyspark import LazyPySparkResource
+import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from pgque_dagster import PgqueResource, build_table_maintenance_job
-from pgque_dagster.client import Client
+from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink
 from tests.support.attempts import next_batch
 
 
-def maintain(table: DeltaSink | IcebergSink | ParquetSink, url: str, **config: Any) -> bool:
-    resources: dict[str, Any] = {"pgque": PgqueResource(url=url)}
-    if isinstance(table, ParquetSink):
-        resources["pyspark"] = LazyPySparkResource(spark_config={})
+def maintain(table: DeltaSink | IcebergSink, url: str, **config: Any) -> bool:
     job = dg.Definitions(
-        jobs=[build_table_maintenance_job([table])], resources=resources
+        jobs=[build_table_maintenance_job([table])], resources={"pgque": PgqueResource(url=url)}
     ).resolve_job_def("pgque_maintain_tables")
     ops = {"ops": {f"{job.name}_op": {"config": config}}}
     return job.execute_in_process(run_config=ops, raise_on_error=False).success
@@ -65,15 +62,7 @@ def test_files_of_an_iceberg_table_are_united_and_those_of_dead_attempts_removed
     assert len(read.inputFiles()) == 1
 
 
-def test_small_files_of_a_directory_of_parquet_are_united(
-    client: Client, spark: SparkSession, tmp_path: Path
-) -> None:
-    sink = ParquetSink(tmp_path / "table")
-    for number in range(3):
-        batch = next_batch(client, spark, [{"number": number}])
-        sink.write(batch, batch.payload("number bigint"))
-        batch.claim.ack()
-
-    assert maintain(sink, client.url)
-    assert len(list(tmp_path.glob("table/**/*.parquet"))) == 1
-    assert sorted(row.number for row in sink.read(spark).collect()) == list(range(3))
+def test_a_directory_of_parquet_is_refused(tmp_path: Path) -> None:
+    tables: Any = [ParquetSink(tmp_path / "table")]
+    with pytest.raises(InvalidArgument, match="ParquetSink needs no maintenance"):
+        build_table_maintenance_job(tables)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from pgque_dagster import ParquetBatchIOManager
 from pgque_dagster.client import Batch, BatchNotOpen, Client, InvalidArgument, LeaseLost
 from pgque_dagster.spark import ParquetSink, SparkBatch
-from pgque_dagster.spark.sinks.files.record import incarnations, mark
+from pgque_dagster.spark.sinks.files.record import check_not_united, incarnations, mark
 from tests.conftest import TEMPLATE, Server, administer
 from tests.support.events import claim, make_queue, publish
 
@@ -100,6 +100,32 @@ def overtaken_when_it_has_files(
         renew()
 
     monkeypatch.setattr(late, "renew", renewing)
+
+
+def test_what_earlier_versions_united_is_read_and_its_batches_are_not_stored_again(
+    client: Client, directory: Place
+) -> None:
+    united, under_way = (
+        Path(directory.location, "united-1"),
+        Path(directory.location, "gathering-2"),
+    )
+    ids = [directory.store(client, rows).batch_id for rows in (1, 2, 3)]
+    for batch_id, folder in zip(ids, (united / "rows", united / "rows", under_way), strict=True):
+        folder.mkdir(parents=True, exist_ok=True)
+        Path(directory.location, f"batch-{batch_id}").rename(folder / f"batch-{batch_id}")
+    (united / "rows" / f"batch-{ids[0]}").rename(united / "rows" / "part-0")
+    (united / f"_batches-{ids[0]}-{ids[0]}").write_text(json.dumps([ids[0]]))
+    new = directory.store(client, 1).batch_id
+
+    assert directory.rows() == sorted(
+        [(ids[0], 0), *((ids[1], n) for n in range(2)), *((ids[2], n) for n in range(3)), (new, 0)]
+    )
+    some = directory.sink.read(directory.spark, batches=[ids[1], new]).collect()
+    assert sorted((row.batch_id, row.id) for row in some) == [(ids[1], 0), (ids[1], 1), (new, 0)]
+    for batch_id in ids:
+        with pytest.raises(InvalidArgument, match=f"batch {batch_id} was finished"):
+            check_not_united(Path(directory.location), batch_id)
+    check_not_united(Path(directory.location), new)
 
 
 def test_all_batches_are_one_table_which_is_read_as_a_whole_or_by_their_ids(

@@ -219,7 +219,7 @@ def test_a_vector_is_written_once(clients: dict[str, Client], table: Table) -> N
     assert table.rows() == [("eu", 1)]
 
 
-@pytest.mark.parametrize("table", ["parquet", "delta", "iceberg"], indirect=True)
+@pytest.mark.parametrize("table", ["delta", "iceberg"], indirect=True)
 def test_a_record_that_is_gone_is_an_error(clients: dict[str, Client], table: Table) -> None:
     publish(clients["eu"], [1, -1])
     dying = {"committed": Died()}
@@ -238,7 +238,7 @@ def test_a_record_that_is_gone_is_an_error(clients: dict[str, Client], table: Ta
     assert claim(clients["eu"]) is not None
 
 
-@pytest.mark.parametrize("table", ["parquet", "delta", "iceberg"], indirect=True)
+@pytest.mark.parametrize("table", ["delta", "iceberg"], indirect=True)
 def test_the_record_of_a_member_is_removed_by_whoever_acks_it(
     clients: dict[str, Client], table: Table
 ) -> None:

@@ -18,7 +18,6 @@ from ....client.vector import Vector
 from ...batch import SparkBatch
 from ..files.file_reader import ListedFile, read_table_files
 from ..files.storage import Storage
-from ..files.vectors import Stored
 from ..modes import (
     TARGET_FILE_BYTES,
     DeltaMode,
@@ -29,6 +28,7 @@ from ..modes import (
     refuse_window,
 )
 from ..tables import WRITTEN, TableSink
+from ..vectors import Stored
 from .merge import RESERVED
 from .output import DeltaOutput, app_id, load_table
 from .schema import spark_columns

@@ -27,10 +27,7 @@ Whoever publishes n+1 has done step a for n before. So readers see the rows of a
 publication, and never a part of one. They see none for a moment between the steps, or until the
 next attempt if the process dies there; the batch is not acked then.
 
-Compaction (`compaction.py`) takes away the directories of finished batches, with the numbers that
-were taken. So an attempt opens the batch's directory before its last renewal, and step b goes into
-that very directory, wherever it is by then: a stale attempt cannot publish into a later one of the
-same name. Files are synced to the disk before the steps, and names before the ack.
+Files are synced to the disk before the steps, and names before the ack.
 
 An attempt sweeps only what attempts of lower epochs wrote. Spark and Hadoop recreate a directory
 that is removed while they write into it, so a swept attempt may end with a part of its files. It
@@ -48,7 +45,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from pyspark.sql import DataFrame
 
@@ -58,9 +54,9 @@ from ..publication import WriteAttempt, check_claim, publish
 from .data_files import write_files
 from .record import entries
 from .storage import Storage, StorageFailed, sync
-from .vectors import recorded
 
 _ROWS = re.compile(r"epoch-(\d+)\.(\w+)")
+_PUBLICATION = re.compile(r"publication-(\d+)")
 _WRITING = re.compile(r"\.writing-(\d+)\.\w+")
 _TAKEN = "_taken"
 _REFUSED = re.compile(
@@ -87,24 +83,13 @@ def publish_folder(
     folder = location / f"{kind}-{claim.batch_id}"
     aside = beside(location) / folder.name
     output = FolderOutput(folder, aside, WriteAttempt(epoch, uuid.uuid4().hex), check)
-    return store_folder(output, claim, frame)
-
-
-def store_folder(output: "FolderOutput", claim: ReadBatch, frame: DataFrame) -> Path:
-    """Writes rows beside the table and publishes them; returns their directory.
-
-    Raises:
-        OSError: if the file system does not take it.
-    """
-    folder, aside, epoch = output.folder, output.aside, output.attempt.epoch
     check_claim(claim, output.published(output.read()))
     sweep(aside, epoch)
     try:
         output.begin()
         write_rows(frame, output.writing / output.name)
-        with recorded(claim, Storage.of(folder)):
-            publish(claim, output)
-        sync(folder, *folder.parents)
+        publish(claim, output)
+        sync(folder, location, *location.parents)
     except (LeaseLost, BatchNotOpen, InvalidArgument):
         raise
     except Exception as error:
@@ -118,7 +103,7 @@ def store_folder(output: "FolderOutput", claim: ReadBatch, frame: DataFrame) -> 
     finally:
         output.end()
     sweep(aside, epoch)
-    return folder / f"{output.kind}-{output.number}" / output.name
+    return folder / f"publication-{output.number}" / output.name
 
 
 def beside(location: Path) -> Path:
@@ -174,12 +159,7 @@ class FolderOutput:
         aside: where no reader of the table looks, on the same file system.
         attempt: the attempt.
         check: called before anything is replaced.
-
-    Attributes:
-        kind: what the directories of publications are called.
     """
-
-    kind: ClassVar[str] = "publication"
 
     def __init__(
         self,
@@ -192,30 +172,28 @@ class FolderOutput:
         self.name = f"epoch-{attempt.epoch}.{attempt.id}"
         self.writing = aside / f".writing-{attempt.epoch}.{attempt.id}"
         self.number = 0
+        self._has_begun = False
         self.folder = folder
         self.aside = aside
-        self._opened: int | None = None
         self._check = check
 
     def begin(self) -> None:
-        """Opens the batch's directory, and creates the one that the attempt writes into."""
+        """Creates the directory that the attempt writes into."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.writing.mkdir(parents=True)
         (self.writing / _TAKEN).touch()
-        self._opened = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        self._has_begun = True
 
     def end(self) -> None:
         """Removes what was not published."""
-        if self._opened is not None:
-            os.close(self._opened)
-            self._opened = None
         shutil.rmtree(self.writing, ignore_errors=True)
         with suppress(OSError):  # Not empty: another attempt works there.
             self.aside.rmdir()
 
     def read(self) -> FolderState:
         """Returns the highest number, and whose rows readers see under it."""
-        number = newest(self.folder, self.kind)
+        found = (_PUBLICATION.fullmatch(path.name) for path in entries(self.folder))
+        number = max((int(match[1]) for match in found if match), default=0)
         rows = [_ROWS.fullmatch(path.name) for path in self._publication(number)]
         attempts = [WriteAttempt(int(match[1]), match[2]) for match in rows if match]
         return FolderState(number, attempts[0] if attempts else None)
@@ -232,10 +210,10 @@ class FolderOutput:
         """
         self._check()
         self._check_not_swept()
-        self.prepare(state)
+        self._discard_replaced(state)
         self.number = state.number + 1
         try:
-            os.rename(self.writing, f"{self.kind}-{self.number}", dst_dir_fd=self._opened)
+            self.writing.rename(self.folder / f"publication-{self.number}")
         except OSError as error:
             # A network file system may repeat a rename whose answer was lost.
             if error.errno in _EXISTS or self.read().attempt == self.attempt:
@@ -253,7 +231,7 @@ class FolderOutput:
         earlier = self.published(self.read())
         if earlier != self.attempt:
             check_claim(claim, earlier)
-            if self._opened is not None:
+            if self._has_begun:
                 self._check_not_swept()
 
     def _check_not_swept(self) -> None:
@@ -264,7 +242,7 @@ class FolderOutput:
                 "again, and sweep only files that are older than an attempt takes.",
             )
 
-    def prepare(self, state: FolderState) -> None:
+    def _discard_replaced(self, state: FolderState) -> None:
         """Takes step a."""
         for path in self._publication(state.number):
             if _ROWS.fullmatch(path.name):
@@ -273,13 +251,6 @@ class FolderOutput:
 
     def _publication(self, number: int) -> list[Path]:
         return entries(self.folder / f"publication-{number}")
-
-
-def newest(folder: Path, kind: str) -> int:
-    """Returns the highest number of a publication; 0 if there is none."""
-    numbered = re.compile(rf"{kind}-(\d+)")
-    found = (numbered.fullmatch(path.name) for path in entries(folder))
-    return max((int(match[1]) for match in found if match), default=0)
 
 
 def sweep(aside: Path, epoch: int) -> None:

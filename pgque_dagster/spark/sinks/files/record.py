@@ -3,8 +3,7 @@
 The names in `<location>/_pgque/lineages/` are the incarnations whose batches are here; what stands
 in the files there is for people. Batches of one incarnation have other ids in another one, and an
 equal id may mean other events. Readers take the columns from any file of the table, so the first
-publication records them in `_pgque/schema/schema.json`. In a table of windows of several shards,
-`_pgque/shards/<shard>/incarnation` has that of each shard. Readers pass over `_pgque`.
+publication records them in `_pgque/schema/schema.json`. Readers skip `_pgque`.
 """
 
 import json
@@ -17,17 +16,13 @@ from pyspark.sql.types import StructType
 
 from ....client import InvalidArgument, installation
 from ....client.session import Session
-from ....client.window import ShardedWindow
 from ..modes import BATCH_ID
-from ..publication import SHARDS
 from ..table_checks import check_fit, check_incarnation
 from .storage import sync
-from .vectors import check_shards, not_of_shards
 
 # Spark warns of a root whose own name begins with an underscore, so that is its parent's.
 _MARKS = "_pgque/lineages"
 _SCHEMA = "_pgque/schema"
-_SHARDS = "_pgque/shards"
 _OF_BATCHES = ("batch-", "window-", "united-", "vector-")
 
 
@@ -54,41 +49,30 @@ def check_owner(location: Path, session: Session) -> None:
     )
 
 
-def check_of_shards(location: Path) -> None:
-    """Marks a new location as one of vectors.
+def check_not_united(location: Path, batch_id: int) -> None:
+    """Refuses a batch whose rows a version up to 0.4.0 united with others, by `InvalidArgument`."""
+    # Its compaction left "gathering" if it was killed.
+    for united in (*location.glob("united-*"), *location.glob("gathering-*")):
+        stored = [*united.rglob(f"batch-{batch_id}")]
+        stored += [
+            record.parent
+            for record in united.rglob("_batches-*")
+            if batch_id in json.loads(record.read_text())
+        ]
+        if stored:
+            raise InvalidArgument(
+                f"batch {batch_id} was finished, and its rows are in {stored[0]}",
+                "The database went back in time, or this is another one: write to another "
+                "directory, or remove these rows and the batch's id there.",
+            )
 
-    Raises:
-        InvalidArgument: if it holds batches of one database, and as for `check_owner`.
-    """
-    check_layout(location)
-    if _is_new(location):
-        mark(location, SHARDS, "{}")
-    if incarnations(location) != {SHARDS}:
-        raise not_of_shards(f"Parquet table {location}")
 
-
-def check_window(location: Path, claim: ShardedWindow) -> None:
-    """Marks a location with the incarnation of each shard of a window.
-
-    Raises:
-        InvalidArgument: as for `check_of_shards`, and for `check_shards` of vectors.
-    """
-    check_of_shards(location)
-    marks, file = location / _SHARDS, "incarnation"
-
-    def adopt(shard: str, own: str) -> str:
-        return f"write {own} into {marks / shard / file}." if own else f"remove {marks / shard}."
-
-    def check() -> None:
-        known = {path.name: (path / file).read_text().strip() for path in visible(marks)}
-        check_shards(f"Parquet table {location}", claim, known, adopt)
-
-    check()
-    for shard, own in claim.incarnations.items():
-        if not entries(marks / shard):
-            _create(marks / shard, file, own)
-    # Another attempt may have marked it meanwhile.
-    check()
+def of_shards(location: str) -> InvalidArgument:
+    """Returns the error for the batches of several databases."""
+    return InvalidArgument(
+        f"directory {location} of Parquet takes the batches of one database, not of several",
+        "Store them by DeltaSink, IcebergSink or PostgresSink; for assets, by their IO managers.",
+    )
 
 
 def _is_new(location: Path) -> bool:

@@ -1,36 +1,32 @@
 """Stores batches as Parquet files. Each attempt at a batch replaces the files of earlier ones."""
 
-from collections.abc import Collection
-from datetime import timedelta
+import os
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from ....client import Client, InvalidArgument
+from ....client import InvalidArgument
 from ....client.vector import Vector
 from ....client.window import ShardedWindow
 from ...batch import SparkBatch
 from ...cluster.lost_lease import cancelled_without_lease
-from ..modes import BATCH_ID, Maintained, check_directory, check_retention
+from ..modes import BATCH_ID, check_directory
 from ..publication import BatchIdentity
-from .compaction import check_not_united, compact, published_files
 from .data_files import with_batch_id
-from .file_reader import read_table_files
-from .folders import newest, publish_folder
+from .file_reader import ListedFile, read_table_files
+from .folders import publish_folder
 from .record import (
     check_columns,
     check_layout,
-    check_of_shards,
+    check_not_united,
     check_owner,
-    check_window,
+    of_shards,
     recorded_columns,
 )
 from .storage import Storage, written_for
-from .vector_folders import VectorFolder, publish_vector, stored_in
-from .vectors import Stored, forget, take_over
 
 
 class ParquetSink:
@@ -50,7 +46,8 @@ class ParquetSink:
     layout). While a batch that was not acked is replaced, readers do not see it for a moment. The
     rows of an attempt that was not acked remain if no later attempt stores the batch: if it becomes
     dead letters, if its consumer is unregistered, or if a subconsumer takes it over by a dead
-    interval, under a new batch id. In an object store, use `DeltaSink` or `IcebergSink`.
+    interval, under a new batch id. In an object store, for many small batches, which `maintain`
+    unites there, and for the batches of several databases, use `DeltaSink` or `IcebergSink`.
 
     A location belongs to one incarnation. Another installation, a copy of the database, a restored
     database and a promoted standby number their batches independently, so their writes are refused.
@@ -65,8 +62,6 @@ class ParquetSink:
     Raises:
         InvalidArgument: if it is the URL of something else than a directory.
     """
-
-    maintained_by_spark: ClassVar[bool] = True
 
     def __init__(self, location: str | Path) -> None:
         check_directory(str(location))
@@ -89,15 +84,17 @@ class ParquetSink:
             The directory of the rows.
 
         Raises:
-            InvalidArgument: if the location has batches of another or an unknown incarnation, or is
-                inside another table, if this claim wrote the batch before, or if the table has
-                other columns, or one of them cannot be held.
+            InvalidArgument: if the batch is of several databases, if the location has batches of
+                another or an unknown incarnation, or is inside another table, if this claim wrote
+                the batch before, or if the table has other columns, or one of them cannot be held.
             LeaseLost: if another owner took the batch over; this attempt stores nothing.
             BatchNotOpen: if the batch was acked meanwhile.
             StorageFailed: if the files cannot be read or written. The batch stays open.
         """
         with_batch_id(frame.schema)
         claim = batch.claim
+        if isinstance(claim, Vector | ShardedWindow):
+            raise of_shards(self.location)
         with (
             written_for(self.name, BatchIdentity.of(claim)),
             self._storage.errors("cannot be written"),
@@ -106,40 +103,10 @@ class ParquetSink:
             table = Path(self.location)
             rows = frame.withColumn(BATCH_ID, f.lit(batch.batch_id).cast("bigint"))
             check = partial(check_columns, table, frame.schema, record=True)
-            if isinstance(claim, Vector):
-                check_of_shards(table)
-                check_columns(table, frame.schema)
-                return str(publish_vector(table, claim, rows, check))
-            if isinstance(claim, ShardedWindow):
-                check_window(table, claim)
-            else:
-                check_owner(table, claim.session)
-                check_not_united(table, claim.batch_id)
+            check_owner(table, claim.session)
+            check_not_united(table, claim.batch_id)
             check_columns(table, frame.schema)
             return str(publish_folder(table, claim, rows, check))
-
-    def stored(self, vector: Vector) -> dict[str, Stored]:
-        """Finds the members of a vector that are stored, and gives them what failed in them.
-
-        Returns:
-            By shard, the id of the vector that has the batch, or why the shard is refused.
-
-        Raises:
-            InvalidArgument: if the table has batches of one database.
-            StorageFailed: if the record of what failed cannot be read.
-        """
-        table = Path(self.location)
-        with self._storage.errors("cannot be read"):
-            if not table.exists():
-                return {}
-            check_of_shards(table)
-            found = stored_in(table, vector, newest(table, VectorFolder.kind))
-        take_over(self._storage, vector, found)
-        return found
-
-    def forget(self, vector: Vector, shard: str, stored: int) -> None:
-        """Removes what was recorded for the ack of a member, which the vector `stored` has."""
-        forget(self._storage, vector, shard, stored)
 
     def read(self, spark: SparkSession, *, batches: Collection[int] | None = None) -> DataFrame:
         """Returns batches as one table, with the column `batch_id`.
@@ -158,10 +125,11 @@ class ParquetSink:
             raise InvalidArgument(
                 f"there is no table in {self.location}", "The first batch that is stored makes it."
             )
-        files, schema = published_files(directory), with_batch_id(columns)
+        files, schema = list(_files(directory)), with_batch_id(columns)
         if batches is None:
             return read_table_files(spark, self._storage, files, schema)
         names = {f"{kind}-{each}" for kind in ("batch", "window") for each in batches}
+        # These have many batches. Versions up to 0.4.0 made them.
         of_many = ("united-", "gathering-", "vector-")
         files = [
             file
@@ -171,24 +139,11 @@ class ParquetSink:
         table = read_table_files(spark, self._storage, files, schema)
         return table.where(f.col(BATCH_ID).isin(list(batches)))
 
-    def maintain(self, url: str, *, retention: timedelta = timedelta(days=7)) -> Maintained:
-        """Unites the files of finished batches. Batches can be stored and read meanwhile.
 
-        The Spark session of this process does it. A query that has listed the files before fails if
-        it comes to read one that is gone.
-
-        Args:
-            url: the queue's database, which knows the batches that are finished.
-            retention: at least a day, as for other tables. Nothing is kept for it.
-
-        Raises:
-            InvalidArgument: if the table has batches of another incarnation, or the retention is
-                under a day.
-            StorageFailed: if the file system cannot exchange directories, or another compaction is
-                under way. All rows stay.
-        """
-        check_retention(retention)
-        table = Path(self.location)
-        with self._storage.errors("cannot be compacted"), Client(url) as client:
-            check_owner(table, client.session)
-            return compact(table, SparkSession.builder.getOrCreate(), client)
+def _files(table: Path) -> Iterator[ListedFile]:
+    """Yields the files that readers of a directory find in it."""
+    for path, folders, files in os.walk(table):
+        folders[:] = [name for name in folders if not name.startswith(("_", "."))]
+        within = os.path.relpath(path, table)
+        # Only those of object stores need sizes.
+        yield from (ListedFile(f"{within}/{x}", 0) for x in files if x.endswith(".parquet"))

@@ -17,12 +17,12 @@ from ....client.vector import Vector
 from ...batch import SparkBatch, attempt_of
 from ..files.file_reader import read_table_files
 from ..files.storage import Storage
-from ..files.vectors import Stored, newest_in
 from ..modes import Maintained, SchemaEvolution, check_retention
 from ..publication import SHARDS, BatchIdentity
 from ..table_checks import check_incarnation
 from ..tables import TableSink
 from ..vector_tables import INCARNATION
+from ..vectors import Stored, newest_in
 from .catalog import file_options, open_catalog
 from .maintenance import compact, expire, of_dead_attempts, old_files, unreferenced
 from .output import (

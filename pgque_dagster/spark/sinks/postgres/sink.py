@@ -16,8 +16,8 @@ from ...address import DatabaseAddress
 from ...batch import SparkBatch, attempt_of
 from ...cluster.lost_lease import cancelled_without_lease
 from ...written import Written
-from ..files.vectors import Stored, stored_once
 from ..modes import check_mode, refuse_window
+from ..vectors import Stored, stored_once
 from .columns import fit
 from .merge import Merge, Mode
 from .once import micro_batch, written_of

@@ -10,8 +10,8 @@ from psycopg import sql
 from ....client.ledger import NAME, PURPOSE, prepare_ledger
 from ....client.rights import Connection, needing
 from ....client.vector import Vector
-from ..files.vectors import Stored, ids_of, newest_in, refused_shards
 from ..publication import stored_meanwhile
+from ..vectors import Stored, ids_of, newest_in, refused_shards
 
 _RIGHTS = "select, insert, update"
 

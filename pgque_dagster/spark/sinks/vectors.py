@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from ....client import BatchNotOpen, InvalidArgument, LeaseLost
-from ....client.read_batch import ReadBatch
-from ....client.sharded import ShardedClaim
-from ....client.vector import Vector
-from ....client.window import ShardedWindow
-from .storage import Storage
+from ...client import BatchNotOpen, InvalidArgument, LeaseLost
+from ...client.read_batch import ReadBatch
+from ...client.sharded import ShardedClaim
+from ...client.vector import Vector
+from ...client.window import ShardedWindow
+from .files.storage import Storage
 
 _RECORDS = "_pgque/vectors"
 
