@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.leftovers import RUN, marked
+from demo.leftovers import MARK, marked
 from tests.support.signals import wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -42,6 +42,7 @@ def test_a_signal_to_the_group_leaves_no_process_and_no_file(
         wait_until(lambda: tests.poll() is not None or any(tmp_path.rglob("started")))
         (started,) = tmp_path.rglob("started")
         data, *processes = started.read_text().split()
-        assert set(map(int, processes)) <= set(marked(f"{RUN}={tests.pid}"))
+        mark = f"{os.environ[MARK]}/{tests.pid}"
+        assert set(map(int, processes)) <= set(marked(mark))
         os.killpg(tests.pid, number)
-    wait_until(lambda: not marked(f"{RUN}={tests.pid}") and not Path(data).exists())
+    wait_until(lambda: not marked(mark) and not Path(data).exists())
