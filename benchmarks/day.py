@@ -25,6 +25,7 @@ from matplotlib import pyplot
 
 from benchmarks.measure import Result, to_markdown, write_section
 from benchmarks.servers import connect, value
+from demo.leftovers import end_with_this_process
 from pgque_dagster import installer
 from pgque_dagster.client import Ticker
 from pgque_dagster.embedded import EmbeddedPostgres
@@ -232,4 +233,5 @@ def draw(hours: list[dict[str, float]], path: Path) -> None:
 
 
 if __name__ == "__main__":
+    end_with_this_process()
     main()

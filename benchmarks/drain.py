@@ -18,6 +18,7 @@ import psycopg
 
 from benchmarks.measure import Result, to_markdown, write_section
 from benchmarks.project import daemon, write_project
+from demo.leftovers import end_with_this_process
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
@@ -237,4 +238,5 @@ def _breakdown(runs: Sequence[dict[str, float]], seconds: float) -> str:
 
 
 if __name__ == "__main__":
+    end_with_this_process()
     main()

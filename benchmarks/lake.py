@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from benchmarks.measure import Contender, Result, medians, timed, to_markdown, write_section
+from demo.leftovers import end_with_this_process
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
@@ -307,4 +308,5 @@ def added_up(read: Read) -> float:
 
 
 if __name__ == "__main__":
+    end_with_this_process()
     main()

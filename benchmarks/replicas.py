@@ -30,6 +30,7 @@ from benchmarks.capturing import measure as measure_capture
 from benchmarks.measure import Contender, Result, medians, timed, to_markdown, write_section
 from benchmarks.servers import connect
 from benchmarks.spark import server, session, tcp_url
+from demo.leftovers import end_with_this_process
 from pgque_dagster.client import Batch, Client
 from pgque_dagster.client.captured_tables import capture_new
 from pgque_dagster.client.replicas import postgres
@@ -332,4 +333,5 @@ def _quiet(text: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with_this_process()
     main()

@@ -26,6 +26,7 @@ import psycopg
 
 from benchmarks.measure import Result, to_markdown
 from benchmarks.project import daemon, write_project
+from demo.leftovers import end_with_this_process
 from demo.play import ticking
 from pgque_dagster import installer
 from pgque_dagster.client import Client
@@ -283,4 +284,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_with_this_process()
     main()

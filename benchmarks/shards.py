@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 
 from benchmarks.drain import send
 from benchmarks.measure import Contender, Result, medians, timed, to_markdown, write_section
+from demo.leftovers import end_with_this_process
 from pgque_dagster import DeltaBatchIOManager, PgqueResource, SparkBatch, pgque_asset
 from pgque_dagster.embedded import EmbeddedPostgres
 from pgque_dagster.spark.cluster.session import open_session
@@ -164,4 +165,5 @@ class Bench:
 
 
 if __name__ == "__main__":
+    end_with_this_process()
     main()

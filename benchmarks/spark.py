@@ -22,6 +22,7 @@ from benchmarks import spark_jdbc as jdbc
 from benchmarks import spark_memory, spark_write
 from benchmarks.measure import Contender, Result, medians, timed, to_markdown, write_section
 from benchmarks.servers import connect, value
+from demo.leftovers import end_with_this_process
 from demo.processes import free_port
 from pgque_dagster import installer
 from pgque_dagster.client import Batch, Client, plans
@@ -303,4 +304,5 @@ def _ratio(what: str, against: str, rival: float, ours: float, target: float | N
 
 
 if __name__ == "__main__":
+    end_with_this_process()
     main()

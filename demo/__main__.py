@@ -8,6 +8,7 @@ import psycopg
 from pgque_dagster.client import PgqueError
 from pgque_dagster.embedded import EmbeddedPostgresError
 
+from . import leftovers
 from .console import DemoError
 from .interrupts import Interrupts
 from .place import Place
@@ -24,6 +25,7 @@ def main() -> int:
     """Runs the demo and returns the exit code."""
     options = _parse_options()
     place = Place()
+    leftovers.end_with_this_process()
     try:
         with Interrupts() as interrupts, place.taken():
             summary = play(options, place, interrupts)

@@ -197,9 +197,14 @@ class Dagster:
         for entry in log:
             if entry.kind == "ExecutionStepFailureEvent" and entry.fields["error"]:
                 return _root_cause(entry.fields["error"])
-        # The run's process died. Dagster logs how it noticed this, then that the run failed.
-        messages = [entry.message for entry in log if entry.kind == "EngineEvent" and entry.message]
-        return messages[-1].splitlines()[0] if messages else "no reason was logged"
+        # The run's process died. What is logged next says how; before its step, how it started.
+        messages: list[str] = []
+        for entry in log:
+            if entry.kind == "ExecutionStepStartEvent":
+                messages.clear()
+            elif entry.kind in ("EngineEvent", "RunFailureEvent") and entry.message:
+                messages.append(entry.message.splitlines()[0])
+        return messages[0] if messages else "no reason was logged"
 
     def run_job(self, name: str, *, timeout: float = 600.0) -> str:
         """Runs a job in a warm process, waits for its end, and returns the run's id.

@@ -10,8 +10,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from .interrupts import Interrupts
+from .leftovers import is_marked
 
 _GRACE_SECONDS = 15.0
+_INTERRUPTED_SECONDS = 4.0
 
 
 @contextmanager
@@ -46,7 +48,7 @@ def running(
                 env=env,
                 start_new_session=True,
             )
-            stack.callback(_end, process)
+            stack.push(lambda kind, *_: _end(process, kind))
         yield process
 
 
@@ -68,14 +70,14 @@ def end_recorded(pid_file: Path, *, marker: str) -> None:
     if not pid_file.exists():
         return
     pid = int(pid_file.read_text())
-    if _has_in_environment(pid, marker):
+    if is_marked(pid, marker):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_SECONDS
-        while _has_in_environment(pid, marker) and time.monotonic() < deadline:
+        while is_marked(pid, marker) and time.monotonic() < deadline:
             time.sleep(0.1)
     for member in session_members(pid):
-        if _has_in_environment(member, marker):
+        if is_marked(member, marker):
             with suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)
 
@@ -91,12 +93,14 @@ def session_members(session: int) -> list[int]:
     return members
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], kind: type[BaseException] | None) -> None:
     """Asks a program to end with its children, and kills the processes that remain."""
+    # After a signal, somebody waits for the prompt.
+    is_interrupted = kind is not None and not issubclass(kind, Exception)
     try:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_SECONDS)
+            process.wait(_INTERRUPTED_SECONDS if is_interrupted else _GRACE_SECONDS)
     finally:
         _kill_session(process.pid)
         process.wait()
@@ -106,10 +110,3 @@ def _kill_session(session: int) -> None:
     for member in session_members(session):
         with suppress(ProcessLookupError):
             os.kill(member, signal.SIGKILL)
-
-
-def _has_in_environment(pid: int, marker: str) -> bool:
-    try:
-        return marker.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import psycopg
 import pytest
 
+from demo import leftovers
 from pgque_dagster.embedded import EmbeddedPostgres
 from pgque_dagster.spark.cluster import class_archive
-from tests.support import leftovers
 from tests.support.debian import DEBIAN_VERSION, DebianPostgres
 from tests.support.processor_time import ProcessorTime
 from tests.support.programs import is_installed
@@ -84,18 +84,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not Path("/proc/self/stat").exists():
         return
     if not hasattr(config, "workerinput"):
-        leftovers.end_with_this_process(_temporary_folder())
+        # It keeps those of tests that failed.
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+        leftovers.end_with_this_process()
     config.pluginmanager.register(ProcessorTime(config))
-
-
-def _temporary_folder() -> Path:
-    """A new folder for all temporary files, save those that pytest keeps of tests that failed."""
-    place = tempfile.gettempdir()
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", place)
-    folder = Path(tempfile.mkdtemp(prefix="pgque-tests-", dir=place))
-    folder.chmod(0o1777)
-    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-    return folder
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.leftovers import RUN, marked
+from demo.leftovers import MARK, marked
 from tests.support.signals import wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -42,6 +42,29 @@ def test_a_signal_to_the_group_leaves_no_process_and_no_file(
         wait_until(lambda: tests.poll() is not None or any(tmp_path.rglob("started")))
         (started,) = tmp_path.rglob("started")
         data, *processes = started.read_text().split()
-        assert set(map(int, processes)) <= set(marked(f"{RUN}={tests.pid}"))
+        mark = f"{os.environ[MARK]}/{tests.pid}"
+        assert set(map(int, processes)) <= set(marked(mark))
         os.killpg(tests.pid, number)
-    wait_until(lambda: not marked(f"{RUN}={tests.pid}") and not Path(data).exists())
+    wait_until(lambda: not marked(mark) and not Path(data).exists())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_signal_to_the_group_of_the_demo_leaves_no_process_and_no_file(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "demo"],
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as demo:
+        assert demo.stdout is not None
+        assert any("starting dagster dev" in line for line in demo.stdout)
+        mark = f"{os.environ[MARK]}/{demo.pid}"
+        assert marked(mark)
+        os.killpg(demo.pid, number)
+        demo.stdout.read()
+    wait_until(lambda: not marked(mark) and not list(tmp_path.iterdir()))

@@ -5,11 +5,12 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
+
+from demo import leftovers
 
 ROOT = Path(__file__).parents[1]
 _TESTS = ("tests/dagster/test_shards_servers.py", "tests/live/test_any_fault.py")
@@ -26,10 +27,12 @@ def main() -> int:
     seed = random.randrange(1_000, 1_000_000) if options.seed is None else options.seed
     ends_at = time.monotonic() + options.hours * 3600
     runs = faults = 0
-    with tempfile.TemporaryDirectory() as folder, suppress(KeyboardInterrupt):
+    leftovers.end_with_this_process()
+    folder = Path(os.environ.pop("TMPDIR"))
+    with suppress(KeyboardInterrupt):
         while time.monotonic() < ends_at:
             seeds = f"{seed}-{seed + _SEEDS_AT_ONCE - 1}"
-            counts, failure = _run(seeds, Path(folder) / f"{seed}.xml")
+            counts, failure = _run(seeds, folder / f"{seed}.xml")
             runs, faults = runs + len(counts), faults + sum(counts)
             print(f"seeds {seeds}: {runs} runs and {faults} faults in total", flush=True)
             if failure is not None:
@@ -47,7 +50,7 @@ def _run(seeds: str, report: Path) -> tuple[list[int], str | None]:
     done = subprocess.run(
         [*command, f"--junitxml={report}", "--show-capture=no"],
         cwd=ROOT,
-        env={**os.environ, "PGQUE_SEEDS": seeds},
+        env={**os.environ, "PGQUE_SEEDS": seeds, "PYTEST_DEBUG_TEMPROOT": str(report.parent)},
         stdout=subprocess.PIPE,
         text=True,
         check=False,

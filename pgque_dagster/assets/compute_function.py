@@ -10,7 +10,7 @@ from .. import spark
 from ..client import InvalidArgument
 from ..project.database import Database
 from ..project.resource import PgqueResource
-from ..project.step_errors import log_error_line
+from ..project.step_errors import failing_by_its_reason
 from .consumption import ComputeFunction
 from .outputs import StepResult
 
@@ -58,7 +58,7 @@ def make_step(
             mine = {key: value for key, value in others.items() if key in wanted}
             return compute_fn(**mine, **{key: offered[key] for key in offered if key in wanted})
 
-        with log_error_line(context.log):
+        with failing_by_its_reason(context.log):
             _refuse_unrecorded(context)
             yield from work(context, resources, pyspark, call)
 

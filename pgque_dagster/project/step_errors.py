@@ -1,4 +1,4 @@
-"""Logs errors of a step in one line, before the traceback, and notes those that pass."""
+"""Says in one line why a step failed, before the traceback, and notes the errors that pass."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,14 +25,42 @@ def log_error_line(log: dg.DagsterLogManager) -> Iterator[None]:
     try:
         yield
     except (PgqueError, dg.DagsterInvalidDefinitionError) as error:
-        log.error(" ".join(str(error).split()))
+        log.error(_line(error))
         raise
     except (dg.DagsterError, dg.Failure, dg.RetryRequested):
         raise
     except Exception as error:
-        first_line = told(error).partition("\n")[0]
-        log.error(first_line[:_LONGEST_LINE])
+        log.error(_line(error))
         raise
+
+
+@contextmanager
+def failing_by_its_reason(log: dg.DagsterLogManager) -> Iterator[None]:
+    """Logs an error in one line, and raises a failure that begins with this line.
+
+    On the page of a run, Dagster shows a failure as it is, and any other error behind one of its
+    own. Not for an IO manager: Dagster keeps a failure and its frames until the step has ended, and
+    so would not close the generator that waits for the output.
+
+    Args:
+        log: of the step.
+
+    Raises:
+        Failure: its cause is the error. Dagster's own errors and failures are raised as they are.
+    """
+    try:
+        with log_error_line(log):
+            yield
+    except (dg.DagsterError, dg.Failure, dg.RetryRequested):
+        raise
+    except Exception as error:
+        raise dg.Failure(_line(error)) from error
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, (PgqueError, dg.DagsterInvalidDefinitionError)):
+        return " ".join(str(error).split())
+    return told(error).partition("\n")[0][:_LONGEST_LINE]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from ..client.table_spec import TableSpec
 from ..project.database import Database
 from ..project.keys import identifier
 from ..project.resource import PgqueResource, takes_resource
-from ..project.step_errors import log_error_line
+from ..project.step_errors import failing_by_its_reason
 from ..spark.replicas.target import LakeReplicas, check_path
 
 Target = LakeReplicas | PostgresReplicas
@@ -116,7 +116,7 @@ def wildcard_check(
         context: dg.AssetCheckExecutionContext, pgque: PgqueResource
     ) -> dg.AssetCheckResult:
         (key,) = context.selected_asset_check_keys
-        with log_error_line(context.log), pgque.client() as client:
+        with failing_by_its_reason(context.log), pgque.client() as client:
             return wildcard_result(client, key, names, tables, target)
 
     return wildcard_tables

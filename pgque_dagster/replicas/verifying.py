@@ -17,7 +17,7 @@ from ..client.replicas.verification import Verification
 from ..client.table_spec import TableSpec
 from ..project.database import Database
 from ..project.resource import PgqueResource, takes_resource
-from ..project.step_errors import log_error_line
+from ..project.step_errors import failing_by_its_reason
 from ..spark.cluster.session import open_session
 from .names import Target
 from .verified import check_key, how_to_mend, repair_job_name
@@ -41,7 +41,7 @@ def repair_job(database: Database, name: str, queue: str) -> dg.JobDefinition:
     @dg.op(name=f"{repair_job_name(database, name)}_tables")
     @takes_resource(database)
     def request(context: dg.OpExecutionContext, config: RepairTables, pgque: PgqueResource) -> None:
-        with log_error_line(context.log), pgque.client() as client:
+        with failing_by_its_reason(context.log), pgque.client() as client:
             if not config.tables:
                 raise InvalidArgument("no table is named", "Name one: tables: [public.orders].")
             captured = captured_tables(client, queue)
@@ -107,7 +107,7 @@ def verify_check(
                 spark, address = open_session(pyspark), executors_address(pgque, client.url)
                 return verify.verify(spark, client, queue, name, table, target, address)
 
-        with log_error_line(context.log), pgque.client() as client:
+        with failing_by_its_reason(context.log), pgque.client() as client:
             found = compare_and_record(client, queue, name, table, compare, timeout)
             status = client.run(replica_of_table(queue, name, table.source))
         result = _result(found, status, repair_job_name(database, name), config.show_rows)

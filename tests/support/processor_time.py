@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from demo import leftovers
+
 RESULT = Path(".pytest_cache/processor_time.json")
 # The fixture of a session is no file's: the file that is first to use it differs from run to run.
 SHARED = "(shared by files)"
-MARK = "PGQUE_TESTS"  # in the environment of each process that the tests start
 
 _PIECE_SECONDS = 0.005  # of `_piece_of_work` on the machine of the limits
 _LOOK_SECONDS = 0.5  # how often to look at processes that may end without a parent
@@ -40,8 +41,7 @@ class Processes:
     """The processor time of this process, and of all that it has started since."""
 
     def __init__(self) -> None:
-        self._mark = f"{MARK}={os.getpid()}".encode()
-        os.environ[MARK] = str(os.getpid())
+        self._mark = f"{leftovers.MARK}={leftovers.mark()}"
         self._ours: dict[int, _Process] = {}
         self._others: set[int] = set()
         self._lost = 0  # the ticks of processes that ended, and that none of ours waited for
@@ -75,12 +75,7 @@ class Processes:
         self._lost += max(0, ended - waited_for)
 
     def _is_marked(self, pid: int) -> bool:
-        if pid == os.getpid():
-            return True
-        try:
-            return self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            return False
+        return pid == os.getpid() or leftovers.is_marked(pid, self._mark)
 
 
 def _process(pid: int) -> _Process | None:

@@ -99,6 +99,17 @@ def test_an_error_of_an_asset_is_told_in_one_line_before_the_traceback(
     assert orders.is_free()
 
 
+def test_the_reason_of_a_failed_step_stands_first_in_its_failure(orders: Orders) -> None:
+    orders.publish(["a"])
+
+    done = orders.run(raising, resources={"parquet": ParquetBatchIOManager(base_dir="unused")})
+
+    (failed,) = [each.step_failure_data for each in done.all_events if each.is_step_failure]
+    assert failed.user_failure_data.description == "ValueError: the total is negative"
+    assert failed.error.message.endswith("Failure: ValueError: the total is negative\n")
+    assert failed.error.cause.message == "ValueError: the total is negative\n"
+
+
 def test_an_error_of_a_job_is_told_in_one_line_before_the_traceback(
     orders: Orders, capfd: pytest.CaptureFixture[str]
 ) -> None:
