@@ -3052,8 +3052,7 @@ begin
             perform set_config('lock_timeout', '1s', true);
             v_tables := array[]::regclass[];
             for v_new in
-                select r as captured, f.*, k.*
-                from pgque.capture_relations(i_table) r
+                select r as captured, f.*, k.* from pgque.capture_relations(i_table) r
                 join pg_class c on c.oid = r
                 join (values
                     ('insert', 'after', 'referencing new table as new_table', null),
@@ -3073,6 +3072,7 @@ begin
                 ) k (prefix, called)
                 on k.prefix = '' or case when event = 'truncate' then c.relispartition
                                          else not i_append end
+                order by c.relispartition, c.relkind = 'r', c.oid  -- as writers lock them
             loop
                 execute format(  -- quoted: above
                     'create or replace trigger %I %s %s on %s %s for each statement '
@@ -3115,17 +3115,40 @@ end;
 $$;
 
 -- Ends what capture() began. Changes that are committed before stay in the queue. Returns how many
--- tables had the triggers, and warns of consumers that replicate the table. It needs its owner.
+-- tables had the triggers, and warns of consumers that replicate the table. It needs its owner. As
+-- capture(), it waits for a second at most, ten times, because whoever comes meanwhile waits behind it.
+-- It locks the table before its partitions, as writers do.
 -- locks: the tables (ACCESS EXCLUSIVE). writes: their triggers.
 create or replace function pgque.uncapture(i_table regclass, i_queue text)
 returns integer
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
-    v_name     constant text := 'pgque_capture_' || left(md5(i_queue), 12);
-    v_trigger  record;
-    v_tables   regclass[] := array[]::regclass[];
-    v_needing  constant text[] := pgque.replicated_by(i_queue, pgque.capture_table(i_table));
+    c_attempts  constant integer := 10;
+    c_timeout   constant text := current_setting('lock_timeout');
+    v_name      constant text := 'pgque_capture_' || left(md5(i_queue), 12);
+    v_trigger   record;
+    v_tables    regclass[] := array(
+        select distinct t.tgrelid::regclass
+        from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
+        where starts_with(t.tgname, v_name));
+    v_needing   constant text[] := pgque.replicated_by(i_queue, pgque.capture_table(i_table));
 begin
+    for v_attempt in 1 .. case when v_tables <> '{}' then c_attempts else 0 end loop
+        begin
+            perform set_config('lock_timeout', '1s', true);
+            execute format('lock table %s in access exclusive mode', i_table);  -- quoted: regclass
+            perform set_config('lock_timeout', c_timeout, true);
+            exit;
+        exception when lock_not_available then
+            if v_attempt = c_attempts then
+                raise exception 'table % is still captured: whoever uses it did not end within % '
+                                'attempts of a second', i_table, c_attempts
+                    using errcode = 'lock_not_available',
+                          hint = 'Call it again when pg_locks has no long transaction on it.';
+            end if;
+            perform pg_sleep(0.2 * v_attempt);
+        end;
+    end loop;
     for v_trigger in
         select t.tgrelid::regclass as captured, t.tgname
         from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
@@ -3133,14 +3156,13 @@ begin
     loop
         execute format('drop trigger %I on %s',  -- quoted: regclass
                        v_trigger.tgname, v_trigger.captured);
-        v_tables := v_tables || v_trigger.captured;
     end loop;
     if v_needing is not null and v_tables <> '{}' then
         raise warning 'table % is replicated by consumers of queue "%": %', i_table, i_queue,
                       array_to_string(v_needing, ', ')
             using hint = 'Their runs fail until it is captured again, or not among their tables.';
     end if;
-    return (select count(distinct t) from unnest(v_tables) t);
+    return cardinality(v_tables);
 end;
 $$;
 
@@ -3238,14 +3260,20 @@ begin
 end;
 $$;
 
--- A table and its partitions at all levels.
+-- A table and its partitions at all levels. pg_partition_tree() would lock them, before the table itself.
 create or replace function pgque.capture_relations(i_table regclass)
 returns setof regclass
 language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
-    select i_table
-    union
-    select p.relid from pg_partition_tree(i_table) p;
+    with recursive part as (
+        select i_table as relation
+        union
+        select i.inhrelid::regclass
+        from part p
+        join pg_inherits i on i.inhparent = p.relation
+        join pg_class c on c.oid = i.inhrelid and c.relispartition
+    )
+    select relation from part;
 $$;
 
 -- The name of a table in events: with its schema, quoted where needed.
@@ -10301,7 +10329,7 @@ $$;
 -- row_count (after a copy), and added (by how many rows it grew; null if nobody knows, as of row_count).
 -- Tables that are not among them are replicated no longer. A table that the batch left as it was is not
 -- written.
--- locks: none. writes: replica_status.
+-- locks: none. writes: replica_status, and what name_replicas() does.
 create or replace function pgque.note_replicas(
     i_queue text, i_consumer text, i_tick bigint, i_tables jsonb)
 returns void
@@ -10313,13 +10341,13 @@ begin
         perform pgque.refuse_value('a batch of replicas has a tick and an array of tables', null,
                                    'Pass the tick that ends the batch.');
     end if;
-    delete from pgque.replica_status r
-    where r.sub_id = v_sub.sub_id
-      and r.table_name not in (select t ->> 'table_name' from jsonb_array_elements(i_tables) t);
-    insert into pgque.replica_status (sub_id, table_name, location)
-    select v_sub.sub_id, t ->> 'table_name', t ->> 'location'
-    from jsonb_array_elements(i_tables) t
-    on conflict (sub_id, table_name) do nothing;
+    perform pgque.name_replicas(i_queue, i_consumer, array(
+        select t ->> 'table_name' from jsonb_array_elements(i_tables) t));
+    update pgque.replica_status r
+    set location = t.location
+    from jsonb_to_recordset(i_tables) t (table_name text, location text)
+    where r.sub_id = v_sub.sub_id and r.table_name = t.table_name and r.location is null
+      and t.location is not null;
     update pgque.replica_status r
     set location = coalesce(t.location, r.location),
         row_count = case when t.is_copied then t.row_count
@@ -10339,8 +10367,9 @@ begin
 end;
 $$;
 
--- Notes which tables a consumer replicates, before its first batch says it.
--- locks: none. writes: replica_status.
+-- Notes which tables a consumer replicates, before its first batch says it. Of others nothing is known any
+-- more: one that comes back is copied.
+-- locks: none. writes: replica_status, replica_table, replica_apart.
 create or replace function pgque.name_replicas(i_queue text, i_consumer text, i_tables text[])
 returns void
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
@@ -10350,6 +10379,10 @@ begin
     if i_tables is null then
         perform pgque.refuse_value('no tables are named', null, 'Pass an array of their names.');
     end if;
+    delete from pgque.replica_table r
+    where r.sub_id = v_sub.sub_id and r.table_name <> all (i_tables);
+    delete from pgque.replica_apart r
+    where r.sub_id = v_sub.sub_id and r.table_name <> all (i_tables);
     delete from pgque.replica_status r
     where r.sub_id = v_sub.sub_id and r.table_name <> all (i_tables);
     insert into pgque.replica_status (sub_id, table_name)

@@ -176,10 +176,15 @@ def copy_again(session: Session, queue: str, consumer: str, table: str) -> None:
         consumer: the consumer that replicates it.
         table: schema and name.
     """
+    forget_copy(session, queue, consumer, table)
+    request_copy(session, queue, table, consumer)
+
+
+def forget_copy(session: Session, queue: str, consumer: str, table: str) -> None:
+    """Has a consumer copy a table at the next batch that it applies to the table."""
     session.run(
         Call("select pgque.forget_replicated(%s, %s, %s)", (queue, consumer, table), nothing)
     )
-    request_copy(session, queue, table, consumer)
 
 
 def request_copy(session: Session, queue: str, table: str, consumer: str | None = None) -> None:

@@ -19,7 +19,7 @@ select queue_name, consumer_name, table_name, location, row_count, counted_tick,
        unverified, failure, clock_timestamp() - failed_at, is_copied
 from pgque.replicas(%s)"""
 _OF_TABLE: LiteralString = """
- where consumer_name = %s and table_name = coalesce(pgque.capture_table(to_regclass(%s)), %s)"""
+ where consumer_name = %s and table_name = coalesce(pgque.captured_name(%s), %s)"""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def name_replicas(queue: str, consumer: str, tables: Sequence[str]) -> Call[None
     """Notes which tables a consumer replicates, before its first batch says it."""
     return Call(
         "select pgque.name_replicas(%s, %s, (select array_agg(coalesce("
-        "pgque.capture_table(to_regclass(t)), t)) from unnest(%s::text[]) t))",
+        "pgque.captured_name(t), t)) from unnest(%s::text[]) t))",
         (queue, consumer, list(tables)),
         nothing,
     )

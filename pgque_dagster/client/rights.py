@@ -67,7 +67,12 @@ def error_with_role(
     if cause.diag.context or cause.diag.message_hint:
         return error
     user = connection.info.user
-    return PermissionDenied(str(error.args[0]), f'Role "{user}" needs {role}: {grant(role, user)}')
+    needed = f"{role}: {grant(role, user)}"
+    ours = ("pgque", "postgremq", "qgres", *_CALL.findall(statement))
+    if cause.diag.source_function == _LACKS_RIGHT and not any(_lacks_right(cause, x) for x in ours):
+        # Such as the schema of a table that an argument names.
+        needed = f"the right on what the message names, or {needed}"
+    return PermissionDenied(str(error.args[0]), f'Role "{user}" needs {needed}')
 
 
 @contextmanager

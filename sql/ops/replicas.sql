@@ -5,7 +5,7 @@
 -- row_count (after a copy), and added (by how many rows it grew; null if nobody knows, as of row_count).
 -- Tables that are not among them are replicated no longer. A table that the batch left as it was is not
 -- written.
--- locks: none. writes: replica_status.
+-- locks: none. writes: replica_status, and what name_replicas() does.
 create or replace function pgque.note_replicas(
     i_queue text, i_consumer text, i_tick bigint, i_tables jsonb)
 returns void
@@ -17,13 +17,13 @@ begin
         perform pgque.refuse_value('a batch of replicas has a tick and an array of tables', null,
                                    'Pass the tick that ends the batch.');
     end if;
-    delete from pgque.replica_status r
-    where r.sub_id = v_sub.sub_id
-      and r.table_name not in (select t ->> 'table_name' from jsonb_array_elements(i_tables) t);
-    insert into pgque.replica_status (sub_id, table_name, location)
-    select v_sub.sub_id, t ->> 'table_name', t ->> 'location'
-    from jsonb_array_elements(i_tables) t
-    on conflict (sub_id, table_name) do nothing;
+    perform pgque.name_replicas(i_queue, i_consumer, array(
+        select t ->> 'table_name' from jsonb_array_elements(i_tables) t));
+    update pgque.replica_status r
+    set location = t.location
+    from jsonb_to_recordset(i_tables) t (table_name text, location text)
+    where r.sub_id = v_sub.sub_id and r.table_name = t.table_name and r.location is null
+      and t.location is not null;
     update pgque.replica_status r
     set location = coalesce(t.location, r.location),
         row_count = case when t.is_copied then t.row_count
@@ -43,8 +43,9 @@ begin
 end;
 $$;
 
--- Notes which tables a consumer replicates, before its first batch says it.
--- locks: none. writes: replica_status.
+-- Notes which tables a consumer replicates, before its first batch says it. Of others nothing is known any
+-- more: one that comes back is copied.
+-- locks: none. writes: replica_status, replica_table, replica_apart.
 create or replace function pgque.name_replicas(i_queue text, i_consumer text, i_tables text[])
 returns void
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
@@ -54,6 +55,10 @@ begin
     if i_tables is null then
         perform pgque.refuse_value('no tables are named', null, 'Pass an array of their names.');
     end if;
+    delete from pgque.replica_table r
+    where r.sub_id = v_sub.sub_id and r.table_name <> all (i_tables);
+    delete from pgque.replica_apart r
+    where r.sub_id = v_sub.sub_id and r.table_name <> all (i_tables);
     delete from pgque.replica_status r
     where r.sub_id = v_sub.sub_id and r.table_name <> all (i_tables);
     insert into pgque.replica_status (sub_id, table_name)

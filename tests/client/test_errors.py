@@ -51,11 +51,13 @@ from pgque_dagster.client import (
 )
 from pgque_dagster.client.models import ConsumingAsset
 from pgque_dagster.client.operation import Call, nothing
+from pgque_dagster.client.replica_status import name_replicas
 from pgque_dagster.client.rights import grant, role_for
 from pgque_dagster.client.ticks import next_tick
 from tests.client.consumer.support import Queue
 from tests.security.decisions import DECISIONS
 from tests.support.logins import as_login
+from tests.support.queues import connect
 
 
 def sql(statement: str) -> Callable[[Queue], object]:
@@ -329,6 +331,20 @@ class TestRights:
         }
         assert wrong == {}
         assert len(called) > 40
+
+    def test_a_right_on_something_else_is_not_said_to_be_a_role_alone(
+        self, database_url: str
+    ) -> None:
+        with connect(database_url) as db:
+            db.execute("create schema closed; create table closed.t (id int primary key)")
+            db.execute("select pgque.create_queue('q')")
+            db.execute("select pgque.register_consumer('q', 'c')")
+        query = Call("select pgque.table_shape(to_regclass('closed.t'), 'q')", (), nothing)
+        login = as_login(database_url, "pgque_reader", "pgque_writer")
+        with Client(login) as writer:
+            with pytest.raises(PermissionDenied, match="the right on what the message names, or"):
+                writer.run(query)
+            writer.run(name_replicas("q", "c", ["closed.t"]))
 
     def test_a_refused_call_says_to_whom_which_role_is_granted(self, database_url: str) -> None:
         with Client(as_login(database_url, "pgque_reader")) as reader:

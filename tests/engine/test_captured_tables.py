@@ -105,6 +105,30 @@ def test_capture_says_so_if_the_writers_never_end(db: Connection) -> None:
         run(db, "select pgque.capture('t', 'q')")
 
 
+def test_others_get_by_while_uncapture_waits_for_a_reader(db: Connection) -> None:
+    run(db, "create table t (id int primary key); select pgque.capture('t', 'q')")
+    reader, other = db.another(), db.another()
+    run(reader, "set idle_in_transaction_session_timeout = '20s'; begin; select from t")
+    answer = db.blocked(lambda session: session.value("select pgque.uncapture('t', 'q')"))
+
+    run(other, "set statement_timeout = '10s'; insert into t values (2)")
+    run(reader, "commit")
+
+    assert answer.result(60) == 1
+
+
+def test_nothing_is_locked_before_the_table_whose_partitions_are_captured(db: Connection) -> None:
+    run(db, "create table t (id int primary key) partition by range (id)")
+    run(db, "create table t1 partition of t for values from (0) to (9)")
+    for call in ("capture", "uncapture"):
+        holder = db.another()
+        run(holder, "begin; lock table only t")
+        answer = db.blocked(lambda s, call=call: s.value(f"select pgque.{call}('t', 'q')"))
+        held = db.value("select count(*) from pg_locks where relation = 't1'::regclass")
+        run(holder, "commit")
+        assert (held, answer.result(60)) == (0, 2)
+
+
 def test_capture_leaves_the_lock_timeout_as_it_was(db: Connection) -> None:
     run(db, "create table t (id int primary key); set lock_timeout = '7s'")
 

@@ -63,6 +63,17 @@ def test_a_table_that_is_replicated_no_longer_has_no_record(stored: Connection) 
     assert state(stored, "table_name, stored_tick") == ("public.other", None)
 
 
+def test_a_table_that_is_replicated_no_longer_is_not_listed(stored: Connection) -> None:
+    stored.value("select pgque.set_replicated('q', 'c', %s, pg_current_snapshot(), 'x')", TABLE)
+    stored.execute("select pgque.set_apart('q', 'c', %s, 5, 'no right')", [TABLE])
+
+    stored.execute("select pgque.name_replicas('q', 'c', '{public.other}')")
+
+    assert state(stored, "table_name, failure") == ("public.other", None)
+    assert f"replica:c/{TABLE}" not in health(stored)
+    assert stored.rows("select * from pgque.replicated_tables('q', 'c')") == []
+
+
 def test_a_difference_stays_until_a_later_comparison_is_equal(stored: Connection) -> None:
     compared(stored, 6, "2 of 7 rows differ")
     batch(stored, 7, is_copied=True, row_count=7, is_stored=True)

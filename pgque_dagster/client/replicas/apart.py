@@ -14,6 +14,7 @@ import psycopg
 from psycopg import sql
 
 from ..batch import Batch
+from ..captured_tables import forget_copy
 from ..errors import (
     BatchNotOpen,
     ConnectionFailed,
@@ -103,7 +104,11 @@ class BatchTables:
 
     def standing(self, name: str) -> Standing:
         """Returns how a table stands. Raises as `Standings.of` does."""
-        standing, noted = self._standings.of(self.specs[name]), self._noted.get(name)
+        noted = self._noted.get(name)
+        if self._standings.has_several_senders(name):
+            # When one of them is left, nobody knows whose its events were.
+            forget_copy(self._batch.session, self._batch.queue, self._batch.consumer, name)
+        standing = self._standings.of(self.specs[name])
         # What it missed is not there any more.
         return replace(standing, copied=None) if noted and not noted.is_kept else standing
 

@@ -245,6 +245,10 @@ class Standings:
         self._captured, self._copies = captured, copies
         self.apart = apart
 
+    def has_several_senders(self, name: str) -> bool:
+        """Whether several tables send their changes under the name of one."""
+        return name in self._captured and self._captured[name].senders > 1
+
     def of(self, table: str | TableSpec) -> Standing:
         """Looks at a table.
 

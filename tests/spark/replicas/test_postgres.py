@@ -425,3 +425,24 @@ def test_a_password_is_shown_by_no_error(postgres: PostgresReplication) -> None:
     with pytest.raises(PgqueError) as failed:
         postgres.run()
     assert "secret" not in str(failed.value)
+
+
+def test_events_of_a_table_that_had_the_name_before_reach_no_replica(
+    postgres: PostgresReplication,
+) -> None:
+    postgres.sql("create table t (id int primary key); insert into t values (1)")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    postgres.sql("alter table t rename to old; create table t (id int primary key)")
+    postgres.sql("insert into t values (7)")
+    postgres.catch_up()
+    postgres.sql("insert into old values (3); insert into t values (8)")
+    postgres.tick()
+    with pytest.raises(InvalidArgument, match=r"uncapture\('public.old', 'changes'\)"):
+        postgres.run()
+
+    postgres.sql("select pgque.uncapture('old', 'changes')")
+    postgres.catch_up()
+
+    postgres.check()
+    assert postgres.replica("public.t") == [{"id": 7}, {"id": 8}]
