@@ -210,10 +210,10 @@ def expanded(
         if not spec.is_pattern:
             continue
         schema, name = spec.path
-        if "*" in schema or spec.exclude or spec.mask or spec.mode == APPEND:
+        if "*" in schema or spec.is_of_columns or spec.mode == APPEND:
             raise InvalidArgument(
                 f"{spec.source} does not name tables of one schema, or has columns of one table",
-                "Write * after the schema, as in billing.*; name a table with exclude, mask, mode.",
+                "Write * after the schema, as in billing.*; name a table whose columns matter.",
             )
         matching = session.run(
             Call(_MATCHING, (schema, like_pattern(name)), lambda rows: [table for (table,) in rows])

@@ -31,6 +31,8 @@ class TableSpec:
             `sha256`: that of the text that PostgreSQL prints, in hexadecimal digits.
         arrays: what the lake has of arrays: the `text` that PostgreSQL prints, or a `list` of their
             elements, which have one dimension then.
+        unstorable: columns of which the lake cannot hold each value, such as `infinity` in a date,
+            each with what it has of them: `text` has the column be what PostgreSQL prints.
         mode: `merge` finds rows by their key. `append` is for a table without a key, whose rows
             are only inserted: an update or a delete stops its replica.
     """
@@ -39,6 +41,7 @@ class TableSpec:
     exclude: Sequence[str] = ()
     mask: Mapping[str, str] = field(default_factory=dict)
     arrays: Arrays = TEXT
+    unstorable: Mapping[str, str] = field(default_factory=dict)
     mode: Mode = MERGE
 
     @staticmethod
@@ -50,6 +53,11 @@ class TableSpec:
     def is_pattern(self) -> bool:
         """Whether the name has a `*` outside of quotes, and so stands for several tables."""
         return "*" in _QUOTED.sub("", self.source)
+
+    @property
+    def is_of_columns(self) -> bool:
+        """Whether it names columns."""
+        return bool(self.exclude or self.mask or self.unstorable)
 
     @property
     def path(self) -> tuple[str, str]:
@@ -75,10 +83,11 @@ class TableSpec:
         excluded, masked = ", ".join(sorted(self.exclude)), ", ".join(sorted(self.mask))
         appended = " by append" if self.mode == APPEND else ""
         left = f" without {excluded}; masked {masked}" if excluded or masked else ""
-        return appended + left + (" arrays as lists" if self.arrays == LIST else "")
+        texts = f" as text {', '.join(sorted(self.unstorable))}" if self.unstorable else ""
+        return appended + left + (" arrays as lists" if self.arrays == LIST else "") + texts
 
     def check(self, table: str, kinds: Mapping[str, str], key: Sequence[str]) -> None:
-        """Refuses what cannot be left out or masked.
+        """Refuses what cannot be left out, masked or text.
 
         Args:
             table: the table's name.
@@ -87,7 +96,7 @@ class TableSpec:
 
         Raises:
             InvalidArgument: if a column does not exist, is part of the key, is named twice, or
-                cannot be masked in this way; or if the mode does not fit the key.
+                cannot be masked or text in this way; or if the mode does not fit the key.
         """
         if self.mode not in get_args(Mode) or bool(key) == (self.mode == APPEND):
             raise InvalidArgument(
@@ -107,21 +116,22 @@ class TableSpec:
                 f"{table} cannot have arrays as {self.arrays!r}",
                 f"It may be {', '.join(get_args(Arrays))}.",
             )
-        named = [*self.exclude, *self.mask]
+        named = [*self.exclude, *self.mask, *self.unstorable]
         for name in named:
             if name not in kinds:
                 raise InvalidArgument(
-                    f"table {table} has no column {name}, which is to be left out or masked",
+                    f"table {table} has no column {name}, which is to be left out, masked or text",
                     f"It has: {', '.join(kinds)}.",
                 )
-            if name in key:
+            if name in key and name not in self.unstorable:
                 raise InvalidArgument(
                     f"column {name} of {table} is part of the key, by which rows are found",
                     "Only other columns can be left out or masked.",
                 )
             if named.count(name) > 1:
                 raise InvalidArgument(
-                    f"column {name} of {table} is named twice in exclude and mask", "Name it once."
+                    f"column {name} of {table} is named twice in exclude, mask and unstorable",
+                    "Name it once.",
                 )
         for name, hash_ in self.mask.items():
             if hash_ != SHA256:
@@ -132,4 +142,16 @@ class TableSpec:
                 raise InvalidArgument(
                     f"column {name} of {table} is of type {kinds[name]}, which cannot be masked",
                     "Leave it out: exclude.",
+                )
+        for name, choice in self.unstorable.items():
+            if choice != TEXT:
+                raise InvalidArgument(
+                    f"unstorable has {choice!r} for column {name} of {table}",
+                    f"There is only {TEXT}: the column is what PostgreSQL prints.",
+                )
+            if kinds[name] in _NOT_MASKED:
+                raise InvalidArgument(
+                    f"column {name} of {table} is of type {kinds[name]}, of which the lake holds "
+                    "each value",
+                    "Leave it out of unstorable.",
                 )

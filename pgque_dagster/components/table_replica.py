@@ -116,7 +116,7 @@ class TableReplicaComponent(
             list[str | TableOptions.model()],
             "The tables, such as public.orders, or billing.* for all of a schema; each needs a "
             "primary key. An object with source, exclude and mask leaves out columns, or masks "
-            "them.",
+            "them; unstorable: {column: text} has the lake hold any value as text.",
             resolve=lambda context, value: [_spec(context, each) for each in value],
         ),
     ]

@@ -20,9 +20,11 @@ from ..errors import (
     ConnectionFailed,
     InvalidArgument,
     LeaseLost,
+    MalformedPayload,
     PermissionDenied,
     StaleReadPlan,
     TargetOutOfStep,
+    TargetRefused,
     passes,
     told,
 )
@@ -35,6 +37,8 @@ from .standing import Log, Standing, find_standings, forget
 
 # What concerns all tables, beside errors of a database that pass.
 _OF_ALL = (BatchNotOpen, ConnectionFailed, LeaseLost, StaleReadPlan, TargetOutOfStep)
+# What a row is the cause of, and so one table alone.
+_OF_VALUES = (MalformedPayload, TargetRefused)
 # Of the events that a table missed.
 _SLICES = 4
 # Of a reason, so many letters are kept.
@@ -94,11 +98,7 @@ class BatchTables:
         self.specs = dict(zip(names, found, strict=True))
         self._standings = find_standings(batch.session, batch.queue, batch.consumer)
         self._noted = self._standings.apart
-        healthy = [name for name in names if name not in self._noted]
-        # If all stood apart, nothing would be tried, and nothing would fail.
-        self.tried = [
-            n for n in names if n not in self._noted or self._noted[n].is_due or not healthy
-        ]
+        self.tried = [n for n in names if n not in self._noted or self._noted[n].is_due]
         self._failed: dict[str, Exception] = {}
         self.stored: set[str] = set()
 
@@ -154,14 +154,18 @@ class BatchTables:
         """Has the ack note which tables stand apart.
 
         Returns:
-            Those that do.
+            Those that do. These may be all: then the ack alone records the batch.
 
         Raises:
-            Exception: that of the first table that failed, if no table has the batch.
+            Exception: that of the first table that failed, if no table has the batch and no value
+                is the cause.
         """
         done = [name for name in self.tried if name not in self._failed]
-        if self._failed and not done:
-            raise next(iter(self._failed.values()))
+        # What stops all tables is the target's trouble, unless each has a value as its cause.
+        new = [error for name, error in self._failed.items() if name not in self._noted]
+        others = [each for each in new if not isinstance(each, _OF_VALUES) or passes(each)]
+        if others and not done:
+            raise others[0]
         apart = []
         for name, spec in self.specs.items():
             error, noted = self._failed.get(name), self._noted.get(name)

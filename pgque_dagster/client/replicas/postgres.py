@@ -74,6 +74,11 @@ class PostgresReplicas:
     def check(self, source: SourceTable) -> None:
         """Refuses a table that can have no replica here, by `InvalidArgument`."""
         check_append(source.name, source.key, self.deletes)
+        if source.spec.unstorable:
+            raise InvalidArgument(
+                f"unstorable of {source.name} is for the lake, and PostgreSQL holds each value",
+                "Leave unstorable out.",
+            )
         # A batch is staged in a table that says of each row whether it was deleted.
         most = _MAX_COLUMNS - max(1, len(MARKS[self.deletes]))
         if len(source.columns) > most:
@@ -118,7 +123,8 @@ def replicate(
         InvalidArgument: if two replicas would be one table, or there are changes of another table.
         TargetOutOfStep: if the replicas are those of another incarnation of the database.
         LeaseLost: if another owner took the batch over.
-        Exception: what is wrong with the first table, if something is with all.
+        Exception: what is wrong with the first table, if something is with all, and no value is
+            the cause.
     """
     batch = acked(claim)
     tables = BatchTables(batch, specs, log)

@@ -115,7 +115,7 @@ class Standing:
         if self.copied.shape != self.source.shape:
             return (
                 "it was altered: its columns, key, partitions or files changed in a way that "
-                "triggers do not report, or other columns are left out or masked, or arrays "
+                "triggers do not report, or other columns are left out, masked or text, or arrays "
                 "are lists"
             )
         return None

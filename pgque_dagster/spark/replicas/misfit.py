@@ -14,8 +14,9 @@ _COLUMN = re.compile(r" - at `\$\.(.+)`$")
 _NO_NUMBER = re.compile(r"-?infinity|nan", re.IGNORECASE)
 _FAR_TIME = re.compile(r"\d{5,}-.*|.* BC")
 _WAY_OUT = (
-    "Change the row, or leave the column out by exclude, and run the job that repairs: it has the "
-    "table copied again."
+    "Change the row, and the next attempt applies it. Or have the column be text, by unstorable: "
+    "{%s: text} beside source, or leave it out by exclude: then the table is copied again, at once "
+    "by the job that repairs."
 )
 
 
@@ -37,12 +38,12 @@ def misfit_error(
     found = _COLUMN.search(why)
     kinds = {column.name: column.data_type for column in source.columns}
     if found is None or found[1] not in row or found[1] not in kinds:
-        return MalformedPayload(f"{where} does not fit the replica: {why}", _WAY_OUT)
+        return MalformedPayload(f"{where} does not fit the replica: {why}", _WAY_OUT % "column")
     name = found[1]
     return MalformedPayload(
         f"{where} has {_kind_of(row[name], kinds[name])} in column {name} of type {kinds[name]}, "
         "which the lake cannot hold",
-        _WAY_OUT,
+        _WAY_OUT % name,
     )
 
 

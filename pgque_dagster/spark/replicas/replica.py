@@ -58,7 +58,8 @@ def replicate(
 
     Raises:
         InvalidArgument: if there are changes of another table.
-        Exception: what is wrong with the first table, if something is with all.
+        Exception: what is wrong with the first table, if something is with all, and no value is
+            the cause.
     """
     claim = acked(batch.claim)
     tables = BatchTables(claim, specs, log)

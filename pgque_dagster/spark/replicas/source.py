@@ -73,7 +73,9 @@ def spark_columns(source: SourceTable) -> t.StructType:
         [
             t.StructField(
                 column.name,
-                _spark_type(
+                t.StringType()
+                if column.name in source.spec.unstorable
+                else _spark_type(
                     column.data_type,
                     # Keys are compared, which engines do not do with lists alike.
                     as_lists=source.spec.arrays == LIST and column.name not in source.key,

@@ -154,14 +154,20 @@ def test_a_store_that_refuses_or_is_away_parks_nothing(
         assert "StorageFailed" in waiting.waits(1)
 
 
-def test_a_row_that_the_target_does_not_take_still_parks_the_batch(
+def test_the_only_table_stands_apart_by_a_row_that_the_target_does_not_take(
     database_url: str, spark: SparkSession, tmp_path: Path, server: Server
 ) -> None:
     with empty_database(server) as url, connect(url) as there:
         waiting = Waiting(database_url, spark, tmp_path, PostgresReplicas(url))
         there.execute("alter table t add check (id < 2)")
         waiting.change()
-        for _ in range(2):
-            assert not waiting.run().success
-        found = evaluate(waiting.sensor(timedelta(0)), database_url, waiting.shop.instance)
-        assert "parked after 2 attempts" in found
+        done = waiting.run()
+        assert done.success
+        assert not done.get_asset_materialization_events()
+        (check,) = done.get_asset_check_evaluations()
+        assert not check.passed
+        assert "was refused its rows" in str(check.description)
+        there.execute("alter table t drop constraint t_id_check")
+        with connect(database_url) as db:
+            db.execute("update pgque.replica_apart set retry_at = now()")
+        waiting.goes_on()
