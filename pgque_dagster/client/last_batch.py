@@ -7,7 +7,7 @@ was moved, the two do not meet, and nothing is applied until somebody decides.
 The lock on the row makes attempts at a batch wait for each other, so a process that was stopped and
 goes on after another one took over finds the batch applied.
 
-A row that 0.3.0 wrote into a table of its own is taken over by whoever connects first.
+A row that 0.3.0 wrote into a table of its own is taken over by the first session that connects.
 """
 
 from collections.abc import Callable

@@ -119,7 +119,7 @@ class Sought:
 
     Attributes:
         tick_id: the tick at which the consumer now stands.
-        skipped_events: how many events it passed over, and never gets.
+        skipped_events: how many events it skipped and never gets.
         repeated_events: how many events it gets again.
     """
 
@@ -156,7 +156,7 @@ class Limits:
         """Checks the lengths of time.
 
         Raises:
-            InvalidArgument: if one is no timedelta, or negative.
+            InvalidArgument: if one is not a timedelta, or is negative.
         """
         for name in ("min_lag", "min_interval"):
             value = getattr(self, name)

@@ -55,7 +55,7 @@ def check_interval(name: str, value: object, *, is_zero_allowed: bool = False) -
     """Checks a length of time.
 
     Raises:
-        InvalidArgument: if it is no timedelta, negative, or longer than 100 years.
+        InvalidArgument: if it is not a timedelta, is negative, or longer than 100 years.
     """
     shortest = timedelta(0) if is_zero_allowed else timedelta(microseconds=1)
     if not isinstance(value, timedelta):
@@ -92,7 +92,7 @@ def write_position(position: Position) -> str:
     """Returns a position as text, as the SQL functions take it.
 
     Raises:
-        InvalidArgument: if it is no position, or a time without a zone.
+        InvalidArgument: if it is not a position, or a time without a zone.
     """
     if isinstance(position, str):
         text = position.strip()

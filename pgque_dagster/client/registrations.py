@@ -20,7 +20,7 @@ def register_consumer(queue: str, consumer: str, *, start_at: Position = "latest
             that were committed.
 
     Raises:
-        InvalidArgument: if `start_at` is no position, or no longer retained.
+        InvalidArgument: if `start_at` is not a position, or no longer retained.
     """
     return Call(
         "select pgque.register_consumer(%s, %s, %s) = 1",
@@ -125,7 +125,7 @@ def subscribe_slots(
     """Subscribes all slots of a consumer; False if it had slots. Refuses another number of them.
 
     Raises:
-        InvalidArgument: if `start_at` is no position.
+        InvalidArgument: if `start_at` is not a position.
     """
     start = None if start_at is None else write_position(start_at)
     return Call(

@@ -82,7 +82,7 @@ class ShardedBatch(SparkBatch):
             reason: a text, or a column of the DataFrame.
 
         Raises:
-            InvalidArgument: if it is no such DataFrame.
+            InvalidArgument: if it is not such a DataFrame.
         """
         for shard, member in self._members.items():
             of_shard = _of(shard, events)
@@ -97,7 +97,7 @@ class ShardedBatch(SparkBatch):
             reason: a text, or a column of the DataFrame.
 
         Raises:
-            InvalidArgument: if it is no such DataFrame.
+            InvalidArgument: if it is not such a DataFrame.
         """
         for shard, member in self._members.items():
             of_shard = _of(shard, events)

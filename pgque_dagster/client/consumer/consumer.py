@@ -206,7 +206,7 @@ class Consumer:
         """Moves the consumer to where the target ends, forward or back.
 
         For a consumer that is out of step with its target (`TargetOutOfStep`), while nothing runs
-        it. Events between are delivered again, or passed over because the target has them.
+        it. Events between are delivered again, or skipped because the target has them.
 
         Raises:
             TicksUnavailable: if the queue has no longer the tick at which the target ends.

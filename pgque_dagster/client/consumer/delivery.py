@@ -35,7 +35,7 @@ class Failed:
         """Notes that the message is to be delivered again.
 
         Raises:
-            InvalidArgument: if `retry_after` is no length of time, or negative.
+            InvalidArgument: if `retry_after` is not a length of time, or is negative.
         """
         after = self.retry_after if retry_after is None else retry_after
         check_interval("retry_after", after, is_zero_allowed=True)
@@ -97,7 +97,7 @@ class Delivery(Message):
             reason: stored with the dead letter, if the message becomes one.
 
         Raises:
-            InvalidArgument: if `retry_after` is no length of time, or negative.
+            InvalidArgument: if `retry_after` is not a length of time, or is negative.
         """
         self.failed.nack(self, retry_after, reason)
 

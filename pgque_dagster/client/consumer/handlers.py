@@ -108,7 +108,7 @@ def check_types(types: tuple[object, ...]) -> None:
     """Checks the types of events that a handler is for.
 
     Raises:
-        InvalidArgument: if one is no text.
+        InvalidArgument: if one is not a text.
     """
     for type in types:
         if not isinstance(type, str):

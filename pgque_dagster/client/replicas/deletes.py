@@ -39,7 +39,7 @@ def end_mark(deletes: Deletes) -> str | None:
 
 
 def check_deletes(deletes: str) -> None:
-    """Refuses what is no way to treat deleted rows, by `InvalidArgument`."""
+    """Refuses an unknown way to treat deleted rows, by `InvalidArgument`."""
     if deletes not in MARKS:
         raise InvalidArgument(f"no deletes {deletes!r}", f"It may be {', '.join(MARKS)}.")
 

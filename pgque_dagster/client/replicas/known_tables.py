@@ -12,7 +12,7 @@ from .standing import forget
 def check_known(batch: Batch, tables: Set[str], found: Set[str]) -> None:
     """Refuses a batch with changes of a table that is captured and not replicated.
 
-    Changes of a table that another consumer replicates are passed over. If the consumer replicates
+    Changes of a table that another consumer replicates are skipped. If the consumer replicates
     it again, it copies it.
 
     Args:

@@ -44,7 +44,7 @@ class Replicated:
         version: its version after the batch; None if nothing was stored, or it has no versions.
         rows: how many rows were copied, or how many keys changed.
         reason: why the table was copied; None if changes were applied.
-        written: how many rows of the replica a copy changed; None if it wrote all of them anew.
+        written: how many rows of the replica a copy changed; None if it wrote all of them again.
         added: by how many rows the replica grew; None if nobody counts them.
         resumed: what an earlier attempt did that was not acked, `changed` or `copied`, so that
             nobody knows the figures; None if there was none.

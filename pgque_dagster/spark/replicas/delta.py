@@ -35,7 +35,7 @@ _COMMITS = 100
 class DeltaReplica(LakeReplica[DeltaTable]):
     """The Delta table that is the replica of a table.
 
-    Delta's library merges: it reads the files that may hold the keys and writes them anew, in the
+    Delta's library merges: it reads the files that may hold the keys and writes them again, in the
     driver's process; it holds the changes of the batch in memory.
 
     Args:

@@ -35,7 +35,7 @@ class DeltaReplicas:
     deletes: Deletes = HARD
 
     def __post_init__(self) -> None:
-        """Refuses what is no way to treat deleted rows."""
+        """Refuses an unknown way to treat deleted rows."""
         check_deletes(self.deletes)
 
     def check(self, source: SourceTable) -> None:
@@ -67,7 +67,7 @@ class IcebergReplicas:
     deletes: Deletes = HARD
 
     def __post_init__(self) -> None:
-        """Refuses what is no way to treat deleted rows."""
+        """Refuses an unknown way to treat deleted rows."""
         check_deletes(self.deletes)
 
     def check(self, source: SourceTable) -> None:

@@ -36,7 +36,7 @@ from .schema import spark_columns
 # The files that Delta's library writes when it unites or merges files.
 _BY_LIBRARY = re.compile(r"[^/]+\.parquet")
 _WITH_PARTS = (ArrayType, MapType, StructType)
-# How often files are united anew because writers replaced one of them meanwhile.
+# How often files are united again because writers replaced one of them meanwhile.
 _ATTEMPTS = 5
 
 

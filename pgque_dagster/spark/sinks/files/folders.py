@@ -23,7 +23,7 @@ b. It renames its directory `.writing-…` to `publication-<n+1>`, with the rows
 A number that was taken stays taken, because its directory is never removed or empty. So step b
 succeeds only for the first attempt that read n, as `publication.py` needs. Step a changes only what
 the attempt read before its last renewal, so a stale one cannot remove what a later one publishes.
-Whoever publishes n+1 has done step a for n before. So readers see the rows of at most one
+An attempt that publishes n+1 has done step a for n before. So readers see the rows of at most one
 publication, and never a part of one. They see none for a moment between the steps, or until the
 next attempt if the process dies there; the batch is not acked then.
 

@@ -255,7 +255,7 @@ def history(table: Table) -> Iterator[Snapshot]:
 
 def entries_of(change: Transaction, location: str, files: Iterable[DataFile]) -> Iterator[Entry]:
     """Yields files as the table at a location has them."""
-    # pyiceberg makes it anew for each caller.
+    # pyiceberg creates it for each caller.
     metadata = change.table_metadata
     schema = metadata.schema()
     plan = compute_statistics_plan(schema, metadata.properties)

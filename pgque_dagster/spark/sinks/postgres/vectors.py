@@ -2,7 +2,7 @@
 
 The ledger has one row for each shard, which is written in the transaction that merges the rows. A
 row only gets a later batch of its incarnation. So of two vectors with one batch, only the first is
-stored, whether it is stale or not. Whoever claims that batch next acks it.
+stored, whether it is stale or not. The next run that claims that batch acks it.
 """
 
 from psycopg import sql
