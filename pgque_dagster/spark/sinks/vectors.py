@@ -1,9 +1,9 @@
 """What tables record of several shards: these, and of vectors the newest batches and what failed.
 
-A batch that is stored is not computed again. A run that claims it only acks it, with the failures that its
-vector recorded in `_pgque/vectors/<id>-<incarnation>.json` before it was published: a file for each
-member, which is removed after the ack of that member. Ids are of one attempt each, so no other one
-writes these files.
+A batch that is stored is not computed again. A run that claims it only acks it, with the failures
+that its vector recorded in `_pgque/vectors/<id>-<incarnation>.json` before it was published: a file
+for each member, which is removed after the ack of that member. Ids are of one attempt each, so no
+other one writes these files.
 """
 
 from collections.abc import Callable, Iterator, Mapping
