@@ -67,10 +67,10 @@ class ParquetBatchIOManager(BatchIOManager):
         """
         location = "/".join((self.base_dir.rstrip("/"), *key.path))
         if over_shards:
-            raise InvalidArgument(
-                f"directory {location} of Parquet takes batches of one database, not of several",
-                "Use DeltaBatchIOManager, IcebergBatchIOManager or PostgresBatchIOManager.",
-            )
+            # Late, so that a code location loads without Arrow.
+            from ..spark.sinks.files.record import of_shards
+
+            raise of_shards(location)
         return spark.ParquetSink(location)
 
 

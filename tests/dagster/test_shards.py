@@ -208,7 +208,9 @@ def test_a_directory_of_parquet_takes_no_batches_of_several_databases(sharded: S
     )
 
     (failure,) = [each for each in done.all_events if each.is_step_failure]
-    assert "takes batches of one database, not of several" in str(failure.step_failure_data.error)
+    assert "takes the batches of one database, not of several" in str(
+        failure.step_failure_data.error
+    )
     assert sharded.left() == ["eu", "us"]
 
 
